@@ -1,0 +1,80 @@
+"""What passes between a front end and the engine: msgspec structs, in process or over a socket.
+
+A front end owns text (tokenizing, detokenizing, stop strings); the engine owns token ids.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from penstock.sampling.params import SamplingParams
+
+
+class FinishReason(enum.Enum):
+    """Why a sequence ended. ``value`` is what OpenAI's API calls it."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class EngineRequest(msgspec.Struct, tag="request", frozen=True, kw_only=True):
+    """One prompt to complete. ``params.n`` sequences come back under the same id."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    priority: int = 0
+    """Lower runs first; equal priorities run in order of arrival."""
+    cache_salt: str = ""
+    """Requests share cached prefixes only with requests of the same salt."""
+
+
+class Abort(msgspec.Struct, tag="abort", frozen=True):
+    """Stop these requests now; unknown ids are ignored (they may have just ended)."""
+
+    request_ids: list[str]
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probability of one chosen (or prompt) token and of the likeliest ones beside it."""
+
+    token_id: int
+    logprob: float
+    rank: int  # 1 is the most likely
+    top: list[tuple[int, float]]  # (token id, log-probability), most likely first
+
+
+class SequenceUpdate(msgspec.Struct, tag="update", frozen=True, kw_only=True):
+    """New tokens of one sequence of one request, from one step."""
+
+    request_id: str
+    index: int  # which of the request's n sequences
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None = None  # one per token in token_ids
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    """One per prompt token, the first None; present once, in the first update of index 0."""
+    num_cached_tokens: int = 0  # prompt tokens found in the prefix cache
+    finish_reason: FinishReason | None = None
+    stop_reason: int | None = None  # the stop token id, if one of stop_token_ids ended it
+    error: str | None = None  # with FinishReason.ERROR: what happened to this request
+
+
+class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
+    """A snapshot of the engine's gauges and counters."""
+
+    running: int
+    waiting: int
+    kv_blocks_total: int
+    kv_blocks_used: int  # held by live requests; cached-but-free blocks are not counted
+    prefix_queries: int  # prompt tokens looked up
+    prefix_hits: int  # prompt tokens found
+    preemptions: int
+    steps: int
+    tokens_computed: int
+    tokens_generated: int
+    kv_slots_allocated: int = 0  # token slots of the blocks that live requests hold
+    kv_slots_filled: int = 0  # of these, slots that hold a computed token

@@ -1,0 +1,38 @@
+"""Errors a user can act on: each message names the cause and the fix."""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """Base of every error that Penstock raises on purpose."""
+
+
+class ConfigError(PenstockError):
+    """An option, or a combination of options, that cannot be honoured on this machine."""
+
+
+class ModelError(PenstockError):
+    """A model's configuration is missing, malformed, or asks for something unsupported."""
+
+
+class WeightError(PenstockError):
+    """A weight file is missing, truncated, corrupt, or disagrees with the configuration."""
+
+
+class TokenizerError(PenstockError):
+    """A tokenizer or chat template is missing, malformed, or failed on its input."""
+
+
+class RequestError(PenstockError):
+    """A request cannot be served as asked. Only this request is affected.
+
+    ``param`` names the offending field of the request, where there is one.
+    """
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class EngineDeadError(PenstockError):
+    """The engine process is gone; its requests cannot be finished."""

@@ -1,0 +1,109 @@
+"""A model as data: what its blocks are, not how they run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+DType = Literal["float32", "bfloat16", "float16"]
+Activation = Literal["silu", "gelu_tanh", "gelu"]
+RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn"]
+
+
+@dataclass(frozen=True)
+class RopeSpec:
+    """Rotary position embedding over the first ``dim`` components of a head (half-split layout).
+
+    ``models/rope.py`` turns it into cosine and sine tables per position, so no backend knows a
+    scaling kind.
+    """
+
+    theta: float
+    dim: int
+    kind: RopeKind = "default"
+    factor: float = 1.0
+    original_max_positions: int = 0
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0  # llama3
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    attention_factor: float = 1.0  # yarn: multiplies cosine and sine
+    truncate: bool = True  # yarn: round the correction range to whole dimensions
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rope: RopeSpec
+    scale: float
+    window: int | None = None
+    """A token attends to itself and the ``window - 1`` tokens before it; None: to all before."""
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: bool = False
+    """RMS norm over each head's components of query and key, before rotation."""
+
+
+@dataclass(frozen=True)
+class MlpSpec:
+    """``down(activation(gate(x)) * up(x))``."""
+
+    intermediate_size: int
+    activation: Activation = "silu"
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """Pre-norm residual layer: attention, then the MLP."""
+
+    attention: AttentionSpec
+    mlp: MlpSpec
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A decoder-only transformer. Weight names are canonical (see :meth:`weight_shapes`)."""
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    layers: tuple[LayerSpec, ...]
+    norm_eps: float
+    tie_embeddings: bool
+    max_positions: int
+    dtype: DType  # as stored in the checkpoint
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every canonical weight name and its shape; matrices are ``[out, in]``."""
+        hidden = self.hidden_size
+        shapes: dict[str, tuple[int, ...]] = {"embed": (self.vocab_size, hidden)}
+        for i, layer in enumerate(self.layers):
+            a, m, at = layer.attention, layer.mlp, f"layers.{i}."
+            q, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
+            shapes[at + "attn_norm"] = (hidden,)
+            for name, rows in (("q", q), ("k", kv), ("v", kv)):
+                shapes[at + name] = (rows, hidden)
+                if a.qkv_bias:
+                    shapes[at + name + ".bias"] = (rows,)
+            if a.qk_norm:
+                shapes[at + "q_norm"] = shapes[at + "k_norm"] = (a.head_dim,)
+            shapes[at + "o"] = (hidden, q)
+            if a.output_bias:
+                shapes[at + "o.bias"] = (hidden,)
+            shapes[at + "mlp_norm"] = (hidden,)
+            for name in ("gate", "up"):
+                shapes[at + name] = (m.intermediate_size, hidden)
+                if m.bias:
+                    shapes[at + name + ".bias"] = (m.intermediate_size,)
+            shapes[at + "down"] = (hidden, m.intermediate_size)
+            if m.bias:
+                shapes[at + "down.bias"] = (hidden,)
+        shapes["final_norm"] = (hidden,)
+        if not self.tie_embeddings:
+            shapes["head"] = (self.vocab_size, hidden)
+        return shapes

@@ -1,0 +1,308 @@
+"""The operations a model is lowered to, over named buffers.
+
+A plan is a straight list of these. Every op is a frozen record: ``reads`` and ``writes`` name
+the buffers it touches, weight fields hold canonical weight names (``models/spec.py``), and the
+docstring is the contract that every backend implements. Rows of a buffer are tokens of the step
+(``Rows.TOKENS``) or the rows whose logits are wanted (``Rows.LOGITS``).
+
+Two families: *primitive* ops, which lowering emits one per line of the model's mathematics, and
+*fused* ops, which ``plan/fuse.py`` puts in their place. The reference backend runs both, so that
+fusion is testable by itself; a fast backend need only run what fusion leaves.
+
+The rule for every kernel: the result of a row depends on that row (and, in attention, on its own
+sequence) alone, and is computed in the same order whatever else is in the step.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from penstock.models.spec import Activation
+
+BufferName = str
+WeightName = str
+Element = Literal["float32", "bfloat16", "int32"]
+
+
+class Rows(enum.Enum):
+    """Symbolic first dimension of a buffer."""
+
+    TOKENS = "T"
+    LOGITS = "R"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A ``[rows, cols]`` row-major array that lives within one step."""
+
+    name: BufferName
+    rows: Rows
+    cols: int
+    element: Element
+
+    @property
+    def row_bytes(self) -> int:
+        return self.cols * (2 if self.element == "bfloat16" else 4)
+
+
+@dataclass(frozen=True)
+class Op:
+    """Base. Fields typed as buffers are listed in ``_reads`` / ``_writes`` of each class."""
+
+    _reads = ()
+    _writes = ()
+
+    @property
+    def reads(self) -> tuple[BufferName, ...]:
+        return tuple(v for f in self._reads if (v := getattr(self, f)) is not None)
+
+    @property
+    def writes(self) -> tuple[BufferName, ...]:
+        return tuple(v for f in self._writes if (v := getattr(self, f)) is not None)
+
+    @property
+    def weights(self) -> tuple[WeightName, ...]:
+        """Canonical weights this op needs, in the order of its fields."""
+        return ()
+
+    @property
+    def kind(self) -> str:
+        return type(self).__name__
+
+    def options(self) -> dict[str, object]:
+        """Fields that are neither buffers nor weights; what ``explain`` prints."""
+        hidden = {*self._reads, *self._writes, "weight", "bias", "parts", "q_norm", "k_norm"}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in hidden}
+
+
+# --- both families ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Embed(Op):
+    """``out[t] = weight[token_ids[t]]`` as float32. out ``[T, hidden]``."""
+
+    _writes = ("out",)
+    weight: WeightName
+    out: BufferName
+
+    @property
+    def weights(self) -> tuple[WeightName, ...]:
+        return (self.weight,)
+
+
+@dataclass(frozen=True)
+class LinearPart:
+    """One matrix ``[n, k]`` (and bias ``[n]``) of a linear op; outputs of parts are concatenated."""
+
+    weight: WeightName
+    n: int
+    bias: WeightName | None = None
+
+
+@dataclass(frozen=True)
+class Linear(Op):
+    """``out = act(x @ W.T + b)`` with W the row-wise concatenation of ``parts``.
+
+    x ``[rows, k]`` in float32 or bfloat16, out ``[rows, n]`` in out's element type; products are
+    accumulated in float32 over ascending k, never split. With ``gated`` there are exactly two
+    parts of equal size, gate and up, and ``out = gated(x @ gate.T) * (x @ up.T)`` has
+    ``n = part.n`` columns.
+    """
+
+    _reads = ("x",)
+    _writes = ("out",)
+    x: BufferName
+    out: BufferName
+    k: int
+    parts: tuple[LinearPart, ...]
+    gated: Activation | None = None
+
+    @property
+    def n(self) -> int:
+        return self.parts[0].n if self.gated else sum(p.n for p in self.parts)
+
+    @property
+    def weights(self) -> tuple[WeightName, ...]:
+        return tuple(w for p in self.parts for w in (p.weight, p.bias) if w is not None)
+
+
+@dataclass(frozen=True)
+class Attention(Op):
+    """Causal attention of this step's queries over the paged cache of ``layer``.
+
+    q ``[T, heads * head_dim]``; out the same shape. Query head ``h`` uses KV head
+    ``h // (heads / kv_heads)``. A query at position p sees cached positions
+    ``max(0, p - window + 1) .. p``. Runs after the layer's K and V of this step are written.
+    """
+
+    _reads = ("q",)
+    _writes = ("out",)
+    layer: int
+    q: BufferName
+    out: BufferName
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    window: int | None
+
+
+@dataclass(frozen=True)
+class SelectRows(Op):
+    """``out = x[logit_rows]``: ``[T, c]`` to ``[R, c]``."""
+
+    _reads = ("x",)
+    _writes = ("out",)
+    x: BufferName
+    out: BufferName
+
+
+@dataclass(frozen=True)
+class Argmax(Op):
+    """``out[r, 0]`` is the index of the largest of ``x[r]``; the lowest index on ties. int32."""
+
+    _reads = ("x",)
+    _writes = ("out",)
+    x: BufferName
+    out: BufferName
+
+
+# --- primitive -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RmsNorm(Op):
+    """``out = x * rsqrt(mean(x**2) + eps) * weight``, mean and product in float32."""
+
+    _reads = ("x",)
+    _writes = ("out",)
+    x: BufferName
+    out: BufferName
+    weight: WeightName
+    eps: float
+
+    @property
+    def weights(self) -> tuple[WeightName, ...]:
+        return (self.weight,)
+
+
+@dataclass(frozen=True)
+class Add(Op):
+    """``out = x + y`` in float32; out may be x."""
+
+    _reads = ("x", "y")
+    _writes = ("out",)
+    x: BufferName
+    y: BufferName
+    out: BufferName
+
+
+@dataclass(frozen=True)
+class HeadNorm(Op):
+    """RMS norm over each head's ``head_dim`` components. x and out ``[T, heads * head_dim]``."""
+
+    _reads = ("x",)
+    _writes = ("out",)
+    x: BufferName
+    out: BufferName
+    head_dim: int
+    weight: WeightName
+    eps: float
+
+    @property
+    def weights(self) -> tuple[WeightName, ...]:
+        return (self.weight,)
+
+
+@dataclass(frozen=True)
+class Rope(Op):
+    """Rotate each head by the angles of its token's position.
+
+    With ``(c, s)`` the rows of table ``rope`` at the position and ``h = dim / 2``:
+    ``out[i] = x[i] c[i] - x[i + h] s[i]``, ``out[i + h] = x[i + h] c[i] + x[i] s[i]`` for
+    ``i < h``; components from ``dim`` on are copied.
+    """
+
+    _reads = ("x",)
+    _writes = ("out",)
+    x: BufferName
+    out: BufferName
+    head_dim: int
+    rope: int  # index into Plan.ropes
+
+
+@dataclass(frozen=True)
+class KvWrite(Op):
+    """Store ``k[t]`` and ``v[t]``, each ``[kv_heads * head_dim]``, at ``slots[t]`` of ``layer``."""
+
+    _reads = ("k", "v")
+    layer: int
+    k: BufferName
+    v: BufferName
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
+class Gate(Op):
+    """``out = activation(gate) * up``."""
+
+    _reads = ("gate", "up")
+    _writes = ("out",)
+    gate: BufferName
+    up: BufferName
+    out: BufferName
+    activation: Activation
+
+
+# --- fused -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AddNorm(Op):
+    """``residual += delta`` (where there is one), then RMS norm of residual into out.
+
+    residual ``[rows, c]`` float32, updated in place; delta float32; out in out's element type.
+    """
+
+    _reads = ("residual", "delta")
+    _writes = ("residual", "out")
+    residual: BufferName
+    delta: BufferName | None
+    out: BufferName
+    weight: WeightName
+    eps: float
+
+    @property
+    def weights(self) -> tuple[WeightName, ...]:
+        return (self.weight,)
+
+
+@dataclass(frozen=True)
+class RopeWrite(Op):
+    """QK-norm (where the model has it), rotation of queries and keys, and the cache write.
+
+    qkv ``[T, (heads + 2 * kv_heads) * head_dim]`` float32: queries, keys, values. q
+    ``[T, heads * head_dim]`` receives the rotated queries in its element type; keys and values
+    go to ``slots`` of ``layer`` in the cache's element type.
+    """
+
+    _reads = ("qkv",)
+    _writes = ("q",)
+    layer: int
+    qkv: BufferName
+    q: BufferName
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rope: int
+    q_norm: WeightName | None
+    k_norm: WeightName | None
+    eps: float
+
+    @property
+    def weights(self) -> tuple[WeightName, ...]:
+        return tuple(w for w in (self.q_norm, self.k_norm) if w is not None)

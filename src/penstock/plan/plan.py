@@ -1,0 +1,44 @@
+"""The plan: what one step of a model runs, before any backend is chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.models.spec import DType, ModelSpec, RopeSpec
+from penstock.plan.ops import Buffer, BufferName, Op
+
+
+@dataclass(frozen=True)
+class KvLayer:
+    """Geometry of one layer's cache."""
+
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A straight list of ops over named buffers; the unit that backends bind.
+
+    ``weight_dtype`` is the type of weights in memory and of the KV cache; buffers carry the
+    element type of activations (bfloat16 where weights are bfloat16, else float32).
+    """
+
+    spec: ModelSpec
+    weight_dtype: DType
+    ops: tuple[Op, ...]
+    buffers: dict[BufferName, Buffer]
+    ropes: tuple[RopeSpec, ...]  # distinct tables; ops refer to them by index
+    kv_layers: tuple[KvLayer, ...]
+    logits: BufferName
+    argmax: BufferName
+    max_positions: int  # rows of the rope tables
+
+    @property
+    def kv_element_bytes(self) -> int:
+        return 4 if self.weight_dtype == "float32" else 2
+
+    def kv_block_bytes(self, block_size: int) -> int:
+        """Bytes of one block id across all layers, keys and values."""
+        slots = sum(2 * layer.kv_heads * layer.head_dim for layer in self.kv_layers)
+        return slots * block_size * self.kv_element_bytes

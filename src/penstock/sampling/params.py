@@ -1,0 +1,130 @@
+"""How to choose tokens: the options of one request."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from penstock.errors import RequestError
+
+MAX_LOGPROBS = 20
+MAX_SEQUENCES = 128
+MAX_STOPS = 64
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The sampling options of one request, under the names that vLLM users know.
+
+    The order in which they act on a row of logits is fixed: logit bias, minimum length,
+    penalties (repetition, then frequency and presence), temperature, top-k, top-p, min-p.
+    Invalid values raise :class:`~penstock.errors.RequestError` from :meth:`validate`, which the
+    engine calls for every request.
+    """
+
+    n: int = 1
+    """Sequences to generate from one prompt; they share the prompt's cache blocks."""
+    temperature: float = 1.0
+    """0 means greedy."""
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 keeps all."""
+    top_p: float = 1.0
+    """Keep the fewest most likely tokens whose probabilities sum to at least this."""
+    min_p: float = 0.0
+    """Keep tokens at least this fraction as likely as the most likely one."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of tokens in prompt or output."""
+    presence_penalty: float = 0.0
+    """Subtracted once from tokens that occur in the output."""
+    frequency_penalty: float = 0.0
+    """Subtracted per occurrence in the output."""
+    seed: int | None = None
+    """Same seed, same text, whatever else runs. None: drawn when the request arrives."""
+    max_tokens: int | None = None
+    """None: up to the model's context."""
+    min_tokens: int = 0
+    """No end-of-sequence or stop before this many output tokens."""
+    stop: tuple[str, ...] = ()
+    """The text ends before the first of these."""
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    logprobs: int | None = None
+    """Log-probabilities of this many most likely tokens (and the chosen one) per output token."""
+    prompt_logprobs: int | None = None
+    """The same for each prompt token but the first."""
+    logit_bias: dict[int, float] | None = None
+    """Added to these tokens' logits; -inf is not allowed, -100 bans in practice."""
+    skip_special_tokens: bool = True
+
+    def validate(self, vocab_size: int | None = None) -> None:
+        """Raise RequestError naming the first option that is out of range."""
+        _integer("n", self.n, 1, MAX_SEQUENCES)
+        _number("temperature", self.temperature, 0.0, 1e4)
+        _integer("top_k", self.top_k, -1, None)
+        _number("top_p", self.top_p, 0.0, 1.0, open_low=True)
+        _number("min_p", self.min_p, 0.0, 1.0)
+        _number("repetition_penalty", self.repetition_penalty, 0.0, 1e4, open_low=True)
+        _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        if self.seed is not None:
+            _integer("seed", self.seed, -(2**63), 2**64 - 1)
+        if self.max_tokens is not None:
+            _integer("max_tokens", self.max_tokens, 1, None)
+        _integer("min_tokens", self.min_tokens, 0, self.max_tokens)
+        if len(self.stop) > MAX_STOPS or len(self.stop_token_ids) > MAX_STOPS:
+            raise RequestError(f"at most {MAX_STOPS} stops are allowed", "stop")
+        if any(not isinstance(s, str) or not s for s in self.stop):
+            raise RequestError("stop strings must be non-empty text", "stop")
+        for field in ("logprobs", "prompt_logprobs"):
+            value = getattr(self, field)
+            if value is not None:
+                _integer(field, value, 0, MAX_LOGPROBS)
+        for token, bias in (self.logit_bias or {}).items():
+            _number("logit_bias", bias, -100.0, 100.0)
+            _token("logit_bias", token, vocab_size)
+        for token in self.stop_token_ids:
+            _token("stop_token_ids", token, vocab_size)
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def plain_greedy(self) -> bool:
+        """The chosen token is the arg max of the raw logits and nothing else is reported."""
+        return (
+            self.temperature == 0.0
+            and self.repetition_penalty == 1.0
+            and self.presence_penalty == 0.0
+            and self.frequency_penalty == 0.0
+            and self.min_tokens == 0
+            and not self.logit_bias
+            and self.logprobs is None
+        )
+
+
+def _number(
+    name: str, value: float, low: float, high: float, open_low: bool = False
+) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise RequestError(f"{name} must be a finite number, not {value!r}", name)
+    if not low <= value <= high or (open_low and value == low):
+        bracket = "(" if open_low else "["
+        raise RequestError(f"{name} must be in {bracket}{low:g}, {high:g}], not {value!r}", name)
+
+
+def _integer(name: str, value: int, low: int, high: int | None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestError(f"{name} must be an integer, not {value!r}", name)
+    if value < low or (high is not None and value > high):
+        limit = f"at least {low}" if high is None else f"from {low} to {high}"
+        raise RequestError(f"{name} must be {limit}, not {value}", name)
+
+
+def _token(name: str, token: int, vocab_size: int | None) -> None:
+    _integer(name, token, 0, None)
+    if vocab_size is not None and token >= vocab_size:
+        raise RequestError(
+            f"{name} holds token id {token}, outside the vocabulary of {vocab_size}", name
+        )
