@@ -25,10 +25,11 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
-from corpus import Document, read_documents, split
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from corpus import Document, read_documents, split
 from vocabulary import CHAT_TOKENS, END_OF_TEXT, train_tokenizer
 
 VOCAB_SIZE = 4096
@@ -87,7 +88,7 @@ def token_stream(tokenizer: Tokenizer, documents: list[Document], seed: int) -> 
 
 
 def batches(stream: np.ndarray, length: int, count: int, generator: np.random.Generator):
-    """Endless ``[count, length + 1]`` int64 windows at random offsets, in epochs without repeats."""
+    """Endless ``[count, length + 1]`` int64 windows, shuffled anew with each pass."""
     while True:
         shift = int(generator.integers(length))
         starts = np.arange(shift, len(stream) - length - 1, length)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import ClassVar, Literal
 
 from penstock.models.spec import Activation
 
@@ -49,10 +49,10 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Op:
-    """Base. Fields typed as buffers are listed in ``_reads`` / ``_writes`` of each class."""
+    """Base. ``_reads`` and ``_writes`` of each class list the fields that name buffers."""
 
-    _reads = ()
-    _writes = ()
+    _reads: ClassVar[tuple[str, ...]] = ()
+    _writes: ClassVar[tuple[str, ...]] = ()
 
     @property
     def reads(self) -> tuple[BufferName, ...]:
@@ -95,7 +95,7 @@ class Embed(Op):
 
 @dataclass(frozen=True)
 class LinearPart:
-    """One matrix ``[n, k]`` (and bias ``[n]``) of a linear op; outputs of parts are concatenated."""
+    """One matrix ``[n, k]``, and bias ``[n]``, of a linear op whose parts' outputs are joined."""
 
     weight: WeightName
     n: int

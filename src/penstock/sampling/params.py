@@ -104,9 +104,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         )
 
 
-def _number(
-    name: str, value: float, low: float, high: float, open_low: bool = False
-) -> None:
+def _number(name: str, value: float, low: float, high: float, open_low: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise RequestError(f"{name} must be a finite number, not {value!r}", name)
     if not low <= value <= high or (open_low and value == low):
