@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from penstock.engine.step import StepInput, StepResult
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How large a step may be; an executor allocates for these once, when it is bound."""
+
+    num_blocks: int
+    """KV blocks."""
+    max_tokens: int
+    """Token rows of a step."""
+    max_logit_rows: int
+    """Rows with logits in a step."""
+    max_sequences: int
+    threads: int
 
 
 class WeightSource(Protocol):

@@ -1,0 +1,171 @@
+"""The oracle: every op of a plan in NumPy, primitive and fused alike, rounding where buffers do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.backends.base import Limits, WeightSource
+from penstock.backends.reference.numerics import (
+    F32,
+    activate,
+    as_bfloat16,
+    attend,
+    rms_norm,
+    rotate,
+)
+from penstock.engine.step import BLOCK_SIZE, StepInput, StepResult
+from penstock.models.rope import rope_tables
+from penstock.plan import ops
+from penstock.plan.plan import Plan
+
+
+class ReferenceExecutor:
+    """Runs a plan op by op. Slow and plain; what every other backend is compared with.
+
+    Weights are widened to float32 on load, activations are rounded where the plan's buffers are
+    bfloat16, and the cache is kept in the plan's weight dtype.
+    """
+
+    def __init__(self, plan: Plan, weights: WeightSource, limits: Limits) -> None:
+        self.num_blocks = limits.num_blocks
+        self._plan = plan
+        self._weights = {
+            name: np.asarray(weights.get(name)).astype(np.float32)
+            for name in plan.spec.weight_shapes()
+        }
+        self._ropes = [rope_tables(rope, plan.max_positions) for rope in plan.ropes]
+        dtypes = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
+        slots = limits.num_blocks * BLOCK_SIZE
+        self._cache: list[tuple[NDArray[Any], NDArray[Any]]] = []
+        for layer in plan.kv_layers:
+            shape = (slots, layer.kv_heads, layer.head_dim)
+            dtype = dtypes[plan.weight_dtype]
+            self._cache.append((np.zeros(shape, dtype), np.zeros(shape, dtype)))
+        self._buffers: dict[str, NDArray[Any]] = {}
+        self._run: dict[type[ops.Op], Callable[[Any, StepInput], None]] = {
+            ops.Embed: self._embed,
+            ops.Linear: self._linear,
+            ops.Attention: self._attention,
+            ops.SelectRows: self._select_rows,
+            ops.Argmax: self._argmax,
+            ops.RmsNorm: self._rms_norm,
+            ops.Add: self._add,
+            ops.HeadNorm: self._head_norm,
+            ops.Rope: self._rope,
+            ops.KvWrite: self._kv_write,
+            ops.Gate: self._gate,
+            ops.AddNorm: self._add_norm,
+            ops.RopeWrite: self._rope_write,
+        }
+
+    def run(self, step: StepInput) -> StepResult:
+        for keys, values in self._cache:
+            for source, target in step.block_copies:
+                for array in (keys, values):
+                    array[_block(target)] = array[_block(source)]
+        self._buffers = {}
+        with np.errstate(invalid="ignore", over="ignore"):
+            for op in self._plan.ops:
+                self._run[type(op)](op, step)
+        logits, argmax = self._buffers[self._plan.logits], self._buffers[self._plan.argmax]
+        return StepResult(logits=logits, argmax=argmax[:, 0])
+
+    def close(self) -> None:
+        self._buffers, self._cache = {}, []
+
+    def _put(self, name: str, value: F32) -> None:
+        rounded = self._plan.buffers[name].element == "bfloat16"
+        self._buffers[name] = as_bfloat16(value) if rounded else value.astype(np.float32)
+
+    def _embed(self, op: ops.Embed, step: StepInput) -> None:
+        self._put(op.out, self._weights[op.weight][step.token_ids])
+
+    def _linear(self, op: ops.Linear, step: StepInput) -> None:
+        x = self._buffers[op.x]
+        outs = []
+        for part in op.parts:
+            y = x @ self._weights[part.weight].T
+            outs.append(y + self._weights[part.bias] if part.bias else y)
+        if op.gated:
+            self._put(op.out, activate(outs[0], op.gated) * outs[1])
+        else:
+            self._put(op.out, np.concatenate(outs, axis=1))
+
+    def _attention(self, op: ops.Attention, step: StepInput) -> None:
+        q = self._buffers[op.q].reshape(step.num_tokens, op.heads, op.head_dim)
+        out = np.empty_like(q)
+        keys, values = self._cache[op.layer]
+        for s in range(step.num_sequences):
+            rows = slice(step.query_starts[s], step.query_starts[s + 1])
+            blocks = step.block_ids[step.block_starts[s] : step.block_starts[s + 1]]
+            slots = (blocks[:, None] * BLOCK_SIZE + np.arange(BLOCK_SIZE)).reshape(-1)
+            slots = slots[: step.context_lens[s]]
+            out[rows] = attend(
+                q[rows],
+                keys[slots].astype(np.float32),
+                values[slots].astype(np.float32),
+                step.positions[rows],
+                op.scale,
+                op.window,
+            )
+        self._put(op.out, out.reshape(step.num_tokens, -1))
+
+    def _select_rows(self, op: ops.SelectRows, step: StepInput) -> None:
+        self._buffers[op.out] = self._buffers[op.x][step.logit_rows]
+
+    def _argmax(self, op: ops.Argmax, step: StepInput) -> None:
+        x = self._buffers[op.x]
+        best = x.argmax(axis=1) if len(x) else np.zeros(0)
+        self._buffers[op.out] = best.astype(np.int32)[:, None]
+
+    def _rms_norm(self, op: ops.RmsNorm, step: StepInput) -> None:
+        self._put(op.out, rms_norm(self._buffers[op.x], self._weights[op.weight], op.eps))
+
+    def _add(self, op: ops.Add, step: StepInput) -> None:
+        self._put(op.out, self._buffers[op.x] + self._buffers[op.y])
+
+    def _head_norm(self, op: ops.HeadNorm, step: StepInput) -> None:
+        x = self._buffers[op.x]
+        heads = x.reshape(len(x), -1, op.head_dim)
+        self._put(op.out, rms_norm(heads, self._weights[op.weight], op.eps).reshape(x.shape))
+
+    def _rope(self, op: ops.Rope, step: StepInput) -> None:
+        x = self._buffers[op.x]
+        cos, sin = (table[step.positions] for table in self._ropes[op.rope])
+        heads = x.reshape(len(x), -1, op.head_dim)
+        self._put(op.out, rotate(heads, cos, sin).reshape(x.shape))
+
+    def _kv_write(self, op: ops.KvWrite, step: StepInput) -> None:
+        for cache, name in zip(self._cache[op.layer], (op.k, op.v), strict=True):
+            shape = (step.num_tokens, op.kv_heads, op.head_dim)
+            cache[step.slots] = self._buffers[name].reshape(shape).astype(cache.dtype)
+
+    def _gate(self, op: ops.Gate, step: StepInput) -> None:
+        gated = activate(self._buffers[op.gate], op.activation)
+        self._put(op.out, gated * self._buffers[op.up])
+
+    def _add_norm(self, op: ops.AddNorm, step: StepInput) -> None:
+        if op.delta is not None:
+            self._put(op.residual, self._buffers[op.residual] + self._buffers[op.delta])
+        self._rms_norm(ops.RmsNorm(op.residual, op.out, op.weight, op.eps), step)
+
+    def _rope_write(self, op: ops.RopeWrite, step: StepInput) -> None:
+        qkv = self._buffers[op.qkv].reshape(step.num_tokens, -1, op.head_dim)
+        q, k, v = np.split(qkv, [op.heads, op.heads + op.kv_heads], axis=1)
+        if op.q_norm is not None and op.k_norm is not None:
+            q = rms_norm(q, self._weights[op.q_norm], op.eps)
+            k = rms_norm(k, self._weights[op.k_norm], op.eps)
+        cos, sin = (table[step.positions] for table in self._ropes[op.rope])
+        self._put(op.q, rotate(q, cos, sin).reshape(step.num_tokens, -1))
+        keys, values = self._cache[op.layer]
+        keys[step.slots] = rotate(k, cos, sin).astype(keys.dtype)
+        values[step.slots] = v.astype(values.dtype)
+
+
+def _block(index: int) -> slice:
+    return slice(index * BLOCK_SIZE, (index + 1) * BLOCK_SIZE)

@@ -1,0 +1,70 @@
+"""The mathematics of each op in NumPy, written to be read. float32 throughout."""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.models.spec import Activation
+
+F32 = NDArray[np.float32]
+
+
+def as_bfloat16(x: F32) -> F32:
+    """``x`` rounded to bfloat16 (nearest even), still stored as float32."""
+    return x.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def rms_norm(x: F32, weight: F32, eps: float) -> F32:
+    """Over the last axis: ``x / sqrt(mean(x**2) + eps) * weight``."""
+    mean = np.mean(np.square(x), axis=-1, keepdims=True, dtype=np.float32)
+    normed: F32 = x / np.sqrt(mean + np.float32(eps)) * weight
+    return normed
+
+
+def activate(x: F32, kind: Activation) -> F32:
+    if kind == "silu":
+        factor = 1.0 / (1.0 + np.exp(-x))
+    elif kind == "gelu_tanh":
+        factor = 0.5 * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+    else:
+        erf = np.vectorize(math.erf, otypes=[np.float32])
+        factor = 0.5 * (1.0 + erf(x / math.sqrt(2.0)))
+    return (x * factor).astype(np.float32)
+
+
+def rotate(x: F32, cos: F32, sin: F32) -> F32:
+    """Rotary embedding in the half-split layout.
+
+    x ``[T, heads, head_dim]``; cos and sin ``[T, dim / 2]`` with ``dim <= head_dim``.
+    """
+    half = cos.shape[1]
+    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    c, s = cos[:, None, :], sin[:, None, :]
+    return np.concatenate([first * c - second * s, second * c + first * s, rest], axis=-1)
+
+
+def attend(
+    q: F32, keys: F32, values: F32, positions: NDArray[np.int32], scale: float, window: int | None
+) -> F32:
+    """Causal attention of one sequence.
+
+    q ``[tokens, heads, d]`` at ``positions``; keys and values ``[context, kv_heads, d]`` from
+    position 0. Returns ``[tokens, heads, d]``.
+    """
+    group = q.shape[1] // keys.shape[1]
+    keys, values = np.repeat(keys, group, axis=1), np.repeat(values, group, axis=1)
+    scores = np.einsum("thd,chd->htc", q, keys) * np.float32(scale)
+    distance = positions[:, None] - np.arange(keys.shape[0])[None, :]
+    reach = np.iinfo(np.int32).max if window is None else window
+    visible = np.logical_and(distance >= 0, distance < reach)
+    scores = np.where(visible[None], scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    # A masked slot may hold anything, NaN too: it must not be multiplied by its zero.
+    seen = np.where(visible.any(axis=0)[:, None, None], values, 0.0)
+    result: F32 = np.einsum("htc,chd->thd", weights, seen).astype(np.float32)
+    return result

@@ -1,0 +1,82 @@
+"""A plan as text: what a step runs, over which buffers, from which weights."""
+
+from __future__ import annotations
+
+from penstock.plan.memory import MemoryPlan
+from penstock.plan.ops import Op
+from penstock.plan.plan import Plan
+
+
+def explain(plan: Plan, memory: MemoryPlan | None = None) -> str:
+    """One line per op, a layer that repeats the one before printed once."""
+    spec = plan.spec
+    parameters = sum(_product(shape) for shape in spec.weight_shapes().values())
+    lines = [
+        f"{spec.architecture}: {len(spec.layers)} layers, hidden {spec.hidden_size}, "
+        f"vocabulary {spec.vocab_size:,}, {parameters:,} parameters in {plan.weight_dtype}",
+        f"{len(plan.ops)} ops a step; T token rows, R logit rows",
+    ]
+    groups = _by_layer(plan)
+    i = 0
+    while i < len(groups):
+        layer, ops = groups[i]
+        same = i
+        pattern = [_line(plan, op, layer) for op in ops]
+        while (
+            layer is not None
+            and same + 1 < len(groups)
+            and groups[same + 1][0] is not None
+            and [_line(plan, op, groups[same + 1][0]) for op in groups[same + 1][1]] == pattern
+        ):
+            same += 1
+        last = groups[same][0]
+        if layer is not None:
+            lines.append(f"layer {layer}" + (f" to {last}" if last != layer else ""))
+        lines += [("  " if layer is not None else "") + line for line in pattern]
+        i = same + 1
+    if memory is not None:
+        lines.append(
+            f"activations: {memory.total_bytes / 2**20:.1f} MiB in one arena "
+            f"({memory.unshared_bytes / 2**20:.1f} MiB without sharing)"
+        )
+    return "\n".join(lines)
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    result = 1
+    for size in shape:
+        result *= size
+    return result
+
+
+def _layer_of(op: Op) -> int | None:
+    names = (*op.weights, *op.writes, *op.reads)
+    for name in names:
+        if name.startswith("layers."):
+            return int(name.split(".")[1])
+    return None
+
+
+def _by_layer(plan: Plan) -> list[tuple[int | None, list[Op]]]:
+    groups: list[tuple[int | None, list[Op]]] = []
+    for op in plan.ops:
+        layer = _layer_of(op)
+        if not groups or groups[-1][0] != layer:
+            groups.append((layer, []))
+        groups[-1][1].append(op)
+    return groups
+
+
+def _line(plan: Plan, op: Op, layer: int | None) -> str:
+    def short(name: str) -> str:
+        return name.removeprefix(f"layers.{layer}.")
+
+    def shaped(name: str) -> str:
+        buffer = plan.buffers[name]
+        return f"{short(name)}[{buffer.rows.value},{buffer.cols}]:{buffer.element}"
+
+    flow = f"{', '.join(short(r) for r in op.reads)} -> {', '.join(shaped(w) for w in op.writes)}"
+    weights = f"  weights {', '.join(short(w) for w in op.weights)}" if op.weights else ""
+    options = {k: v for k, v in op.options().items() if v is not None and k != "layer"}
+    extra = "  " + ", ".join(f"{k}={v}" for k, v in options.items()) if options else ""
+    return f"{op.kind:<10} {flow}{weights}{extra}"

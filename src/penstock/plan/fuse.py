@@ -1,0 +1,170 @@
+"""Fusion: the same mathematics in fewer passes over memory, about eight ops a layer.
+
+Each pass is a function from ops to ops that recognises one run of neighbours, as lowering emits
+them, and puts one op in its place; a run that does not match is left as it is. Buffers that no op
+mentions any more are dropped at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TypeVar
+
+from penstock.plan.ops import (
+    Add,
+    AddNorm,
+    Attention,
+    Buffer,
+    BufferName,
+    Gate,
+    HeadNorm,
+    KvWrite,
+    Linear,
+    Op,
+    RmsNorm,
+    Rope,
+    RopeWrite,
+    Rows,
+    SelectRows,
+)
+from penstock.plan.plan import Plan
+
+Ops = list[Op]
+Buffers = dict[BufferName, Buffer]
+AnyOp = TypeVar("AnyOp", bound=Op)
+
+
+def fuse(plan: Plan) -> Plan:
+    """The plan that fast backends bind; results equal the primitive plan's up to rounding."""
+    ops, buffers = list(plan.ops), dict(plan.buffers)
+    for rewrite in (_narrow_last_layer, _join_qkv, _gate_in_epilogue, _add_into_norm):
+        ops = rewrite(ops, buffers)
+    mentioned = {name for op in ops for name in (*op.reads, *op.writes)}
+    kept = {name: buffer for name, buffer in buffers.items() if name in mentioned}
+    return replace(plan, ops=tuple(ops), buffers=kept)
+
+
+def _narrow_last_layer(ops: Ops, buffers: Buffers) -> Ops:
+    """Select the rows that need logits right after the last attention, not after the last layer.
+
+    Behind it every op works row by row, so a prefill chunk skips the last layer's output
+    projection and MLP for all rows but one.
+    """
+    attention = max(i for i, op in enumerate(ops) if isinstance(op, Attention))
+    select = next(i for i, op in enumerate(ops) if isinstance(op, SelectRows))
+    selected = ops[select]
+    assert isinstance(selected, SelectRows)
+    region = ops[attention + 1 : select]
+    written: set[BufferName] = set()
+    entering: list[BufferName] = []
+    for op in region:
+        entering += [r for r in op.reads if r not in written and r not in entering]
+        written.update(op.writes)
+    renamed = {name: f"{name}.selected" for name in (*entering, *sorted(written))}
+    renamed[selected.out] = renamed[selected.x]
+    for name, new in renamed.items():
+        if name != selected.out:
+            buffers[new] = replace(buffers[name], name=new, rows=Rows.LOGITS)
+    selects: Ops = [SelectRows(name, renamed[name]) for name in entering]
+    tail = [_rename(op, renamed) for op in (*region, *ops[select + 1 :])]
+    return [*ops[: attention + 1], *selects, *tail]
+
+
+def _rename(op: AnyOp, names: dict[BufferName, BufferName]) -> AnyOp:
+    touched = {*op._reads, *op._writes}
+    changes = {
+        f.name: names[value]
+        for f in fields(op)
+        if f.name in touched and (value := getattr(op, f.name)) in names
+    }
+    return replace(op, **changes)
+
+
+def _join_qkv(ops: Ops, buffers: Buffers) -> Ops:
+    """Three products of one input become one; norm, rotation and cache write become one pass."""
+    fused: Ops = []
+    i = 0
+    while i < len(ops):
+        run = _match_qkv(ops, i)
+        if run is None:
+            fused.append(ops[i])
+            i += 1
+            continue
+        (q, k, v), norms, (rope_q, _), write = run
+        joined = f"layers.{write.layer}.qkv"
+        parts = (*q.parts, *k.parts, *v.parts)
+        buffers[joined] = replace(buffers[q.out], name=joined, cols=sum(p.n for p in parts))
+        fused.append(replace(q, out=joined, parts=parts))
+        fused.append(
+            RopeWrite(
+                layer=write.layer,
+                qkv=joined,
+                q=rope_q.out,
+                heads=q.n // write.head_dim,
+                kv_heads=write.kv_heads,
+                head_dim=write.head_dim,
+                rope=rope_q.rope,
+                q_norm=norms[0].weight if norms else None,
+                k_norm=norms[1].weight if norms else None,
+                eps=norms[0].eps if norms else 0.0,
+            )
+        )
+        i += 6 + len(norms)
+    return fused
+
+
+def _match_qkv(
+    ops: Ops, i: int
+) -> tuple[tuple[Linear, Linear, Linear], list[HeadNorm], tuple[Rope, Rope], KvWrite] | None:
+    norms = [op for op in ops[i + 3 : i + 5] if isinstance(op, HeadNorm)]
+    run = [op for op in ops[i : i + 6 + len(norms)] if not isinstance(op, HeadNorm)]
+    if len(run) != 6 or len(norms) == 1:
+        return None
+    q, k, v, rope_q, rope_k, write = run
+    if not (isinstance(q, Linear) and isinstance(k, Linear) and isinstance(v, Linear)):
+        return None
+    if not (isinstance(rope_q, Rope) and isinstance(rope_k, Rope) and isinstance(write, KvWrite)):
+        return None
+    chained = (
+        q.x == k.x == v.x
+        and (rope_q.x, rope_k.x) == (q.out, k.out)
+        and (write.k, write.v) == (rope_k.out, v.out)
+        and rope_q.rope == rope_k.rope
+    )
+    return ((q, k, v), norms, (rope_q, rope_k), write) if chained else None
+
+
+def _gate_in_epilogue(ops: Ops, buffers: Buffers) -> Ops:
+    """``gate``, ``up`` and their product become one linear op with an epilogue."""
+    fused: Ops = []
+    for op in ops:
+        if isinstance(op, Gate) and len(fused) >= 2:
+            gate, up = fused[-2:]
+            if (
+                isinstance(gate, Linear)
+                and isinstance(up, Linear)
+                and gate.x == up.x
+                and (gate.out, up.out) == (op.gate, op.up)
+            ):
+                fused[-2:] = [
+                    replace(gate, out=op.out, parts=(*gate.parts, *up.parts), gated=op.activation)
+                ]
+                continue
+        fused.append(op)
+    return fused
+
+
+def _add_into_norm(ops: Ops, buffers: Buffers) -> Ops:
+    """An addition to the residual and the norm that reads it become one pass over the row."""
+    fused: Ops = []
+    for op in ops:
+        if not isinstance(op, RmsNorm):
+            fused.append(op)
+            continue
+        delta = None
+        before = fused[-1]
+        if isinstance(before, Add) and before.out == before.x == op.x:
+            delta = before.y
+            fused.pop()
+        fused.append(AddNorm(op.x, delta, op.out, op.weight, op.eps))
+    return fused

@@ -1,0 +1,66 @@
+"""Memory planning: one arena for all buffers of a step, sized before anything runs.
+
+Two buffers may share bytes when no op needs both. Buffers are placed largest first, each at the
+lowest offset that is free throughout its life (greedy by size; Pisarchyk and Lee, 2020).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.plan.ops import BufferName, Rows
+from penstock.plan.plan import Plan
+
+ALIGNMENT = 64
+"""A cache line, and the widest vector."""
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Byte offsets into the arena. Every buffer has room for its greatest number of rows."""
+
+    offsets: dict[BufferName, int]
+    sizes: dict[BufferName, int]
+    total_bytes: int
+
+    @property
+    def unshared_bytes(self) -> int:
+        """What the arena would be if no two buffers shared bytes."""
+        return sum(self.sizes.values())
+
+
+def plan_memory(plan: Plan, max_tokens: int, max_logit_rows: int) -> MemoryPlan:
+    """Place every buffer of ``plan`` for steps of at most this many rows of each kind."""
+    rows = {Rows.TOKENS: max_tokens, Rows.LOGITS: max_logit_rows}
+    sizes = {
+        name: -(-buffer.row_bytes * rows[buffer.rows] // ALIGNMENT) * ALIGNMENT
+        for name, buffer in plan.buffers.items()
+    }
+    lives = _lives(plan)
+    offsets: dict[BufferName, int] = {}
+    for name in sorted(sizes, key=lambda n: (-sizes[n], lives[n])):
+        first, last = lives[name]
+        neighbours = sorted(
+            (offsets[other], offsets[other] + sizes[other])
+            for other in offsets
+            if lives[other][0] <= last and first <= lives[other][1]
+        )
+        offset = 0
+        for start, end in neighbours:
+            if offset + sizes[name] <= start:
+                break
+            offset = max(offset, end)
+        offsets[name] = offset
+    total = max((offsets[name] + sizes[name] for name in offsets), default=0)
+    return MemoryPlan(offsets, sizes, total)
+
+
+def _lives(plan: Plan) -> dict[BufferName, tuple[int, int]]:
+    """First and last op that touches each buffer; results live on to the end of the step."""
+    lives: dict[BufferName, tuple[int, int]] = {}
+    for i, op in enumerate(plan.ops):
+        for name in (*op.reads, *op.writes):
+            lives[name] = (lives.get(name, (i, i))[0], i)
+    for name in (plan.logits, plan.argmax):
+        lives[name] = (lives[name][0], len(plan.ops))
+    return lives
