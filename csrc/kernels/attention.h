@@ -1,0 +1,112 @@
+// Causal attention over the paged cache: the `Attention` op of plan/ops.py.
+//
+// A row is one (query token, query head); the heads that share a KV head are folded into rows, so
+// row r of a sequence is token r / group and head r % group. A tile is up to kTileRows consecutive
+// rows of one sequence. The context is cut at absolute positions into splits of kSplitTokens. For
+// each split a row gets a partial result (maximum, sum, weighted values), and partials are merged
+// from the first split to the last by one piece of code. What a row computes therefore depends on
+// its own sequence alone: not on how it was chunked into tiles, which tiles were cut into several
+// items to feed more threads, or who merged them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "../types.h"
+
+namespace penstock {
+
+constexpr int kTileRows = 32;       // two AMX row panels; shares each key tile load between them
+constexpr int kSplitTokens = 256;   // scores of a tile (32 KiB) stay near L1; a multiple of blocks
+constexpr int kSplitBlocks = kSplitTokens / kBlockSize;
+
+struct AttentionArgs {
+  KvLayer kv;
+  Array q;    // [T, heads * head_dim] f32 or bf16
+  Array out;  // [T, heads * head_dim] f32 or bf16
+  int heads;
+  float scale;
+  int window;  // positions a query sees, itself included; 0 is all
+};
+
+// Layers with equal shapes share one work list.
+struct AttentionShape {
+  int heads;
+  int kv_heads;
+  int head_dim;  // even, 2..256
+  int window;    // 0 is none
+
+  bool operator==(const AttentionShape&) const = default;
+};
+
+// Upper bounds of any step, known at bind.
+struct AttentionLimits {
+  int max_tokens;
+  int max_sequences;
+  int max_context;  // of one sequence
+  int workers;
+};
+
+// Some splits of one tile, for every KV head.
+struct AttentionItem {
+  int32_t sequence;
+  int32_t first_row;    // of the sequence's rows in this step
+  int32_t rows;         // 1..kTileRows
+  int32_t first_split;  // absolute
+  int32_t splits;
+  int32_t tile_first_split;  // of the whole tile
+  int32_t tile_splits;
+  int32_t tile;          // index of the shared counters; -1: the item is a whole tile
+  int64_t partial_row;   // first row of the tile's partials, KV head 0, tile_first_split
+  int64_t cost;          // in keys times row panels
+};
+
+// What one step's attention consists of, and the state its threads share. Allocated once;
+// rebuilt every step by build_attention_work; used by one attention call at a time. The counters
+// clean up after themselves, so any number of layers run from one build.
+class AttentionWork {
+ public:
+  // Throws std::invalid_argument on a shape that the kernels cannot run.
+  AttentionWork(const AttentionShape& shape, const AttentionLimits& limits);
+
+  const AttentionShape& shape() const { return shape_; }
+
+ private:
+  friend void build_attention_work(const StepView& step, AttentionWork& work);
+  friend void attention(const AttentionArgs& args, const StepView& step, AttentionWork& work,
+                        Worker& worker);
+
+  float* partial(int64_t row) const { return partials_.get() + row * partial_stride_; }
+
+  struct Free {
+    void operator()(float* p) const;
+  };
+
+  AttentionShape shape_;
+  AttentionLimits limits_;
+  std::vector<AttentionItem> items_;  // largest first; the size is the step's
+  int64_t partial_stride_;            // floats: head_dim values, maximum, sum, padding
+  int64_t partial_capacity_;          // rows
+  std::unique_ptr<float[], Free> partials_;
+  int tile_capacity_;                                // split tiles
+  std::unique_ptr<std::atomic<int32_t>[]> pending_;  // [split tile][KV head] items unfinished
+  std::vector<int32_t> tile_items_;                  // [split tile] what pending_ restarts from
+  std::atomic<int64_t> next_{0};                     // unit to take: item * kv_heads + head
+  std::atomic<int32_t> leaving_{0};                  // threads that found nothing left
+};
+
+// Lists the step's items. One thread calls it, before any thread runs attention on the step.
+// Allocates nothing. Throws std::length_error if the step exceeds the limits.
+void build_attention_work(const StepView& step, AttentionWork& work);
+
+// Worker::scratch that attention needs.
+size_t attention_scratch_bytes(const AttentionShape& shape);
+
+// Every worker calls it once per layer; `work` was built from `step` for the shape of `args`.
+// out may not alias q.
+void attention(const AttentionArgs& args, const StepView& step, AttentionWork& work,
+               Worker& worker);
+
+}  // namespace penstock

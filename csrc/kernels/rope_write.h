@@ -1,0 +1,24 @@
+// QK-norm, rotary embedding and the cache write in one pass: the `RopeWrite` op of plan/ops.py.
+#pragma once
+
+#include "../types.h"
+
+namespace penstock {
+
+struct RopeWriteArgs {
+  KvLayer kv;
+  Array qkv;  // [T, (heads + 2 * kv_heads) * head_dim] f32: queries, keys, values
+  Array q;    // [T, heads * head_dim] f32 or bf16: rotated, not scaled
+  int heads;
+  const float* cos;  // [max_positions, rope_dim / 2]
+  const float* sin;
+  int rope_dim;         // even, 0..head_dim; components from here on are copied
+  const float* q_norm;  // [head_dim] or null
+  const float* k_norm;
+  float eps;
+};
+
+// Every worker calls it once and takes a contiguous range of (token, head) pairs. Needs no scratch.
+void rope_write(const RopeWriteArgs& args, const StepView& step, Worker& worker);
+
+}  // namespace penstock
