@@ -7,7 +7,7 @@
 
 namespace penstock {
 
-constexpr int kBlockSize = 32;  // tokens per KV block; engine/step.py has the reason
+constexpr int kBlockSize = 32;  // tokens per KV block; cache/geometry.py has the reason
 
 enum class Elem : uint8_t { f32, bf16, f16, i32 };
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import msgspec
+
+from penstock.cache.geometry import BLOCK_SIZE
+from penstock.errors import ConfigError
+from penstock.hardware import Hardware
+from penstock.models.spec import DType, ModelSpec
 
 LoadFormat = Literal["auto", "dummy"]
 DTypeOption = Literal["auto", "float32", "bfloat16", "float16"]
 BackendName = Literal["auto", "cpu", "reference"]
 
+KV_SHARE = 0.5
+"""Share of the memory left beside the weights that an unstated KV budget may take."""
+
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What a user asks for. ``None`` and ``"auto"`` mean: chosen for the machine and the model.
 
-    ``resolve`` turns it into a :class:`ResolvedConfig`; nothing else reads a ``None``.
+    :func:`resolve` turns it into a :class:`ResolvedConfig`; nothing else reads a ``None``.
     """
 
     model: str = ""
@@ -29,11 +38,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """dummy: seeded random weights from a config alone."""
     backend: BackendName = "auto"
     threads: int | None = None
-    """Compute threads; None: the cores this process may use."""
+    """Compute threads; None: the physical cores this process may use."""
     max_model_len: int | None = None
-    """Longest prompt plus output, in tokens; None: the model's own limit, or what the cache holds."""
+    """Longest prompt plus output, in tokens; None: the model's limit, or what the cache holds."""
     kv_cache_bytes: int | None = None
-    """Memory for the KV cache; None: a share of what is free."""
+    """Memory for the KV cache; None: what the sequences can fill, at most half of what is free."""
     max_num_seqs: int = 64
     """Sequences that run in one step."""
     max_num_batched_tokens: int = 512
@@ -49,7 +58,7 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     model_path: str
     tokenizer_path: str
     served_model_name: str
-    dtype: Literal["float32", "bfloat16", "float16"]
+    dtype: DType
     load_format: LoadFormat
     backend: Literal["cpu", "reference"]
     threads: int
@@ -68,3 +77,96 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(
             f"{name:<{width}}  {getattr(self, name)}  ({why})" for name, why in self.reasons.items()
         )
+
+
+def resolve(
+    config: EngineConfig,
+    hardware: Hardware,
+    spec: ModelSpec,
+    model_path: Path,
+    tokenizer_path: Path,
+) -> ResolvedConfig:
+    """Decide every open option for this machine and model; raise ConfigError naming the fix."""
+    reasons: dict[str, str] = {}
+
+    def decide(name: str, asked: object, why: str) -> None:
+        reasons[name] = "as asked" if asked not in (None, "auto") else why
+
+    for name in ("max_num_seqs", "max_num_batched_tokens", "threads", "max_model_len"):
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} must be at least 1, not {value}")
+    decide("dtype", config.dtype, "the checkpoint's")
+    dtype: DType = spec.dtype if config.dtype == "auto" else config.dtype
+    decide("backend", config.backend, "the native backend")
+    backend: Literal["cpu", "reference"] = "reference" if config.backend == "reference" else "cpu"
+    decide("threads", config.threads, f"{hardware.physical_cores} physical cores are usable")
+    threads = config.threads or hardware.compute_threads
+
+    block_bytes = kv_block_bytes(spec, dtype)
+    most_len = config.max_model_len or spec.max_positions
+    if most_len > spec.max_positions:
+        raise ConfigError(
+            f"max_model_len {most_len} exceeds the model's {spec.max_positions} positions; "
+            "lower it, or give the model a rope scaling in its config.json"
+        )
+    weight_bytes = spec.num_parameters * (4 if dtype == "float32" else 2)
+    if config.kv_cache_bytes is None:
+        free = max(0, hardware.memory_available - weight_bytes)
+        wanted = config.max_num_seqs * -(-most_len // BLOCK_SIZE) * block_bytes
+        kv_bytes = min(wanted, int(free * KV_SHARE))
+        why = (
+            f"{config.max_num_seqs} sequences of {most_len} tokens"
+            if kv_bytes == wanted
+            else f"half of the {free / 2**30:.1f} GiB left beside the weights"
+        )
+    else:
+        kv_bytes, why = config.kv_cache_bytes, ""
+    decide("kv_cache_bytes", config.kv_cache_bytes, why)
+    num_blocks = kv_bytes // block_bytes
+    reasons["num_blocks"] = f"{block_bytes:,} bytes per block of {BLOCK_SIZE} tokens"
+
+    held = num_blocks * BLOCK_SIZE
+    if held < (min(most_len, BLOCK_SIZE) if config.max_model_len is None else most_len):
+        needed = -(-most_len // BLOCK_SIZE) * block_bytes
+        raise ConfigError(
+            f"a KV cache of {kv_bytes:,} bytes holds {num_blocks} blocks of {BLOCK_SIZE} tokens "
+            f"({block_bytes:,} bytes each), {held} tokens, but one request may need {most_len}; "
+            f"set kv_cache_bytes to at least {needed:,} or lower max_model_len"
+        )
+    decide(
+        "max_model_len",
+        config.max_model_len,
+        "the model's limit" if most_len <= held else "what the KV cache holds",
+    )
+    for name in ("max_num_seqs", "max_num_batched_tokens"):
+        default = (
+            getattr(config, name)
+            == EngineConfig.__struct_defaults__[EngineConfig.__struct_fields__.index(name)]
+        )
+        reasons[name] = "default" if default else "as asked"
+    return ResolvedConfig(
+        model_path=str(model_path),
+        tokenizer_path=str(tokenizer_path),
+        served_model_name=config.served_model_name or config.model or "penstock-demo",
+        dtype=dtype,
+        load_format=config.load_format,
+        backend=backend,
+        threads=threads,
+        max_model_len=min(most_len, held),
+        num_blocks=num_blocks,
+        kv_cache_bytes=num_blocks * block_bytes,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        enable_prefix_caching=config.enable_prefix_caching,
+        seed=config.seed,
+        reasons=reasons,
+    )
+
+
+def kv_block_bytes(spec: ModelSpec, dtype: DType) -> int:
+    """Bytes of one KV block across all layers; the cache keeps the weights' type."""
+    elements = sum(
+        2 * layer.attention.num_kv_heads * layer.attention.head_dim for layer in spec.layers
+    )
+    return elements * BLOCK_SIZE * (4 if dtype == "float32" else 2)

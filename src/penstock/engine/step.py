@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK_SIZE = 32
-"""Tokens per KV block. 32 keys fill two 16-lane score registers and one 64-byte row of pairs."""
+from penstock.cache.geometry import BLOCK_SIZE
+
+__all__ = ["BLOCK_SIZE", "StepInput", "StepResult"]
 
 Int32s = NDArray[np.int32]
 

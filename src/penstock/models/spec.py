@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -107,3 +108,8 @@ class ModelSpec:
         if not self.tie_embeddings:
             shapes["head"] = (self.vocab_size, hidden)
         return shapes
+
+    @property
+    def num_parameters(self) -> int:
+        """Stored weights; a tied embedding counts once."""
+        return sum(math.prod(shape) for shape in self.weight_shapes().values())

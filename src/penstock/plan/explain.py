@@ -10,10 +10,10 @@ from penstock.plan.plan import Plan
 def explain(plan: Plan, memory: MemoryPlan | None = None) -> str:
     """One line per op, a layer that repeats the one before printed once."""
     spec = plan.spec
-    parameters = sum(_product(shape) for shape in spec.weight_shapes().values())
     lines = [
         f"{spec.architecture}: {len(spec.layers)} layers, hidden {spec.hidden_size}, "
-        f"vocabulary {spec.vocab_size:,}, {parameters:,} parameters in {plan.weight_dtype}",
+        f"vocabulary {spec.vocab_size:,}, "
+        f"{spec.num_parameters:,} parameters in {plan.weight_dtype}",
         f"{len(plan.ops)} ops a step; T token rows, R logit rows",
     ]
     groups = _by_layer(plan)
@@ -40,13 +40,6 @@ def explain(plan: Plan, memory: MemoryPlan | None = None) -> str:
             f"({memory.unshared_bytes / 2**20:.1f} MiB without sharing)"
         )
     return "\n".join(lines)
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    result = 1
-    for size in shape:
-        result *= size
-    return result
 
 
 def _layer_of(op: Op) -> int | None:

@@ -33,12 +33,3 @@ class Plan:
     logits: BufferName
     argmax: BufferName
     max_positions: int  # rows of the rope tables
-
-    @property
-    def kv_element_bytes(self) -> int:
-        return 4 if self.weight_dtype == "float32" else 2
-
-    def kv_block_bytes(self, block_size: int) -> int:
-        """Bytes of one block id across all layers, keys and values."""
-        slots = sum(2 * layer.kv_heads * layer.head_dim for layer in self.kv_layers)
-        return slots * block_size * self.kv_element_bytes

@@ -1,0 +1,72 @@
+"""From a configuration to an executor that is ready to run: everything that happens once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock import demo_model_path
+from penstock.backends import Executor, Limits, bind
+from penstock.config import EngineConfig, ResolvedConfig, resolve
+from penstock.hardware import detect
+from penstock.models.registry import load_model_spec
+from penstock.models.spec import ModelSpec
+from penstock.plan.fuse import fuse
+from penstock.plan.lower import lower
+from penstock.plan.plan import Plan
+from penstock.weights.checkpoint import open_weights
+from penstock.weights.hub import resolve_model_folder
+
+Mark = Callable[[str], None]
+"""Told the name of each phase as it ends."""
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What a configuration comes to on this machine, before any weight is read."""
+
+    config: ResolvedConfig
+    spec: ModelSpec
+    plan: Plan
+
+
+def draw(config: EngineConfig) -> Blueprint:
+    """Find the model, read its configuration, decide every option and make the plan.
+
+    Raises ConfigError or ModelError; everything that can be refused without weights is.
+    """
+    folder = (
+        resolve_model_folder(config.model, config.revision) if config.model else demo_model_path()
+    )
+    tokenizer = (
+        resolve_model_folder(config.tokenizer, config.revision) if config.tokenizer else folder
+    )
+    spec = load_model_spec(folder)
+    resolved = resolve(config, detect(), spec, folder, tokenizer)
+    plan = fuse(lower(spec, resolved.dtype, resolved.max_model_len))
+    return Blueprint(resolved, spec, plan)
+
+
+def load(blueprint: Blueprint, mark: Mark = lambda phase: None) -> Executor:
+    """Read and pack the weights and bind the plan; raises WeightError or ConfigError."""
+    config = blueprint.config
+    weights = open_weights(
+        Path(config.model_path),
+        blueprint.spec,
+        dtype=config.dtype,
+        load_format=config.load_format,
+        seed=config.seed,
+    )
+    mark("open weights")
+    limits = Limits(
+        num_blocks=config.num_blocks,
+        max_tokens=config.max_num_batched_tokens,
+        # Prompt log-probabilities want logits for every token of a chunk.
+        max_logit_rows=config.max_num_batched_tokens,
+        max_sequences=config.max_num_seqs,
+        threads=config.threads,
+    )
+    executor = bind(blueprint.plan, weights, config.backend, limits)
+    mark("pack weights")
+    return executor
