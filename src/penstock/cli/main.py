@@ -1,0 +1,150 @@
+"""``penstock``: find the command, run it, turn errors into one line and an exit code.
+
+Exit codes: 0 done, 1 the work failed, 2 the command line or configuration cannot be honoured,
+130 interrupted, 141 the reader of our output went away. A command's module, and with it
+everything heavy, is imported only when that command runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+
+class Command(NamedTuple):
+    """``penstock WORDS``. The module has ``add_arguments(parser)`` and ``run(args) -> int``."""
+
+    words: tuple[str, ...]
+    module: str
+    summary: str
+
+
+COMMANDS = (
+    Command(("generate",), "generate", "complete prompts on the command line"),
+    Command(("serve",), "serve", "serve a model over the OpenAI API"),
+    Command(("explain",), "explain", "show what a model runs as on this machine, and why"),
+    Command(("bench", "latency"), "bench_latency", "time the steps of one fixed batch"),
+    Command(("bench", "throughput"), "bench_throughput", "time many requests offered at once"),
+    Command(
+        ("bench", "replay", "azure"),
+        "bench_replay_azure",
+        "replay a request trace with in-flight and with static batching",
+    ),
+    Command(
+        ("bench", "replay", "mooncake"),
+        "bench_replay_mooncake",
+        "prefix-cache hit rate of a trace by cache size",
+    ),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words or os.environ.get("PENSTOCK_DEBUG", "") not in ("", "0")
+    try:
+        code = _dispatch(words)
+        sys.stdout.flush()
+        return code
+    except SystemExit as stop:  # argparse after --help
+        return stop.code if isinstance(stop.code, int) else 0
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more at exit, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except Exception as error:
+        if debug:
+            raise
+        message, code = _describe(error)
+        print(f"penstock: error: {message}", file=sys.stderr)
+        return code
+
+
+def _dispatch(words: list[str]) -> int:
+    if words[:1] == ["--version"]:
+        from penstock import __version__
+
+        print(f"penstock {__version__}")
+        return 0
+    path: tuple[str, ...] = ()
+    for word in words:
+        if word.startswith("-") or not any(c.words[: len(path)] == path for c in COMMANDS):
+            break
+        command = next((c for c in COMMANDS if c.words == (*path, word)), None)
+        if command is not None:
+            return _run(command, words[len(command.words) :])
+        if not any(c.words[: len(path) + 1] == (*path, word) for c in COMMANDS):
+            break
+        path = (*path, word)
+    rest = words[len(path) :]
+    if rest and rest[0] in ("-h", "--help"):
+        print(_usage(path))
+        return 0
+    if not rest:
+        print(_usage(path), file=sys.stderr)
+        return EXIT_USAGE
+    from penstock.cli.parser import UsageError, suggestion
+
+    known = {c.words[len(path)] for c in COMMANDS if c.words[: len(path)] == path}
+    kind = "option" if rest[0].startswith("-") else "command"
+    prog = " ".join(("penstock", *path))
+    hint = suggestion(rest[0], sorted(known)) or f"see '{prog} --help'"
+    raise UsageError(f"unknown {kind} {rest[0]!r} of '{prog}'; {hint}")
+
+
+def _run(command: Command, argv: list[str]) -> int:
+    from penstock.cli.parser import Parser
+
+    module = importlib.import_module(f"penstock.cli.{command.module}")
+    parser = Parser("penstock " + " ".join(command.words), module.__doc__ or command.summary)
+    module.add_arguments(parser)
+    code: int = module.run(parser.parse(argv))
+    return code
+
+
+def _usage(path: tuple[str, ...]) -> str:
+    commands = [c for c in COMMANDS if c.words[: len(path)] == path]
+    width = max(len(" ".join(c.words)) for c in commands)
+    lines = [
+        f"usage: {' '.join(('penstock', *path))} COMMAND [OPTION ...]",
+        "",
+        "Serve large language models on this machine.",
+        "",
+        "commands:",
+        *(f"  {' '.join(c.words):<{width}}  {c.summary}" for c in commands),
+        "",
+        "'penstock COMMAND --help' lists a command's options; 'penstock --version' the version.",
+    ]
+    return "\n".join(lines)
+
+
+def _describe(error: Exception) -> tuple[str, int]:
+    """One line for ``error`` and the exit code."""
+    from penstock.errors import ConfigError, PenstockError
+
+    line = " ".join(str(error).split())
+    if isinstance(error, PenstockError):
+        return line, EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}", EXIT_FAILED
+    if isinstance(error, MemoryError):
+        return (
+            "out of memory; a smaller --kv-cache-bytes needs less",
+            EXIT_FAILED,
+        )
+    kind = type(error).__name__
+    return f"internal error, {kind}: {line} (run with --debug for the traceback)", EXIT_FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

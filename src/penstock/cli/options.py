@@ -1,0 +1,199 @@
+"""Command-line options made from the option structs, so that each is declared in one place.
+
+A struct field gives the option its name (``kv_cache_bytes``: ``--kv-cache-bytes``), type,
+default, and, through the string below it in the source, its help. Options that are not given
+leave no trace in the namespace, so the struct's own defaults hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import itertools
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock.cli.parser import UsageError
+from penstock.config import EngineConfig
+from penstock.errors import RequestError
+from penstock.sampling.params import SamplingParams
+
+S = TypeVar("S", bound=msgspec.Struct)
+Values = Mapping[str, object]
+
+_DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BINARY = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
+_NOTHING: Values = types.MappingProxyType({})
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser, skip: Collection[str] = ()) -> None:
+    """``MODEL`` and an option for every other field of EngineConfig that is not in ``skip``."""
+    parser.add_argument(
+        "model",
+        nargs="?",
+        default="",
+        metavar="MODEL",
+        help=_help(field_docs(EngineConfig)["model"]),
+    )
+    group = parser.add_argument_group("engine options")
+    _add_fields(group, EngineConfig, _NOTHING, {"model", *skip})
+
+
+def engine_config(args: argparse.Namespace) -> EngineConfig:
+    """The EngineConfig that the arguments of :func:`add_engine_arguments` spell."""
+    return _struct(EngineConfig, args)
+
+
+def add_sampling_arguments(
+    parser: argparse.ArgumentParser, defaults: Values = _NOTHING, skip: Collection[str] = ()
+) -> None:
+    """An option for every field of SamplingParams; ``defaults`` replaces the struct's own."""
+    group = parser.add_argument_group("sampling options")
+    _add_fields(group, SamplingParams, defaults, skip)
+
+
+def sampling_params(args: argparse.Namespace) -> SamplingParams:
+    """Validated SamplingParams from the arguments of :func:`add_sampling_arguments`.
+
+    Raises UsageError naming the option that is out of range.
+    """
+    params = _struct(SamplingParams, args)
+    try:
+        params.validate()
+    except RequestError as error:
+        raise UsageError(f"argument {option_name(error.param or '')}: {error}") from None
+    return params
+
+
+def option_name(field: str) -> str:
+    return "--" + field.replace("_", "-")
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``2GiB`` (binary), ``2GB`` or ``2G`` (decimal), or ``2147483648``."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or (match[3] and not match[2]):
+        raise argparse.ArgumentTypeError(f"not a size: {text!r} (write 2GiB, 500MB or 1000000)")
+    unit = match[2].upper()
+    return int(float(match[1]) * (_BINARY[unit] if match[3] else _DECIMAL[unit]))
+
+
+def positive_int(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"not a positive integer: {text!r}")
+    return int(text)
+
+
+def parse_logit_bias(text: str) -> tuple[int, float]:
+    """``42:-5`` is token 42 with bias -5."""
+    token, _, bias = text.partition(":")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"not TOKEN_ID:BIAS: {text!r} (like 42:-5)") from None
+
+
+def field_docs(struct: type[msgspec.Struct]) -> dict[str, str]:
+    """The string below each field in the struct's source; empty where no source is at hand."""
+    path = getattr(sys.modules[struct.__module__], "__file__", None)
+    try:
+        with open(path or "", encoding="utf-8") as file:
+            module = ast.parse(file.read())
+    except OSError:
+        return dict.fromkeys(struct.__struct_fields__, "")
+    body = next(
+        node.body
+        for node in module.body
+        if isinstance(node, ast.ClassDef) and node.name == struct.__name__
+    )
+    docs = dict.fromkeys(struct.__struct_fields__, "")
+    for field, below in itertools.pairwise(body):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+        ):
+            docs[field.target.id] = " ".join(str(below.value.value).split())
+    return docs
+
+
+def _add_fields(
+    group: argparse._ArgumentGroup,
+    struct: type[msgspec.Struct],
+    defaults: Values,
+    skip: Collection[str],
+) -> None:
+    hints, docs = typing.get_type_hints(struct), field_docs(struct)
+    for field in msgspec.structs.fields(struct):
+        if field.name in skip:
+            continue
+        default = defaults.get(field.name, field.default)
+        notes = [docs[field.name]]
+        if default not in (None, (), ""):
+            notes.append(f"(default: {default})")
+        group.add_argument(
+            option_name(field.name),
+            default=defaults.get(field.name, argparse.SUPPRESS),
+            help=_help(" ".join(note for note in notes if note)),
+            **_argument(field.name, hints[field.name]),
+        )
+
+
+def _argument(name: str, hint: Any) -> dict[str, Any]:
+    """Keyword arguments of ``add_argument`` that read a value of type ``hint``."""
+    kinds = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
+    optional = len(kinds) < len(typing.get_args(hint))
+    kind = kinds[0] if optional and len(kinds) == 1 else hint
+    origin = typing.get_origin(kind)
+    if kind is bool:
+        return {"action": argparse.BooleanOptionalAction}
+    if origin is typing.Literal:
+        return {"choices": typing.get_args(kind)}
+    if origin is tuple:
+        element = typing.get_args(kind)[0]
+        return {"action": "append", "type": element, "metavar": _metavar(name, element)}
+    if origin is dict:
+        return {"action": "append", "type": parse_logit_bias, "metavar": "TOKEN_ID:BIAS"}
+    read: Callable[[str], object] = kind
+    if kind is int and name.endswith("_bytes"):
+        read = parse_size
+    if optional and kind is not str:
+        read = _or_none(read)
+    return {"type": read, "metavar": _metavar(name, kind)}
+
+
+def _or_none(read: Callable[[str], object]) -> Callable[[str], object]:
+    def parse(text: str) -> object:
+        return None if text == "none" else read(text)
+
+    parse.__name__ = getattr(read, "__name__", "value")  # argparse says "invalid int value"
+    return parse
+
+
+def _metavar(name: str, kind: type) -> str:
+    if name.endswith("_bytes"):
+        return "SIZE"
+    return {int: "N", float: "X", str: "TEXT"}[kind]
+
+
+def _help(text: str) -> str:
+    return text.replace("``", "").replace("%", "%%")  # argparse formats help with %
+
+
+def _struct(struct: type[S], args: argparse.Namespace) -> S:
+    values: dict[str, object] = {}
+    for name in struct.__struct_fields__:
+        if hasattr(args, name):
+            value = getattr(args, name)
+            if isinstance(value, list):
+                value = dict(value) if name == "logit_bias" else tuple(value)
+            values[name] = value
+    return struct(**values)
