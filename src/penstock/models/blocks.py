@@ -1,0 +1,152 @@
+"""What the Llama-shaped families share: field by field, from a configuration to a ModelSpec."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, cast
+
+from penstock.models.reader import ConfigReader
+from penstock.models.rope_config import extended_positions, read_rope
+from penstock.models.spec import (
+    Activation,
+    AttentionSpec,
+    DType,
+    LayerSpec,
+    MlpSpec,
+    ModelSpec,
+)
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+_ACTIVATIONS: Final[dict[str, Activation]] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+_DTYPES: Final = ("float32", "bfloat16", "float16")
+_MAX_LAYERS: Final = 4096
+
+
+def read_dtype(config: ConfigReader) -> DType | None:
+    """The checkpoint's dtype (``dtype``, once ``torch_dtype``); None where unnamed."""
+    names = {config.text(key) for key in ("dtype", "torch_dtype") if config.has(key)}
+    config.raw("dtype"), config.raw("torch_dtype")
+    if not names:
+        return None
+    key = "dtype" if config.has("dtype") else "torch_dtype"
+    if len(names) > 1:
+        raise config.error("dtype", f"contradicts torch_dtype {config.raw('torch_dtype')!r}")
+    name = names.pop().removeprefix("torch.")
+    if name not in _DTYPES:
+        raise config.error(key, f"is not supported; supported are {', '.join(_DTYPES)}")
+    return cast(DType, name)
+
+
+def read_decoder(
+    config: ConfigReader,
+    architecture: str,
+    dtype: DType,
+    *,
+    head_dim: int,
+    num_kv_heads: int,
+    windows: Sequence[int | None],
+    qkv_bias: bool = False,
+    output_bias: bool = False,
+    mlp_bias: bool = False,
+    qk_norm: bool = False,
+) -> ModelSpec:
+    """A decoder of identical layers but for ``windows``, one per layer."""
+    heads, vocab = config.integer("num_attention_heads"), config.integer("vocab_size")
+    if heads % num_kv_heads:
+        raise config.error(
+            "num_attention_heads", f"must be a multiple of the {num_kv_heads} KV heads"
+        )
+    if head_dim % 2:
+        raise config.error("head_dim", f"must be even, and the heads have {head_dim} components")
+    act = config.text("hidden_act", "silu")
+    if act not in _ACTIVATIONS:
+        raise config.error(
+            "hidden_act", f"is not supported; supported are {', '.join(_ACTIVATIONS)}"
+        )
+    positions = config.integer("max_position_embeddings")
+    rope = read_rope(config, head_dim, positions)
+    mlp = MlpSpec(config.integer("intermediate_size"), _ACTIVATIONS[act], mlp_bias)
+    return ModelSpec(
+        architecture=architecture,
+        vocab_size=vocab,
+        hidden_size=config.integer("hidden_size"),
+        layers=tuple(
+            LayerSpec(
+                AttentionSpec(
+                    num_heads=heads,
+                    num_kv_heads=num_kv_heads,
+                    head_dim=head_dim,
+                    rope=rope,
+                    scale=head_dim**-0.5,
+                    window=window,
+                    qkv_bias=qkv_bias,
+                    output_bias=output_bias,
+                    qk_norm=qk_norm,
+                ),
+                mlp,
+            )
+            for window in windows
+        ),
+        norm_eps=config.number("rms_norm_eps"),
+        tie_embeddings=config.boolean("tie_word_embeddings", False),
+        max_positions=extended_positions(rope, positions),
+        dtype=dtype,
+        bos_token_id=config.optional_integer("bos_token_id", low=0, high=vocab - 1),
+        eos_token_ids=config.integers("eos_token_id", high=vocab - 1),
+    )
+
+
+def read_num_layers(config: ConfigReader) -> int:
+    return config.integer("num_hidden_layers", high=_MAX_LAYERS)
+
+
+def default_head_dim(config: ConfigReader) -> int:
+    """``head_dim``, or the hidden size shared out among the heads."""
+    head_dim = config.optional_integer("head_dim")
+    if head_dim is not None:
+        return head_dim
+    hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
+    if hidden % heads:
+        raise config.error(
+            "hidden_size", f"is not a multiple of the {heads} heads, and no head_dim is given"
+        )
+    return hidden // heads
+
+
+def uniform_windows(config: ConfigReader, window: int | None) -> tuple[int | None, ...]:
+    """The same window for every layer; a ``layer_types`` that says otherwise is refused."""
+    layers = read_num_layers(config)
+    types = config.texts("layer_types")
+    expected = SLIDING if window is not None else FULL
+    if types is not None and types != (expected,) * layers:
+        raise config.error("layer_types", f"must be {expected!r} for each of the {layers} layers")
+    return (window,) * layers
+
+
+def qwen_windows(config: ConfigReader) -> tuple[int | None, ...]:
+    """Sliding windows by ``layer_types``, else from layer ``max_window_layers`` on."""
+    layers = read_num_layers(config)
+    sliding = config.boolean("use_sliding_window", False)
+    size = config.optional_integer("sliding_window")
+    first = config.integer("max_window_layers", layers, low=0)
+    types = config.texts("layer_types")
+    if sliding and size is None:
+        raise config.error("sliding_window", "must be given where use_sliding_window is true")
+    if types is None:
+        if sliding and not config.has("max_window_layers"):
+            raise config.error(
+                "max_window_layers", "must be given (or layer_types) with use_sliding_window"
+            )
+        return tuple(size if sliding and i >= first else None for i in range(layers))
+    if len(types) != layers or not set(types) <= {FULL, SLIDING}:
+        raise config.error("layer_types", f"must be {layers} times {FULL!r} or {SLIDING!r}")
+    if SLIDING in types and not sliding:
+        raise config.error("layer_types", f"has {SLIDING!r}, but use_sliding_window is false")
+    return tuple(size if kind == SLIDING else None for kind in types)

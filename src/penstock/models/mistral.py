@@ -1,0 +1,26 @@
+"""Mistral: Llama without biases, in early versions with a sliding window on every layer."""
+
+from __future__ import annotations
+
+from penstock.models.blocks import default_head_dim, read_decoder, uniform_windows
+from penstock.models.reader import ConfigReader
+from penstock.models.spec import DType, ModelSpec
+
+ARCHITECTURE = "MistralForCausalLM"
+MODEL_TYPE = "mistral"
+
+
+def read(config: ConfigReader, dtype: DType) -> ModelSpec:
+    for name in ("attention_bias", "mlp_bias"):
+        config.only(name, False, "must be false: Mistral has no biases")
+    if not config.contains("sliding_window"):
+        # Absent, transformers assumes 4096; null, no window. Too different to guess.
+        raise config.error("sliding_window", "is required: a number of tokens, or null for none")
+    return read_decoder(
+        config,
+        ARCHITECTURE,
+        dtype,
+        head_dim=default_head_dim(config),
+        num_kv_heads=config.integer("num_key_value_heads"),
+        windows=uniform_windows(config, config.optional_integer("sliding_window")),
+    )

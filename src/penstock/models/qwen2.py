@@ -1,0 +1,25 @@
+"""Qwen2 and Qwen2.5: Llama with biases on query, key and value."""
+
+from __future__ import annotations
+
+from penstock.models.blocks import default_head_dim, qwen_windows, read_decoder
+from penstock.models.reader import ConfigReader
+from penstock.models.spec import DType, ModelSpec
+
+ARCHITECTURE = "Qwen2ForCausalLM"
+MODEL_TYPE = "qwen2"
+
+
+def read(config: ConfigReader, dtype: DType) -> ModelSpec:
+    config.only("attention_bias", True, "must be true: Qwen2 has query, key and value biases")
+    config.only("mlp_bias", False, "must be false: Qwen2 has no MLP biases")
+    config.only("use_mrope", False, "must be false: multimodal rotary sections are not supported")
+    return read_decoder(
+        config,
+        ARCHITECTURE,
+        dtype,
+        head_dim=default_head_dim(config),
+        num_kv_heads=config.integer("num_key_value_heads"),
+        windows=qwen_windows(config),
+        qkv_bias=True,
+    )

@@ -1,0 +1,27 @@
+"""Qwen3 (dense): Llama with RMS norms on each head's query and key."""
+
+from __future__ import annotations
+
+from penstock.models.blocks import qwen_windows, read_decoder
+from penstock.models.reader import ConfigReader
+from penstock.models.spec import DType, ModelSpec
+
+ARCHITECTURE = "Qwen3ForCausalLM"
+MODEL_TYPE = "qwen3"
+
+
+def read(config: ConfigReader, dtype: DType) -> ModelSpec:
+    bias = config.boolean("attention_bias", False)
+    config.only("mlp_bias", False, "must be false: Qwen3 has no MLP biases")
+    return read_decoder(
+        config,
+        ARCHITECTURE,
+        dtype,
+        # Not hidden_size / heads: Qwen3's heads are wider than that, so it must be said.
+        head_dim=config.integer("head_dim"),
+        num_kv_heads=config.integer("num_key_value_heads"),
+        windows=qwen_windows(config),
+        qkv_bias=bias,
+        output_bias=bias,
+        qk_norm=True,
+    )

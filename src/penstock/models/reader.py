@@ -1,0 +1,157 @@
+"""Strict reading of configurations: every field is used, known to be idle, or refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from penstock.errors import ModelError
+
+MAX_INTEGER: Final = 2**31 - 1
+"""Dimensions and token ids are int32 in step inputs and native code."""
+
+
+class ConfigReader:
+    """Typed getters over one JSON object that remember which fields were asked for.
+
+    ``null`` means the same as absent, as it does to transformers. Getters without a default
+    raise :class:`~penstock.errors.ModelError` for an absent field; all raise it for a value of the
+    wrong type or out of range. :meth:`finish` refuses fields that no getter asked for.
+    """
+
+    def __init__(self, fields: Mapping[str, object], where: str) -> None:
+        self._fields = fields
+        self._where = where
+        self._used: set[str] = set()
+
+    def error(self, name: str, problem: str) -> ModelError:
+        """A ModelError about field ``name`` of this object; ``problem`` completes the sentence."""
+        shown = repr(self._fields[name]) if name in self._fields else "absent"
+        if len(shown) > 80:
+            shown = shown[:77] + "..."
+        return ModelError(f"{self._where}: {name} ({shown}) {problem}")
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not null."""
+        return self._fields.get(name) is not None
+
+    def contains(self, name: str) -> bool:
+        """Whether the field is there, null or not."""
+        return name in self._fields
+
+    def raw(self, name: str) -> object:
+        """The value as JSON gave it; None where absent."""
+        self._used.add(name)
+        return self._fields.get(name)
+
+    def _required(self, name: str) -> object:
+        value = self.raw(name)
+        if value is None:
+            raise self.error(name, "is required; take config.json from the original checkpoint")
+        return value
+
+    def integer(
+        self, name: str, default: int | None = None, *, low: int = 1, high: int = MAX_INTEGER
+    ) -> int:
+        """An integer in ``[low, high]``. A float such as 2.0, or a bool, is not one."""
+        value = self._required(name) if default is None or self.has(name) else default
+        self._used.add(name)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.error(name, "must be an integer")
+        if not low <= value <= high:
+            raise self.error(name, f"must be from {low} to {high}")
+        return value
+
+    def optional_integer(self, name: str, *, low: int = 1, high: int = MAX_INTEGER) -> int | None:
+        self._used.add(name)
+        return self.integer(name, low=low, high=high) if self.has(name) else None
+
+    def number(
+        self,
+        name: str,
+        default: float | None = None,
+        *,
+        above: float = 0.0,
+        low: float | None = None,
+    ) -> float:
+        """A finite number greater than ``above``, or at least ``low`` where that is given."""
+        value = self._required(name) if default is None or self.has(name) else default
+        self._used.add(name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.error(name, "must be a number")
+        try:
+            result = float(value)
+        except OverflowError:
+            result = math.inf
+        if not math.isfinite(result):
+            raise self.error(name, "must be finite")
+        if low is not None:
+            if result < low:
+                raise self.error(name, f"must be at least {low:g}")
+        elif result <= above:
+            raise self.error(name, f"must be greater than {above:g}")
+        return result
+
+    def boolean(self, name: str, default: bool) -> bool:
+        value = self.raw(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.error(name, "must be true or false")
+        return value
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self._required(name) if default is None or self.has(name) else default
+        self._used.add(name)
+        if not isinstance(value, str):
+            raise self.error(name, "must be text")
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...] | None:
+        """A list of strings; None where absent."""
+        value = self.raw(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            raise self.error(name, "must be a list of text")
+        return tuple(value)
+
+    def integers(self, name: str, *, low: int = 0, high: int = MAX_INTEGER) -> tuple[int, ...]:
+        """An integer or a list of integers; empty where absent."""
+        value = self.raw(name)
+        if value is None:
+            return ()
+        values = value if isinstance(value, list) else [value]
+        for v in values:
+            if isinstance(v, bool) or not isinstance(v, int):
+                raise self.error(name, "must be an integer or a list of integers")
+            if not low <= v <= high:
+                raise self.error(name, f"must hold integers from {low} to {high}")
+        return tuple(values)
+
+    def section(self, name: str) -> ConfigReader | None:
+        """A nested object; None where absent. The caller finishes it."""
+        value = self.raw(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.error(name, "must be an object")
+        return ConfigReader(value, f"{self._where}: {name}")
+
+    def only(self, name: str, value: object, why: str) -> None:
+        """Accept the field only where absent, null, or ``value``; true is not 1."""
+        found = self.raw(name)
+        if found is None:
+            return
+        if isinstance(found, bool) is not isinstance(value, bool) or found != value:
+            raise self.error(name, why)
+
+    def finish(self, idle: Iterable[str] = ()) -> None:
+        """Refuse fields that were neither read nor listed in ``idle``."""
+        for name in self._fields.keys() - self._used - set(idle):
+            raise self.error(
+                str(name),
+                "is not a field Penstock knows here, so it might change the model's results; "
+                "if it does not, remove it from the file",
+            )

@@ -1,0 +1,140 @@
+"""From a checkpoint's config.json to a ModelSpec: which families there are, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Final
+
+from penstock.errors import ModelError
+from penstock.models import llama, mistral, qwen2, qwen3
+from penstock.models.blocks import read_dtype
+from penstock.models.reader import ConfigReader
+from penstock.models.spec import DType, ModelSpec
+
+
+@dataclass(frozen=True)
+class Family:
+    """One architecture: its name in ``architectures``, its ``model_type``, and its reader."""
+
+    architecture: str
+    model_type: str
+    read: Callable[[ConfigReader, DType], ModelSpec]
+
+
+def _family(module: ModuleType) -> Family:
+    return Family(module.ARCHITECTURE, module.MODEL_TYPE, module.read)
+
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    f.architecture: f for f in map(_family, (llama, mistral, qwen2, qwen3))
+}
+
+_PROVENANCE = """
+    _name_or_path _commit_hash transformers_version tokenizer_class is_llama_config
+    transformers.js_config unsloth_fixed unsloth_version
+"""
+_RUNNING_ELSEWHERE = """
+    use_cache return_dict output_attentions output_hidden_states output_scores
+    return_dict_in_generate torchscript use_bfloat16 tf_legacy_loss chunk_size_feed_forward
+    _attn_implementation_autoset is_decoder
+"""
+_TRAINING = """
+    initializer_range attention_dropout hidden_dropout embd_pdrop resid_pdrop
+    neftune_noise_alpha finetuning_task problem_type id2label label2id num_labels
+    task_specific_params
+"""
+_TOKENS_OF_PADDING_AND_TOKENIZERS = """
+    pad_token_id unk_token_id sep_token_id cls_token_id mask_token_id decoder_start_token_id prefix
+"""
+# How to sample is for each request to say.
+_SAMPLING_DEFAULTS = """
+    max_length min_length max_new_tokens do_sample early_stopping num_beams num_beam_groups
+    diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty
+    no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids num_return_sequences
+    forced_bos_token_id forced_eos_token_id remove_invalid_values
+    exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
+"""
+IDLE_FIELDS: Final = frozenset(
+    (
+        _PROVENANCE
+        + _RUNNING_ELSEWHERE
+        + _TRAINING
+        + _TOKENS_OF_PADDING_AND_TOKENIZERS
+        + _SAMPLING_DEFAULTS
+    ).split()
+)
+"""Fields that do not change logits, whatever their value."""
+
+_ONLY: Final[tuple[tuple[str, object, str], ...]] = (
+    ("pretraining_tp", 1, "must be 1: sliced linear layers are not supported"),
+    ("is_encoder_decoder", False, "must be false: Penstock serves decoder-only models"),
+    ("tie_encoder_decoder", False, "must be false: Penstock serves decoder-only models"),
+    ("add_cross_attention", False, "must be false: cross-attention is not supported"),
+    ("cross_attention_hidden_size", None, "must be null: cross-attention is not supported"),
+    ("pruned_heads", {}, "must be empty: pruned heads are not supported"),
+    ("rope_interleaved", False, "must be false: interleaved rotation is not supported"),
+    ("auto_map", None, "names code that the checkpoint brings along, which Penstock does not run"),
+)
+
+
+def read_spec(
+    config: Mapping[str, object],
+    *,
+    generation: Mapping[str, object] | None = None,
+    default_dtype: DType | None = None,
+    where: str = "config.json",
+) -> ModelSpec:
+    """The model that a Hugging Face ``config.json`` describes.
+
+    ``generation`` is ``generation_config.json``, whose end-of-sequence ids count too.
+    ``default_dtype`` is used where the configuration names none. Raises
+    :class:`~penstock.errors.ModelError`, naming ``where``, for architectures, fields and values
+    that Penstock does not know.
+    """
+    reader = ConfigReader(config, where)
+    family = _find_family(reader)
+    if reader.has("quantization_config"):
+        raise reader.error(
+            "quantization_config",
+            "is not supported yet; use the unquantized checkpoint this one was made from",
+        )
+    reader.raw("quantization_config")
+    for name, value, why in _ONLY:
+        reader.only(name, value, why)
+    dtype = read_dtype(reader) or default_dtype
+    if dtype is None:
+        raise reader.error("dtype", "is required: float32, bfloat16 or float16")
+    spec = family.read(reader, dtype)
+    reader.finish(IDLE_FIELDS)
+    if generation is not None:
+        more = ConfigReader(generation, where.replace("config.json", "generation_config.json"))
+        eos = more.integers("eos_token_id", high=spec.vocab_size - 1)
+        merged = tuple(dict.fromkeys(spec.eos_token_ids + eos))
+        spec = replace(spec, eos_token_ids=merged)
+    return spec
+
+
+def _find_family(config: ConfigReader) -> Family:
+    names = config.texts("architectures")
+    supported = f"supported are {', '.join(FAMILIES)}"
+    if not names:
+        raise config.error("architectures", f"must name the model's architecture; {supported}")
+    if len(names) > 1:
+        raise config.error("architectures", "must name one architecture")
+    family = FAMILIES.get(names[0])
+    if family is None:
+        raise config.error("architectures", f"is not supported; {supported}")
+    if config.text("model_type", family.model_type) != family.model_type:
+        raise config.error(
+            "model_type", f"contradicts {family.architecture}, which is {family.model_type!r}"
+        )
+    return family
+
+
+def check_object(value: object, where: str) -> dict[str, object]:
+    """``value`` if it is a JSON object, else ModelError."""
+    if not isinstance(value, dict):
+        raise ModelError(f"{where} must hold a JSON object, not {type(value).__name__}")
+    return value

@@ -1,0 +1,123 @@
+"""Rotary tables: cosine and sine per position, for every scaling kind.
+
+The formulas are transformers' (``modeling_rope_utils``), and so are the roundings that matter: an
+angle is the float32 product of a float32 frequency and the position, since at position 100,000 one
+unit in the last place of a frequency already moves the angle by 0.01. Cosine and sine of that
+angle are then taken in float64, and rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.models.spec import RopeSpec
+
+Floats = NDArray[np.float32]
+
+_CHUNK = 4096  # positions at a time: keeps the float64 temporaries of a 128-wide head at 2 MiB
+
+
+def rope_tables(spec: RopeSpec, max_positions: int) -> tuple[Floats, Floats]:
+    """Cosine and sine, each float32 ``[max_positions, spec.dim / 2]``, C-contiguous.
+
+    For every kind but ``dynamic`` the frequencies are one row for all positions. Dynamic NTK
+    stretches the base with the length of the sequence, which would make a cached key depend on
+    when it was computed. Here the token at position p uses the frequencies of a sequence of length
+    ``max(p + 1, original_max_positions)``: independent of chunking, and equal to transformers for
+    every prompt within the original limit and every token decoded one at a time after it.
+    """
+    half = spec.dim // 2
+    cos = np.empty((max_positions, half), np.float32)
+    sin = np.empty((max_positions, half), np.float32)
+    fixed = None if spec.kind == "dynamic" else inverse_frequencies(spec)
+    scale = np.float32(spec.attention_factor)
+    for start in range(0, max_positions, _CHUNK):
+        rows = slice(start, min(start + _CHUNK, max_positions))
+        positions = np.arange(rows.start, rows.stop, dtype=np.float32)
+        frequencies = _dynamic(spec, rows.start, rows.stop) if fixed is None else fixed
+        angles = (positions[:, None] * frequencies).astype(np.float64)
+        cos[rows] = np.cos(angles)
+        sin[rows] = np.sin(angles)
+    if scale != 1.0:
+        cos *= scale
+        sin *= scale
+    return cos, sin
+
+
+def inverse_frequencies(spec: RopeSpec) -> Floats:
+    """Radians per position, float32 ``[dim / 2]``; for ``dynamic``, within the original limit."""
+    plain = _base_frequencies(np.float32(spec.theta), spec.dim)
+    if spec.kind == "linear":
+        return plain / np.float32(spec.factor)
+    if spec.kind == "llama3":
+        return _llama3(spec, plain)
+    if spec.kind == "yarn":
+        return _yarn(spec)
+    return plain
+
+
+def _exponents(dim: int) -> Floats:
+    return np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
+
+
+def _powers(base: np.float32 | Floats, dim: int) -> Floats:
+    """``base ** (0, 2/dim, 4/dim, ...)`` correctly rounded to float32."""
+    return (np.asarray(base, np.float64) ** _exponents(dim).astype(np.float64)).astype(np.float32)
+
+
+def _base_frequencies(base: np.float32 | Floats, dim: int) -> Floats:
+    result: Floats = np.float32(1.0) / _powers(base, dim)
+    return result
+
+
+def _dynamic(spec: RopeSpec, start: int, stop: int) -> Floats:
+    """NTK-aware scaling by sequence length, float32 ``[stop - start, dim / 2]``."""
+    one, factor = np.float32(1.0), np.float32(spec.factor)
+    original = np.float32(spec.original_max_positions)
+    lengths = np.maximum(np.arange(start + 1, stop + 1, dtype=np.float32), original)
+    stretch = factor * lengths / original - (factor - one)
+    power = spec.dim / (spec.dim - 2)
+    # Rounded after each step, as float32 arithmetic would be.
+    grown = (stretch.astype(np.float64) ** float(np.float32(power))).astype(np.float32)
+    bases: Floats = np.float32(spec.theta) * grown
+    return _base_frequencies(bases[:, None], spec.dim)
+
+
+def _llama3(spec: RopeSpec, plain: Floats) -> Floats:
+    """Divide low frequencies by the factor, keep high ones, blend between (Llama 3.1)."""
+    one, factor = np.float32(1.0), np.float32(spec.factor)
+    low, high = spec.low_freq_factor, spec.high_freq_factor
+    wavelength = np.float32(2 * math.pi) / plain
+    long, short = spec.original_max_positions / low, spec.original_max_positions / high
+    scaled = np.where(wavelength > np.float32(long), plain / factor, plain)
+    smooth = np.float32(spec.original_max_positions) / wavelength - np.float32(low)
+    smooth = smooth / np.float32(high - low)
+    blended = (one - smooth) * scaled / factor + smooth * scaled
+    between = (wavelength >= np.float32(short)) & (wavelength <= np.float32(long))
+    result: Floats = np.where(between, blended, scaled)
+    return result
+
+
+def _yarn(spec: RopeSpec) -> Floats:
+    """Interpolate slow dimensions, keep fast ones, ramp between (arXiv 2309.00071)."""
+    one, dim = np.float32(1.0), spec.dim
+
+    def dimension(rotations: float) -> float:
+        turns = spec.original_max_positions / (rotations * 2 * math.pi)
+        return dim * math.log(turns) / (2 * math.log(spec.theta))
+
+    low, high = dimension(spec.beta_fast), dimension(spec.beta_slow)
+    if spec.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    if low == high:
+        high += 0.001  # the ramp must have a width
+    ramp = (np.arange(dim // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low)
+    keep = one - np.clip(ramp, np.float32(0.0), one)
+    powers = _powers(np.float32(spec.theta), dim)
+    interpolated, plain = one / (np.float32(spec.factor) * powers), one / powers
+    result: Floats = interpolated * (one - keep) + plain * keep
+    return result
