@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.plan.memory import MemoryPlan
-from penstock.plan.ops import Op
+from penstock.plan.ops import Op, SelectRows
 from penstock.plan.plan import Plan
 
 
@@ -53,7 +53,9 @@ def _layer_of(op: Op) -> int | None:
 def _by_layer(plan: Plan) -> list[tuple[int | None, list[Op]]]:
     groups: list[tuple[int | None, list[Op]]] = []
     for op in plan.ops:
-        layer = _layer_of(op)
+        # Rows are selected inside the last layer, from buffers that may belong to none.
+        inside = groups and isinstance(op, SelectRows)
+        layer = groups[-1][0] if inside else _layer_of(op)
         if not groups or groups[-1][0] != layer:
             groups.append((layer, []))
         groups[-1][1].append(op)
@@ -62,7 +64,8 @@ def _by_layer(plan: Plan) -> list[tuple[int | None, list[Op]]]:
 
 def _line(plan: Plan, op: Op, layer: int | None) -> str:
     def short(name: str) -> str:
-        return name.removeprefix(f"layers.{layer}.")
+        own = name.removeprefix(f"layers.{layer}.")
+        return own.replace(f"layers.{layer - 1}.", "previous ") if layer else own
 
     def shaped(name: str) -> str:
         buffer = plan.buffers[name]
