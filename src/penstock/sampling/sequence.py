@@ -1,0 +1,156 @@
+"""What sampling must know about one sequence, and how that changes its logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import RequestError
+from penstock.sampling.draws import draw64, sequence_key
+from penstock.sampling.params import SamplingParams
+
+_NONE: NDArray[np.int64] = np.empty(0, np.int64)
+
+
+class SequenceSampler:
+    """Sampling state of one sequence: a function of its prompt, its output and its seed only.
+
+    Created when the request is admitted, fed every output token with :meth:`append`, and kept
+    (or rebuilt with ``output_token_ids``) across preemption. Sequence ``index`` of a request
+    with ``n > 1`` has random draws of its own. ``eos_token_ids`` end the sequence unless
+    ``params.ignore_eos``.
+
+    Raises RequestError if the prompt or an option names a token outside the vocabulary.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        seed: int,
+        prompt_token_ids: Sequence[int],
+        vocab_size: int,
+        eos_token_ids: Iterable[int] = (),
+        *,
+        index: int = 0,
+        output_token_ids: Iterable[int] = (),
+    ) -> None:
+        self.params = params
+        self.vocab_size = vocab_size
+        self.num_output = 0
+        self._key = sequence_key(seed, index)
+        self._bias_ids, self._bias = _bias(params, vocab_size)
+        self._ending = _ending(params, eos_token_ids, vocab_size)
+        self._repetition = np.float32(params.repetition_penalty)
+        self._frequency = np.float32(params.frequency_penalty)
+        self._presence = np.float32(params.presence_penalty)
+        self._penalizes_seen = params.repetition_penalty != 1.0
+        self._penalizes_output = bool(params.frequency_penalty or params.presence_penalty)
+        self._seen = _TokenCounts()
+        self._output = _TokenCounts()
+        if self._penalizes_seen:
+            for token in _checked(prompt_token_ids, vocab_size):
+                self._seen.add(token)
+        for token in output_token_ids:
+            self.append(token)
+
+    def append(self, token_id: int) -> None:
+        """Record the next output token."""
+        self.num_output += 1
+        if self._penalizes_seen:
+            self._seen.add(token_id)
+        if self._penalizes_output:
+            self._output.add(token_id)
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether :meth:`apply` would do anything for the next token."""
+        return bool(
+            len(self._bias_ids)
+            or self._penalizes_seen
+            or self._penalizes_output
+            or self._is_too_short
+        )
+
+    @property
+    def _is_too_short(self) -> bool:
+        return self.num_output < self.params.min_tokens and len(self._ending) > 0
+
+    def apply(self, logits: NDArray[np.float32]) -> None:
+        """Logit bias, minimum length and penalties, in place on ``logits`` [vocab_size]."""
+        if len(self._bias_ids):
+            logits[self._bias_ids] += self._bias
+        if self._is_too_short:
+            logits[self._ending] = -np.inf
+        if self._penalizes_seen:
+            ids = self._seen.ids
+            values = logits[ids]
+            logits[ids] = np.where(values > 0, values / self._repetition, values * self._repetition)
+        if self._penalizes_output:
+            ids = self._output.ids
+            counts = self._output.counts.astype(np.float32)
+            logits[ids] -= self._frequency * counts + self._presence
+
+    def draw(self, stream: int = 0) -> int:
+        """The uniform 64-bit integer that decides the next output token."""
+        return draw64(self._key, self.num_output, stream)
+
+
+class _TokenCounts:
+    """Distinct token ids in order of arrival, and how often each came; arrays that grow."""
+
+    def __init__(self) -> None:
+        self._slot: dict[int, int] = {}
+        self._ids = np.empty(16, np.int64)
+        self._counts = np.empty(16, np.int64)
+
+    def add(self, token_id: int) -> None:
+        slot = self._slot.get(token_id)
+        if slot is not None:
+            self._counts[slot] += 1
+            return
+        slot = len(self._slot)
+        if slot == len(self._ids):
+            self._ids = np.concatenate([self._ids, np.empty_like(self._ids)])
+            self._counts = np.concatenate([self._counts, np.empty_like(self._counts)])
+        self._slot[token_id] = slot
+        self._ids[slot] = token_id
+        self._counts[slot] = 1
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        return self._ids[: len(self._slot)]
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        return self._counts[: len(self._slot)]
+
+
+def _bias(params: SamplingParams, vocab_size: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    if not params.logit_bias:
+        return _NONE, np.empty(0, np.float32)
+    ids = _checked(params.logit_bias, vocab_size, "logit_bias")
+    return np.array(ids, np.int64), np.array(list(params.logit_bias.values()), np.float32)
+
+
+def _ending(
+    params: SamplingParams, eos_token_ids: Iterable[int], vocab_size: int
+) -> NDArray[np.int64]:
+    if params.min_tokens == 0:
+        return _NONE
+    ids = set(_checked(params.stop_token_ids, vocab_size, "stop_token_ids"))
+    if not params.ignore_eos:
+        # A checkpoint may declare an end token that its model has no logit for.
+        ids.update(token for token in eos_token_ids if 0 <= token < vocab_size)
+    return np.array(sorted(ids), np.int64)
+
+
+def _checked(token_ids: Iterable[int], vocab_size: int, param: str = "prompt") -> list[int]:
+    tokens = list(token_ids)
+    for token in tokens:
+        if not 0 <= token < vocab_size:
+            raise RequestError(
+                f"{param} holds token id {token}, outside the vocabulary of {vocab_size}", param
+            )
+    return tokens
