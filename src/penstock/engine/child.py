@@ -1,0 +1,255 @@
+"""The engine's own process: load a core, report ready, then step while there is work.
+
+Started by :class:`penstock.engine.process.EngineChild` as
+``python -m penstock.engine.child --fd N --core module:function``. The core is a plug point: the
+function is called with the :class:`~penstock.config.EngineConfig` and a :class:`Startup`, and
+returns a :class:`LoadedCore`; :func:`load_core` is the one that everybody uses.
+"""
+
+from __future__ import annotations
+
+import time
+
+_ENTERED_AT = time.monotonic()  # before the imports below, which the ledger counts apart
+
+import argparse  # noqa: E402
+import contextlib  # noqa: E402
+import ctypes  # noqa: E402
+import gc  # noqa: E402
+import importlib  # noqa: E402
+import signal  # noqa: E402
+import socket  # noqa: E402
+import sys  # noqa: E402
+import traceback  # noqa: E402
+from collections.abc import Callable, Sequence  # noqa: E402
+from dataclasses import dataclass  # noqa: E402
+from typing import Protocol  # noqa: E402
+
+from penstock.config import EngineConfig, ResolvedConfig  # noqa: E402
+from penstock.engine.messages import (  # noqa: E402
+    Abort,
+    EngineRequest,
+    EngineStats,
+    FinishReason,
+    SequenceUpdate,
+)
+from penstock.engine.startup import Ledger  # noqa: E402
+from penstock.engine.wire import (  # noqa: E402
+    Done,
+    Fatal,
+    FrameSocket,
+    FromEngine,
+    Located,
+    ModelFacts,
+    Ready,
+    Refused,
+    ResetCache,
+    Shutdown,
+    Start,
+    StatsQuery,
+    StatsReply,
+    WireError,
+    encode_frame,
+    encode_updates,
+)
+from penstock.errors import ConfigError, EngineDeadError, PenstockError, RequestError  # noqa: E402
+from penstock.sampling.params import SamplingParams  # noqa: E402
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_WARM_UP_ID = "penstock-warm-up"
+
+
+class Core(Protocol):
+    """What the loop drives; :class:`penstock.engine.core.EngineCore` is the real one."""
+
+    @property
+    def has_work(self) -> bool: ...
+
+    def add_request(self, request: EngineRequest) -> None: ...
+
+    def abort(self, request_ids: Sequence[str]) -> list[SequenceUpdate]: ...
+
+    def step(self) -> list[SequenceUpdate]: ...
+
+    def stats(self) -> EngineStats: ...
+
+    def reset_prefix_cache(self) -> object: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class LoadedCore:
+    core: Core
+    model: ModelFacts
+    config: ResolvedConfig | None = None
+
+
+class Startup:
+    """What a core's loader tells while it works."""
+
+    def __init__(self, ledger: Ledger, send: Callable[[FromEngine], None]) -> None:
+        self.ledger = ledger
+        self._send = send
+
+    def located(self, tokenizer_path: str) -> None:
+        """The tokenizer is in this folder: the front end may load it now."""
+        self._send(Located(tokenizer_path))
+
+
+CoreLoader = Callable[[EngineConfig, Startup], LoadedCore]
+
+
+class EngineLoop:
+    """Takes messages, steps the core, sends what the steps produce, until told to stop."""
+
+    def __init__(self, core: Core, frames: FrameSocket) -> None:
+        self._core = core
+        self._frames = frames
+
+    def run(self) -> None:
+        """Returns after Shutdown, or when the front end is gone."""
+        while True:
+            # Never wait while there is work: arrivals join the very next step.
+            messages = self._frames.receive(wait=not self._core.has_work)
+            if messages is None:
+                return
+            for message in messages:
+                if isinstance(message, Shutdown):
+                    return
+                self._handle(message)
+            if self._core.has_work:
+                self._send_updates(self._core.step())
+
+    def _handle(self, message: object) -> None:
+        match message:
+            case EngineRequest():
+                try:
+                    self._core.add_request(message)
+                except RequestError as error:
+                    self._send(Refused(message.request_id, str(error), error.param))
+            case Abort():
+                self._send_updates(self._core.abort(message.request_ids))
+            case StatsQuery():
+                self._send(StatsReply(message.query_id, self._core.stats()))
+            case ResetCache():
+                try:
+                    self._core.reset_prefix_cache()
+                    self._send(Done(message.query_id))
+                except PenstockError as error:
+                    self._send(Done(message.query_id, str(error)))
+            case _:
+                raise WireError(f"a {type(message).__name__} message came out of turn")
+
+    def _send_updates(self, updates: list[SequenceUpdate]) -> None:
+        if not updates:
+            return
+        frames, failed = encode_updates(updates)
+        for frame in frames:
+            self._frames.send(frame)
+        for update, error in failed:
+            self._core.abort([update.request_id])
+            self._send_updates(
+                [
+                    SequenceUpdate(
+                        request_id=update.request_id,
+                        index=update.index,
+                        token_ids=[],
+                        finish_reason=FinishReason.ERROR,
+                        error=str(error),
+                    )
+                ]
+            )
+
+    def _send(self, message: FromEngine) -> None:
+        self._frames.send(encode_frame(message))
+
+
+def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
+    """The real engine: resolve the options, load the model, bind it."""
+    raise NotImplementedError
+
+
+def warm_up(core: Core) -> None:
+    """Generate one real token, so that ready means that generation works on this machine."""
+    params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
+    core.add_request(EngineRequest(request_id=_WARM_UP_ID, prompt_token_ids=[0], params=params))
+    while core.has_work:
+        for update in core.step():
+            if update.error is not None:
+                raise EngineDeadError(f"the first token could not be generated: {update.error}")
+
+
+def import_loader(name: str) -> CoreLoader:
+    """The function named ``module:function``."""
+    module, colon, function = name.partition(":")
+    try:
+        loader = getattr(importlib.import_module(module), function) if colon else None
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"the engine core {name!r} cannot be imported: {error}") from error
+    if not callable(loader):
+        raise ConfigError(f"the engine core must be given as module:function, not {name!r}")
+    return loader  # type: ignore[no-any-return]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="penstock.engine.child", description=__doc__)
+    parser.add_argument("--fd", type=int, required=True, help="the inherited socket")
+    parser.add_argument("--core", required=True, help="module:function that loads the core")
+    options = parser.parse_args(arguments)
+    # Ctrl-C reaches the whole terminal group; only the front end decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _die_with_parent()
+    with socket.socket(fileno=options.fd) as sock:
+        frames = FrameSocket(sock)
+        try:
+            return _run(frames, options.core)
+        except PenstockError as error:
+            fatal = Fatal(type(error).__name__, str(error))
+        except (BrokenPipeError, ConnectionResetError):
+            return 0  # the front end is gone, and with it whoever could be told
+        except BaseException:
+            fatal = Fatal(EngineDeadError.__name__, f"the engine failed:\n{traceback.format_exc()}")
+        with contextlib.suppress(OSError):
+            frames.send(encode_frame(fatal))
+        return 1
+
+
+def _run(frames: FrameSocket, loader: str) -> int:
+    messages = frames.receive(wait=True)
+    if messages is None:
+        return 0
+    if len(messages) != 1 or not isinstance(messages[0], Start):
+        raise WireError("the first message must be one Start")
+    start = messages[0]
+    ledger = Ledger(start.spawned_at)
+    ledger.mark("engine python", _ENTERED_AT - start.spawned_at)
+    load = import_loader(loader)
+    loaded = load(start.config, Startup(ledger, lambda m: frames.send(encode_frame(m))))
+    warm_up(loaded.core)
+    ledger.mark("first token")
+    # What is loaded lives until the end: keep the collector from walking it in every full pass.
+    gc.collect()
+    gc.freeze()
+    ready = Ready(model=loaded.model, phases=ledger.phases, config=loaded.config)
+    frames.send(encode_frame(ready))
+    try:
+        EngineLoop(loaded.core, frames).run()
+    finally:
+        loaded.core.close()
+    return 0
+
+
+def _die_with_parent() -> None:
+    """Be killed when the parent's thread that started us ends, even if we never read again.
+
+    The end of the stream tells the same to an engine that listens; this covers one that is inside
+    a long step. A parent that died before this call is found by the end of the stream.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+        print("penstock: prctl(PR_SET_PDEATHSIG) failed; continuing without", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

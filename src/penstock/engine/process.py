@@ -1,0 +1,281 @@
+"""The front end's side of the engine process: start it, talk to it, notice its death."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Protocol
+
+import penstock.errors as errors
+from penstock.config import EngineConfig
+from penstock.engine.messages import Abort, EngineRequest, EngineStats, SequenceUpdate
+from penstock.engine.wire import (
+    Done,
+    Fatal,
+    FrameReader,
+    FromEngine,
+    Located,
+    Ready,
+    Refused,
+    ResetCache,
+    Shutdown,
+    Start,
+    StatsQuery,
+    StatsReply,
+    ToEngine,
+    Updates,
+    WireError,
+    encode_frame,
+)
+from penstock.errors import EngineDeadError, PenstockError
+
+DEFAULT_CORE = "penstock.engine.child:load_core"
+START_TIMEOUT_S = 1800.0
+"""A start this long is taken for hung; reading 500 GB at 0.5 GB/s takes 1000 s."""
+EXIT_GRACE_S = 5.0
+
+
+class EngineChild:
+    """A started engine process and our end of its socket. Cheap to import and to create."""
+
+    def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
+        self.process = process
+        self.socket = sock
+
+    @classmethod
+    def spawn(cls, config: EngineConfig, core: str = DEFAULT_CORE) -> EngineChild:
+        """Start ``python -m penstock.engine.child`` with one end of a socket pair.
+
+        A socket pair has no name, so there is nothing that another user could connect to and
+        nothing to remove afterwards. The kernel kills the child when the calling thread ends, so
+        call this from one that lives as long as the engine.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        # -P keeps the current folder out of sys.path; ours is passed instead, so that the child
+        # imports the same penstock (and core) as we did.
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        command = [sys.executable, "-P", "-m", "penstock.engine.child"]
+        command += ["--fd", str(theirs.fileno()), "--core", core]
+        with theirs:
+            spawned_at = time.monotonic()
+            try:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=2,  # what an engine prints must not mix with a command's output
+                    pass_fds=[theirs.fileno()],
+                    process_group=0,  # out of reach of the terminal's Ctrl-C from the start
+                    env={**os.environ, "PYTHONPATH": path},
+                )
+            except OSError as error:
+                ours.close()
+                raise EngineDeadError(f"the engine process cannot be started: {error}") from error
+        # An engine that dies at once is noticed by whoever reads the socket, with its exit code.
+        with contextlib.suppress(BrokenPipeError):
+            ours.sendall(encode_frame(Start(config, spawned_at)))
+        return cls(process, ours)
+
+    def kill(self) -> None:
+        """End the process now, for a start that is given up."""
+        self.socket.close()
+        self.process.kill()
+        self.process.wait()
+
+
+class Listener(Protocol):
+    """Who is told what the engine says. Called on the event loop; must not block."""
+
+    def located(self, tokenizer_path: str) -> None: ...
+
+    def updated(self, updates: list[SequenceUpdate]) -> None: ...
+
+    def refused(self, refused: Refused) -> None: ...
+
+    def died(self, error: PenstockError) -> None:
+        """Called once, also after a wanted close."""
+        ...
+
+
+class EngineProcess(asyncio.Protocol):
+    """A connection to an engine process; all methods belong to one event loop."""
+
+    def __init__(self, child: EngineChild, listener: Listener) -> None:
+        self._child = child
+        self._listener = listener
+        self._frames = FrameReader(FromEngine)
+        self._transport: asyncio.Transport | None = None
+        self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        self._queries: dict[int, asyncio.Future[StatsReply | Done]] = {}
+        self._next_query = 0
+        self._fatal: PenstockError | None = None
+        self._closing = False
+        self._burial: asyncio.Task[None] | None = None
+        self.death: PenstockError | None = None
+        """Why the engine is gone, once it is."""
+
+    @classmethod
+    async def connect(cls, child: EngineChild, listener: Listener) -> EngineProcess:
+        loop = asyncio.get_running_loop()
+        engine = cls(child, listener)
+        child.socket.setblocking(False)
+        await loop.create_unix_connection(lambda: engine, sock=child.socket)
+        return engine
+
+    @property
+    def pid(self) -> int:
+        return self._child.process.pid
+
+    async def ready(self, timeout: float = START_TIMEOUT_S) -> Ready:
+        """Wait until the engine has generated its first token.
+
+        Raises the engine's own ConfigError, ModelError or WeightError if it cannot start, and
+        EngineDeadError if it died, or took more than ``timeout`` seconds and was killed.
+        """
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._ready), timeout)
+        except TimeoutError:
+            await self.aclose(grace=0.0)
+            raise EngineDeadError(
+                f"the engine was not ready after {timeout:g} s and was stopped"
+            ) from None
+
+    def add_request(self, request: EngineRequest) -> None:
+        """Raises EngineDeadError, or WireError if the prompt is too long for one frame."""
+        self._send(request)
+
+    def abort(self, request_ids: list[str]) -> None:
+        """Raises EngineDeadError."""
+        self._send(Abort(request_ids))
+
+    async def stats(self) -> EngineStats:
+        """Raises EngineDeadError."""
+        reply = await self._query(StatsQuery)
+        assert isinstance(reply, StatsReply)
+        return reply.stats
+
+    async def reset_prefix_cache(self) -> None:
+        """Raises EngineDeadError, or PenstockError with the engine's reason for refusing."""
+        reply = await self._query(ResetCache)
+        if isinstance(reply, Done) and reply.error is not None:
+            raise PenstockError(reply.error)
+
+    async def aclose(self, grace: float = EXIT_GRACE_S) -> None:
+        """Ask the engine to end, and kill it after ``grace`` seconds. Safe to repeat."""
+        self._closing = True
+        if self.death is None and grace > 0:
+            with contextlib.suppress(EngineDeadError):
+                self._send(Shutdown())
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(self._child.process.wait, grace)
+        if self._child.process.poll() is None:
+            self._child.process.kill()
+        if self._transport is not None:
+            self._transport.close()
+        if self._burial is None:
+            self._burial = asyncio.get_running_loop().create_task(self._bury())
+        await self._burial
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            messages = self._frames.feed(data)
+        except WireError as error:
+            self._fatal = EngineDeadError(f"the engine sent {error}")
+            self._child.process.kill()
+            return
+        for message in messages:
+            self._dispatch(message)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._burial is None:
+            self._burial = asyncio.get_running_loop().create_task(self._bury())
+
+    # Private
+
+    def _dispatch(self, message: object) -> None:
+        match message:
+            case Updates():
+                self._listener.updated(message.updates)
+            case Refused():
+                self._listener.refused(message)
+            case StatsReply() | Done():
+                waiter = self._queries.pop(message.query_id, None)
+                if waiter is not None and not waiter.done():
+                    waiter.set_result(message)
+            case Located():
+                self._listener.located(message.tokenizer_path)
+            case Ready():
+                if not self._ready.done():
+                    self._ready.set_result(message)
+            case Fatal():
+                self._fatal = _error(message)
+
+    def _send(self, message: ToEngine) -> None:
+        if self.death is not None or self._transport is None or self._transport.is_closing():
+            raise EngineDeadError(str(self.death or "the engine process has closed its socket"))
+        self._transport.write(encode_frame(message))
+
+    async def _query(self, kind: type[StatsQuery] | type[ResetCache]) -> StatsReply | Done:
+        query_id = self._next_query
+        self._next_query += 1
+        waiter: asyncio.Future[StatsReply | Done] = asyncio.get_running_loop().create_future()
+        self._queries[query_id] = waiter
+        try:
+            self._send(kind(query_id))
+            return await waiter
+        finally:
+            self._queries.pop(query_id, None)
+
+    async def _bury(self) -> None:
+        """Collect the exit status, then tell everybody who waits."""
+        process = self._child.process
+        try:
+            await asyncio.to_thread(process.wait, EXIT_GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            await asyncio.to_thread(process.wait)
+        if self._fatal is not None:
+            self.death = self._fatal
+        elif self._closing:
+            self.death = EngineDeadError("the engine was closed")
+        else:
+            self.death = EngineDeadError(_describe_exit(process.pid, process.returncode))
+        waiters: list[asyncio.Future[Ready] | asyncio.Future[StatsReply | Done]]
+        waiters = [self._ready, *self._queries.values()]
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(self.death)
+                waiter.exception()  # a waiter that nobody awaits is not worth a warning
+        self._listener.died(self.death)
+
+
+def _describe_exit(pid: int, code: int) -> str:
+    if code >= 0:
+        return f"the engine process (pid {pid}) ended with exit code {code}; see its messages above"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = ""
+    if name == "SIGKILL":
+        hint = "; if nobody killed it, memory ran out: lower kv_cache_bytes or use a smaller model"
+    return f"the engine process (pid {pid}) was ended by {name}{hint}"
+
+
+def _error(fatal: Fatal) -> PenstockError:
+    """The error that crossed, as the class it had where that is one of penstock.errors."""
+    kind = getattr(errors, fatal.kind, EngineDeadError)
+    if isinstance(kind, type) and issubclass(kind, PenstockError):
+        return kind(fatal.message)
+    return EngineDeadError(fatal.message)

@@ -1,0 +1,219 @@
+"""How the engine's process and its front end talk: typed messages in length-prefixed frames.
+
+A frame is a little-endian uint32 byte count and that many bytes of msgpack, which hold exactly one
+message. Nothing executable crosses: a malformed frame can only raise :class:`WireError`.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.config import EngineConfig, ResolvedConfig
+from penstock.engine.messages import Abort, EngineRequest, EngineStats, SequenceUpdate
+from penstock.engine.startup import Phase
+from penstock.errors import PenstockError
+
+MAX_FRAME_BYTES = 64 << 20
+"""Bound of one frame: ten million prompt tokens, or 20 logprobs for each of 200 thousand."""
+
+HEADER = struct.Struct("<I")
+
+
+class WireError(PenstockError):
+    """A frame that is too long, truncated, or holds no known message."""
+
+
+class Start(msgspec.Struct, tag="start", frozen=True):
+    """The first message to a new engine process: what to load."""
+
+    config: EngineConfig
+    spawned_at: float  # time.monotonic() just before the process was created
+
+
+class StatsQuery(msgspec.Struct, tag="stats_query", frozen=True):
+    """Answered by one :class:`StatsReply` with the same ``query_id``."""
+
+    query_id: int
+
+
+class ResetCache(msgspec.Struct, tag="reset_cache", frozen=True):
+    """Forget every cached prefix; answered by one :class:`Done` with the same ``query_id``."""
+
+    query_id: int
+
+
+class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
+    """Close the engine and end the process; open requests are dropped."""
+
+
+class Located(msgspec.Struct, tag="located", frozen=True):
+    """Where the tokenizer is, told early so that the front end loads it while weights load."""
+
+    tokenizer_path: str
+
+
+class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a front end must know of the model that is served."""
+
+    served_model_name: str
+    tokenizer_path: str
+    max_model_len: int  # tokens, prompt and output together
+    vocab_size: int
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+
+
+class Ready(msgspec.Struct, tag="ready", frozen=True, kw_only=True):
+    """The engine has generated its first token and takes requests."""
+
+    model: ModelFacts
+    phases: list[Phase]
+    config: ResolvedConfig | None = None
+
+
+class Updates(msgspec.Struct, tag="updates", frozen=True):
+    """Everything that one step, or one abort, produced."""
+
+    updates: list[SequenceUpdate]
+
+
+class Refused(msgspec.Struct, tag="refused", frozen=True):
+    """The engine did not take this request: the text and field of its RequestError."""
+
+    request_id: str
+    message: str
+    param: str | None = None
+
+
+class StatsReply(msgspec.Struct, tag="stats_reply", frozen=True):
+    query_id: int
+    stats: EngineStats
+
+
+class Done(msgspec.Struct, tag="done", frozen=True):
+    """The command of this id was carried out, or ``error`` says why it was not."""
+
+    query_id: int
+    error: str | None = None
+
+
+class Fatal(msgspec.Struct, tag="fatal", frozen=True):
+    """The engine's process ends now. ``kind`` names the error's class in penstock.errors."""
+
+    kind: str
+    message: str
+
+
+ToEngine = Start | EngineRequest | Abort | StatsQuery | ResetCache | Shutdown
+FromEngine = Located | Ready | Updates | Refused | StatsReply | Done | Fatal
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode_frame(message: ToEngine | FromEngine, limit: int = MAX_FRAME_BYTES) -> bytes:
+    """One whole frame. Raises WireError if the message does not fit in ``limit`` bytes."""
+    buffer = bytearray(HEADER.size)
+    _encoder.encode_into(message, buffer, HEADER.size)
+    size = len(buffer) - HEADER.size
+    if size > limit:
+        raise WireError(
+            f"a {type(message).__name__} message takes {size} bytes, more than the {limit} that "
+            "one frame may hold; ask for fewer logprobs or a shorter prompt"
+        )
+    HEADER.pack_into(buffer, 0, size)
+    return bytes(buffer)
+
+
+def encode_updates(
+    updates: Sequence[SequenceUpdate], limit: int = MAX_FRAME_BYTES
+) -> tuple[list[bytes], list[tuple[SequenceUpdate, WireError]]]:
+    """One frame with all updates of a step, where they fit in one; otherwise one frame each.
+
+    The second list holds updates that do not fit in a frame even alone, each with its error.
+    """
+    try:
+        return [encode_frame(Updates(list(updates)), limit)], []
+    except WireError as error:
+        if len(updates) == 1:
+            return [], [(updates[0], error)]
+    middle = len(updates) // 2
+    frames, failed = encode_updates(updates[:middle], limit)
+    more_frames, more_failed = encode_updates(updates[middle:], limit)
+    return frames + more_frames, failed + more_failed
+
+
+class FrameReader:
+    """Turns received bytes, in pieces of any size, into messages of one direction's union."""
+
+    def __init__(self, messages: object, limit: int = MAX_FRAME_BYTES) -> None:
+        self._decoder: msgspec.msgpack.Decoder[object] = msgspec.msgpack.Decoder(messages)
+        self._limit = limit
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[object]:
+        """The messages that ``data`` completes, in order. Raises WireError."""
+        self._buffer += data
+        complete: list[object] = []
+        start = 0
+        with memoryview(self._buffer) as view:
+            while len(view) - start >= HEADER.size:
+                (size,) = HEADER.unpack_from(view, start)
+                if size > self._limit:
+                    raise WireError(f"a frame announces {size} bytes, more than {self._limit}")
+                body = start + HEADER.size
+                if len(view) - body < size:
+                    break
+                complete.append(self._decode(view[body : body + size]))
+                start = body + size
+        del self._buffer[:start]
+        return complete
+
+    @property
+    def in_frame(self) -> bool:
+        """Whether the bytes so far end inside a frame, so that an end of stream cuts it off."""
+        return bool(self._buffer)
+
+    def _decode(self, body: memoryview) -> object:
+        try:
+            return self._decoder.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise WireError(
+                f"a frame of {len(body)} bytes holds no known message: {error}"
+            ) from None
+
+
+class FrameSocket:
+    """The engine's blocking end of the socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._reader = FrameReader(ToEngine)
+
+    def send(self, frame: bytes) -> None:
+        """Raises OSError if the front end is gone."""
+        self._socket.sendall(frame)
+
+    def receive(self, wait: bool) -> list[object] | None:
+        """Messages received so far; with ``wait``, block for at least some bytes.
+
+        Returns None at the end of the stream: the front end has closed or died.
+        """
+        flags = 0 if wait else socket.MSG_DONTWAIT
+        messages: list[object] = []
+        while True:
+            try:
+                data = self._socket.recv(1 << 20, flags)
+            except (BlockingIOError, InterruptedError):
+                return messages
+            except ConnectionError:
+                return None
+            if not data:
+                return None
+            messages += self._reader.feed(data)
+            # A whole buffer may mean that more waits; a short read emptied the socket.
+            if len(data) < 1 << 20:
+                return messages

@@ -1,0 +1,190 @@
+"""A deterministic engine core without a model, for tests of what surrounds the core.
+
+The next token is a function of all tokens before it, so that any lost, repeated or reordered token
+changes everything after it. The vocabulary is the 256 bytes and a few special tokens; see
+``fake_tokenizer.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+
+from penstock.config import EngineConfig
+from penstock.engine.child import LoadedCore, Startup
+from penstock.engine.messages import (
+    EngineRequest,
+    EngineStats,
+    FinishReason,
+    SequenceUpdate,
+    TokenLogprobs,
+)
+from penstock.engine.wire import ModelFacts
+from penstock.errors import RequestError, WeightError
+
+VOCAB = 260
+BOS, EOS = 256, 257
+MAX_MODEL_LEN = 512
+
+
+def next_token(tokens: Sequence[int], index: int = 0) -> int:
+    """A printable ASCII byte that depends on every token so far, and on which sequence asks."""
+    state = 7 + index
+    for token in tokens:
+        state = (state * 31 + token + 1) % 1_000_003
+    return 97 + state % 26
+
+
+def completion(prompt: Sequence[int], count: int, index: int = 0) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(next_token(tokens, index))
+    return tokens[len(prompt) :]
+
+
+class FakeCore:
+    """Advances every sequence of every request by one token a step."""
+
+    def __init__(self, step_seconds: float = 0.0, max_model_len: int = MAX_MODEL_LEN) -> None:
+        self.step_seconds = step_seconds
+        self.max_model_len = max_model_len
+        self.live: dict[str, EngineRequest] = {}
+        self.outputs: dict[tuple[str, int], list[int]] = {}
+        self.steps = self.generated = self.aborted = self.prompted = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.live)
+
+    def add_request(self, request: EngineRequest) -> None:
+        request.params.validate(VOCAB)
+        if request.request_id in self.live:
+            raise RequestError(f"request id {request.request_id!r} is in use", "request_id")
+        if request.cache_salt == "refuse":
+            raise RequestError("the engine refuses this salt", "cache_salt")
+        self.live[request.request_id] = request
+        self.prompted += len(request.prompt_token_ids)
+        for index in range(request.params.n):
+            self.outputs[request.request_id, index] = []
+
+    def abort(self, request_ids: Sequence[str]) -> list[SequenceUpdate]:
+        updates = []
+        for request_id in request_ids:
+            if self.live.pop(request_id, None) is None:
+                continue
+            self.aborted += 1
+            for key in [key for key in self.outputs if key[0] == request_id]:
+                del self.outputs[key]
+                updates.append(
+                    SequenceUpdate(
+                        request_id=request_id,
+                        index=key[1],
+                        token_ids=[],
+                        finish_reason=FinishReason.ABORT,
+                    )
+                )
+        return updates
+
+    def step(self) -> list[SequenceUpdate]:
+        time.sleep(self.step_seconds)
+        self.steps += 1
+        updates = []
+        for (request_id, index), output in list(self.outputs.items()):
+            request = self.live[request_id]
+            if request.cache_salt == "crash":
+                raise RuntimeError("the fake core was asked to crash")
+            if request.cache_salt == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            updates.append(self._advance(request, index, output))
+            if updates[-1].finish_reason is not None:
+                del self.outputs[request_id, index]
+                if not any(key[0] == request_id for key in self.outputs):
+                    del self.live[request_id]
+        return updates
+
+    def _advance(self, request: EngineRequest, index: int, output: list[int]) -> SequenceUpdate:
+        prompt, params = request.prompt_token_ids, request.params
+        token = next_token([*prompt, *output], index)
+        output.append(token)
+        self.generated += 1
+        limit = self.max_model_len - len(prompt)
+        reason: FinishReason | None = None
+        stop: int | None = None
+        if token in params.stop_token_ids and len(output) > params.min_tokens:
+            reason, stop = FinishReason.STOP, token
+        elif len(output) >= min(limit, params.max_tokens or limit):
+            reason = FinishReason.LENGTH
+        first = len(output) == 1
+        return SequenceUpdate(
+            request_id=request.request_id,
+            index=index,
+            token_ids=[token],
+            logprobs=None if params.logprobs is None else [_logprobs(token, params.logprobs)],
+            prompt_logprobs=(
+                [None, *(_logprobs(t, params.prompt_logprobs) for t in prompt[1:])]
+                if params.prompt_logprobs is not None and first and index == 0
+                else None
+            ),
+            num_cached_tokens=len(prompt) // 32 * 32 if request.cache_salt == "cached" else 0,
+            finish_reason=reason,
+            stop_reason=stop,
+        )
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            running=len(self.live),
+            waiting=0,
+            kv_blocks_total=100,
+            kv_blocks_used=len(self.live),
+            prefix_queries=self.prompted,
+            prefix_hits=0,
+            preemptions=self.aborted,  # lets a test in another process count aborts
+            steps=self.steps,
+            tokens_computed=self.prompted + self.generated,
+            tokens_generated=self.generated,
+        )
+
+    def reset_prefix_cache(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _logprobs(token: int, count: int) -> TokenLogprobs:
+    others = [(97 + (token + i) % 26, -1.0 - i) for i in range(1, count)]
+    top = [(token, -0.5), *others][:count]
+    return TokenLogprobs(token, -0.5, 1, top)
+
+
+def load(config: EngineConfig, startup: Startup) -> LoadedCore:
+    """``config.seed`` is the length of a step in milliseconds."""
+    startup.located("fake")
+    startup.ledger.mark("weights")
+    facts = ModelFacts(
+        served_model_name=config.served_model_name or "fake",
+        tokenizer_path="fake",
+        max_model_len=config.max_model_len or MAX_MODEL_LEN,
+        vocab_size=VOCAB,
+        bos_token_id=BOS,
+        eos_token_ids=(EOS,),
+    )
+    return LoadedCore(FakeCore(config.seed / 1000, facts.max_model_len), facts)
+
+
+def load_fails(config: EngineConfig, startup: Startup) -> LoadedCore:
+    raise WeightError("layer 3 is missing; download the checkpoint again")
+
+
+def load_crashes(config: EngineConfig, startup: Startup) -> LoadedCore:
+    raise ZeroDivisionError("a defect in a loader")
+
+
+def load_dies(config: EngineConfig, startup: Startup) -> LoadedCore:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("unreachable")
+
+
+def load_hangs(config: EngineConfig, startup: Startup) -> LoadedCore:
+    time.sleep(3600)
+    raise AssertionError("unreachable")
