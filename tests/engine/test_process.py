@@ -123,7 +123,7 @@ def test_frames_survive_any_cut_of_the_stream(names: list[str], cuts: list[int])
 
 def test_a_frame_over_the_limit_is_refused_on_both_sides() -> None:
     big = request("r", list(range(1000)))
-    with pytest.raises(WireError, match="EngineRequest message takes .* more than the 100"):
+    with pytest.raises(WireError, match=r"EngineRequest message takes .* more than the 100"):
         encode_frame(big, limit=100)
     with pytest.raises(WireError, match="announces"):
         FrameReader(ToEngine, limit=100).feed(encode_frame(big))
