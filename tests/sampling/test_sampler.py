@@ -1,0 +1,275 @@
+"""The sampler: options against a plain definition, independence of rows, errors, logprobs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from penstock.engine.step import StepResult
+from penstock.errors import RequestError
+from penstock.sampling.params import SamplingParams
+from penstock.sampling.sampler import (
+    Sampled,
+    Sampler,
+    SampleRow,
+    SequenceSampler,
+    prompt_logprobs,
+)
+
+VOCAB = 1000
+EOS = 7
+
+
+def result_of(logits: np.ndarray) -> StepResult:
+    logits = np.ascontiguousarray(logits, np.float32)
+    return StepResult(logits, logits.argmax(axis=1).astype(np.int32))
+
+
+def state_of(
+    params: SamplingParams, seed: int = 1, prompt: list[int] | None = None, index: int = 0
+) -> SequenceSampler:
+    return SequenceSampler(params, seed, prompt or [1, 2, 3], VOCAB, [EOS], index=index)
+
+
+def sample_one(logits: np.ndarray, state: SequenceSampler) -> Sampled:
+    return Sampler().sample(result_of(logits[None]), [SampleRow(0, state)])[0]
+
+
+def random_logits(rows: int, seed: int = 0, scale: float = 3.0) -> np.ndarray:
+    return (np.random.default_rng(seed).standard_normal((rows, VOCAB)) * scale).astype(np.float32)
+
+
+MIXED = [
+    SamplingParams(temperature=0.0),
+    SamplingParams(temperature=0.0, logprobs=5),
+    SamplingParams(),
+    SamplingParams(temperature=0.8, top_p=0.9, logprobs=2),
+    SamplingParams(top_k=40),
+    SamplingParams(top_k=20, top_p=0.5, min_p=0.02),
+    SamplingParams(repetition_penalty=1.3, frequency_penalty=0.5, presence_penalty=-0.5),
+    SamplingParams(temperature=0.0, min_tokens=10, logit_bias={4: 3.0, 9: -100.0}),
+]
+
+
+def test_a_row_alone_equals_the_row_among_others() -> None:
+    logits = random_logits(64)
+    states = [state_of(MIXED[i % len(MIXED)], seed=i) for i in range(64)]
+    for i, state in enumerate(states):
+        for token in range(i):
+            state.append(token)
+    rows = [SampleRow(i, state) for i, state in enumerate(states)]
+    together = Sampler().sample(result_of(logits), rows)
+    reverse = Sampler().sample(result_of(logits), rows[::-1])[::-1]
+    assert reverse == together
+    for i, row in enumerate(rows):
+        alone = Sampler().sample(result_of(logits[i : i + 1]), [SampleRow(0, row.state)])[0]
+        assert alone == together[i]
+
+
+def test_sampling_does_not_write_to_the_logits() -> None:
+    logits = random_logits(len(MIXED))
+    result = result_of(logits.copy())
+    Sampler().sample(result, [SampleRow(i, state_of(p)) for i, p in enumerate(MIXED)])
+    assert np.array_equal(result.logits, logits)
+
+
+def test_same_seed_same_text_and_each_sequence_its_own() -> None:
+    steps = random_logits(30, scale=0.5)
+
+    def text(seed: int, index: int) -> list[int]:
+        state, tokens = state_of(SamplingParams(), seed, index=index), []
+        for logits in steps:
+            tokens.append(sample_one(logits, state).token_id)
+            state.append(tokens[-1])
+        return tokens
+
+    assert text(5, 0) == text(5, 0)
+    assert len({tuple(text(seed, index)) for seed in (5, 6) for index in range(4)}) == 8
+
+
+def test_state_is_rebuilt_from_prompt_and_output_after_preemption() -> None:
+    params = SamplingParams(repetition_penalty=1.2, frequency_penalty=0.3, min_tokens=5)
+    steps = random_logits(40, scale=1.0)
+    state, tokens = state_of(params, 3), []
+    for i, logits in enumerate(steps):
+        rebuilt = SequenceSampler(params, 3, [1, 2, 3], VOCAB, [EOS], output_token_ids=tokens)
+        assert rebuilt.num_output == state.num_output == i
+        chosen = sample_one(logits, state)
+        assert sample_one(logits, rebuilt) == chosen
+        state.append(chosen.token_id)
+        tokens.append(chosen.token_id)
+
+
+def test_several_sequences_may_share_a_row() -> None:
+    logits = random_logits(1, scale=0.1)
+    states = [state_of(SamplingParams(n=50), index=i) for i in range(50)]
+    tokens = Sampler().sample(result_of(logits), [SampleRow(0, s) for s in states])
+    assert len({t.token_id for t in tokens}) > 25
+
+
+def test_greedy_takes_the_executor_argmax() -> None:
+    logits = random_logits(1)
+    result = StepResult(logits, np.array([123], np.int32))
+    plain = Sampler().sample(result, [SampleRow(0, state_of(SamplingParams(temperature=0.0)))])
+    assert plain == [Sampled(123)]
+
+
+def test_processors_against_their_definition() -> None:
+    rng = np.random.default_rng(2)
+    for trial in range(40):
+        logits = random_logits(1, seed=trial)[0]
+        prompt = rng.integers(0, VOCAB, 30).tolist()
+        output = rng.integers(0, 50, rng.integers(0, 40)).tolist()
+        params = SamplingParams(
+            temperature=0.0,
+            repetition_penalty=float(rng.uniform(0.5, 2)),
+            frequency_penalty=float(rng.uniform(-2, 2)),
+            presence_penalty=float(rng.uniform(-2, 2)),
+            logit_bias={int(t): float(rng.uniform(-5, 5)) for t in rng.integers(0, VOCAB, 5)},
+            min_tokens=20,
+            stop_token_ids=(11, 12),
+        )
+        state = SequenceSampler(params, 0, prompt, VOCAB, [EOS], output_token_ids=output)
+        expected = logits.astype(np.float64)
+        for token, bias in (params.logit_bias or {}).items():
+            expected[token] += bias
+        if len(output) < 20:
+            expected[[EOS, 11, 12]] = -np.inf
+        for token in set(prompt) | set(output):
+            rp = params.repetition_penalty
+            expected[token] = expected[token] / rp if expected[token] > 0 else expected[token] * rp
+        for token in set(output):
+            expected[token] -= params.frequency_penalty * output.count(token)
+            expected[token] -= params.presence_penalty
+        got = logits.copy()
+        state.apply(got)
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+        assert sample_one(logits, state).token_id == int(got.argmax())
+
+
+def test_min_tokens_masks_ends_until_reached() -> None:
+    logits = np.zeros(VOCAB, np.float32)
+    logits[[EOS, 30]] = 50, 40
+    logits[31] = 10
+    params = SamplingParams(temperature=0.0, min_tokens=2, stop_token_ids=(30,))
+    state = state_of(params)
+    for expected in (31, 31, EOS, EOS):
+        assert sample_one(logits, state).token_id == expected
+        state.append(expected)
+    ignoring = state_of(SamplingParams(temperature=0.0, min_tokens=2, ignore_eos=True))
+    assert sample_one(logits, ignoring).token_id == EOS
+
+
+def test_sampled_frequencies_follow_softmax() -> None:
+    logits = random_logits(1, scale=1.5)[0][:40]
+    params = SamplingParams(temperature=0.7)
+    state = SequenceSampler(params, 11, [0], 40)
+    result, sampler = result_of(logits[None]), Sampler()
+    counts = np.zeros(40)
+    for _ in range(20000):
+        counts[sampler.sample(result, [SampleRow(0, state)])[0].token_id] += 1
+        state.append(0)
+    shares = np.exp(logits.astype(np.float64) / 0.7)
+    shares = 20000 * shares / shares.sum()
+    large = shares > 5
+    chi_square = float(((counts - shares)[large] ** 2 / shares[large]).sum())
+    degrees = int(large.sum())
+    assert chi_square < degrees + 5 * math.sqrt(2 * degrees)
+
+
+def test_tiny_temperature_is_the_argmax() -> None:
+    logits = random_logits(1)[0]
+    for temperature in (1e-6, 1e-40, 1e-300):
+        chosen = sample_one(logits, state_of(SamplingParams(temperature=temperature)))
+        assert chosen.token_id == int(logits.argmax())
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("params", MIXED)
+def test_a_row_without_finite_logits_fails_alone(params: SamplingParams, bad: float) -> None:
+    logits = random_logits(3)
+    logits[1] = bad
+    rows = [SampleRow(i, state_of(params)) for i in range(3)]
+    first, broken, last = Sampler().sample(result_of(logits), rows)
+    assert broken.token_id == -1
+    assert broken.error is not None
+    assert "logits" in broken.error
+    assert first.error is None
+    assert last.error is None
+    assert first == Sampler().sample(result_of(random_logits(3)), rows)[0]
+
+
+def test_one_nan_is_found_wherever_the_logits_are_read() -> None:
+    logits = random_logits(1)[0]
+    logits[500] = np.nan
+    for params in MIXED[1:]:
+        result = StepResult(logits[None], np.array([3], np.int32))  # an arg max that skipped NaN
+        (sampled,) = Sampler().sample(result, [SampleRow(0, state_of(params))])
+        assert sampled.error is not None
+        assert "NaN" in sampled.error
+
+
+def test_no_token_left_is_blamed_on_the_options() -> None:
+    logits = np.full(VOCAB, -np.inf, np.float32)
+    logits[EOS] = 1.0
+    sampled = sample_one(logits, state_of(SamplingParams(min_tokens=1)))
+    assert sampled.error is not None
+    assert "min_tokens" in sampled.error
+
+
+def test_tokens_outside_the_vocabulary_are_refused() -> None:
+    with pytest.raises(RequestError, match="outside the vocabulary"):
+        state_of(SamplingParams(logit_bias={VOCAB: 1.0}))
+    with pytest.raises(RequestError, match="outside the vocabulary"):
+        state_of(SamplingParams(repetition_penalty=1.1), prompt=[VOCAB])
+    with pytest.raises(RequestError, match="outside the vocabulary"):
+        state_of(SamplingParams(stop_token_ids=(VOCAB,), min_tokens=1))
+
+
+def test_logprobs_are_the_log_softmax_of_the_raw_logits() -> None:
+    logits = random_logits(1)[0]
+    logits[100] = logits[200] = logits.max() + 1  # a tie for the first rank
+    exact = logits.astype(np.float64)
+    exact = exact - exact.max() - np.log(np.exp(exact - exact.max()).sum())
+    params = SamplingParams(temperature=0.3, logprobs=4, logit_bias={5: 100.0})
+    sampled = sample_one(logits, state_of(params))
+    assert sampled.token_id == 5
+    report = sampled.logprobs
+    assert report is not None
+    assert report.token_id == 5
+    assert report.logprob == pytest.approx(exact[5], abs=1e-6)
+    order = sorted(range(VOCAB), key=lambda i: (-float(logits[i]), i))
+    assert report.rank == order.index(5) + 1
+    assert [token for token, _ in report.top] == order[:4]
+    assert [v for _, v in report.top] == pytest.approx(exact[order[:4]].tolist(), abs=1e-6)
+    assert sample_one(logits, state_of(SamplingParams(temperature=0.0, logprobs=0))).logprobs
+
+
+def test_rank_agrees_with_the_order_of_the_top_list() -> None:
+    logits = np.round(random_logits(1)[0])
+    targets = list(range(0, VOCAB, 97))
+    reports = prompt_logprobs(np.tile(logits, (len(targets), 1)), targets, 20)
+    order = sorted(range(VOCAB), key=lambda i: (-float(logits[i]), i))
+    assert [r.rank for r in reports] == [order.index(t) + 1 for t in targets]
+    for report in reports:
+        for rank, (token, logprob) in enumerate(report.top, 1):
+            if token == report.token_id:
+                assert (rank, logprob) == (report.rank, report.logprob)
+
+
+def test_prompt_logprobs_refuse_nan_and_mismatched_rows() -> None:
+    logits = random_logits(2)
+    with pytest.raises(ValueError, match="2 rows"):
+        prompt_logprobs(logits, [1], 0)
+    logits[1, 3] = np.nan
+    with pytest.raises(RequestError, match="NaN"):
+        prompt_logprobs(logits, [1, 2], 0)
+
+
+def test_masked_tokens_are_not_listed_among_the_likeliest() -> None:
+    logits = np.full((1, 10), -np.inf, np.float32)
+    logits[0, :2] = 0.0
+    (report,) = prompt_logprobs(logits, [0], 5)
+    assert report.top == [(0, pytest.approx(-math.log(2))), (1, pytest.approx(-math.log(2)))]
