@@ -1,0 +1,206 @@
+"""What a Python user touches: ``LLM``, which runs the engine in the caller's process."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from types import TracebackType
+from typing import Any, TypedDict
+
+from penstock.config import EngineConfig, ResolvedConfig
+from penstock.engine.core import EngineCore
+from penstock.engine.messages import EngineRequest, EngineStats
+from penstock.engine.output import OutputProcessor, RequestOutput
+from penstock.errors import ConfigError, RequestError
+from penstock.sampling.params import SamplingParams
+from penstock.tokenizer import Tokenizer, load_tokenizer
+
+
+class TokensPrompt(TypedDict):
+    """A prompt that is already token ids."""
+
+    prompt_token_ids: list[int]
+
+
+class TextPrompt(TypedDict):
+    prompt: str
+
+
+Prompt = str | TextPrompt | TokensPrompt
+Message = dict[str, Any]
+"""One chat message as OpenAI's API has it: ``{"role": ..., "content": ...}``."""
+
+
+class LLM:
+    """A model, loaded and ready, in this process.
+
+    ``model`` is a checkpoint folder, a hub id, or empty for the demo model; every other option
+    is a field of :class:`~penstock.config.EngineConfig`. Raises ConfigError, ModelError or
+    WeightError with the cause and the fix. Not thread-safe; use
+    :class:`~penstock.engine.async_llm.AsyncLLM` to serve many callers.
+    """
+
+    def __init__(self, model: str = "", **options: Any) -> None:
+        self._core = EngineCore(engine_config(model, options))
+        self._ids = itertools.count()
+        self._tokenizer: Tokenizer | None = None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Loaded when first needed, so that token-id prompts need none."""
+        if self._tokenizer is None:
+            self._tokenizer = load_tokenizer(self._core.config.tokenizer_path)
+        return self._tokenizer
+
+    @property
+    def config(self) -> ResolvedConfig:
+        return self._core.config
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: int = 0,
+    ) -> list[RequestOutput]:
+        """Complete each prompt; outputs come back in the order of ``prompts``.
+
+        One ``params`` serves all prompts, or there is one for each. A prompt that cannot be
+        served raises RequestError before any is started.
+        """
+        done: dict[str, RequestOutput] = {}
+        ids: list[str] = []
+        for output in self.stream(prompts, params, priority=priority, started=ids):
+            if output.finished:
+                done[output.request_id] = output
+        return [done[request_id] for request_id in ids]
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        **template_options: Any,
+    ) -> list[RequestOutput]:
+        """Complete one conversation, or several, rendered by the model's chat template."""
+        several = bool(messages) and not isinstance(messages[0], dict)
+        conversations: Any = messages if several else [messages]
+        prompts: list[Prompt] = [
+            {
+                "prompt_token_ids": self.tokenizer.encode(
+                    self.tokenizer.apply_chat_template(conversation, **template_options),
+                    add_special_tokens=False,
+                )
+            }
+            for conversation in conversations
+        ]
+        return self.generate(prompts, params)
+
+    def stream(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: int = 0,
+        started: list[str] | None = None,
+    ) -> Iterator[RequestOutput]:
+        """Like :meth:`generate`, yielding each request's output so far as tokens come.
+
+        ``started`` receives the request ids in the order of ``prompts``. Closing the iterator
+        stops what is still running.
+        """
+        requests = self._requests(prompts, params, priority)
+        ids = [request.request_id for request, _ in requests]
+        if started is not None:
+            started += ids
+        needs_text = any(text is not None or r.params.stop for r, text in requests)
+        processor = OutputProcessor(self.tokenizer if needs_text else self._optional_tokenizer())
+        for request, _ in requests:
+            self._core.check(request)
+        try:
+            for request, text in requests:
+                processor.add_request(
+                    request.request_id, text, request.prompt_token_ids, request.params
+                )
+                self._core.add_request(request)
+            while self._core.has_work:
+                outputs, stopped = processor.process(self._core.step())
+                if stopped:
+                    self._core.abort(stopped)
+                yield from outputs
+        finally:
+            self._core.abort(ids)
+
+    def stats(self) -> EngineStats:
+        return self._core.stats()
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError if the cache's books do not balance. For tests."""
+        self._core.check_integrity()
+
+    def close(self) -> None:
+        """Release threads and memory."""
+        self._core.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _requests(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        priority: int,
+    ) -> list[tuple[EngineRequest, str | None]]:
+        listed = [prompts] if isinstance(prompts, (str, dict)) else list(prompts)
+        if params is None:
+            params = SamplingParams()
+        each = [params] * len(listed) if isinstance(params, SamplingParams) else list(params)
+        if len(each) != len(listed):
+            raise RequestError(f"{len(listed)} prompts, but {len(each)} sampling params", "params")
+        requests = []
+        for prompt, chosen in zip(listed, each, strict=True):
+            text, tokens = self._tokens(prompt)
+            requests.append(
+                (
+                    EngineRequest(
+                        request_id=f"llm-{next(self._ids)}",
+                        prompt_token_ids=tokens,
+                        params=chosen,
+                        priority=priority,
+                    ),
+                    text,
+                )
+            )
+        return requests
+
+    def _tokens(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+        if isinstance(prompt, str):
+            return prompt, self.tokenizer.encode(prompt)
+        if not isinstance(prompt, dict):
+            raise RequestError(
+                "a prompt is text, or a dict with 'prompt' or 'prompt_token_ids', "
+                f"not {type(prompt).__name__}",
+                "prompt",
+            )
+        if "prompt_token_ids" in prompt:
+            return None, list(prompt["prompt_token_ids"])
+        return prompt["prompt"], self.tokenizer.encode(prompt["prompt"])
+
+
+def engine_config(model: str, options: dict[str, Any]) -> EngineConfig:
+    """EngineConfig from keyword options; an unknown one is refused with the nearest known."""
+    known: Iterable[str] = EngineConfig.__struct_fields__
+    for name in options:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"there is no engine option {name!r}{hint}")
+    return EngineConfig(model=str(model), **options)

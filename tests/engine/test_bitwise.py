@@ -1,0 +1,144 @@
+"""A row never depends on its neighbours: the same request gives the same bits, whatever else runs.
+
+Log-probabilities are compared with ``==``: a float32 logit that differs in its last bit fails.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock import LLM, RequestOutput, SamplingParams
+from penstock.errors import ConfigError
+
+VOCABULARY = 500
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16", "float16"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a configuration only: head sizes and widths that fill no tile evenly."""
+    folder = tmp_path_factory.mktemp(request.param)
+    config = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "vocab_size": VOCABULARY,
+        "hidden_size": 200,
+        "intermediate_size": 344,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 3,
+        "head_dim": 40,
+        "hidden_act": "silu",
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "torch_dtype": request.param,
+        "eos_token_id": 0,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def start(model: Path, **options: Any) -> LLM:
+    options = {"max_num_batched_tokens": 256, "max_model_len": 1024, "threads": 1} | options
+    try:
+        return LLM(model=str(model), load_format="dummy", backend="cpu", **options)
+    except ConfigError as error:
+        if "native" in str(error):
+            pytest.skip(str(error))
+        raise
+
+
+@pytest.fixture(scope="module")
+def plain(model: Path) -> Iterator[LLM]:
+    with start(model, enable_prefix_caching=False) as llm:
+        yield llm
+
+
+def prompt(seed: int, length: int) -> list[int]:
+    return [int(t) for t in np.random.default_rng(seed).integers(1, VOCABULARY, length)]
+
+
+PROMPTS = [prompt(seed, length) for seed, length in enumerate((1, 31, 32, 33, 100, 300, 611))]
+PARAMS = [
+    SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=5),
+    SamplingParams(temperature=0.9, top_p=0.9, seed=7, max_tokens=24, ignore_eos=True, logprobs=5),
+]
+
+
+def run(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> list[RequestOutput]:
+    return llm.generate([{"prompt_token_ids": p} for p in prompts], params)
+
+
+def bits(output: RequestOutput) -> list[tuple[tuple[int, ...], Any]]:
+    """Everything that a request reports, floats and all."""
+    return [(tuple(c.token_ids), c.logprobs) for c in output.outputs]
+
+
+def alone(llm: LLM) -> list[Any]:
+    return [bits(run(llm, [p], [s])[0]) for p in PROMPTS for s in PARAMS]
+
+
+def together(llm: LLM) -> list[Any]:
+    pairs = [(p, s) for p in PROMPTS for s in PARAMS]
+    return [bits(o) for o in run(llm, [p for p, _ in pairs], [s for _, s in pairs])]
+
+
+@pytest.fixture(scope="module")
+def expected(plain: LLM) -> list[Any]:
+    return alone(plain)
+
+
+def test_among_32_strangers(plain: LLM, expected: list[Any]) -> None:
+    strangers = [prompt(1000 + i, 1 + 13 * i) for i in range(32)]
+    busy = [SamplingParams(seed=i, max_tokens=8 + i, ignore_eos=True) for i in range(32)]
+    for i, wanted in enumerate(expected):
+        mine, params = PROMPTS[i // len(PARAMS)], PARAMS[i % len(PARAMS)]
+        where = (7 * i) % 33
+        prompts = [*strangers[:where], mine, *strangers[where:]]
+        output = run(plain, prompts, [*busy[:where], params, *busy[where:]])[where]
+        assert bits(output) == wanted
+
+
+@pytest.mark.parametrize("budget", [16, 4096])
+def test_token_budget(model: Path, expected: list[Any], budget: int) -> None:
+    with start(model, max_num_batched_tokens=budget, max_num_seqs=16) as llm:
+        assert together(llm) == expected
+
+
+def test_prefix_hits(model: Path, expected: list[Any]) -> None:
+    with start(model) as llm:
+        assert together(llm) == expected
+        before = llm.stats().prefix_hits
+        assert together(llm) == expected
+        assert llm.stats().prefix_hits - before >= sum(
+            (len(p) - 1) // 32 * 32 for p in PROMPTS
+        ) * len(PARAMS)
+
+
+def test_preemption(model: Path, expected: list[Any]) -> None:
+    block = 2 * 3 * 40 * 3 * 32 * (4 if "float32" in str(model) else 2)
+    with start(model, kv_cache_bytes=26 * block, max_model_len=700) as llm:
+        assert together(llm) == expected
+        assert llm.stats().preemptions > 0
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads(model: Path, expected: list[Any], threads: int) -> None:
+    with start(model, threads=threads) as llm:
+        assert together(llm) == expected
+
+
+def test_sequences_of_one_prompt_equal_themselves_in_company(plain: LLM) -> None:
+    params = SamplingParams(n=3, temperature=1.0, seed=3, max_tokens=12, ignore_eos=True)
+    lone = bits(run(plain, [PROMPTS[4]], [params])[0])
+    assert len({lone_tokens for lone_tokens, _ in lone}) == 3
+    crowd = run(plain, PROMPTS, [params] * len(PROMPTS))
+    assert bits(crowd[4]) == lone
