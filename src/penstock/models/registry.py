@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Final
 
 from penstock.errors import ModelError
 from penstock.models import llama, mistral, qwen2, qwen3
 from penstock.models.blocks import read_dtype
-from penstock.models.reader import ConfigReader
+from penstock.models.reader import ConfigReader, read_json_object
 from penstock.models.spec import DType, ModelSpec
+from penstock.weights.safetensors import stored_dtype
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,28 @@ _ONLY: Final[tuple[tuple[str, object, str], ...]] = (
 )
 
 
+def load_model_spec(folder: Path) -> ModelSpec:
+    """The model in a checkpoint folder, from ``config.json`` and ``generation_config.json``.
+
+    Weights are not read; only where the configuration names no dtype, the header of the first
+    weight file is asked. Raises ModelError, and WeightError if that header is corrupt.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ModelError(
+            f"{folder} has no config.json; give a Hugging Face checkpoint folder "
+            "(config.json, model.safetensors, tokenizer.json)"
+        )
+    config = read_json_object(path, ModelError)
+    generation_path = folder / "generation_config.json"
+    generation = (
+        read_json_object(generation_path, ModelError) if generation_path.is_file() else None
+    )
+    named = any(config.get(key) is not None for key in ("dtype", "torch_dtype"))
+    default = None if named else stored_dtype(folder)
+    return read_spec(config, generation=generation, default_dtype=default, where=str(path))
+
+
 def read_spec(
     config: Mapping[str, object],
     *,
@@ -131,10 +155,3 @@ def _find_family(config: ConfigReader) -> Family:
             "model_type", f"contradicts {family.architecture}, which is {family.model_type!r}"
         )
     return family
-
-
-def check_object(value: object, where: str) -> dict[str, object]:
-    """``value`` if it is a JSON object, else ModelError."""
-    if not isinstance(value, dict):
-        raise ModelError(f"{where} must hold a JSON object, not {type(value).__name__}")
-    return value

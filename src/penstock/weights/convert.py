@@ -1,0 +1,41 @@
+"""Conversion between the floating-point types that weights are kept in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import WeightError
+from penstock.models.spec import DType
+from penstock.weights.safetensors import NUMPY_DTYPES
+
+
+def convert(array: NDArray[Any], dtype: DType, name: str) -> NDArray[Any]:
+    """``array`` in ``dtype``, rounded to nearest even; itself where it already is.
+
+    Raises WeightError, naming the tensor, where a finite value would become infinite.
+    """
+    target = NUMPY_DTYPES[dtype]
+    if array.dtype == target:
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        result = array.astype(target)
+    if dtype != "float32":
+        infinite = np.isinf(result)
+        if infinite.any() and np.isfinite(array[infinite]).any():
+            largest = float(_largest(array))
+            raise WeightError(
+                f"tensor {name!r} has values up to {largest:.4g} in magnitude, too large for "
+                f"{dtype}; load it with dtype bfloat16 or float32"
+            )
+    result.flags.writeable = False
+    return result
+
+
+def _largest(array: NDArray[Any]) -> np.float32:
+    """The largest finite magnitude."""
+    wide = np.abs(array.astype(np.float32))
+    largest: np.float32 = wide[np.isfinite(wide)].max()
+    return largest

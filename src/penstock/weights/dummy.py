@@ -1,0 +1,66 @@
+"""Seeded random weights for a model that has a configuration alone: for benchmarks and tests."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.models.spec import DType, ModelSpec
+from penstock.weights.safetensors import NUMPY_DTYPES
+
+_PERIOD: Final = 1_048_583
+"""Random values drawn. Prime, so that no two rows of a matrix begin at the same one, which would
+make them equal and their logits tie."""
+
+
+class DummyWeights:
+    """A WeightSource whose values depend on ``seed``, the weight's name and its shape only.
+
+    One block of normal values is drawn and every weight is a copy of it, repeated from an offset
+    that its name decides: a memory copy, where drawing a billion values would take half a minute.
+    Matrices have variance ``1 / fan_in``, so activations keep their size from layer to layer;
+    norms lie around 1 and biases around 0.
+    """
+
+    def __init__(self, spec: ModelSpec, seed: int, dtype: DType) -> None:
+        self._shapes = spec.weight_shapes()
+        self._seed = seed
+        self._dtype = NUMPY_DTYPES[dtype]
+        generator = np.random.Generator(np.random.Philox(seed & (2**64 - 1)))
+        self._normal = generator.standard_normal(_PERIOD, np.float32)
+        self._block = lru_cache(maxsize=8)(self._scaled)
+
+    def names(self) -> Iterable[str]:
+        return self._shapes.keys()
+
+    def get(self, name: str) -> NDArray[Any]:
+        """A new array in the source's dtype, read-only."""
+        shape = self._shapes[name]
+        if len(shape) == 2:
+            block = self._block(0.0, 1.0 / math.sqrt(shape[1]))
+        else:
+            block = self._block(0.0 if name.endswith(".bias") else 1.0, 0.1)
+        result = np.empty(math.prod(shape), self._dtype)
+        position, offset = 0, self._offset(name)
+        while position < result.size:
+            count = min(_PERIOD - offset, result.size - position)
+            result[position : position + count] = block[offset : offset + count]
+            position, offset = position + count, 0
+        result.flags.writeable = False
+        return result.reshape(shape)
+
+    def _scaled(self, mean: float, deviation: float) -> NDArray[Any]:
+        block: NDArray[Any] = (self._normal * np.float32(deviation) + np.float32(mean)).astype(
+            self._dtype
+        )
+        return block
+
+    def _offset(self, name: str) -> int:
+        digest = hashlib.blake2b(f"{self._seed}/{name}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") % _PERIOD

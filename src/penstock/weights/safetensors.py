@@ -1,0 +1,271 @@
+"""Reads safetensors files: a checked header, then views of the mapped file.
+
+The format: eight bytes with the header's length, little-endian; the header, a JSON object from
+tensor names to dtype, shape and the byte range within what follows; then the bytes, which the
+ranges cover without gap or overlap. Everything the header says is checked against the file's size
+before a byte of data is touched.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import WeightError
+from penstock.models.reader import parse_json_object, read_json_object
+from penstock.models.spec import DType
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+_MAX_HEADER: Final = 100_000_000  # bytes; the limit of the format's own implementation
+_MAX_DIMENSION: Final = 2**48
+
+_BITS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("F4",), 4),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0"), 8),
+    **dict.fromkeys(("F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
+}
+_READABLE: Final[Mapping[str, DType]] = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+NUMPY_DTYPES: Final[Mapping[DType, np.dtype[Any]]] = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Where a tensor lies: bytes ``start`` to ``stop`` of the file; ``dtype`` is the header's."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+    @property
+    def element(self) -> DType | None:
+        """The dtype in Penstock's words; None if it is not one that models are served from."""
+        return _READABLE.get(self.dtype)
+
+
+class SafetensorsFile:
+    """One file: its tensors by name, and read-only views of them.
+
+    Opening reads and checks the header alone. The file is mapped at the first :meth:`view` and
+    stays so until the last view is gone.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            size = path.stat().st_size
+            with path.open("rb") as file:
+                prefix = file.read(8)
+                length = int.from_bytes(prefix, "little")
+                if prefix == b"version ":
+                    self._fail("is a Git LFS pointer, not the weights; run `git lfs pull`")
+                if len(prefix) < 8 or length > min(size - 8, _MAX_HEADER):
+                    self._fail(
+                        f"is truncated or not a safetensors file: {size} bytes cannot hold the "
+                        "header it announces; download it again"
+                    )
+                text = file.read(length)
+        except OSError as e:
+            raise WeightError(f"cannot read {path}: {e.strerror}") from e
+        self._size = size
+        self._map: mmap.mmap | None = None
+        self.tensors: Mapping[str, Tensor] = self._check(text, size)
+
+    def view(self, name: str) -> NDArray[Any]:
+        """The tensor's values in the file's dtype, read-only; zero-copy where aligned."""
+        tensor = self.tensors[name]
+        if tensor.element is None:
+            self._fail(f"holds {name} as {tensor.dtype}, which cannot be read")
+        if self._map is None:
+            self._map = self._open_map()
+        dtype = NUMPY_DTYPES[tensor.element]
+        count = math.prod(tensor.shape)
+        if count == 0:
+            return np.empty(tensor.shape, dtype)
+        array = np.frombuffer(self._map, dtype, count, tensor.start).reshape(tensor.shape)
+        if tensor.start % dtype.itemsize:
+            # Native code reads whole elements; old files may not align them.
+            array = array.copy()
+            array.flags.writeable = False
+        return array
+
+    def _open_map(self) -> mmap.mmap:
+        try:
+            with self.path.open("rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as e:
+            raise WeightError(f"cannot map {self.path}: {e}") from e
+        if len(mapped) != self._size:
+            self._fail("changed while it was being read; start again")
+        return mapped
+
+    def _fail(self, problem: str) -> NoReturn:
+        raise WeightError(f"{self.path} {problem}")
+
+    def _corrupt(self, problem: str) -> NoReturn:
+        self._fail(f"has a corrupt header: {problem}; download it again")
+
+    def _check(self, text: bytes, size: int) -> dict[str, Tensor]:
+        header = parse_json_object(text, f"{self.path}: the header", WeightError)
+        metadata = header.pop("__metadata__", {})
+        if not isinstance(metadata, dict):
+            self._corrupt("__metadata__ is not an object")
+        origin = 8 + len(text)
+        tensors = {name: self._tensor(name, entry, origin) for name, entry in header.items()}
+        position = origin
+        for tensor in sorted(tensors.values(), key=lambda t: (t.start, t.stop)):
+            if tensor.start != position:
+                what = "overlaps the one before" if tensor.start < position else "leaves a gap"
+                self._corrupt(f"tensor {tensor.name!r} {what} at byte {tensor.start}")
+            position = tensor.stop
+            if position > size:
+                self._fail(
+                    f"is truncated: tensor {tensor.name!r} ends at byte {position}, the file at "
+                    f"{size}; download it again"
+                )
+        if position != size:
+            self._corrupt(f"{size - position} bytes after the last tensor belong to none")
+        return tensors
+
+    def _tensor(self, name: str, entry: object, origin: int) -> Tensor:
+        if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+            self._corrupt(f"tensor {name!r} needs exactly dtype, shape and data_offsets")
+        dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+        if not isinstance(dtype, str) or dtype not in _BITS:
+            self._corrupt(f"tensor {name!r} has unknown dtype {dtype!r:.40}")
+        if not _sizes(shape):
+            self._corrupt(f"tensor {name!r} has an impossible shape {shape!r:.60}")
+        if not _sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+            self._corrupt(f"tensor {name!r} has impossible data_offsets {offsets!r:.60}")
+        bits = math.prod(shape) * _BITS[dtype]
+        if bits % 8 or offsets[1] - offsets[0] != bits // 8:
+            self._corrupt(f"tensor {name!r} of shape {shape} does not fill {offsets!r}")
+        return Tensor(name, dtype, tuple(shape), origin + offsets[0], origin + offsets[1])
+
+
+def _sizes(values: object) -> bool:
+    """Whether ``values`` is a short list of integers that can be dimensions or offsets."""
+    return (
+        isinstance(values, list)
+        and len(values) <= 8
+        and all(type(v) is int and 0 <= v <= _MAX_DIMENSION for v in values)
+    )
+
+
+def open_folder(folder: Path) -> dict[str, tuple[SafetensorsFile, Tensor]]:
+    """Every tensor of a checkpoint, in one file or in the shards that its index lists.
+
+    Raises WeightError for a file that is missing, corrupt, or outside the folder, and for
+    tensors that are missing from their shard or in two of them.
+    """
+    if (folder / SINGLE).exists() or (folder / SINGLE).is_symlink():
+        single = SafetensorsFile(_member(folder, SINGLE, None))
+        return {name: (single, tensor) for name, tensor in single.tensors.items()}
+    if not (folder / INDEX).exists():
+        raise _no_weights(folder)
+    weight_map = _read_index(folder)
+    files = {
+        shard: SafetensorsFile(_member(folder, shard, INDEX))
+        for shard in sorted(set(weight_map.values()))
+    }
+    found: dict[str, tuple[SafetensorsFile, Tensor]] = {}
+    for file in files.values():
+        for name, tensor in file.tensors.items():
+            if name in found:
+                raise WeightError(
+                    f"tensor {name!r} is both in {found[name][0].path.name} and in "
+                    f"{file.path.name}; take the shards from one checkpoint"
+                )
+            found[name] = file, tensor
+    for name, shard in weight_map.items():
+        if name not in files[shard].tensors:
+            raise WeightError(
+                f"{folder / shard} lacks tensor {name!r}, which {INDEX} places there; "
+                "take index and shards from one checkpoint"
+            )
+    return found
+
+
+def stored_dtype(folder: Path) -> DType | None:
+    """The dtype of the checkpoint's largest floating-point tensor; None without weights."""
+    if not (folder / SINGLE).exists() and not (folder / INDEX).exists():
+        return None
+    tensors = [tensor for _, tensor in open_folder(folder).values() if tensor.element is not None]
+    return max(tensors, key=lambda t: t.stop - t.start).element if tensors else None
+
+
+def _read_index(folder: Path) -> dict[str, str]:
+    path = folder / INDEX
+    weight_map = read_json_object(path, WeightError).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise WeightError(f"{path} has no weight_map; take it from the original again")
+    for name, shard in weight_map.items():
+        plain = isinstance(shard, str) and shard.endswith(".safetensors")
+        if not plain or any(c in shard for c in "/\\\0"):
+            raise WeightError(
+                f"{path} places tensor {name!r} in {shard!r:.80}, which is not the name of a "
+                ".safetensors file in the same folder"
+            )
+    return weight_map
+
+
+def _member(folder: Path, name: str, index: str | None) -> Path:
+    """``folder / name``, if it is a file that lies in the folder or in its hub cache.
+
+    The hub's cache keeps files as links from ``snapshots/<revision>`` to ``blobs`` two levels up.
+    """
+    path = folder / name
+    try:
+        target, home = path.resolve(strict=True), folder.resolve(strict=True)
+    except (OSError, RuntimeError) as e:
+        source = f", which {index} lists" if index else ""
+        raise WeightError(f"{path}{source}, is missing; download the checkpoint again") from e
+    blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
+    if target.parent not in (home, blobs):
+        raise WeightError(
+            f"{path} is a link to {target}, outside its folder; copy the file into the folder"
+        )
+    if not target.is_file():
+        raise WeightError(f"{path} is not a regular file")
+    return path
+
+
+def _no_weights(folder: Path) -> WeightError:
+    here = f"{folder} has no {SINGLE} (nor {INDEX})"
+    if not folder.is_dir():
+        return WeightError(f"{folder} is not a folder")
+    names = {p.name for p in folder.iterdir()}
+    if any(n.endswith((".bin", ".pt", ".pth")) for n in names):
+        return WeightError(
+            f"{here}, only pickled weights, which can run code and are never loaded; convert "
+            "them: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)"
+        )
+    if "adapter_model.safetensors" in names:
+        return WeightError(f"{here}, only an adapter; merge it into its base model first")
+    if any(n.startswith("consolidated") for n in names):
+        return WeightError(
+            f"{here}, only consolidated weights in the maker's own layout; "
+            "use the checkpoint in Hugging Face layout"
+        )
+    if any(n.endswith(".gguf") for n in names):
+        return WeightError(f"{here}; GGUF files are not supported yet")
+    return WeightError(f"{here}; download the checkpoint again, or use load_format='dummy'")
