@@ -77,6 +77,7 @@ class AttentionWork {
   friend void build_attention_work(const StepView& step, AttentionWork& work);
   friend void attention(const AttentionArgs& args, const StepView& step, AttentionWork& work,
                         Worker& worker);
+  friend struct AttentionUnit;
 
   float* partial(int64_t row) const { return partials_.get() + row * partial_stride_; }
 

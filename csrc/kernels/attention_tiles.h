@@ -1,0 +1,145 @@
+// The two products of attention over one split, on vector registers: scores = q K^T and
+// weighted = p V. Both are small matrix products whose right-hand operand lies in cache blocks.
+//
+// A tile kernel (this one, or attention_amx.h) has
+//   Operand               element of packed queries and of softmax weights
+//   scores(q, ...)        fills columns [first * 32, last * 32) of a row of scores
+//   weigh(p, ...)         sums over blocks first..last into head_dim columns
+// Every output element is summed in ascending order of its inner dimension, whatever the number
+// of rows, and starting blocks later or ending them earlier where weights are zero changes nothing.
+#pragma once
+
+#include <algorithm>
+
+#include "../simd.h"
+#include "../types.h"
+#include "attention.h"
+
+namespace penstock {
+
+// Elements in a row of scores or weights: a split, padded so that the rows of a tile do not fall
+// into the same sets of L1.
+constexpr int kScoreStride = kSplitTokens + 16;
+
+// The blocks of one split for one KV head; only [first, last) are set.
+struct SplitBlocks {
+  const std::byte* keys[kSplitBlocks];
+  const std::byte* values[kSplitBlocks];
+  int first;
+  int last;
+};
+
+// One inner index at a time: the operand is a float, the cache holds T.
+template <class T>
+struct FloatDot {
+  using Operand = float;
+  using Right = T;
+  static constexpr int depth = 1;  // inner indices a step consumes
+
+  static PENSTOCK_INLINE f32x16 load(const T* p, int n) { return f32x16::load_n(p, n); }
+  static PENSTOCK_INLINE f32x16 accumulate(f32x16 acc, const float* left, f32x16 right) {
+    return fma(f32x16::broadcast(*left), right, acc);
+  }
+};
+
+// Two inner indices at a time, as a lane of two bfloat16.
+struct PairDot {
+  using Operand = bf16;
+  struct Right {
+    bf16 pair[2];
+  };
+  static constexpr int depth = 2;
+
+  static PENSTOCK_INLINE f32x16 load(const Right* p, int n) {
+    return f32x16::load_n(reinterpret_cast<const float*>(p), n);  // words, not numbers
+  }
+  static PENSTOCK_INLINE f32x16 accumulate(f32x16 acc, const bf16* left, f32x16 right) {
+#if defined(__AVX512BF16__)
+    uint32_t pair;
+    std::memcpy(&pair, left, sizeof(pair));
+    return dpbf16(acc, _mm512_castps_si512(right.v), pair);
+#else
+    typedef uint32_t words __attribute__((vector_size(64)));
+    const words bits = std::bit_cast<words>(right);
+    acc = fma(f32x16::broadcast(to_f32(left[0])), std::bit_cast<f32x16>(bits << 16), acc);
+    return fma(f32x16::broadcast(to_f32(left[1])), std::bit_cast<f32x16>(bits & 0xffff0000u), acc);
+#endif
+  }
+};
+
+// out[r][0..n) = sum over blocks and their inner indices of left[r][k] * block[k][0..n), for Rows
+// rows and n <= 16 * Cols. inner counts steps of Dot::depth; strides are in elements.
+template <class Dot, int Rows, int Cols>
+PENSTOCK_INLINE void product(const typename Dot::Operand* left, int left_stride,
+                             const std::byte* const* blocks, int count, int64_t column, int inner,
+                             int right_stride, int n, float* out, int out_stride) {
+  const auto lanes = [n](int c) { return std::clamp(n - c * f32x16::lanes, 0, f32x16::lanes); };
+  f32x16 acc[Rows][Cols];
+  for (int r = 0; r < Rows; ++r)
+    for (int c = 0; c < Cols; ++c) acc[r][c] = f32x16::zero();
+  for (int b = 0; b < count; ++b) {
+    const auto* right = reinterpret_cast<const typename Dot::Right*>(blocks[b]) + column;
+    for (int k = 0; k < inner; ++k, right += right_stride) {
+      f32x16 line[Cols];
+      for (int c = 0; c < Cols; ++c) line[c] = Dot::load(right + c * f32x16::lanes, lanes(c));
+      for (int r = 0; r < Rows; ++r) {
+        const auto* operand = left + r * left_stride + (b * inner + k) * Dot::depth;
+        for (int c = 0; c < Cols; ++c) acc[r][c] = Dot::accumulate(acc[r][c], operand, line[c]);
+      }
+    }
+  }
+  for (int r = 0; r < Rows; ++r)
+    for (int c = 0; c < Cols; ++c)
+      acc[r][c].store_n(out + r * out_stride + c * f32x16::lanes, lanes(c));
+}
+
+template <class Dot>
+class VectorTiles {
+ public:
+  using Operand = typename Dot::Operand;
+
+  VectorTiles(int rows, int dim) : rows_(rows), dim_(dim) {}
+
+  void scores(const Operand* q, int q_stride, const SplitBlocks& blocks, float* out) const {
+    for (int b = blocks.first; b < blocks.last; ++b)
+      by_rows([&]<int Rows>(int row) {
+        product<Dot, Rows, 2>(q + row * q_stride, q_stride, blocks.keys + b, 1, 0,
+                              dim_ / Dot::depth, kBlockSize, kBlockSize,
+                              out + row * kScoreStride + b * kBlockSize, kScoreStride);
+      });
+  }
+
+  void weigh(const Operand* p, const SplitBlocks& blocks, float* out, int out_stride) const {
+    constexpr int width = kCols * f32x16::lanes;
+    for (int column = 0; column < dim_; column += width)
+      by_rows([&]<int Rows>(int row) {
+        product<Dot, Rows, kCols>(p + row * kScoreStride + blocks.first * kBlockSize, kScoreStride,
+                                  blocks.values + blocks.first, blocks.last - blocks.first, column,
+                                  kBlockSize / Dot::depth, dim_, std::min(width, dim_ - column),
+                                  out + row * out_stride + column, out_stride);
+      });
+  }
+
+ private:
+  // Accumulators and one line of the right operand fit the register file: 32 of 16 lanes with
+  // AVX-512, otherwise 16 of 8 lanes, two to an f32x16.
+#if defined(__AVX512F__)
+  static constexpr int kRows = 4;
+  static constexpr int kCols = 4;
+#else
+  static constexpr int kRows = 2;
+  static constexpr int kCols = 2;
+#endif
+
+  template <class F>
+  PENSTOCK_INLINE void by_rows(F f) const {
+    int row = 0;
+    for (; row + kRows <= rows_; row += kRows) f.template operator()<kRows>(row);
+    for (; row < rows_; ++row) f.template operator()<1>(row);
+  }
+
+  int rows_;
+  int dim_;
+};
+
+}  // namespace penstock
