@@ -1,0 +1,74 @@
+"""Finding full blocks by content: chained keys, and the index from key to block.
+
+The key of a block is the hash of the key of the block before it and of its own token ids, so one
+key stands for a whole prefix and a chain is found by looking up one block after another. Keys
+are BLAKE2b digests of 16 bytes: requests of different users meet in one index, so a collision
+must be out of reach even for someone who chooses the tokens. One key of 32 tokens takes 1.3 us,
+against 1.0 us for SHA-256 with the processor's help and 1.3 us for Python's own ``hash`` of a
+tuple, which is neither collision resistant nor the same in every process.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from hashlib import blake2b
+
+Key = bytes
+_KEY_BYTES = 16
+
+
+def root_key(salt: str, extra: Iterable[str] = ()) -> Key:
+    """Where a chain starts. Only prompts of equal salt and extras (an adapter's name) share."""
+    digest = blake2b(digest_size=_KEY_BYTES, person=b"penstock-root")
+    for part in (salt, *extra):
+        text = part.encode()
+        digest.update(len(text).to_bytes(8, "little"))  # so that ("ab", "c") is not ("a", "bc")
+        digest.update(text)
+    return digest.digest()
+
+
+def next_key(parent: Key, tokens: array[int]) -> Key:
+    """The key of the block that holds ``tokens`` after the prefix of ``parent``."""
+    return blake2b(parent + tokens.tobytes(), digest_size=_KEY_BYTES).digest()
+
+
+class PrefixIndex:
+    """One block per key and one key per block."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[Key, int] = {}
+        self._keys: dict[int, Key] = {}
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._keys
+
+    def find(self, key: Key) -> int | None:
+        return self._blocks.get(key)
+
+    def publish(self, key: Key, block: int) -> None:
+        """Make ``block`` findable, unless another block has the same content already."""
+        if self._blocks.setdefault(key, block) == block:
+            self._keys[block] = key
+
+    def drop(self, block: int) -> None:
+        """Forget ``block``, if it is known."""
+        key = self._keys.pop(block, None)
+        if key is not None:
+            del self._blocks[key]
+
+    def clear(self) -> None:
+        self._blocks.clear()
+        self._keys.clear()
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless the two directions mirror each other."""
+        assert len(self._blocks) == len(self._keys), "keys and blocks differ in number"
+        for block, key in self._keys.items():
+            assert self._blocks.get(key) == block, f"block {block} is not what its key finds"
+
+    def blocks(self) -> Iterable[int]:
+        return self._keys.keys()

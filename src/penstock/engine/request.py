@@ -1,0 +1,142 @@
+"""The state of one sequence of a request: its tokens, how far it is computed, when it ends."""
+
+from __future__ import annotations
+
+import enum
+from array import array
+from dataclasses import dataclass, field
+
+from penstock.cache.kv_cache import BlockTable
+from penstock.engine.messages import EngineRequest, FinishReason
+from penstock.sampling.params import SamplingParams
+
+_MASK = 2**64 - 1
+
+
+class Status(enum.Enum):
+    """Where a sequence is. Only a running one holds cache blocks."""
+
+    PENDING = "pending"  # waits for the first sequence of its request to finish the prompt
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """One of a request's ``params.n`` sequences.
+
+    ``token_ids`` is the prompt and then the output. The keys and values of the first
+    ``num_computed`` of them are in the cache; a step advances ``num_computed`` toward
+    ``num_tokens``, and the scheduler alone changes both. Exporting the buffer of ``token_ids``
+    for longer than a call (``np.frombuffer``) blocks its growth: copy instead.
+    """
+
+    request_id: str
+    index: int
+    token_ids: array[int]
+    num_prompt_tokens: int
+    params: SamplingParams
+    priority: int
+    seed: int  # unsigned 64 bits
+    eos_token_ids: frozenset[int]  # empty with ignore_eos
+    stop_token_ids: frozenset[int]
+    table: BlockTable
+    num_prompt_rows: int
+    """Leading prompt positions whose logits are no longer wanted (``prompt_logprobs``)."""
+    max_total_tokens: int = 0
+    """Prompt and output together; set when the request is added."""
+    arrival: int = -1
+    status: Status = Status.PENDING
+    started: bool = False
+    """It has run, or been forked from one that has: the prefix statistics have counted it."""
+    num_computed: int = 0
+    num_cached_tokens: int = 0
+    """Prompt tokens that were found in the prefix cache when the request first ran."""
+    siblings: tuple[Sequence, ...] = ()
+    """Of index 0: the other sequences of its request."""
+    finish_reason: FinishReason | None = None
+    stop_reason: int | None = None
+    """The token of ``params.stop_token_ids`` that ended it."""
+    sampling_state: object | None = field(default=None, repr=False)
+    """The sampler's own; nothing else reads it."""
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def output_token_ids(self) -> array[int]:
+        return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Smaller goes first: by priority, then arrival, then index."""
+        return (self.priority, self.arrival, self.index)
+
+    def append(self, tokens: list[int]) -> list[int]:
+        """Add sampled tokens until one ends the sequence; return those added.
+
+        The ending token is part of the output. Before ``min_tokens`` output tokens none but the
+        length ends it.
+        """
+        for i, token in enumerate(tokens):
+            self.token_ids.append(token)
+            if self.num_output_tokens > self.params.min_tokens:
+                if token in self.eos_token_ids:
+                    self.finish_reason = FinishReason.STOP
+                elif token in self.stop_token_ids:
+                    self.finish_reason = FinishReason.STOP
+                    self.stop_reason = token
+            if self.finish_reason is None and len(self.token_ids) >= self.max_total_tokens:
+                self.finish_reason = FinishReason.LENGTH
+            if self.finish_reason is not None:
+                return tokens[: i + 1]
+        return tokens
+
+
+def derive_seed(seed: int, index: int) -> int:
+    """The seed of a request's sequence ``index``: the request's own for 0, SplitMix64 after it.
+
+    Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+    """
+    if index == 0:
+        return seed & _MASK
+    z = (seed + index * 0x9E3779B97F4A7C15) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+def make_sequences(
+    request: EngineRequest, seed: int, eos_token_ids: tuple[int, ...] = ()
+) -> Sequence:
+    """The first sequence of a request, with the others as its siblings.
+
+    ``request.params`` is valid; ``seed`` is the request's, or one that the engine drew for it.
+    """
+    params = request.params
+    prompt = array("i", request.prompt_token_ids)
+    unwanted = max(len(prompt) - 1, 0)
+    sequences = [
+        Sequence(
+            request_id=request.request_id,
+            index=index,
+            token_ids=prompt[:],
+            num_prompt_tokens=len(prompt),
+            params=params,
+            priority=request.priority,
+            seed=derive_seed(seed, index),
+            eos_token_ids=frozenset(() if params.ignore_eos else eos_token_ids),
+            stop_token_ids=frozenset(params.stop_token_ids),
+            table=BlockTable(request.cache_salt),
+            num_prompt_rows=0 if params.prompt_logprobs is not None and index == 0 else unwanted,
+        )
+        for index in range(params.n)
+    ]
+    sequences[0].siblings = tuple(sequences[1:])
+    return sequences[0]

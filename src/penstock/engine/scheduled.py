@@ -1,0 +1,69 @@
+"""What a step of the engine computes, in the scheduler's terms; ``StepInput`` is the executor's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.cache.kv_cache import BlockCopy
+from penstock.engine.messages import FinishReason
+from penstock.engine.request import Sequence
+
+
+class ScheduledSequence(NamedTuple):
+    """Tokens ``start .. start + num_tokens - 1`` of a sequence, to be computed in this step.
+
+    The last ``num_logits`` of them get logits: the row at position p tells of token p + 1.
+    Of these, only the row of the last known token is sampled, and only if ``samples`` is not
+    empty; the others are for ``prompt_logprobs``.
+    """
+
+    sequence: Sequence
+    start: int
+    num_tokens: int
+    num_logits: int
+    samples: tuple[Sequence, ...]
+    """Who draws from the last row: nobody, the sequence, or it and its siblings at once."""
+
+
+class Sample(NamedTuple):
+    """A sequence that draws its next token from row ``row`` of the step's logits."""
+
+    sequence: Sequence
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledStep:
+    """What one step computes. Logits rows are numbered in the order of ``sequences``."""
+
+    sequences: list[ScheduledSequence]
+    samples: list[Sample]
+    block_copies: list[BlockCopy]
+    """Executed in this order before anything else in the step."""
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceOutput:
+    """What an update did to one sequence; its state has the rest (``stop_reason`` and such)."""
+
+    sequence: Sequence
+    token_ids: list[int]
+    finish_reason: FinishReason | None
+
+
+def scheduled(sequence: Sequence, count: int) -> ScheduledSequence:
+    """The next ``count`` uncomputed tokens of a sequence, and what they are wanted for."""
+    start = sequence.num_computed
+    end = start + count
+    samples: tuple[Sequence, ...] = ()
+    num_logits = 0
+    if end == len(sequence.token_ids):
+        num_logits = 1
+        samples = (sequence,)
+        if sequence.siblings and sequence.num_output_tokens == 0:
+            samples = (sequence, *sequence.siblings)
+    if sequence.num_prompt_rows < sequence.num_prompt_tokens - 1:
+        num_logits = max(0, end - max(start, sequence.num_prompt_rows))
+    return ScheduledSequence(sequence, start, count, num_logits, samples)

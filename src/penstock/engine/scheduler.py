@@ -1,0 +1,304 @@
+"""Composes every step from scratch out of all live sequences, by one rule.
+
+A sequence has ``num_tokens`` known and ``num_computed`` in the cache, and a step advances the
+second toward the first. Decode, chunked prefill, prefix hits and preemption differ in the numbers
+only. The loop around it::
+
+    leader = make_sequences(request, seed, eos_token_ids)
+    scheduler.add(leader)
+    while (step := scheduler.schedule()) is not None:
+        result = executor.run(build_step_input(step, cache.block_size))
+        tokens = [[pick(sequence, result.logits[row])] for sequence, row in step.samples]
+        for output in scheduler.update(step, tokens):
+            ...  # output.sequence got output.token_ids; finish_reason says whether that was all
+
+Order within a step: running sequences that need one token (decode), running ones that need more
+(chunked prefill), then the waiting, first come first served within their priority, without
+overtaking. A token therefore waits for no prefill but the part that fits the step's budget.
+
+When blocks run out, the last running sequence in that order of priority and arrival loses its
+blocks and waits, output kept, at its old place; what it computed may still be found as cached
+prefix. A sequence takes blocks only from those behind it that are not in the step yet; otherwise
+it keeps what it has and sits this step out. While one is short of blocks nobody is admitted, and
+the first in order can take from all that are not in the step: so every step advances somebody,
+those in its way end, and every request gets its turn.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence as Seq
+from operator import attrgetter
+
+from penstock.cache.kv_cache import KvCache
+from penstock.engine.messages import EngineStats, FinishReason
+from penstock.engine.request import Sequence, Status
+from penstock.engine.scheduled import (
+    Sample,
+    ScheduledSequence,
+    ScheduledStep,
+    SequenceOutput,
+    scheduled,
+)
+from penstock.errors import ConfigError, RequestError
+
+_order = attrgetter("order")
+
+
+class Scheduler:
+    """Owns all live sequences and, through ``cache``, their blocks. Not thread-safe."""
+
+    def __init__(
+        self, cache: KvCache, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
+    ) -> None:
+        if max_num_seqs < 1:
+            raise ConfigError(f"max_num_seqs must be at least 1, not {max_num_seqs}")
+        if max_num_batched_tokens < max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens ({max_num_batched_tokens}) is less than max_num_seqs "
+                f"({max_num_seqs}), so not every running sequence would get a token in every "
+                "step; raise the first or lower the second"
+            )
+        self.cache = cache
+        self.max_num_seqs = max_num_seqs
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.max_model_len = max_model_len
+        self.running: list[Sequence] = []  # both lists ascend in Sequence.order
+        self.waiting: list[Sequence] = []
+        self._requests: dict[str, list[Sequence]] = {}  # live sequences
+        self._arrivals = 0
+        self._preemptions = 0
+        self._prefix_queries = 0
+        self._prefix_hits = 0
+        self._steps = 0
+        self._tokens_computed = 0
+        self._tokens_generated = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running or self.waiting)
+
+    def add(self, leader: Sequence) -> None:
+        """Queue a request, given by its first sequence.
+
+        Raises RequestError if it is a duplicate, empty, longer than the context, or could not
+        finish even with the whole cache to itself.
+        """
+        prompt, params = leader.num_prompt_tokens, leader.params
+        if leader.request_id in self._requests:
+            raise RequestError(f"request id {leader.request_id!r} is in use", "request_id")
+        if prompt == 0:
+            raise RequestError("the prompt is empty; give it at least one token", "prompt")
+        if prompt >= self.max_model_len:
+            raise RequestError(
+                f"the prompt has {prompt} tokens, which leaves no room to answer in a context "
+                f"(max_model_len) of {self.max_model_len}; shorten the prompt",
+                "prompt",
+            )
+        total = self.max_model_len
+        if params.max_tokens is not None:
+            total = min(total, prompt + params.max_tokens)
+        needed = self.cache.blocks_for(total - 1)  # the last token is never fed back
+        if needed > self.cache.num_blocks:
+            raise RequestError(
+                f"{prompt} prompt and up to {total - prompt} output tokens need {needed} cache "
+                f"blocks of {self.cache.block_size} tokens, and there are {self.cache.num_blocks}; "
+                "lower max_tokens, shorten the prompt, or give the KV cache more memory",
+                "max_tokens",
+            )
+        self._arrivals += 1
+        group = [leader, *leader.siblings]
+        for sequence in group:
+            sequence.arrival = self._arrivals
+            sequence.max_total_tokens = total
+        self._requests[leader.request_id] = group
+        self._wait(leader)
+
+    def abort(self, request_id: str, index: int | None = None) -> list[Sequence]:
+        """End a request, or one sequence of it, whatever it is doing; return what was ended.
+
+        Between ``schedule`` and ``update`` too: the step runs on, and its tokens for these
+        sequences are ignored. Unknown ids and ended sequences are ignored. One sequence alone can
+        only be ended once it has output: before, it shares the others' prefill (ValueError).
+        """
+        group = self._requests.get(request_id, [])
+        ended = [s for s in group if index is None or s.index == index]
+        if index is not None and any(s.num_output_tokens == 0 for s in ended):
+            raise ValueError(f"sequence {index} of {request_id!r} has no output yet")
+        for sequence in ended:
+            sequence.finish_reason = FinishReason.ABORT
+            self._finish(sequence)
+        return ended
+
+    def schedule(self) -> ScheduledStep | None:
+        """Compose the next step, or None if there is nothing to do."""
+        budget = self.max_num_batched_tokens
+        step = ScheduledStep([], [], [], 0)
+        chosen, copies = step.sequences, step.block_copies
+        decodes = [s for s in self.running if len(s.token_ids) - s.num_computed == 1]
+        prefills = [s for s in self.running if len(s.token_ids) - s.num_computed > 1]
+        short_of_blocks = False
+        for sequence in decodes + prefills:
+            if budget == 0:
+                break
+            if sequence.status is not Status.RUNNING:
+                continue  # preempted for one before it
+            start = sequence.num_computed
+            count = min(len(sequence.token_ids) - start, budget)
+            while not self.cache.extend(sequence.table, start, start + count, copies):
+                short_of_blocks = True
+                if not self._preempt_behind(sequence, chosen):
+                    break
+            else:
+                chosen.append(scheduled(sequence, count))
+                budget -= count
+        # Whoever came now would take the blocks that a running sequence is waiting for.
+        while self.waiting and budget and not short_of_blocks:
+            sequence = self.waiting[0]
+            if len(self.running) >= self.max_num_seqs or not self._admit(sequence, budget):
+                break
+            count = min(len(sequence.token_ids) - sequence.num_computed, budget)
+            chosen.append(scheduled(sequence, count))
+            budget -= count
+        if not chosen:
+            return None
+        row = -1
+        for each in chosen:
+            row += each.num_logits
+            step.samples.extend([Sample(s, row) for s in each.samples])
+        self._steps += 1
+        num_tokens = self.max_num_batched_tokens - budget
+        return ScheduledStep(chosen, step.samples, copies, num_tokens)
+
+    def update(self, step: ScheduledStep, sampled: Seq[list[int]]) -> list[SequenceOutput]:
+        """Take in an executed step; ``sampled[i]`` are the new tokens of ``step.samples[i]``.
+
+        Advances, publishes full blocks, forks, and frees what ended. Returns one output per
+        sequence that got tokens; those aborted since ``schedule`` get none.
+        """
+        if len(sampled) != len(step.samples):
+            raise ValueError(f"{len(sampled)} samples for {len(step.samples)} sampling sequences")
+        outputs: list[SequenceOutput] = []
+        new_tokens = iter(sampled)
+        self._tokens_computed += step.num_tokens
+        for sequence, start, count, _, samples in step.sequences:
+            if sequence.status is Status.RUNNING:
+                end = sequence.num_computed = start + count
+                self.cache.commit(sequence.table, sequence.token_ids, end)
+                if sequence.num_prompt_rows < end:
+                    sequence.num_prompt_rows = min(end, sequence.num_prompt_tokens - 1)
+                for sibling in samples[1:]:
+                    self._fork(sequence, sibling)
+            for each in samples:
+                tokens = next(new_tokens)
+                if each.status is Status.FINISHED:
+                    continue  # aborted
+                accepted = each.append(tokens)
+                self._tokens_generated += len(accepted)
+                outputs.append(SequenceOutput(each, accepted, each.finish_reason))
+                if each.finish_reason is not None:
+                    self._finish(each)
+        return outputs
+
+    def stats(self) -> EngineStats:
+        allocated, filled = self.cache.slots()
+        return EngineStats(
+            running=len(self.running),
+            waiting=len(self.waiting),
+            kv_blocks_total=self.cache.num_blocks,
+            kv_blocks_used=self.cache.num_used_blocks,
+            prefix_queries=self._prefix_queries,
+            prefix_hits=self._prefix_hits,
+            preemptions=self._preemptions,
+            steps=self._steps,
+            tokens_computed=self._tokens_computed,
+            tokens_generated=self._tokens_generated,
+            kv_slots_allocated=allocated,
+            kv_slots_filled=filled,
+        )
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless sequences, queues and the cache's books agree."""
+        self.cache.check_integrity()
+        for queue, status in ((self.running, Status.RUNNING), (self.waiting, Status.WAITING)):
+            assert all(s.status is status for s in queue), f"a {status.value} queue holds others"
+            assert queue == sorted(queue, key=_order), "a queue is out of order"
+        assert len(self.running) <= self.max_num_seqs
+        held = sum(len(s.table.block_ids) for s in self.running)
+        assert held == self.cache.num_held_blocks, "a sequence that is not running holds blocks"
+        live = [s for group in self._requests.values() for s in group]
+        queued = {*self.running, *self.waiting}
+        assert queued == {s for s in live if s.status is not Status.PENDING}
+        for sequence in live:
+            assert sequence.num_computed <= sequence.num_tokens - 1, "nothing left to compute"
+            assert sequence.status is Status.RUNNING or sequence.num_computed == 0
+
+    def _admit(self, sequence: Sequence, budget: int) -> bool:
+        """Start a waiting sequence if all its known tokens fit.
+
+        One block per running sequence stays free, which they will want soon: without this margin
+        the newcomer would often be preempted at once.
+        """
+        known, cache = len(sequence.token_ids), self.cache
+        wants_prompt_rows = sequence.num_prompt_rows < sequence.num_prompt_tokens - 1
+        limit = sequence.num_prompt_rows if wants_prompt_rows else known - 1
+        hits = cache.lookup(sequence.table, sequence.token_ids, limit)
+        cached = len(hits) * cache.block_size
+        end = min(known, cached + budget)
+        if not cache.begin(sequence.table, hits, end, known, reserve=len(self.running)):
+            return False
+        if not sequence.started:
+            sequence.started = True
+            sequence.num_cached_tokens = cached
+            if cache.enable_prefix_caching and not wants_prompt_rows:
+                self._prefix_queries += sequence.num_prompt_tokens
+                self._prefix_hits += cached
+        sequence.num_computed = cached
+        sequence.status = Status.RUNNING
+        del self.waiting[0]
+        insort(self.running, sequence, key=_order)
+        return True
+
+    def _preempt_behind(self, sequence: Sequence, chosen: list[ScheduledSequence]) -> bool:
+        """Preempt the last running sequence behind this one that is not in the step."""
+        in_step = {each.sequence for each in chosen}
+        for victim in reversed(self.running):
+            if victim is sequence:
+                return False
+            if victim not in in_step:
+                self.running.remove(victim)
+                self.cache.free(victim.table)
+                self._wait(victim)
+                self._preemptions += 1
+                return True
+        return False
+
+    def _fork(self, leader: Sequence, sibling: Sequence) -> None:
+        """Let a sibling go on from the leader's prompt, or queue it when no place is free."""
+        sibling.started = True
+        sibling.num_cached_tokens = leader.num_cached_tokens
+        if len(self.running) < self.max_num_seqs:
+            sibling.table = self.cache.fork(leader.table)
+            sibling.num_computed = leader.num_computed
+            sibling.status = Status.RUNNING
+            insort(self.running, sibling, key=_order)
+        else:
+            self._wait(sibling)
+
+    def _wait(self, sequence: Sequence) -> None:
+        sequence.num_computed = 0
+        sequence.status = Status.WAITING
+        insort(self.waiting, sequence, key=_order)
+
+    def _finish(self, sequence: Sequence) -> None:
+        if sequence.status is Status.RUNNING:
+            self.cache.free(sequence.table)
+        if sequence.status is not Status.PENDING:
+            queue = self.running if sequence.status is Status.RUNNING else self.waiting
+            del queue[bisect_left(queue, sequence.order, key=_order)]
+        sequence.status = Status.FINISHED
+        group = self._requests[sequence.request_id]
+        if len(group) == 1:
+            del self._requests[sequence.request_id]
+        else:
+            group.remove(sequence)
