@@ -1,0 +1,105 @@
+#include "gemm.h"
+
+#include <cstring>
+
+#include "gemm_kernels.h"
+
+namespace penstock {
+namespace {
+
+// Columns `rows` ([n, k], n <= 16) of one panel. Unit: what a column has in one 16-unit row of the
+// panel (a k, or for bf16 a pair). `depth` units are stored, zeros beyond k.
+template <class Unit>
+void pack_columns(const std::byte* rows, int64_t n, int64_t k_bytes, int64_t depth, int lane,
+                  std::byte* panel) {
+  // By 16 units: source and destination lines of a square stay in L1.
+  constexpr int64_t kSquare = 16;
+  Unit* out = reinterpret_cast<Unit*>(panel);
+  const int64_t whole = k_bytes / int64_t(sizeof(Unit));
+  for (int64_t first = 0; first < depth; first += kSquare) {
+    const int64_t last = std::min(first + kSquare, depth);
+    for (int64_t c = 0; c < n; ++c) {
+      const std::byte* in = rows + c * k_bytes;
+      for (int64_t u = first; u < last; ++u) {
+        Unit unit{};
+        if (u < whole)
+          std::memcpy(&unit, in + u * sizeof(Unit), sizeof(Unit));
+        else if (u == whole)  // half a pair, or nothing
+          std::memcpy(&unit, in + u * sizeof(Unit), size_t(k_bytes) % sizeof(Unit));
+        out[u * kPanelColumns + lane + c] = unit;
+      }
+    }
+  }
+}
+
+template <class Unit>
+void zero_columns(int64_t depth, int lane, std::byte* panel) {
+  Unit* out = reinterpret_cast<Unit*>(panel);
+  for (int64_t u = 0; u < depth; ++u)
+    for (int c = lane; c < kPanelColumns; ++c) out[u * kPanelColumns + c] = Unit{};
+}
+
+template <class Unit>
+void pack_panels(const std::byte* rows, int64_t n, int64_t k_bytes, int64_t depth, PartPlace place,
+                 std::byte* panels, const Worker& worker) {
+  const int64_t panel_bytes = depth * kPanelColumns * int64_t(sizeof(Unit));
+  const int64_t count = ceil_div(place.lane + n, kPanelColumns);
+  const Range own = even_share(count, worker.id, worker.count);
+  for (int64_t i = own.first; i < own.last; ++i) {
+    std::byte* panel = panels + (place.panel + i * place.stride) * panel_bytes;
+    const int64_t first = std::max<int64_t>(0, i * kPanelColumns - place.lane);
+    const int64_t last = std::min(n, (i + 1) * kPanelColumns - place.lane);
+    const int lane = i == 0 ? place.lane : 0;
+    pack_columns<Unit>(rows + first * k_bytes, last - first, k_bytes, depth, lane, panel);
+    if (place.pads_end && i + 1 == count)
+      zero_columns<Unit>(depth, lane + int(last - first), panel);
+  }
+}
+
+}  // namespace
+
+size_t packed_bytes(Elem elem, int64_t n, int64_t k, bool gated) {
+  return size_t(ceil_div(n, kPanelColumns) * kPanelColumns * stored_depth(elem, k)) *
+         elem_bytes(elem) * (gated ? 2 : 1);
+}
+
+void pack_part(Elem elem, const void* rows, int64_t n, int64_t k, PartPlace place,
+               std::byte* panels, const Worker& worker) {
+  const auto* in = static_cast<const std::byte*>(rows);
+  const int64_t k_bytes = k * int64_t(elem_bytes(elem));
+  const int64_t depth = stored_depth(elem, k);
+  if (elem == Elem::f16)
+    pack_panels<uint16_t>(in, n, k_bytes, depth, place, panels, worker);
+  else
+    pack_panels<uint32_t>(in, n, k_bytes, elem == Elem::bf16 ? depth / 2 : depth, place, panels,
+                          worker);
+}
+
+size_t linear_scratch_bytes(const PackedMatrix& w, int64_t rows) {
+  const Panels p(w);
+  int64_t most = fma_scratch_bytes(w.elem, p, rows);
+#if defined(__AMX_BF16__)
+  if (w.elem == Elem::bf16) most = std::max(most, amx_scratch_bytes(p, rows));
+#elif defined(__AVX512BF16__)
+  if (w.elem == Elem::bf16) most = std::max(most, dot_scratch_bytes(p, rows));
+#endif
+  return size_t(most);
+}
+
+void linear(const PackedMatrix& w, const Array& x, const Array& out, int64_t rows, Activation gate,
+            const Worker& worker) {
+  const Panels p(w);
+  const Epilogue epilogue{w.bias, out, w.n, w.gated, gate};
+  const Range units = even_share(p.units, worker.id, worker.count);
+  if (rows == 0 || units.size() == 0) return;
+#if defined(__AMX_BF16__)
+  if (w.elem == Elem::bf16 && x.elem == Elem::bf16)
+    return linear_amx(p, x, epilogue, rows, units, worker.scratch);
+#elif defined(__AVX512BF16__)
+  if (w.elem == Elem::bf16 && x.elem == Elem::bf16)
+    return linear_dot(p, x, epilogue, rows, units, worker.scratch);
+#endif
+  linear_fma(w.elem, p, x, epilogue, rows, units, worker.scratch);
+}
+
+}  // namespace penstock

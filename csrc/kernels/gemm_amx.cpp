@@ -1,0 +1,165 @@
+// bfloat16 products on AMX tiles. Every number of rows takes this path, one row included: a tile
+// product takes 16 cycles for 1 KiB of weights whatever its rows, several times faster than memory
+// delivers them, and so the order of arithmetic is the same for all by construction.
+#include "gemm_kernels.h"
+
+#if defined(__AMX_BF16__)
+
+#include <immintrin.h>
+
+namespace penstock {
+namespace {
+
+// Tiles 0-3 accumulate (row tile, panel) = (0,0) (0,1) (1,0) (1,1); 4 and 5 hold activations,
+// 6 and 7 weights.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+
+  explicit TileConfig(int rows_of_activations) {
+    for (int t = 0; t < 8; ++t) {
+      row_bytes[t] = 64;
+      rows[t] = uint8_t(t < 6 ? rows_of_activations : 16);
+    }
+  }
+};
+
+constexpr int64_t kTileBytes = 1024;  // of weights; 32 k by 16 columns
+constexpr int64_t kTileK = 32;
+constexpr int64_t kTileRows = 16;
+
+// `Rows` row tiles of `tile_bytes` each step by `Columns` panels.
+template <int Rows, int Columns>
+PENSTOCK_INLINE void multiply_tiles(const Block& b, int64_t rows_per_tile, int64_t sum_rows) {
+  const int64_t step = rows_per_tile * 64;
+  const std::byte* a0 = b.activations;
+  const std::byte* a1 = a0 + b.steps * step;
+  const std::byte* w0 = b.weights;
+  const std::byte* w1 = w0 + b.panel_bytes;
+  const int64_t panel = sum_rows * kPanelColumns;  // floats
+  constexpr int64_t tile = kTileRows * kPanelColumns;
+
+  if (b.before) {
+    _tile_loadd(0, b.before, 64);
+    if constexpr (Columns > 1) _tile_loadd(1, b.before + panel, 64);
+    if constexpr (Rows > 1) _tile_loadd(2, b.before + tile, 64);
+    if constexpr (Rows > 1 && Columns > 1) _tile_loadd(3, b.before + panel + tile, 64);
+  } else {
+    _tile_zero(0);
+    if constexpr (Columns > 1) _tile_zero(1);
+    if constexpr (Rows > 1) _tile_zero(2);
+    if constexpr (Rows > 1 && Columns > 1) _tile_zero(3);
+  }
+
+  for (int64_t s = 0; s < b.steps; ++s) {
+    const std::byte* ahead = (s < b.turn ? b.near : b.far) + s * kTileBytes;
+    for (int64_t line = b.lines.first; line < b.lines.last; ++line) {
+      _mm_prefetch(reinterpret_cast<const char*>(ahead + line * 64), _MM_HINT_T0);
+      if constexpr (Columns > 1)
+        _mm_prefetch(reinterpret_cast<const char*>(ahead + b.panel_bytes + line * 64),
+                     _MM_HINT_T0);
+    }
+    _tile_loadd(6, w0 + s * kTileBytes, 64);
+    _tile_loadd(4, a0 + s * step, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    if constexpr (Columns > 1) {
+      _tile_loadd(7, w1 + s * kTileBytes, 64);
+      _tile_dpbf16ps(1, 4, 7);
+    }
+    if constexpr (Rows > 1) {
+      _tile_loadd(5, a1 + s * step, 64);
+      _tile_dpbf16ps(2, 5, 6);
+      if constexpr (Columns > 1) _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+
+  _tile_stored(0, b.after, 64);
+  if constexpr (Columns > 1) _tile_stored(1, b.after + panel, 64);
+  if constexpr (Rows > 1) _tile_stored(2, b.after + tile, 64);
+  if constexpr (Rows > 1 && Columns > 1) _tile_stored(3, b.after + panel + tile, 64);
+}
+
+// Up to 16 rows are one tile of as many rows; more are packed in whole tiles, the last filled up
+// with zeros, in groups of two tiles.
+class AmxKernel {
+ public:
+  static constexpr int kPanels = 2;
+  static constexpr int64_t kRows = 2 * kTileRows;
+  static constexpr int64_t kElement = 2;
+  static constexpr int64_t kStep = kTileK;
+
+  static constexpr int64_t padded_rows(int64_t rows) {
+    return rows <= kTileRows ? rows : round_up(rows, kTileRows);
+  }
+  static constexpr int64_t groups(int64_t rows) { return ceil_div(rows, kRows); }
+  static constexpr Range group(int64_t rows, int64_t g) {
+    return {g * kRows, std::min((g + 1) * kRows, rows)};
+  }
+
+  explicit AmxKernel(int64_t rows) : tile_rows_(std::min(rows, kTileRows)) {
+    const TileConfig config{int(tile_rows_)};
+    _tile_loadconfig(&config);
+  }
+  ~AmxKernel() { _tile_release(); }
+  AmxKernel(const AmxKernel&) = delete;
+  AmxKernel& operator=(const AmxKernel&) = delete;
+
+  int64_t sum_rows(int64_t rows) const { return round_up(rows, tile_rows_); }
+
+  // To [row tile][step][tile_rows][32].
+  void pack(const Array& x, int64_t first, int64_t rows, int64_t k, int64_t steps,
+            std::byte* to) const {
+    const int64_t row_step = tile_rows_ * 64;
+    const int64_t whole = std::min(steps, std::max<int64_t>(0, x.cols - k) / kTileK);
+    const int64_t left = std::max<int64_t>(0, std::min(x.cols - k, steps * kTileK)) -
+                         whole * kTileK;
+    for (int64_t r = 0; r < sum_rows(rows); ++r) {
+      std::byte* out = to + r / tile_rows_ * steps * row_step + r % tile_rows_ * 64;
+      if (r >= rows) {
+        for (int64_t s = 0; s < steps; ++s)
+          _mm512_store_si512(out + s * row_step, _mm512_setzero_si512());
+        continue;
+      }
+      const bf16* in = x.row<bf16>(first + r) + k;
+      for (int64_t s = 0; s < whole; ++s)
+        _mm512_store_si512(out + s * row_step, _mm512_loadu_si512(in + s * kTileK));
+      if (whole < steps) {
+        const __mmask32 some = _bzhi_u32(~0u, unsigned(left));
+        _mm512_store_si512(out + whole * row_step,
+                           _mm512_maskz_loadu_epi16(some, in + whole * kTileK));
+      }
+    }
+  }
+
+  void multiply(const Block& b) const {
+    const int64_t sums = sum_rows(b.rows);
+    if (sums > kTileRows) {
+      if (b.panels > 1) multiply_tiles<2, 2>(b, tile_rows_, sums);
+      else multiply_tiles<2, 1>(b, tile_rows_, sums);
+    } else {
+      if (b.panels > 1) multiply_tiles<1, 2>(b, tile_rows_, sums);
+      else multiply_tiles<1, 1>(b, tile_rows_, sums);
+    }
+  }
+
+ private:
+  int64_t tile_rows_;
+};
+
+}  // namespace
+
+void linear_amx(const Panels& p, const Array& x, const Epilogue& e, int64_t rows, Range units,
+                std::byte* scratch) {
+  Walk<AmxKernel>(p, x, e, scratch).run(rows, units);
+}
+
+int64_t amx_scratch_bytes(const Panels& p, int64_t rows) {
+  return Walk<AmxKernel>::scratch_bytes(p, rows);
+}
+
+}  // namespace penstock
+
+#endif

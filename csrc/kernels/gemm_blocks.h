@@ -1,0 +1,96 @@
+// How a matrix product is divided: between threads, and into blocks that stay in cache. No
+// arithmetic here, and nothing here changes the order of any.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "gemm.h"
+
+namespace penstock {
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+struct Range {
+  int64_t first;
+  int64_t last;
+  int64_t size() const { return last - first; }
+};
+
+// Contiguous, and even to within one, so that each thread streams one run of memory.
+constexpr Range even_share(int64_t total, int64_t id, int64_t count) {
+  return {total * id / count, total * (id + 1) / count};
+}
+
+// The part of a panel's depth that is stored: bf16 is padded to whole AMX tiles.
+constexpr int64_t stored_depth(Elem elem, int64_t k) {
+  return elem == Elem::bf16 ? round_up(k, 32) : k;
+}
+
+// A matrix seen as panels. A unit is what yields 16 output columns: a panel, or gate and up.
+struct Panels {
+  const std::byte* data;
+  int64_t depth;
+  int64_t row_bytes;  // of 16 columns by one k
+  int64_t panel_bytes;
+  int64_t units;
+  int per_unit;
+
+  explicit Panels(const PackedMatrix& w)
+      : data(w.panels),
+        depth(stored_depth(w.elem, w.k)),
+        row_bytes(kPanelColumns * int64_t(elem_bytes(w.elem))),
+        panel_bytes(depth * row_bytes),
+        units(ceil_div(w.n, kPanelColumns)),
+        per_unit(w.gated ? 2 : 1) {}
+};
+
+// Cache blocks of one thread's share, of which the innermost is a kernel's block of accumulators.
+//
+//   for blocks of at most kRowBlock rows                weights are read from memory once each
+//     for chunks of columns                             partial sums stay in L2
+//       for slices of the depth                         packed activations stay in L2
+//         for groups of panels                          a slice of weights stays in L1
+//           for groups of rows: accumulate
+//
+// Partial sums of unfinished slices are kept as float32, which is exact: the chain over k is the
+// same with one slice or many.
+struct Blocking {
+  int64_t slice;  // k per slice, a multiple of 32
+  int64_t slices;
+  int64_t chunk;  // units per chunk
+};
+
+// More rows than this gain nothing: at 512 one read of the weights already takes less time than
+// the arithmetic on them.
+constexpr int64_t kRowBlock = 512;
+
+// A quarter of a 2 MiB L2 for the packed activations, half for partial sums; the rest is for
+// weights passing through.
+constexpr int64_t kSliceBytes = 512 << 10;
+constexpr int64_t kCarryBytes = 1 << 20;
+
+constexpr int64_t activation_bytes(int64_t rows, int64_t depth, int64_t element) {
+  return std::min(rows * round_up(depth, 32) * element,
+                  std::max(kSliceBytes, rows * 32 * element));
+}
+
+constexpr int64_t carry_bytes(int64_t rows, int64_t depth, int64_t element) {
+  const int64_t whole = rows * round_up(depth, 32) * element;
+  return activation_bytes(rows, depth, element) < whole ? kCarryBytes : 0;
+}
+
+// rows: padded as the kernel packs them. element: bytes of a packed activation.
+constexpr Blocking blocking(int64_t rows, int64_t depth, int64_t element, int64_t units,
+                            int per_unit) {
+  const int64_t longest = activation_bytes(rows, depth, element) / (rows * element) / 32 * 32;
+  const int64_t slices = ceil_div(depth, longest);
+  if (slices == 1) return {round_up(depth, 32), 1, std::max<int64_t>(units, 1)};
+  const int64_t slice = round_up(ceil_div(depth, slices), 32);
+  const int64_t unit_carry = rows * per_unit * kPanelColumns * int64_t(sizeof(float));
+  const int64_t chunks = ceil_div(units, kCarryBytes / unit_carry);
+  return {slice, ceil_div(depth, slice), ceil_div(units, std::max<int64_t>(chunks, 1))};
+}
+
+}  // namespace penstock

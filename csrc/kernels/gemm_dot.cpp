@@ -1,0 +1,45 @@
+// bfloat16 products by VDPBF16PS: sixteen columns by a pair of k per instruction.
+#include "gemm_kernels.h"
+#include "gemm_registers.h"
+
+#if defined(__AVX512BF16__)
+
+namespace penstock {
+namespace {
+
+struct DotFormat {
+  using Packed = uint32_t;  // a pair of k
+  using Weights = __m512i;
+  static constexpr int64_t kStep = 2;
+  static constexpr int64_t kStepBytes = kPanelColumns * 4;
+
+  static PENSTOCK_INLINE Weights load(const std::byte* from) { return _mm512_load_si512(from); }
+  static void pack(const Array& x, int64_t row, int64_t k, int64_t steps, Packed* to,
+                   int64_t stride) {
+    const int64_t there = std::clamp<int64_t>(x.cols - k, 0, 2 * steps);
+    const bf16* in = x.row<bf16>(row) + k;
+    for (int64_t s = 0; s < steps; ++s) {
+      Packed pair = 0;
+      std::memcpy(&pair, in + 2 * s, size_t(2 * std::clamp<int64_t>(there - 2 * s, 0, 2)));
+      to[s * stride] = pair;
+    }
+  }
+  static PENSTOCK_INLINE void accumulate(f32x16& sum, const Weights& w, Packed a) {
+    sum = dpbf16(sum, w, a);
+  }
+};
+
+}  // namespace
+
+void linear_dot(const Panels& p, const Array& x, const Epilogue& e, int64_t rows, Range units,
+                std::byte* scratch) {
+  Walk<RegisterKernel<DotFormat>>(p, x, e, scratch).run(rows, units);
+}
+
+int64_t dot_scratch_bytes(const Panels& p, int64_t rows) {
+  return Walk<RegisterKernel<DotFormat>>::scratch_bytes(p, rows);
+}
+
+}  // namespace penstock
+
+#endif

@@ -1,0 +1,49 @@
+// From accumulators to the output: bias, gate activation, rounding.
+#pragma once
+
+#include "../simd.h"
+#include "gemm.h"
+
+namespace penstock {
+
+PENSTOCK_INLINE f32x16 activate(Activation a, f32x16 x) {
+  switch (a) {
+    case Activation::silu: return silu(x);
+    case Activation::gelu_tanh: return gelu_tanh(x);
+    case Activation::gelu: return gelu(x);
+    case Activation::none: break;
+  }
+  return x;
+}
+
+struct Epilogue {
+  const float* bias;  // as in PackedMatrix
+  Array out;
+  int64_t n;
+  bool gated;
+  Activation gate;
+
+  // Finish 16 columns from `column` on of `rows` rows from `row` on. sums: [rows][16], then for a
+  // gated matrix [rows][16] of up at `up`.
+  void finish(const float* sums, const float* up, int64_t row, int64_t rows, int64_t column) const {
+    const int columns = int(n - column < kPanelColumns ? n - column : kPanelColumns);
+    const f32x16 none = f32x16::zero();
+    const f32x16 b = bias ? f32x16::load_n(bias + column, columns) : none;
+    const f32x16 up_b = bias && gated ? f32x16::load_n(bias + n + column, columns) : none;
+    for (int64_t r = 0; r < rows; ++r) {
+      f32x16 y = f32x16::load(sums + r * kPanelColumns);
+      if (bias) y += b;
+      if (gated) {
+        f32x16 u = f32x16::load(up + r * kPanelColumns);
+        if (bias) u += up_b;
+        y = activate(gate, y) * u;
+      }
+      if (out.elem == Elem::bf16)
+        y.store_n(out.row<bf16>(row + r) + column, columns);
+      else
+        y.store_n(out.row<float>(row + r) + column, columns);
+    }
+  }
+};
+
+}  // namespace penstock

@@ -1,0 +1,115 @@
+// Products in float32: every pair of element types, on every instruction set.
+#include "gemm_kernels.h"
+#include "gemm_registers.h"
+
+namespace penstock {
+namespace {
+
+// Row `row` of x from column k on, as float32, `stride` apart; zeros beyond its end.
+template <class T>
+void widen_row(const Array& x, int64_t row, int64_t k, int64_t count, float* to, int64_t stride) {
+  const T* in = x.row<T>(row) + k;
+  const int64_t there = std::clamp<int64_t>(x.cols - k, 0, count);
+  for (int64_t i = 0; i < there; ++i) to[i * stride] = to_f32(in[i]);
+  for (int64_t i = there; i < count; ++i) to[i * stride] = 0;
+}
+
+// One k a step: f32 and f16 weights.
+template <class Weight, class X>
+struct SingleFormat {
+  using Packed = float;
+  using Weights = f32x16;
+  static constexpr int64_t kStep = 1;
+  static constexpr int64_t kStepBytes = kPanelColumns * sizeof(Weight);
+
+  static PENSTOCK_INLINE Weights load(const std::byte* from) {
+    return f32x16::load(reinterpret_cast<const Weight*>(from));
+  }
+  static void pack(const Array& x, int64_t row, int64_t k, int64_t steps, Packed* to,
+                   int64_t stride) {
+    widen_row<X>(x, row, k, steps, to, stride);
+  }
+  static PENSTOCK_INLINE void accumulate(f32x16& sum, const Weights& w, Packed a) {
+    sum = fma(f32x16::broadcast(a), w, sum);
+  }
+};
+
+// bf16 weights, two k a step: a row of a panel interleaves them.
+template <class X>
+struct PairFormat {
+  struct Packed {
+    float even, odd;
+  };
+  struct Weights {
+    f32x16 even, odd;
+  };
+  static constexpr int64_t kStep = 2;
+  static constexpr int64_t kStepBytes = kPanelColumns * 4;
+
+  static PENSTOCK_INLINE Weights load(const std::byte* from) {
+#if defined(__AVX512F__)
+    const __m512i pairs = _mm512_load_si512(from);
+    return {{_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))},
+            {_mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(int(0xffff0000))))}};
+#elif defined(__AVX2__)
+    const __m256i lo = _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
+    const __m256i hi = _mm256_load_si256(reinterpret_cast<const __m256i*>(from) + 1);
+    const __m256i high_half = _mm256_set1_epi32(int(0xffff0000));
+    return {{_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)),
+             _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))},
+            {_mm256_castsi256_ps(_mm256_and_si256(lo, high_half)),
+             _mm256_castsi256_ps(_mm256_and_si256(hi, high_half))}};
+#else
+    alignas(64) float even[kPanelColumns], odd[kPanelColumns];
+    const bf16* pairs = reinterpret_cast<const bf16*>(from);
+    for (int c = 0; c < kPanelColumns; ++c) {
+      even[c] = to_f32(pairs[2 * c]);
+      odd[c] = to_f32(pairs[2 * c + 1]);
+    }
+    return {f32x16::load(even), f32x16::load(odd)};
+#endif
+  }
+  static void pack(const Array& x, int64_t row, int64_t k, int64_t steps, Packed* to,
+                   int64_t stride) {
+    const int64_t there = std::clamp<int64_t>(x.cols - k, 0, 2 * steps);
+    const X* in = x.row<X>(row) + k;
+    for (int64_t s = 0; s < steps; ++s)
+      to[s * stride] = {2 * s < there ? to_f32(in[2 * s]) : 0.0f,
+                        2 * s + 1 < there ? to_f32(in[2 * s + 1]) : 0.0f};
+  }
+  static PENSTOCK_INLINE void accumulate(f32x16& sum, const Weights& w, const Packed& a) {
+    sum = fma(f32x16::broadcast(a.even), w.even, sum);
+    sum = fma(f32x16::broadcast(a.odd), w.odd, sum);
+  }
+};
+
+// Calls f with the Format of a pair of element types, as a type.
+template <class F>
+auto with_format(Elem weights, Elem x, F&& f) {
+  const bool wide = x == Elem::f32;
+  switch (weights) {
+    case Elem::bf16:
+      return wide ? f(PairFormat<float>()) : f(PairFormat<bf16>());
+    case Elem::f16:
+      return wide ? f(SingleFormat<f16, float>()) : f(SingleFormat<f16, bf16>());
+    default:
+      return wide ? f(SingleFormat<float, float>()) : f(SingleFormat<float, bf16>());
+  }
+}
+
+}  // namespace
+
+void linear_fma(Elem weights, const Panels& p, const Array& x, const Epilogue& e, int64_t rows,
+                Range units, std::byte* scratch) {
+  with_format(weights, x.elem, [&]<class Format>(Format) {
+    Walk<RegisterKernel<Format>>(p, x, e, scratch).run(rows, units);
+  });
+}
+
+int64_t fma_scratch_bytes(Elem weights, const Panels& p, int64_t rows) {
+  return with_format(weights, Elem::f32, [&]<class Format>(Format) {
+    return Walk<RegisterKernel<Format>>::scratch_bytes(p, rows);
+  });
+}
+
+}  // namespace penstock

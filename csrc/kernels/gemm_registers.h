@@ -1,0 +1,104 @@
+// Blocks of accumulators in vector registers, for any Format of weights and packed activations.
+//
+// A Format provides
+//   Packed                      what one step of one row is packed to
+//   kStep                       k per step
+//   kStepBytes                  weights of a step in one panel
+//   Weights                     those, in registers
+//   load(from)                  -> Weights
+//   pack(x, row, k)             -> Packed; k + i >= x.cols gives zero
+//   accumulate(sum, weights, packed)
+#pragma once
+
+#include "gemm_walk.h"
+
+namespace penstock {
+
+// Accumulators and weights must fit the registers. 32 of 512 bits: 6 rows by 4 panels, with 4 of
+// weights; activations are broadcast from memory by the multiplication itself. 16 of 256 bits hold
+// 8 of ours: 6 rows by 1 panel.
+#if defined(__AVX512F__)
+constexpr int kRegisterRows = 6;
+constexpr int kRegisterPanels = 4;
+#else
+constexpr int kRegisterRows = 6;
+constexpr int kRegisterPanels = 1;
+#endif
+
+template <class Format>
+class RegisterKernel {
+ public:
+  using Packed = typename Format::Packed;
+  static constexpr int kPanels = kRegisterPanels;
+  static constexpr int64_t kRows = kRegisterRows;
+  static constexpr int64_t kStep = Format::kStep;
+  static constexpr int64_t kElement = int64_t(sizeof(Packed)) / kStep;
+
+  static constexpr int64_t padded_rows(int64_t rows) { return rows; }
+  static constexpr int64_t groups(int64_t rows) { return ceil_div(rows, kRows); }
+  static constexpr Range group(int64_t rows, int64_t g) {
+    return even_share(rows, g, groups(rows));
+  }
+
+  explicit RegisterKernel(int64_t) {}
+  int64_t sum_rows(int64_t rows) const { return rows; }
+
+  // To [step][row].
+  void pack(const Array& x, int64_t first, int64_t rows, int64_t k, int64_t steps,
+            std::byte* to) const {
+    Packed* out = reinterpret_cast<Packed*>(to);
+    for (int64_t r = 0; r < rows; ++r) Format::pack(x, first + r, k, steps, out + r, rows);
+  }
+
+  void multiply(const Block& b) const {
+    switch (b.rows) {
+      case 1: return multiply_rows<1>(b);
+      case 2: return multiply_rows<2>(b);
+      case 3: return multiply_rows<3>(b);
+      case 4: return multiply_rows<4>(b);
+      case 5: return multiply_rows<5>(b);
+      default: return multiply_rows<6>(b);
+    }
+  }
+
+ private:
+  template <int Rows>
+  static void multiply_rows(const Block& b) {
+    int panel = 0;
+    for (; panel + kPanels <= b.panels; panel += kPanels) multiply_block<Rows, kPanels>(b, panel);
+    for (; panel < b.panels; ++panel) multiply_block<Rows, 1>(b, panel);
+  }
+
+  template <int Rows, int Panels_>
+  static PENSTOCK_INLINE void multiply_block(const Block& b, int first_panel) {
+    f32x16 sums[Panels_][Rows];
+    const int64_t offset = int64_t(first_panel) * Rows * kPanelColumns;
+    for (int p = 0; p < Panels_; ++p)
+      for (int r = 0; r < Rows; ++r)
+        sums[p][r] = b.before ? f32x16::load(b.before + offset + (p * Rows + r) * kPanelColumns)
+                              : f32x16::zero();
+
+    const Packed* a = reinterpret_cast<const Packed*>(b.activations);
+    const std::byte* w = b.weights + first_panel * b.panel_bytes;
+    const int64_t to_near = b.near - b.weights;
+    const int64_t to_far = b.far - b.weights;
+    const bool once = b.lines.size() == 16;  // else the weights are used again, from cache
+    for (int64_t s = 0; s < b.steps; ++s, a += Rows, w += Format::kStepBytes) {
+      if (once) {
+        const std::byte* ahead = w + (s < b.turn ? to_near : to_far);
+        for (int p = 0; p < Panels_; ++p)
+          __builtin_prefetch(ahead + p * b.panel_bytes);
+      }
+      typename Format::Weights weights[Panels_];
+      for (int p = 0; p < Panels_; ++p) weights[p] = Format::load(w + p * b.panel_bytes);
+      for (int r = 0; r < Rows; ++r)
+        for (int p = 0; p < Panels_; ++p) Format::accumulate(sums[p][r], weights[p], a[r]);
+    }
+
+    for (int p = 0; p < Panels_; ++p)
+      for (int r = 0; r < Rows; ++r)
+        sums[p][r].store(b.after + offset + (p * Rows + r) * kPanelColumns);
+  }
+};
+
+}  // namespace penstock

@@ -1,0 +1,148 @@
+// The walk over rows, slices and panels that every kernel shares; see Blocking for its loops.
+//
+// A Kernel knows one pair of element formats and provides
+//   kPanels                     panels of a full block of accumulators
+//   kElement                    bytes of a packed activation
+//   kStep, step_bytes(w)        k per step of the innermost loop, and its bytes of one panel
+//   padded_rows(rows)           rows as packed
+//   groups(rows)                groups of rows; group(rows, g) is the g-th's Range
+//   kernel(rows)                constructor, per block of rows: sets up tile registers
+//   sum_rows(rows)              rows of a group's partial sums
+//   pack(x, first, rows, k, depth, to)
+//                               columns [k, k + depth) of a group of rows, zeros beyond x.cols
+//   multiply(block)
+#pragma once
+
+#include "gemm_blocks.h"
+#include "gemm_epilogue.h"
+
+namespace penstock {
+
+// One block of accumulators: a group of rows by the columns of `panels` panels.
+struct Block {
+  const std::byte* activations;  // the group's, as packed
+  int64_t rows;
+  const std::byte* weights;  // first of this slice, in the first panel
+  int64_t panel_bytes;
+  int panels;
+  int64_t steps;
+  const float* before;  // partial sums [panels][sum_rows][16]; null: zero
+  float* after;         // likewise, and may be `before`
+
+  // Weights to prefetch in step s, as the address that corresponds to `weights` in that step:
+  // `near` up to step `turn`, then `far`.
+  const std::byte* near;
+  const std::byte* far;
+  int64_t turn;
+  Range lines;  // this group's share of each KiB, in cache lines
+};
+
+// How far ahead weights are prefetched when each is used once: see gemm_bench, "ahead".
+constexpr int64_t kAheadBytes = 8 << 10;
+
+template <class Kernel>
+class Walk {
+ public:
+  static int64_t scratch_bytes(const Panels& p, int64_t rows) {
+    const int64_t padded = Kernel::padded_rows(std::min(rows, kRowBlock));
+    return round_up(activation_bytes(padded, p.depth, Kernel::kElement), 64) +
+           carry_bytes(padded, p.depth, Kernel::kElement) + kHotBytes;
+  }
+
+  Walk(const Panels& p, const Array& x, const Epilogue& epilogue, std::byte* scratch)
+      : p_(p), x_(x), epilogue_(epilogue), scratch_(scratch) {}
+
+  // Output columns of the units in `share`, for all rows.
+  void run(int64_t rows, Range share) {
+    const int64_t blocks = ceil_div(rows, kRowBlock);
+    for (int64_t b = 0; b < blocks; ++b) row_block(even_share(rows, b, blocks), share);
+  }
+
+ private:
+  static constexpr int kGroupPanels = std::max(Kernel::kPanels, 2);
+  static constexpr int64_t kHotBytes =
+      kGroupPanels * Kernel::kRows * kPanelColumns * int64_t(sizeof(float));
+
+  void row_block(Range rows, Range share) {
+    const int64_t padded = Kernel::padded_rows(rows.size());
+    const Blocking blocks =
+        blocking(padded, p_.depth, Kernel::kElement, share.size(), p_.per_unit);
+    float* carry = reinterpret_cast<float*>(
+        scratch_ + round_up(activation_bytes(padded, p_.depth, Kernel::kElement), 64));
+    const Kernel kernel(rows.size());
+    for (int64_t first = share.first; first < share.last; first += blocks.chunk) {
+      const Range chunk{first, std::min(first + blocks.chunk, share.last)};
+      for (int64_t s = 0; s < blocks.slices; ++s) slice(kernel, rows, chunk, blocks, s, carry);
+    }
+  }
+
+  // One slice of the depth, for all groups of panels in a chunk and all groups of rows.
+  void slice(const Kernel& kernel, Range rows, Range chunk, const Blocking& blocks, int64_t s,
+             float* carry) {
+    const int64_t k = s * blocks.slice;
+    const int64_t depth = std::min(blocks.slice, p_.depth - k);
+    const int64_t steps = ceil_div(depth, Kernel::kStep);
+    const bool is_first = s == 0;
+    const bool is_last = s + 1 == blocks.slices;
+    const int64_t groups = Kernel::groups(rows.size());
+    const int64_t row_bytes = steps * Kernel::kStep * Kernel::kElement;
+    for (int64_t g = 0; g < groups; ++g) {
+      const Range group = Kernel::group(rows.size(), g);
+      kernel.pack(x_, rows.first + group.first, group.size(), k, steps,
+                   scratch_ + group.first * row_bytes);
+    }
+
+    float* const hot = carry + (blocks.slices > 1 ? kCarryBytes / int64_t(sizeof(float)) : 0);
+    const int64_t padded = Kernel::padded_rows(rows.size());
+    const int64_t step_bytes = p_.row_bytes * Kernel::kStep;
+    const int64_t ahead = std::min(steps, ceil_div(kAheadBytes, step_bytes));
+    const int64_t stride = std::max<int64_t>(1, Kernel::kPanels / p_.per_unit);  // units
+    const std::byte* weights = p_.data + k * p_.row_bytes;
+    for (int64_t unit = chunk.first; unit < chunk.last; unit += stride) {
+      Block block;
+      const int64_t units = std::min(stride, chunk.last - unit);
+      const int64_t first_panel = unit * p_.per_unit;
+      block.panels = int(units * p_.per_unit);
+      block.panel_bytes = p_.panel_bytes;
+      block.weights = weights + first_panel * p_.panel_bytes;
+      block.steps = steps;
+      const std::byte* next = weights + (first_panel + block.panels) * p_.panel_bytes;
+      if (groups == 1) {
+        block.turn = steps - ahead;
+        block.near = block.weights + ahead * step_bytes;
+        block.far = next - block.turn * step_bytes;
+      } else {
+        block.turn = 0;
+        block.near = block.far = next;
+      }
+      float* partial = carry + (unit - chunk.first) * p_.per_unit * padded * kPanelColumns;
+      for (int64_t g = 0; g < groups; ++g) {
+        const Range group = Kernel::group(rows.size(), g);
+        float* own = partial + group.first * block.panels * kPanelColumns;
+        block.activations = scratch_ + group.first * row_bytes;
+        block.rows = group.size();
+        block.before = is_first ? nullptr : own;
+        block.after = is_last ? hot : own;
+        block.lines = even_share(16, g, groups);
+        kernel.multiply(block);
+        if (is_last)
+          finish(hot, kernel.sum_rows(block.rows), block, rows.first + group.first, unit);
+      }
+    }
+  }
+
+  void finish(const float* sums, int64_t sum_rows, const Block& block, int64_t row,
+              int64_t unit) const {
+    const int64_t panel = sum_rows * kPanelColumns;  // floats
+    for (int i = 0; i < block.panels; i += p_.per_unit)
+      epilogue_.finish(sums + i * panel, sums + (i + 1) * panel, row, block.rows,
+                       (unit + i / p_.per_unit) * kPanelColumns);
+  }
+
+  Panels p_;
+  Array x_;
+  Epilogue epilogue_;
+  std::byte* scratch_;
+};
+
+}  // namespace penstock
