@@ -42,7 +42,7 @@ class LLM:
     """
 
     def __init__(self, model: str = "", **options: Any) -> None:
-        self._core = EngineCore(engine_config(model, options))
+        self._core = EngineCore.start(engine_config(model, options))
         self._ids = itertools.count()
         self._tokenizer: Tokenizer | None = None
 

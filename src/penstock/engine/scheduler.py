@@ -41,6 +41,7 @@ from penstock.engine.scheduled import (
     scheduled,
 )
 from penstock.errors import ConfigError, RequestError
+from penstock.sampling.params import SamplingParams
 
 _order = attrgetter("order")
 
@@ -84,9 +85,22 @@ class Scheduler:
         Raises RequestError if it is a duplicate, empty, longer than the context, or could not
         finish even with the whole cache to itself.
         """
-        prompt, params = leader.num_prompt_tokens, leader.params
+        total = self.check(leader.num_prompt_tokens, leader.params)
         if leader.request_id in self._requests:
             raise RequestError(f"request id {leader.request_id!r} is in use", "request_id")
+        self._arrivals += 1
+        group = [leader, *leader.siblings]
+        for sequence in group:
+            sequence.arrival = self._arrivals
+            sequence.max_total_tokens = total
+        self._requests[leader.request_id] = group
+        self._wait(leader)
+
+    def check(self, prompt: int, params: SamplingParams) -> int:
+        """The most tokens, prompt and output, that such a request may come to.
+
+        Raises RequestError if a prompt of ``prompt`` tokens cannot be served with ``params``.
+        """
         if prompt == 0:
             raise RequestError("the prompt is empty; give it at least one token", "prompt")
         if prompt >= self.max_model_len:
@@ -106,13 +120,7 @@ class Scheduler:
                 "lower max_tokens, shorten the prompt, or give the KV cache more memory",
                 "max_tokens",
             )
-        self._arrivals += 1
-        group = [leader, *leader.siblings]
-        for sequence in group:
-            sequence.arrival = self._arrivals
-            sequence.max_total_tokens = total
-        self._requests[leader.request_id] = group
-        self._wait(leader)
+        return total
 
     def abort(self, request_id: str, index: int | None = None) -> list[Sequence]:
         """End a request, or one sequence of it, whatever it is doing; return what was ended.

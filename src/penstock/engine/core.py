@@ -1,0 +1,212 @@
+"""The engine: requests in, tokens out, one step at a time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from penstock.backends import Executor
+from penstock.cache.kv_cache import KvCache
+from penstock.config import EngineConfig, ResolvedConfig
+from penstock.engine.loader import Blueprint, Mark, draw, load
+from penstock.engine.messages import (
+    EngineRequest,
+    EngineStats,
+    FinishReason,
+    SequenceUpdate,
+    TokenLogprobs,
+)
+from penstock.engine.request import Sequence, make_sequences
+from penstock.engine.scheduled import ScheduledStep, SequenceOutput
+from penstock.engine.scheduler import Scheduler
+from penstock.engine.step import BLOCK_SIZE, StepResult
+from penstock.engine.step_builder import build_step_input
+from penstock.errors import RequestError
+from penstock.models.spec import ModelSpec
+from penstock.sampling.sampler import Sampled, Sampler, SampleRow, SequenceSampler, prompt_logprobs
+
+
+class EngineCore:
+    """Schedules, runs and samples; knows token ids only. Not thread-safe.
+
+    :meth:`start` makes one from options; the constructor takes the parts, so that a benchmark can
+    put its own executor around the real one. A request that fails on the way (NaN logits, say)
+    ends with ``FinishReason.ERROR`` and its message; the others go on.
+    """
+
+    def __init__(self, blueprint: Blueprint, executor: Executor) -> None:
+        config = blueprint.config
+        self._blueprint = blueprint
+        self._executor = executor
+        cache = KvCache(
+            executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=config.enable_prefix_caching
+        )
+        self._scheduler = Scheduler(
+            cache, config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len
+        )
+        self._sampler = Sampler()
+        self._seeds = random.Random(config.seed)
+        self._prompt_logprobs: dict[str, list[TokenLogprobs | None]] = {}
+
+    @classmethod
+    def start(cls, config: EngineConfig, mark: Mark = lambda phase: None) -> EngineCore:
+        """Load what ``config`` asks for; raises ConfigError, ModelError or WeightError."""
+        blueprint = draw(config)
+        mark("config")
+        return cls(blueprint, load(blueprint, mark))
+
+    @property
+    def config(self) -> ResolvedConfig:
+        return self._blueprint.config
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._blueprint.spec
+
+    @property
+    def max_model_len(self) -> int:
+        return self.config.max_model_len
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    def check(self, request: EngineRequest) -> None:
+        """Raise RequestError if the request could not be served; changes nothing."""
+        vocab_size = self.spec.vocab_size
+        request.params.validate(vocab_size)
+        for token in request.prompt_token_ids:
+            if isinstance(token, bool) or not isinstance(token, int):
+                raise RequestError(f"prompt token ids must be integers, not {token!r}", "prompt")
+            if not 0 <= token < vocab_size:
+                raise RequestError(
+                    f"the prompt holds token id {token}, outside the vocabulary of {vocab_size}",
+                    "prompt",
+                )
+        self._scheduler.check(len(request.prompt_token_ids), request.params)
+
+    def add_request(self, request: EngineRequest) -> None:
+        """Queue a request; raises RequestError and changes nothing if it cannot be served."""
+        self.check(request)
+        params = request.params
+        seed = params.seed if params.seed is not None else self._seeds.getrandbits(64)
+        leader = make_sequences(request, seed, self.spec.eos_token_ids)
+        for sequence in (leader, *leader.siblings):
+            sequence.sampling_state = SequenceSampler(
+                params,
+                seed,
+                request.prompt_token_ids,
+                self.spec.vocab_size,
+                self.spec.eos_token_ids,
+                index=sequence.index,
+            )
+        self._scheduler.add(leader)
+        if params.prompt_logprobs is not None:
+            self._prompt_logprobs[request.request_id] = [None]
+
+    def abort(self, request_ids: Iterable[str]) -> list[SequenceUpdate]:
+        """Stop these requests and free what they hold; unknown or ended ids are ignored."""
+        updates = []
+        for request_id in request_ids:
+            self._prompt_logprobs.pop(request_id, None)
+            for sequence in self._scheduler.abort(request_id):
+                updates.append(_ended(sequence, FinishReason.ABORT))
+        return updates
+
+    def step(self) -> list[SequenceUpdate]:
+        """Run one step, if there is work; returns what it produced."""
+        step = self._scheduler.schedule()
+        if step is None:
+            return []
+        result = self._executor.run(build_step_input(step))
+        rows = [SampleRow(sample.row, _state(sample.sequence)) for sample in step.samples]
+        sampled = self._sampler.sample(result, rows)
+        errors = self._report_prompts(step, result)
+        for sample, choice in zip(step.samples, sampled, strict=True):
+            if choice.error is not None:
+                errors.setdefault(sample.sequence.request_id, choice.error)
+        tokens = [[choice.token_id] if choice.error is None else [] for choice in sampled]
+        outputs = self._scheduler.update(step, tokens)
+        choices = {
+            id(sample.sequence): choice
+            for sample, choice in zip(step.samples, sampled, strict=True)
+        }
+        updates = [
+            self._update(output, choices[id(output.sequence)])
+            for output in outputs
+            if output.sequence.request_id not in errors
+        ]
+        for request_id, message in errors.items():
+            self._prompt_logprobs.pop(request_id, None)
+            for sequence in self._scheduler.abort(request_id):
+                updates.append(_ended(sequence, FinishReason.ERROR, message))
+        return updates
+
+    def stats(self) -> EngineStats:
+        return self._scheduler.stats()
+
+    def reset_prefix_cache(self) -> None:
+        """Forget every cached prefix; what runs is not disturbed."""
+        self._scheduler.cache.reset()
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless sequences, queues and the cache's books agree."""
+        self._scheduler.check_integrity()
+
+    def close(self) -> None:
+        self._executor.close()
+
+    def _update(self, output: SequenceOutput, choice: Sampled) -> SequenceUpdate:
+        sequence = output.sequence
+        state = _state(sequence)
+        for token in output.token_ids:
+            state.append(token)
+        first = sequence.index == 0 and sequence.num_output_tokens == len(output.token_ids)
+        prompt = self._prompt_logprobs.pop(sequence.request_id, None) if first else None
+        return SequenceUpdate(
+            request_id=sequence.request_id,
+            index=sequence.index,
+            token_ids=output.token_ids,
+            logprobs=None if choice.logprobs is None else [choice.logprobs],
+            prompt_logprobs=prompt,
+            num_cached_tokens=sequence.num_cached_tokens,
+            finish_reason=output.finish_reason,
+            stop_reason=sequence.stop_reason,
+        )
+
+    def _report_prompts(self, step: ScheduledStep, result: StepResult) -> dict[str, str]:
+        """Keep the prompt log-probabilities of this step; returns what failed, by request id."""
+        errors: dict[str, str] = {}
+        row = 0
+        for sequence, start, count, num_logits, _ in step.sequences:
+            rows = result.logits[row : row + num_logits]
+            row += num_logits
+            wanted = self._prompt_logprobs.get(sequence.request_id)
+            k = sequence.params.prompt_logprobs
+            first = start + count - num_logits + 1  # the position that the first row predicts
+            last = min(start + count + 1, sequence.num_prompt_tokens)
+            if wanted is None or k is None or first >= last:
+                continue
+            targets = sequence.token_ids[first:last]
+            try:
+                wanted += prompt_logprobs(rows[: last - first], targets, k)
+            except RequestError as error:
+                errors[sequence.request_id] = str(error)
+        return errors
+
+
+def _state(sequence: Sequence) -> SequenceSampler:
+    state = sequence.sampling_state
+    assert isinstance(state, SequenceSampler)
+    return state
+
+
+def _ended(sequence: Sequence, reason: FinishReason, message: str | None = None) -> SequenceUpdate:
+    return SequenceUpdate(
+        request_id=sequence.request_id,
+        index=sequence.index,
+        token_ids=[],
+        num_cached_tokens=sequence.num_cached_tokens,
+        finish_reason=reason,
+        error=message,
+    )
