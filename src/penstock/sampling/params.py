@@ -90,19 +90,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     def greedy(self) -> bool:
         return self.temperature == 0.0
 
-    @property
-    def plain_greedy(self) -> bool:
-        """The chosen token is the arg max of the raw logits and nothing else is reported."""
-        return (
-            self.temperature == 0.0
-            and self.repetition_penalty == 1.0
-            and self.presence_penalty == 0.0
-            and self.frequency_penalty == 0.0
-            and self.min_tokens == 0
-            and not self.logit_bias
-            and self.logprobs is None
-        )
-
 
 def _number(name: str, value: float, low: float, high: float, open_low: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
