@@ -1,0 +1,120 @@
+"""Tiny random Hugging Face checkpoints of every family, made with transformers for tests.
+
+    from checkpoints import tiny_checkpoint
+    folder = tiny_checkpoint("qwen3", hidden_size=96)
+
+Folders are made once per test process for each set of arguments and removed when it ends; tests
+that change one copy it first. Weights are float32 unless ``dtype`` says otherwise, and large
+enough that attention and the logits are far from uniform. The tokenizer has the 256 bytes, then
+``<s>`` 256, ``</s>`` 257 and ``<pad>`` 258.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+VOCAB, BOS, EOS, PAD = 301, 256, 257, 258
+
+_COMMON: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 100,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "bos_token_id": BOS,
+    "eos_token_id": EOS,
+    "pad_token_id": PAD,
+}
+_OWN: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {"sliding_window": None},
+    "qwen2": {},
+    "qwen3": {"head_dim": 16},
+}
+_CLASSES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+
+
+def tiny_checkpoint(
+    family: str = "llama",
+    *,
+    seed: int = 0,
+    dtype: str = "float32",
+    shard_bytes: int | None = None,
+    **overrides: Any,
+) -> Path:
+    """A folder with config.json, safetensors and tokenizer.
+
+    ``overrides`` are fields of the family's configuration class; ``shard_bytes`` splits the
+    weights into files of about that size.
+    """
+    # Keys of a cache must be hashable, and overrides may hold dictionaries.
+    return _make(family, seed, dtype, shard_bytes, json.dumps(overrides, sort_keys=True))
+
+
+def load_oracle(folder: Path) -> Any:
+    """transformers' model of the folder, float32, with the plainest attention."""
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype="float32", attn_implementation="eager", local_files_only=True
+    )
+    return model.eval()
+
+
+@cache
+def _root() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="penstock-checkpoints-")
+
+
+@cache
+def _make(family: str, seed: int, dtype: str, shard_bytes: int | None, overrides: str) -> Path:
+    import torch
+    import transformers
+
+    fields = {**_COMMON, **_OWN[family], **json.loads(overrides)}
+    config = getattr(transformers, f"{_CLASSES[family]}Config")(**fields)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        model = getattr(transformers, f"{_CLASSES[family]}ForCausalLM")(config)
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.normal_(0.0, 1.5 / parameter.shape[1] ** 0.5)
+            else:
+                # Norms around 1; biases, which transformers starts at 0, around 0.
+                parameter.copy_(parameter.mean().round() + 0.2 * torch.randn_like(parameter))
+    folder = Path(tempfile.mkdtemp(prefix=f"{family}-", dir=_root().name))
+    model.to(getattr(torch, dtype)).save_pretrained(
+        folder, max_shard_size=shard_bytes if shard_bytes else "5GB"
+    )
+    _save_tokenizer(folder)
+    return folder
+
+
+def _save_tokenizer(folder: Path) -> None:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(letters)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(
+        [AddedToken(t, special=True) for t in ("<s>", "</s>", "<pad>")]  # ids 256, 257, 258
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": 256,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))

@@ -1,0 +1,190 @@
+"""Logits and greedy tokens equal transformers' for every family, option and rotary kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import VOCAB, load_oracle, tiny_checkpoint
+
+from penstock.backends import Executor, Limits, bind
+from penstock.engine.step import BLOCK_SIZE, StepInput
+from penstock.models.registry import load_model_spec
+from penstock.plan.fuse import fuse
+from penstock.plan.lower import lower
+from penstock.weights.checkpoint import open_weights
+
+torch = pytest.importorskip("torch", reason="transformers needs torch")
+pytest.importorskip("transformers", reason="the oracle")
+
+PROMPT, STEPS, CHUNK = 40, 64, 24
+CONTEXT = PROMPT + STEPS
+
+
+def rope(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **fields}}
+
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama-mha-tied": ("llama", {"num_key_value_heads": 4, "tie_word_embeddings": True}),
+    "llama-gqa": ("llama", {}),
+    "llama-mqa": ("llama", {"num_key_value_heads": 1}),
+    "llama-biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama-head-8": ("llama", {"head_dim": 8, "num_attention_heads": 8}),
+    "llama-odd-sizes": (
+        "llama",
+        {
+            "hidden_size": 60,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 3,
+            "head_dim": 80,
+            "intermediate_size": 77,
+        },
+    ),
+    "llama-gelu": ("llama", {"hidden_act": "gelu"}),
+    "llama-gelu-tanh": ("llama", {"hidden_act": "gelu_pytorch_tanh"}),
+    "llama-theta": ("llama", rope("default", rope_theta=500000.0)),
+    "llama-linear": ("llama", rope("linear", factor=4.0)),
+    # The prompt ends before the original limit, and decoding passes it.
+    "llama-dynamic": ("llama", rope("dynamic", factor=2.0) | {"max_position_embeddings": 64}),
+    "llama-llama3": (
+        "llama",
+        rope(
+            "llama3",
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=32,
+        ),
+    ),
+    "llama-yarn": ("llama", rope("yarn", factor=4.0, original_max_position_embeddings=32)),
+    "llama-yarn-mscale": (
+        "llama",
+        rope(
+            "yarn",
+            factor=4.0,
+            original_max_position_embeddings=32,
+            mscale=0.7,
+            mscale_all_dim=1.0,
+            beta_fast=16.0,
+            beta_slow=2.0,
+            truncate=False,
+        ),
+    ),
+    "mistral": ("mistral", {"head_dim": 128}),
+    "mistral-window": ("mistral", {"sliding_window": 16}),
+    "qwen2-mha-tied": ("qwen2", {"num_key_value_heads": 4, "tie_word_embeddings": True}),
+    "qwen2-window": (
+        "qwen2",
+        {
+            "num_hidden_layers": 3,
+            "use_sliding_window": True,
+            "sliding_window": 9,
+            "max_window_layers": 1,
+        },
+    ),
+    "qwen3": ("qwen3", {"num_key_value_heads": 1}),
+    "qwen3-tied": ("qwen3", {"head_dim": 128, "tie_word_embeddings": True}),
+    "qwen3-bias-window": (
+        "qwen3",
+        {
+            "attention_bias": True,
+            "use_sliding_window": True,
+            "sliding_window": 33,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+}
+
+
+class Oracle:
+    """What transformers says of one checkpoint: a greedy sequence and the logits along it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.prompt = np.random.default_rng(7).integers(0, VOCAB, PROMPT).tolist()
+        model = load_oracle(folder)
+        tokens, rows = list(self.prompt), []
+        with torch.no_grad():
+            out = model(torch.tensor([tokens]), use_cache=True)
+            rows.extend(out.logits[0])
+            for _ in range(STEPS):
+                tokens.append(int(rows[-1].argmax()))
+                step = torch.tensor([[tokens[-1]]])
+                out = model(step, past_key_values=out.past_key_values, use_cache=True)
+                rows.append(out.logits[0, 0])
+        self.tokens = tokens
+        self.logits = torch.stack(rows).numpy()
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request: pytest.FixtureRequest) -> tuple[Path, Oracle]:
+    family, overrides = CASES[request.param]
+    folder = tiny_checkpoint(family, **overrides)
+    return folder, Oracle(folder)
+
+
+@pytest.fixture(params=["reference", "cpu"])
+def executor(request: pytest.FixtureRequest, case: tuple[Path, Oracle]) -> Iterator[Executor]:
+    if request.param == "cpu":
+        pytest.importorskip("penstock.backends.cpu.bind", reason="the native core is not built")
+    spec = load_model_spec(case[0])
+    weights = open_weights(case[0], spec, dtype="float32")
+    plan = fuse(lower(spec, "float32", CONTEXT))
+    blocks = -(-CONTEXT // BLOCK_SIZE)
+    limits = Limits(blocks, max_tokens=CHUNK, max_logit_rows=CHUNK, max_sequences=1, threads=2)
+    bound = bind(plan, weights, request.param, limits)
+    yield bound
+    bound.close()
+
+
+def one_sequence(tokens: list[int], start: int) -> StepInput:
+    """A step over ``tokens`` of one sequence from position ``start``, with logits for each.
+
+    The cache's blocks are used last to first, so that nothing works by lying in order.
+    """
+    count, blocks = len(tokens), -(-CONTEXT // BLOCK_SIZE)
+    positions = np.arange(start, start + count)
+    ids = np.arange(blocks)[::-1]
+    used = -(-(start + count) // BLOCK_SIZE)
+
+    def int32(values: object) -> np.ndarray:
+        return np.ascontiguousarray(values, dtype=np.int32)
+
+    return StepInput(
+        token_ids=int32(tokens),
+        positions=int32(positions),
+        slots=int32(ids[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE),
+        query_starts=int32([0, count]),
+        context_lens=int32([start + count]),
+        block_starts=int32([0, used]),
+        block_ids=int32(ids[:used]),
+        logit_rows=int32(range(count)),
+        block_copies=int32(np.zeros((0, 2))),
+    )
+
+
+def test_logits_and_greedy_tokens(case: tuple[Path, Oracle], executor: Executor) -> None:
+    """Chunked prefill, then 64 greedy steps of our own choosing."""
+    oracle = case[1]
+    tokens, logits = list(oracle.prompt), []
+    for start in range(0, PROMPT, CHUNK):
+        result = executor.run(one_sequence(tokens[start : start + CHUNK], start))
+        logits.append(result.logits.copy())
+    for _ in range(STEPS):
+        tokens.append(int(result.argmax[-1]))
+        result = executor.run(one_sequence(tokens[-1:], len(tokens) - 1))
+        logits.append(result.logits.copy())
+    assert tokens == oracle.tokens
+    ours = np.concatenate(logits)
+    scale = np.abs(oracle.logits).max(axis=1, keepdims=True)
+    assert np.max(np.abs(ours - oracle.logits) / scale) < 1e-4
+
+
+def test_oracle_is_not_degenerate(case: tuple[Path, Oracle]) -> None:
+    """Equality means little where the model says the same whatever it is given."""
+    generated = case[1].tokens[PROMPT:]
+    assert len(set(generated)) > 8
+    assert case[1].logits.std() > 0.5
