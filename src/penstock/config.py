@@ -16,6 +16,10 @@ LoadFormat = Literal["auto", "dummy"]
 DTypeOption = Literal["auto", "float32", "bfloat16", "float16"]
 BackendName = Literal["auto", "cpu", "reference"]
 
+DEFAULT_SEQS = 64
+DEFAULT_BATCHED_TOKENS = 512
+"""On two cores a 1B model computes this many prompt tokens in about a second: with more, those
+who wait for their next token would notice."""
 KV_SHARE = 0.5
 """Share of the memory left beside the weights that an unstated KV budget may take."""
 
@@ -43,10 +47,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Longest prompt plus output, in tokens; None: the model's limit, or what the cache holds."""
     kv_cache_bytes: int | None = None
     """Memory for the KV cache; None: what the sequences can fill, at most half of what is free."""
-    max_num_seqs: int = 64
-    """Sequences that run in one step."""
-    max_num_batched_tokens: int = 512
-    """Tokens computed in one step: the budget that decode and prefill share."""
+    max_num_seqs: int | None = None
+    """Sequences that run in one step; None: 64, or the token budget if that is less."""
+    max_num_batched_tokens: int | None = None
+    """Tokens computed in one step, by decode and prefill together; None: 512, or max_num_seqs."""
     enable_prefix_caching: bool = True
     seed: int = 0
     """Seed of dummy weights and of the seeds given to requests that name none."""
@@ -103,6 +107,18 @@ def resolve(
     decide("threads", config.threads, f"{hardware.physical_cores} physical cores are usable")
     threads = config.threads or hardware.compute_threads
 
+    max_num_seqs = config.max_num_seqs or min(
+        DEFAULT_SEQS, config.max_num_batched_tokens or DEFAULT_SEQS
+    )
+    decide("max_num_seqs", config.max_num_seqs, f"{DEFAULT_SEQS}, within max_num_batched_tokens")
+    budget = config.max_num_batched_tokens or max(DEFAULT_BATCHED_TOKENS, max_num_seqs)
+    decide("max_num_batched_tokens", config.max_num_batched_tokens, "the default")
+    if budget < max_num_seqs:
+        raise ConfigError(
+            f"max_num_batched_tokens ({budget}) is less than max_num_seqs ({max_num_seqs}), so not "
+            "every running sequence would get a token in every step; raise the first or lower the "
+            "second"
+        )
     block_bytes = kv_block_bytes(spec, dtype)
     most_len = config.max_model_len or spec.max_positions
     if most_len > spec.max_positions:
@@ -113,10 +129,10 @@ def resolve(
     weight_bytes = spec.num_parameters * (4 if dtype == "float32" else 2)
     if config.kv_cache_bytes is None:
         free = max(0, hardware.memory_available - weight_bytes)
-        wanted = config.max_num_seqs * -(-most_len // BLOCK_SIZE) * block_bytes
+        wanted = max_num_seqs * -(-most_len // BLOCK_SIZE) * block_bytes
         kv_bytes = min(wanted, int(free * KV_SHARE))
         why = (
-            f"{config.max_num_seqs} sequences of {most_len} tokens"
+            f"{max_num_seqs} sequences of {most_len} tokens"
             if kv_bytes == wanted
             else f"half of the {free / 2**30:.1f} GiB left beside the weights"
         )
@@ -139,12 +155,6 @@ def resolve(
         config.max_model_len,
         "the model's limit" if most_len <= held else "what the KV cache holds",
     )
-    for name in ("max_num_seqs", "max_num_batched_tokens"):
-        default = (
-            getattr(config, name)
-            == EngineConfig.__struct_defaults__[EngineConfig.__struct_fields__.index(name)]
-        )
-        reasons[name] = "default" if default else "as asked"
     return ResolvedConfig(
         model_path=str(model_path),
         tokenizer_path=str(tokenizer_path),
@@ -156,8 +166,8 @@ def resolve(
         max_model_len=min(most_len, held),
         num_blocks=num_blocks,
         kv_cache_bytes=num_blocks * block_bytes,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=budget,
         enable_prefix_caching=config.enable_prefix_caching,
         seed=config.seed,
         reasons=reasons,
