@@ -158,4 +158,4 @@ def test_help_comes_from_the_source() -> None:
     text = " ".join(parser.format_help().split())
     assert docs["temperature"] not in text
     assert field_docs(EngineConfig)["max_num_seqs"].rstrip(".") in text
-    assert "(default: 64)" in text
+    assert "(default: 0)" in text
