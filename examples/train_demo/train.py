@@ -29,6 +29,7 @@ from tokenizers import Tokenizer
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from card import write as write_card
 from corpus import Document, read_documents, split
 from vocabulary import CHAT_TOKENS, END_OF_TEXT, train_tokenizer
 
@@ -161,6 +162,7 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, out: Path, card: dict[st
     }
     (out / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
     (out / "training.json").write_text(json.dumps(card, indent=2) + "\n")
+    write_card(out)
 
 
 def main() -> None:

@@ -1,0 +1,59 @@
+"""Write a trained model's card from the record of its training.
+
+python examples/train_demo/card.py build/demo
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def render(config: dict[str, Any], training: dict[str, Any]) -> str:
+    """The card as Markdown, from ``config.json`` and ``training.json``."""
+    ended = "" if training["complete"] else " The run was interrupted before its end."
+    return f"""---
+license: apache-2.0
+language: code
+tags: [python, llama, demo]
+---
+# Penstock's demo model
+
+A small decoder that continues Python source code. It exists so that Penstock does something real
+with no model named, and for tests and examples; it is no assistant and follows no instructions.
+
+| | |
+|---|---|
+| architecture | Llama: {config["num_hidden_layers"]} layers, hidden {config["hidden_size"]}, \
+{config["num_attention_heads"]} query and {config["num_key_value_heads"]} KV heads of \
+{config["head_dim"]}, tied embeddings |
+| parameters | {training["parameters"]:,} in bfloat16 |
+| context | {config["max_position_embeddings"]:,} tokens |
+| tokenizer | byte-level BPE, {config["vocab_size"]:,} tokens, trained on the same corpus |
+| corpus | source of the Python standard library: {training["training_documents"]:,} files, \
+{training["corpus_tokens"]:,} tokens |
+| seen in training | {training["training_tokens_seen"]:,} tokens ({training["passes"]} passes) |
+| held out | {training["held_out_documents"]} whole files, chosen by a hash of their path |
+| **held-out loss** | **{training["held_out_bits_per_byte"]:.3f} bits per byte** |
+
+Trained on two CPU cores by `examples/train_demo/train.py` with torch {training["torch"]} and
+transformers {training["transformers"]}.{ended}
+
+The corpus is distributed under the Python Software Foundation License. The model may reproduce
+pieces of it. Chat messages are rendered as comments, which is what the corpus knows.
+"""
+
+
+def write(folder: Path) -> None:
+    """Write ``README.md`` beside a checkpoint's ``config.json`` and ``training.json``."""
+    config = json.loads((folder / "config.json").read_text())
+    training = json.loads((folder / "training.json").read_text())
+    (folder / "README.md").write_text(render(config, training))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit("usage: card.py FOLDER (of a model trained by train.py)")
+    write(Path(sys.argv[1]))
