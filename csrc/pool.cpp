@@ -1,6 +1,5 @@
 #include "pool.h"
 
-#include <cstdlib>
 #include <cstdio>
 #include <new>
 #include <set>
@@ -108,15 +107,10 @@ std::vector<int> available_cpus() {
   return firsts;
 }
 
-Pool::Pool(int threads, size_t scratch_bytes, bool pin)
-    : scratch_bytes_((scratch_bytes + kScratchAlign - 1) / kScratchAlign * kScratchAlign),
-      between_(threads),
-      begin_(threads),
-      end_(threads) {
+Pool::Pool(int threads, bool pin) : between_(threads), begin_(threads), end_(threads) {
   const std::vector<int> cpus = pin ? available_cpus() : std::vector<int>{};
   const bool bind = size_t(threads) <= cpus.size();
-  for (int id = 0; id < threads; ++id)
-    workers_.push_back({id, threads, allocate_scratch(scratch_bytes_), scratch_bytes_, &between_});
+  for (int id = 0; id < threads; ++id) workers_.push_back({id, threads, nullptr, 0, &between_});
   for (int id = 1; id < threads; ++id)
     threads_.emplace_back([this, id, cpu = bind ? cpus[size_t(id)] : -1] { serve(id, cpu); });
 }
@@ -126,6 +120,17 @@ Pool::~Pool() {
   begin_.wait(0);
   for (std::thread& thread : threads_) thread.join();
   for (Worker& worker : workers_) free_scratch(worker.scratch);
+}
+
+void Pool::reserve_scratch(size_t bytes) {
+  bytes = (bytes + kScratchAlign - 1) / kScratchAlign * kScratchAlign;
+  for (Worker& worker : workers_) {
+    if (worker.scratch_bytes >= bytes) continue;
+    std::byte* larger = allocate_scratch(bytes);
+    free_scratch(worker.scratch);
+    worker.scratch = larger;
+    worker.scratch_bytes = bytes;
+  }
 }
 
 void Pool::start() {

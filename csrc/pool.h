@@ -52,13 +52,15 @@ class Pool {
  public:
   // With `pin`, worker i > 0 is bound to the i-th of available_cpus(), unless there are more workers
   // than cpus. The caller is never bound: its affinity is not ours to change.
-  Pool(int threads, size_t scratch_bytes, bool pin);
+  Pool(int threads, bool pin);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
   int threads() const { return int(workers_.size()); }
-  size_t scratch_bytes() const { return scratch_bytes_; }
+
+  // Makes every worker's scratch at least this large; what it held is lost.
+  void reserve_scratch(size_t bytes);
 
   // Calls fn(Worker&) on every worker and returns when all have finished. fn must not throw.
   template <class F>
@@ -73,7 +75,6 @@ class Pool {
   void start();
   void serve(int id, int cpu);
 
-  size_t scratch_bytes_;
   Barrier between_;  // inside a job, for kernels
   Barrier begin_;    // separate barriers, so that waiting for work does not spoil
   Barrier end_;      // what between_ has learned about spinning
@@ -86,10 +87,10 @@ class Pool {
 
 // The share of worker `id` in `tasks` equal tasks: a contiguous range, sizes differing by one at
 // most.
-struct Range {
+struct Share {
   int64_t begin, end;
 };
-inline Range share(int64_t tasks, const Worker& worker) {
+inline Share share(int64_t tasks, const Worker& worker) {
   return {tasks * worker.id / worker.count, tasks * (worker.id + 1) / worker.count};
 }
 

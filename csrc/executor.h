@@ -1,0 +1,174 @@
+// Runs a plan's steps: an array of bound ops, walked by every thread of the pool in one call.
+//
+// Built once: buffers are declared, constants and matrices copied in, ops appended in order. Then
+// run() is called once a step and allocates nothing.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "kernels/argmax.h"
+#include "kernels/attention.h"
+#include "kernels/embed.h"
+#include "kernels/gemm.h"
+#include "kernels/norm.h"
+#include "kernels/rope_write.h"
+#include "kernels/select.h"
+#include "memory.h"
+#include "pool.h"
+#include "types.h"
+
+namespace penstock {
+
+enum class RowKind : uint8_t { tokens, logits };
+
+// Bounds of every step, and what the cache is made of.
+struct ExecutorShape {
+  int threads;
+  bool pin;
+  int num_blocks;
+  int max_tokens;
+  int max_logits;
+  int max_sequences;
+  int max_positions;  // rows of the rope tables
+  int vocabulary;
+  size_t arena_bytes;
+  Elem kv_elem;
+};
+
+struct KvGeometry {
+  int kv_heads;
+  int head_dim;
+};
+
+// Handles are indices, in the order of creation.
+using BufferId = int;
+using ConstantId = int;
+using MatrixId = int;
+constexpr int kNone = -1;
+
+class Executor {
+ public:
+  Executor(const ExecutorShape& shape, const std::vector<KvGeometry>& kv_layers);
+
+  // --- building; every call throws std::invalid_argument on a handle or size that cannot be
+  BufferId add_buffer(size_t offset, Elem elem, int64_t cols, RowKind rows);
+  ConstantId add_constant(std::span<const std::byte> bytes);
+  MatrixId add_matrix(Elem elem, int64_t n, int64_t k, bool gated);
+  // `rows` [count, k] in the matrix's element type become its rows from `first`; the rows of a gated
+  // matrix are n of gate, then n of up. Packs on all threads.
+  void pack_rows(MatrixId matrix, int64_t first, int64_t count, std::span<const std::byte> rows);
+  void set_bias(MatrixId matrix, ConstantId bias);
+
+  void append_embed(ConstantId table, Elem elem, BufferId out);
+  void append_add_norm(BufferId residual, BufferId delta, BufferId out, ConstantId weight,
+                       float eps);
+  void append_linear(MatrixId matrix, BufferId x, BufferId out, Activation gate);
+  struct RopeWriteSpec {
+    int layer;
+    BufferId qkv, q;
+    int heads;
+    ConstantId cos, sin;
+    int rope_dim;
+    ConstantId q_norm, k_norm;
+    float eps;
+  };
+  void append_rope_write(const RopeWriteSpec& spec);
+  struct AttentionSpec {
+    int layer;
+    BufferId q, out;
+    int heads;
+    float scale;
+    int window;
+  };
+  void append_attention(const AttentionSpec& spec);
+  void append_select_rows(BufferId x, BufferId out);
+  void append_argmax(BufferId x, BufferId out);
+
+  // --- running
+  // Copies blocks (from, to pairs, in order), then runs the ops. Throws std::invalid_argument on a
+  // step that is malformed or exceeds the shape, before anything is written.
+  void run(const StepView& step, std::span<const int32_t> block_copies);
+  // As run, and returns the seconds that each op took, on worker 0, barrier included.
+  std::vector<double> profile(const StepView& step, std::span<const int32_t> block_copies);
+  std::vector<std::string> op_names() const;
+
+  const ExecutorShape& shape() const { return shape_; }
+  const std::shared_ptr<Memory>& arena() const { return arena_; }
+  const Array& buffer(BufferId id) const { return bound(id).array; }
+  int64_t max_rows(BufferId id) const;
+  std::span<const std::byte> kv_bytes(int layer) const;
+  size_t weight_bytes() const;
+
+ private:
+  struct Buffer {
+    Array array;
+    RowKind rows;
+  };
+  struct Matrix {
+    PackedMatrix packed;
+    Memory memory;
+  };
+  struct KvStore {
+    KvLayer layer;
+    Memory memory;
+  };
+
+  struct EmbedOp {
+    EmbedArgs args;
+  };
+  struct AddNormOp {
+    AddNormArgs args;
+    RowKind rows;
+  };
+  struct LinearOp {
+    PackedMatrix w;
+    Array x, out;
+    Activation gate;
+    RowKind rows;
+  };
+  struct RopeWriteOp {
+    RopeWriteArgs args;
+  };
+  struct AttentionOp {
+    AttentionArgs args;
+    AttentionWork* work;
+  };
+  struct SelectRowsOp {
+    SelectRowsArgs args;
+  };
+  struct ArgmaxOp {
+    ArgmaxArgs args;
+    RowKind rows;
+  };
+  using Op = std::variant<EmbedOp, AddNormOp, LinearOp, RopeWriteOp, AttentionOp, SelectRowsOp,
+                          ArgmaxOp>;
+  struct Runner;
+
+  const Buffer& bound(BufferId id) const;
+  const Array& typed(BufferId id, std::initializer_list<Elem> elems, const char* what) const;
+  const std::byte* constant(ConstantId id, size_t bytes, const char* what) const;
+  const float* floats(ConstantId id, int64_t count, const char* what) const;
+  Matrix& matrix(MatrixId id);
+  const KvLayer& kv(int layer) const;
+  AttentionWork* work_for(const AttentionShape& shape);
+  void check(const StepView& step, std::span<const int32_t> block_copies) const;
+  void prepare(const StepView& step, std::span<const int32_t> block_copies);
+  void copy_blocks(std::span<const int32_t> copies, const Worker& worker) const;
+
+  ExecutorShape shape_;
+  std::shared_ptr<Memory> arena_;
+  std::vector<KvStore> kv_;
+  std::vector<Buffer> buffers_;
+  std::vector<Memory> constants_;
+  std::vector<Matrix> matrices_;
+  std::vector<std::unique_ptr<AttentionWork>> works_;  // one per distinct shape
+  std::vector<std::vector<ArgmaxPartial>> partials_;
+  std::vector<Op> ops_;
+  Pool pool_;  // last: its threads end before what they read
+};
+
+}  // namespace penstock
