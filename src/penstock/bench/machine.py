@@ -1,0 +1,112 @@
+"""What the machine can do, measured beside a benchmark: a figure means little without it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from penstock.errors import PenstockError
+from penstock.hardware import Hardware, detect
+
+_REPORTED_PACKAGES = ("penstock", "numpy", "msgspec", "tokenizers", "safetensors")
+_REPORTED_ISA = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+
+
+class Speeds(msgspec.Struct, frozen=True, kw_only=True):
+    """Best of several measurements, all threads together; None: not measurable here."""
+
+    read_bandwidth_bytes_per_s: float | None = None
+    bf16_flops: float | None = None
+    int8_ops: float | None = None
+    unmeasured: str | None = None
+    """Why there is no measurement."""
+
+    def best(self, other: Speeds) -> Speeds:
+        """The higher of each, for measurements before and after a run on a shared machine."""
+
+        def higher(a: float | None, b: float | None) -> float | None:
+            return max((v for v in (a, b) if v is not None), default=None)
+
+        return Speeds(
+            read_bandwidth_bytes_per_s=higher(
+                self.read_bandwidth_bytes_per_s, other.read_bandwidth_bytes_per_s
+            ),
+            bf16_flops=higher(self.bf16_flops, other.bf16_flops),
+            int8_ops=higher(self.int8_ops, other.int8_ops),
+            unmeasured=self.unmeasured or other.unmeasured,
+        )
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and with what a benchmark ran."""
+
+    cpu_model: str
+    architecture: str
+    isa: list[str]
+    physical_cores: int  # that this process may use
+    logical_cores: int
+    cpu_quota: float | None
+    memory_bytes: int
+    caches: dict[str, int]  # bytes by level
+    load_average_1m: float  # runnable tasks besides ours make every figure lower
+    threads: int
+    read_bandwidth_bytes_per_s: float | None
+    bf16_flops: float | None
+    int8_ops: float | None
+    unmeasured: str | None
+    kernel: str
+    python: str
+    packages: dict[str, str]
+
+
+def measure_speeds(threads: int) -> Speeds:
+    """Read bandwidth and peak arithmetic of the native kernels' own threads."""
+    try:
+        from penstock.backends.cpu import measure
+    except ImportError as error:
+        return Speeds(unmeasured=f"the native backend is not built: {error}")
+    try:
+        return Speeds(
+            read_bandwidth_bytes_per_s=measure.measure_read_bandwidth(threads),
+            bf16_flops=measure.measure_bf16_flops(threads),
+            int8_ops=measure.measure_int8_ops(threads),
+        )
+    except PenstockError as error:
+        return Speeds(unmeasured=str(error))
+
+
+def describe_machine(speeds: Speeds, threads: int, hardware: Hardware | None = None) -> Machine:
+    """``speeds`` with everything else that a reader needs to judge them."""
+    h = hardware or detect()
+    return Machine(
+        cpu_model=h.cpu_model,
+        architecture=h.architecture,
+        isa=[flag for flag in _REPORTED_ISA if flag in h.isa],
+        physical_cores=h.physical_cores,
+        logical_cores=h.logical_cores,
+        cpu_quota=h.cpu_quota,
+        memory_bytes=h.memory_total,
+        caches={f"L{cache.level}": cache.size for cache in h.caches},
+        load_average_1m=os.getloadavg()[0],
+        threads=threads,
+        read_bandwidth_bytes_per_s=speeds.read_bandwidth_bytes_per_s,
+        bf16_flops=speeds.bf16_flops,
+        int8_ops=speeds.int8_ops,
+        unmeasured=speeds.unmeasured,
+        kernel=platform.release(),
+        python=platform.python_version(),
+        packages={name: _version(name) for name in _REPORTED_PACKAGES},
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        import penstock
+
+        return f"{penstock.__version__} from {Path(penstock.__file__).parent.parent.name}/"

@@ -1,0 +1,125 @@
+"""Where a step's time and bytes go: an executor that keeps the books, around the real one."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from penstock.backends.base import Executor
+from penstock.cache.geometry import BLOCK_SIZE
+from penstock.config import ResolvedConfig, kv_block_bytes
+from penstock.engine.messages import EngineRequest, SequenceUpdate
+from penstock.engine.step import StepInput, StepResult
+from penstock.models.spec import ModelSpec
+from penstock.plan.ops import Embed
+from penstock.plan.plan import Plan
+
+
+class SteppedCore(Protocol):
+    """The part of :class:`penstock.engine.core.EngineCore` that a benchmark drives."""
+
+    @property
+    def has_work(self) -> bool: ...
+
+    def add_request(self, request: EngineRequest) -> None: ...
+
+    def step(self) -> list[SequenceUpdate]: ...
+
+
+@dataclass(frozen=True)
+class ExecutorRun:
+    """One call of the executor."""
+
+    seconds: float
+    tokens: int
+    sequences: int
+    shortest_context: int  # tokens in the cache after the step
+    kv_bytes: int  # keys and values read once per sequence, and those written
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the engine as its caller sees it."""
+
+    seconds: float
+    run: ExecutorRun | None  # None: the step had nothing to compute
+
+    @property
+    def host_seconds(self) -> float:
+        """Time outside the executor: scheduling, building the step, sampling, output."""
+        return self.seconds - (self.run.seconds if self.run else 0.0)
+
+
+class MeteredExecutor:
+    """Passes every call on, and remembers how long the last one took and what it moved."""
+
+    def __init__(self, executor: Executor, spec: ModelSpec, config: ResolvedConfig) -> None:
+        self._executor = executor
+        self._kv = _KvTraffic(spec, config)
+        self._last: ExecutorRun | None = None
+        self.num_blocks = executor.num_blocks
+
+    def run(self, step: StepInput) -> StepResult:
+        start = time.perf_counter()
+        result = self._executor.run(step)
+        seconds = time.perf_counter() - start
+        self._last = ExecutorRun(
+            seconds=seconds,
+            tokens=step.num_tokens,
+            sequences=step.num_sequences,
+            shortest_context=int(step.context_lens.min()),
+            kv_bytes=self._kv.bytes(step),
+        )
+        return result
+
+    def take(self) -> ExecutorRun | None:
+        """The call since the last ``take``."""
+        last, self._last = self._last, None
+        return last
+
+    def close(self) -> None:
+        self._executor.close()
+
+
+class _KvTraffic:
+    """Bytes of keys and values that a step moves, from its lengths alone."""
+
+    def __init__(self, spec: ModelSpec, config: ResolvedConfig) -> None:
+        per_token = kv_block_bytes(spec, config.dtype) // BLOCK_SIZE
+        heads = Counter[int | None]()
+        for layer in spec.layers:
+            a = layer.attention
+            heads[a.window] += a.num_kv_heads * a.head_dim
+        self._per_token = per_token
+        total = sum(heads.values())
+        # Layers with a window read at most that many tokens.
+        self._shares = [(window, per_token * n / total) for window, n in heads.items()]
+
+    def bytes(self, step: StepInput) -> int:
+        read = 0.0
+        for window, share in self._shares:
+            lens = step.context_lens
+            read += share * int(lens.sum() if window is None else np.minimum(lens, window).sum())
+        return int(read) + self._per_token * step.num_tokens
+
+
+def weight_bytes_per_step(plan: Plan) -> int:
+    """Bytes of all weights that a step reads whole: everything but the embedding's lookup.
+
+    A tied embedding counts once, as the output matrix.
+    """
+    shapes = plan.spec.weight_shapes()
+    names = {name for op in plan.ops if not isinstance(op, Embed) for name in op.weights}
+    element = 4 if plan.weight_dtype == "float32" else 2
+    return sum(int(np.prod(shapes[name])) for name in names) * element
+
+
+def timed_step(core: SteppedCore, meter: MeteredExecutor) -> tuple[list[SequenceUpdate], Step]:
+    """Run one step of ``core``, whose executor is ``meter``."""
+    start = time.perf_counter()
+    updates = core.step()
+    return updates, Step(time.perf_counter() - start, meter.take())

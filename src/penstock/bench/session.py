@@ -1,0 +1,109 @@
+"""An engine made for measuring, and the report that every benchmark ends in."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from penstock.bench.machine import Machine, describe_machine, measure_speeds
+from penstock.bench.meter import MeteredExecutor, weight_bytes_per_step
+from penstock.config import EngineConfig
+from penstock.engine.core import EngineCore
+from penstock.engine.loader import Blueprint, draw, load
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Session:
+    """A loaded engine whose executor keeps the books."""
+
+    blueprint: Blueprint
+    core: EngineCore
+    meter: MeteredExecutor
+
+    @classmethod
+    def open(cls, config: EngineConfig) -> Session:
+        """Load what ``config`` asks for; raises what :meth:`EngineCore.start` raises."""
+        blueprint = draw(config)
+        meter = MeteredExecutor(load(blueprint), blueprint.spec, blueprint.config)
+        return cls(blueprint, EngineCore(blueprint, meter), meter)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.blueprint.spec.vocab_size
+
+    @property
+    def max_model_len(self) -> int:
+        return self.blueprint.config.max_model_len
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights that one step reads."""
+        return weight_bytes_per_step(self.blueprint.plan)
+
+    def measured(self, benchmark: Callable[[], R]) -> tuple[R, Machine]:
+        """Run ``benchmark`` between two measurements of the machine; the better one counts."""
+        threads = self.blueprint.config.threads
+        before = measure_speeds(threads)
+        result = benchmark()
+        return result, describe_machine(before.best(measure_speeds(threads)), threads)
+
+    def close(self) -> None:
+        self.core.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def report(
+    session: Session,
+    name: str,
+    command: list[str],
+    workload: Mapping[str, object],
+    machine: Machine,
+    result: Mapping[str, object],
+) -> dict[str, object]:
+    """A JSON document: the result's fields at the top, and all that is needed to repeat it."""
+    blueprint = session.blueprint
+    spec = blueprint.spec
+    return {
+        "benchmark": name,
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(["penstock", *command]),
+        **result,
+        "weight_bytes_per_step": session.weight_bytes,
+        "workload": dict(workload),
+        "model": {
+            "architecture": spec.architecture,
+            "layers": len(spec.layers),
+            "hidden_size": spec.hidden_size,
+            "vocab_size": spec.vocab_size,
+            "parameters": sum(math.prod(shape) for shape in spec.weight_shapes().values()),
+            "linear_flops_per_token": linear_flops_per_token(blueprint),
+        },
+        "engine": msgspec.to_builtins(blueprint.config),
+        "machine": msgspec.to_builtins(machine),
+    }
+
+
+def linear_flops_per_token(blueprint: Blueprint) -> int:
+    """Floating-point operations of a prompt token's matrix products, without the output matrix,
+    which runs for one token of a prompt, and without attention, which grows with the context."""
+    shapes = blueprint.spec.weight_shapes()
+    matrices = (n for name, n in shapes.items() if len(n) == 2 and name not in ("embed", "head"))
+    return sum(2 * math.prod(shape) for shape in matrices)
+
+
+def write_report(document: Mapping[str, object], path: Path) -> None:
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")

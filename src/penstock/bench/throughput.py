@@ -1,0 +1,109 @@
+"""Throughput of many requests offered at once, and the latencies that each of them saw.
+
+The metrics are AIPerf's. TTFT: from the offer to the first token. ITL: between successive
+tokens of one request. TPOT: a request's time after its first token, per later token. Request
+latency: from the offer to the last token.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from penstock.bench.meter import ExecutorRun, MeteredExecutor, Step, SteppedCore, timed_step
+from penstock.bench.stats import Summary, summarize
+from penstock.engine.messages import EngineRequest
+from penstock.errors import EngineDeadError
+
+
+class ThroughputResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Rates over the whole run, from the offer to the last token."""
+
+    requests: int
+    seconds: float
+    prompt_tokens: int
+    output_tokens: int
+    requests_per_s: float
+    output_tokens_per_s: float
+    total_tokens_per_s: float  # prompt and output
+    ttft_s: Summary
+    itl_s: Summary | None  # None: no request had a second token
+    tpot_s: Summary | None
+    request_latency_s: Summary
+    prefill_tokens_per_s: float | None  # over steps of mostly prompt tokens; None: none
+    decode_tokens_per_s: float | None  # over steps with one token for each sequence
+    kv_bytes_per_step: int  # mean over all steps
+    mean_sequences_per_step: float
+    step_s: Summary
+    step_host_us: float  # median over all steps, outside the executor
+    steps_per_s: float
+
+
+def run_throughput(
+    core: SteppedCore, meter: MeteredExecutor, requests: Sequence[EngineRequest]
+) -> ThroughputResult:
+    """Offer all ``requests`` to the idle ``core`` at once and run until all are finished."""
+    times: dict[str, list[float]] = {request.request_id: [] for request in requests}
+    steps: list[Step] = []
+    start = time.perf_counter()
+    for request in requests:
+        core.add_request(request)
+    while core.has_work:
+        updates, step = timed_step(core, meter)
+        now = time.perf_counter() - start
+        steps.append(step)
+        for update in updates:
+            if update.error is not None:
+                raise EngineDeadError(f"benchmark request failed: {update.error}")
+            times[update.request_id] += [now] * len(update.token_ids)
+    seconds = time.perf_counter() - start
+    return _result(requests, list(times.values()), steps, seconds)
+
+
+def _result(
+    requests: Sequence[EngineRequest],
+    times: Sequence[Sequence[float]],
+    steps: Sequence[Step],
+    seconds: float,
+) -> ThroughputResult:
+    prompt = sum(len(request.prompt_token_ids) for request in requests)
+    output = sum(len(t) for t in times)
+    runs = [(step, step.run) for step in steps if step.run is not None]
+    ttft = summarize([t[0] for t in times if t])
+    latency = summarize([t[-1] for t in times if t])
+    step_s = summarize([step.seconds for step in steps])
+    host = summarize([step.host_seconds for step, _ in runs])
+    if ttft is None or latency is None or step_s is None or host is None:
+        raise EngineDeadError("the engine finished without a single token")
+    return ThroughputResult(
+        requests=len(requests),
+        seconds=seconds,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        requests_per_s=len(requests) / seconds,
+        output_tokens_per_s=output / seconds,
+        total_tokens_per_s=(prompt + output) / seconds,
+        ttft_s=ttft,
+        itl_s=summarize([b - a for t in times for a, b in pairwise(t)]),
+        tpot_s=summarize([(t[-1] - t[0]) / (len(t) - 1) for t in times if len(t) > 1]),
+        request_latency_s=latency,
+        prefill_tokens_per_s=_rate(runs, lambda run: run.tokens >= 2 * run.sequences),
+        decode_tokens_per_s=_rate(runs, lambda run: run.tokens == run.sequences),
+        kv_bytes_per_step=sum(run.kv_bytes for _, run in runs) // len(runs),
+        mean_sequences_per_step=sum(run.sequences for _, run in runs) / len(runs),
+        step_s=step_s,
+        step_host_us=1e6 * host.p50,
+        steps_per_s=len(runs) / seconds,
+    )
+
+
+def _rate(
+    runs: Sequence[tuple[Step, ExecutorRun]], wanted: Callable[[ExecutorRun], bool]
+) -> float | None:
+    """Tokens per second of the steps that are wanted, host time included."""
+    chosen = [(step, run) for step, run in runs if wanted(run)]
+    seconds = sum(step.seconds for step, _ in chosen)
+    return sum(run.tokens for _, run in chosen) / seconds if chosen else None

@@ -1,0 +1,53 @@
+"""What the benchmark commands share: options, and how results are printed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from penstock.bench.machine import Machine
+from penstock.bench.stats import Summary
+
+
+def add_json_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write every figure, and the machine's, here"
+    )
+
+
+def command_line() -> list[str]:
+    """The words after ``penstock``, to be repeated."""
+    return sys.argv[1:]
+
+
+def print_table(rows: Sequence[tuple[str, str]]) -> None:
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}")
+
+
+def machine_rows(machine: Machine) -> list[tuple[str, str]]:
+    rows = [("machine", f"{machine.cpu_model}, {machine.threads} threads")]
+    if machine.unmeasured is not None:
+        return [*rows, ("machine speed", f"not measured: {machine.unmeasured}")]
+    if machine.read_bandwidth_bytes_per_s is not None:
+        rows.append(("read bandwidth", f"{machine.read_bandwidth_bytes_per_s / 1e9:.1f} GB/s"))
+    for name, value in (("bf16", machine.bf16_flops), ("int8", machine.int8_ops)):
+        if value is not None:
+            rows.append((f"{name} peak", f"{value / 1e9:,.0f} Gop/s"))
+    return rows
+
+
+def summary_rows(named: Mapping[str, Summary | None]) -> list[tuple[str, str]]:
+    """Times in milliseconds."""
+    return [
+        (
+            name,
+            "  ".join(f"{p} {getattr(s, p) * 1e3:.2f}" for p in ("mean", "p50", "p90", "p99"))
+            + " ms",
+        )
+        for name, s in named.items()
+        if s is not None
+    ]

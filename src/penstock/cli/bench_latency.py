@@ -1,0 +1,98 @@
+"""Time the steps of one fixed batch: prompt tokens per second, then tokens per second.
+
+All requests arrive together with random prompts. Each figure is the best of the repeats, with the
+median beside it; warm-up runs are not counted. The machine's memory bandwidth and peak arithmetic
+are measured before and after.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import msgspec
+
+from penstock.cli.bench_common import (
+    add_json_argument,
+    command_line,
+    machine_rows,
+    print_table,
+    summary_rows,
+)
+from penstock.cli.options import add_engine_arguments, engine_config, positive_int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_engine_arguments(parser)
+    group = parser.add_argument_group("workload")
+    for name, default, about in (
+        ("--batch-size", 1, "requests that run together"),
+        ("--input-len", 128, "prompt tokens of each"),
+        ("--output-len", 64, "output tokens of each"),
+        ("--repeats", 5, "measured runs"),
+        ("--warmup", 1, "runs before them"),
+    ):
+        group.add_argument(
+            name,
+            type=positive_int,
+            default=default,
+            metavar="N",
+            help=f"{about} (default: {default})",
+        )
+    add_json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from penstock.bench.latency import LatencyWorkload, run_latency
+    from penstock.bench.session import Session, report, write_report
+    from penstock.bench.workload import check_fit, fixed_lengths
+
+    workload = LatencyWorkload(
+        batch_size=args.batch_size,
+        input_len=args.input_len,
+        output_len=args.output_len,
+        repeats=args.repeats,
+        warmup=args.warmup,
+    )
+    with Session.open(engine_config(args)) as session:
+        check_fit(fixed_lengths(1, workload.input_len, workload.output_len), session.max_model_len)
+        result, machine = session.measured(
+            lambda: run_latency(session.core, session.meter, session.vocab_size, workload)
+        )
+        moved = session.weight_bytes + result.kv_bytes_per_step
+        bandwidth = machine.read_bandwidth_bytes_per_s
+        fraction = moved * result.steps_per_s / bandwidth if bandwidth else None
+        document = report(
+            session,
+            "latency",
+            command_line(),
+            msgspec.to_builtins(workload),
+            machine,
+            {**msgspec.to_builtins(result), "decode_bandwidth_fraction": fraction},
+        )
+    print_table(
+        [
+            *machine_rows(machine),
+            (
+                "prefill",
+                f"{result.prefill_tokens_per_s:,.1f} tokens/s "
+                f"(median {result.prefill_tokens_per_s_median:,.1f})",
+            ),
+            (
+                "decode",
+                f"{result.decode_tokens_per_s:,.1f} tokens/s "
+                f"(median {result.decode_tokens_per_s_median:,.1f})",
+            ),
+            ("first token", f"{result.ttft_s * 1e3:.2f} ms"),
+            *summary_rows({"decode step": result.decode_step_s}),
+            ("host time", f"{result.step_host_us:.0f} us of each decode step"),
+            (
+                "bytes per step",
+                f"{session.weight_bytes / 1e6:,.1f} MB weights, "
+                f"{result.kv_bytes_per_step / 1e6:,.1f} MB keys and values",
+            ),
+            *([("of bandwidth", f"{fraction:.1%} while decoding")] if fraction else []),
+        ]
+    )
+    if args.json is not None:
+        write_report(document, args.json)
+    return 0

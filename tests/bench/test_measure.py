@@ -1,0 +1,131 @@
+"""Benchmarks on the real engine, with the reference backend and a tiny model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock.bench.latency import LatencyWorkload, run_latency
+from penstock.bench.machine import Speeds
+from penstock.bench.session import Session, linear_flops_per_token
+from penstock.bench.throughput import run_throughput
+from penstock.bench.workload import Lengths, random_requests
+from penstock.cli import main as cli
+from penstock.config import EngineConfig
+from penstock.errors import ConfigError
+
+HIDDEN, FFN, VOCAB, LAYERS, KV = 32, 64, 96, 2, 2 * 8
+LAYER_MATRICES = HIDDEN * (2 * HIDDEN + 2 * KV + 3 * FFN)
+
+
+def config(model: Path, **options: object) -> EngineConfig:
+    return EngineConfig(
+        model=str(model),
+        load_format="dummy",
+        backend="reference",
+        kv_cache_bytes=1 << 20,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def test_bytes_and_flops_are_the_models(tiny_model: Path) -> None:
+    with Session.open(config(tiny_model)) as session:
+        norms = (2 * LAYERS + 1) * HIDDEN
+        elements = LAYERS * LAYER_MATRICES + norms + VOCAB * HIDDEN
+        assert session.weight_bytes == 4 * elements
+        assert linear_flops_per_token(session.blueprint) == 2 * LAYERS * LAYER_MATRICES
+
+
+def test_latency_counts_every_token(tiny_model: Path) -> None:
+    workload = LatencyWorkload(batch_size=2, input_len=20, output_len=5, repeats=2, warmup=1)
+    with Session.open(config(tiny_model)) as session:
+        result = run_latency(session.core, session.meter, session.vocab_size, workload)
+    assert len(result.runs) == 2
+    # Four steps decode both requests; contexts grow from 21 to 24 tokens.
+    assert result.decode_step_s.count == 2 * 4
+    per_token = 2 * KV * LAYERS * 4
+    assert result.kv_bytes_per_step == int(np.mean([2 * n + 2 for n in (21, 22, 23, 24)])) * (
+        per_token
+    )
+    for run in result.runs:
+        assert run.seconds > run.ttft_s > 0
+        assert 0 < run.host_step_s < run.decode_step_s
+        assert run.prefill_tokens_per_s >= 40 / run.ttft_s  # the offer is in ttft_s alone
+    assert result.decode_tokens_per_s == max(r.decode_tokens_per_s for r in result.runs)
+    assert result.output_tokens_per_s == 10 / min(r.seconds for r in result.runs)
+
+
+def test_latency_refuses_a_batch_that_never_runs_together(tiny_model: Path) -> None:
+    workload = LatencyWorkload(batch_size=3, input_len=4, output_len=3, repeats=1, warmup=1)
+    with (
+        Session.open(config(tiny_model, max_num_seqs=2)) as session,
+        pytest.raises(ConfigError, match="--max-num-seqs"),
+    ):
+        run_latency(session.core, session.meter, session.vocab_size, workload)
+
+
+def test_throughput_accounts_for_every_request(tiny_model: Path) -> None:
+    lengths = [Lengths(30, 4), Lengths(5, 1), Lengths(60, 9)]
+    with Session.open(config(tiny_model, max_num_batched_tokens=64, max_num_seqs=8)) as session:
+        requests = random_requests(lengths, session.vocab_size, 0)
+        result = run_throughput(session.core, session.meter, requests)
+    assert (result.requests, result.prompt_tokens, result.output_tokens) == (3, 95, 14)
+    assert result.output_tokens_per_s == pytest.approx(14 / result.seconds)
+    assert result.total_tokens_per_s == pytest.approx(109 / result.seconds)
+    assert result.ttft_s.count == result.request_latency_s.count == 3
+    assert result.itl_s is not None
+    assert result.itl_s.count == 3 + 0 + 8
+    assert result.tpot_s is not None
+    assert result.tpot_s.count == 2
+    assert result.request_latency_s.max <= result.seconds
+    assert result.decode_tokens_per_s is not None
+
+
+def test_speeds_keep_the_better() -> None:
+    a = Speeds(read_bandwidth_bytes_per_s=2.0, bf16_flops=5.0)
+    b = Speeds(read_bandwidth_bytes_per_s=3.0, bf16_flops=4.0)
+    best = a.best(b)
+    assert (best.read_bandwidth_bytes_per_s, best.bf16_flops, best.int8_ops) == (3.0, 5.0, None)
+
+
+@pytest.mark.parametrize("benchmark", ["latency", "throughput"])
+def test_the_command_writes_what_it_measured(
+    benchmark: str, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+    words = ["bench", benchmark, str(tiny_model), "--load-format", "dummy"]
+    words += ["--backend", "reference", "--kv-cache-bytes", "1MiB", "--json", str(out)]
+    words += ["--input-len", "8", "--output-len", "3"]
+    words += ["--repeats", "1"] if benchmark == "latency" else ["--num-prompts", "3"]
+    assert cli.main(words) == 0
+    assert "tokens/s" in capsys.readouterr().out
+    document = json.loads(out.read_text())
+    assert document["benchmark"] == benchmark
+    assert document["engine"]["backend"] == "reference"
+    assert document["machine"]["threads"] >= 1
+    for name in ("prefill_tokens_per_s", "decode_tokens_per_s", "output_tokens_per_s"):
+        assert document[name] > 0, name
+    for name in ("weight_bytes_per_step", "kv_bytes_per_step", "step_host_us"):
+        assert document[name] > 0, name
+    for name in ("read_bandwidth_bytes_per_s", "bf16_flops", "int8_ops"):
+        assert name in document["machine"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--scale", "2"], "only a --trace is scaled"),
+        (["--trace", "x.csv", "--input-len", "3"], "it gives the lengths"),
+        (["--trace", "x.csv", "--scale", "0"], "must be above 0"),
+        (["--trace", "/nowhere.csv"], "/nowhere.csv: No such file"),
+        (["--num-prompts", "0"], "not a positive integer"),
+    ],
+)
+def test_options_that_make_no_sense(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench", "throughput", *words]) != 0
+    assert message in capsys.readouterr().err
