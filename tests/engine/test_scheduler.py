@@ -1,0 +1,486 @@
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from fake_model import Loop, reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock
+from penstock.cache.kv_cache import KvCache
+from penstock.engine.messages import EngineRequest, FinishReason
+from penstock.engine.request import Sequence, Status, derive_seed, make_sequences
+from penstock.engine.scheduler import Scheduler
+from penstock.errors import ConfigError, RequestError
+from penstock.sampling.params import SamplingParams
+
+VOCAB = 50
+EOS = 7
+
+
+def make_loop(
+    num_blocks: int = 64,
+    seqs: int = 4,
+    budget: int = 16,
+    context: int = 128,
+    size: int = 4,
+    prefix: bool = True,
+) -> Loop:
+    cache = KvCache(num_blocks, size, enable_prefix_caching=prefix)
+    return Loop(Scheduler(cache, seqs, budget, context), VOCAB)
+
+
+def request(
+    name: str, prompt: list[int], seed: int = 1, priority: int = 0, salt: str = "", **params: object
+) -> Sequence:
+    sampling = SamplingParams(**{"max_tokens": 5, "ignore_eos": True, **params})  # type: ignore
+    message = EngineRequest(
+        request_id=name,
+        prompt_token_ids=prompt,
+        params=sampling,
+        priority=priority,
+        cache_salt=salt,
+    )
+    return make_sequences(message, seed, (EOS,))
+
+
+def expected(leader: Sequence, index: int) -> tuple[list[int], list[int]]:
+    return reference(
+        leader.token_ids[: leader.num_prompt_tokens].tolist(),
+        derive_seed(leader.seed, index),
+        VOCAB,
+        leader.max_total_tokens,
+        leader.eos_token_ids,
+    )
+
+
+def check_complete(loop: Loop, leaders: list[Sequence]) -> None:
+    """Every sequence ended with the tokens it gets when it runs alone, and nothing is left."""
+    for leader in leaders:
+        name = leader.request_id
+        for index in range(leader.params.n):
+            tokens, rows = expected(leader, index)
+            assert loop.outputs[name, index] == tokens, (name, index)
+            assert loop.finished[name, index].output_token_ids.tolist() == tokens
+        if leader.params.prompt_logprobs is not None:
+            assert loop.prompt_rows.get(name, {}) == dict(enumerate(rows[:-1]))
+        else:
+            assert name not in loop.prompt_rows
+    assert not loop.scheduler.has_work
+    assert loop.scheduler.cache.num_used_blocks == 0
+    assert not loop.scheduler._requests
+
+
+def test_one_request() -> None:
+    loop = make_loop()
+    leader = request("a", list(range(10, 40)))
+    loop.scheduler.add(leader)
+    loop.run()
+    check_complete(loop, [leader])
+    assert loop.steps == 2 + 4  # 30 tokens of prompt at 16 a step; the second gives a token
+    stats = loop.scheduler.stats()
+    assert (stats.steps, stats.tokens_computed, stats.tokens_generated) == (6, 34, 5)
+    assert (stats.running, stats.waiting, stats.kv_blocks_used) == (0, 0, 0)
+
+
+# --- everything at random ---------------------------------------------------------------------
+
+
+@dataclass
+class Plan:
+    """A random scenario: the engine's limits, and what happens when."""
+
+    loop: Loop
+    arrivals: list[tuple[int, Sequence]]
+    aborts: dict[int, list[tuple[str, bool]]]  # step: (name, between schedule and update)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    size = draw(st.sampled_from([1, 2, 4]))
+    seqs = draw(st.integers(1, 6))
+    budget = seqs + draw(st.integers(0, 12))
+    context = draw(st.integers(8, 40))
+    blocks = -(-context // size) + draw(st.integers(0, 12))
+    loop = make_loop(blocks, seqs, budget, context, size, draw(st.booleans()))
+    stems = [[draw(st.integers(0, 3)) for _ in range(context)] for _ in range(2)]
+    arrivals = []
+    aborts: dict[int, list[tuple[str, bool]]] = {}
+    for i in range(draw(st.integers(1, 9))):
+        shared = draw(st.integers(0, context - 2))
+        prompt = draw(st.sampled_from(stems))[:shared] + [draw(st.integers(4, VOCAB - 1))]
+        at = draw(st.integers(0, 15))
+        leader = request(
+            f"r{i}",
+            prompt,
+            seed=draw(st.integers(0, 3)),
+            priority=draw(st.integers(-1, 1)),
+            salt=draw(st.sampled_from(["", "", "s"])),
+            n=draw(st.sampled_from([1, 1, 1, 2, 3, 8])),
+            max_tokens=draw(st.one_of(st.none(), st.integers(1, 20))),
+            ignore_eos=draw(st.booleans()),
+            prompt_logprobs=draw(st.sampled_from([None, None, 1])),
+        )
+        arrivals.append((at, leader))
+        if draw(st.integers(0, 3)) == 0:
+            when = at + draw(st.integers(0, 12))
+            aborts.setdefault(when, []).append((leader.request_id, draw(st.booleans())))
+    return Plan(loop, arrivals, aborts)
+
+
+@settings(max_examples=300, deadline=None)
+@given(plans())
+def test_whatever_happens_every_request_gets_its_own_tokens(plan: Plan) -> None:
+    loop, scheduler = plan.loop, plan.loop.scheduler
+    aborted: set[str] = set()
+
+    def abort(now: int, between: bool) -> None:
+        for name, is_between in plan.aborts.get(now, []):
+            if is_between == between:
+                for sequence in scheduler.abort(name):
+                    assert sequence.finish_reason is FinishReason.ABORT
+                    assert sequence.status is Status.FINISHED
+                    aborted.add(name)
+
+    now = 0
+    while now <= 40 or scheduler.has_work:
+        for at, leader in plan.arrivals:
+            if at == now:
+                scheduler.add(leader)
+        abort(now, between=False)
+        abort_between = lambda now=now: abort(now, between=True)  # noqa: E731
+        if loop.step(abort_between) is None:
+            abort_between()
+        now += 1
+        assert now < 5000, "no end in sight"
+    for _, leader in plan.arrivals:
+        if leader.request_id in aborted:
+            for index in range(leader.params.n):  # what came before the end is right
+                got = loop.outputs.get((leader.request_id, index), [])
+                assert got == expected(leader, index)[0][: len(got)]
+    check_complete(loop, [s for _, s in plan.arrivals if s.request_id not in aborted])
+
+
+def test_a_tiny_cache_with_forks_preempts_and_still_gives_the_same_tokens() -> None:
+    loop = make_loop(num_blocks=14, seqs=8, budget=24, context=48)
+    rng = random.Random(5)
+    stem = [rng.randrange(VOCAB) for _ in range(12)]
+    leaders = [
+        request(f"r{i}", stem[: 3 * i % 13] + [i], seed=i, n=1 + i % 4, max_tokens=30)
+        for i in range(10)
+    ]
+    for leader in leaders:
+        loop.scheduler.add(leader)
+    loop.run()
+    check_complete(loop, leaders)
+    assert loop.scheduler.stats().preemptions > 5
+
+
+# --- order, budget, fairness --------------------------------------------------------------------
+
+
+def test_decodes_go_before_a_long_prefill_and_are_not_stalled_by_it() -> None:
+    loop = make_loop(num_blocks=200, budget=8, context=400)
+    short = request("short", [1, 2, 3], max_tokens=30)
+    loop.scheduler.add(short)
+    loop.step()
+    long = request("long", list(range(40)) * 4, max_tokens=2)
+    loop.scheduler.add(long)
+    tokens_per_step = []
+    while short.status is Status.RUNNING:
+        before = short.num_output_tokens
+        loop.step()
+        tokens_per_step.append(short.num_output_tokens - before)
+    assert set(tokens_per_step) == {1}
+    loop.run()
+    check_complete(loop, [short, long])
+
+
+def test_first_come_first_served_within_priority() -> None:
+    loop = make_loop(seqs=1)
+    leaders = [request(f"r{i}", [i], priority=p) for i, p in enumerate([1, 0, 1, 0, -1])]
+    for leader in leaders:
+        loop.scheduler.add(leader)
+    loop.run()
+    assert [name for name, _ in loop.finished] == ["r4", "r1", "r3", "r0", "r2"]
+
+
+def test_the_latest_of_the_lowest_priority_is_preempted_and_returns_to_its_place() -> None:
+    loop = make_loop(num_blocks=8, seqs=2, budget=32, context=32, prefix=False)
+    first = request("first", list(range(8)), max_tokens=20)
+    urgent = request("urgent", list(range(4)), max_tokens=20, priority=-1)
+    loop.scheduler.add(first)
+    loop.step()
+    loop.scheduler.add(urgent)
+    late = request("late", [9], max_tokens=20)
+    while loop.scheduler.stats().preemptions == 0:
+        loop.step()
+        if urgent.status is Status.RUNNING and late.arrival < 0:
+            loop.scheduler.add(late)
+    assert first.status is Status.WAITING
+    assert first.num_computed == 0
+    assert first.num_output_tokens > 0
+    assert loop.scheduler.waiting == [first, late]
+    loop.run()
+    check_complete(loop, [first, urgent, late])
+
+
+def test_nobody_overtakes_a_request_that_does_not_fit_yet() -> None:
+    loop = make_loop(num_blocks=8, seqs=4, budget=32, context=32)
+    leaders = [
+        request("a", list(range(16)), max_tokens=10),
+        request("big", list(range(20, 40)), max_tokens=4),
+        request("small", [1], max_tokens=1),
+    ]
+    for leader in leaders:
+        loop.scheduler.add(leader)
+    loop.run()
+    assert [name for name, _ in loop.finished] == ["a", "small", "big"]  # small ends sooner
+    firsts = list(dict.fromkeys(name for name, _ in loop.outputs))
+    assert firsts.index("small") >= firsts.index("big")
+
+
+# --- prefixes -------------------------------------------------------------------------------------
+
+
+def test_a_prefix_is_found_but_never_the_whole_prompt() -> None:
+    loop = make_loop()
+    prompt = list(range(16))
+    for name in "ab":
+        leader = request(name, prompt)
+        loop.scheduler.add(leader)
+        loop.run()
+    assert leader.num_cached_tokens == 12
+    stats = loop.scheduler.stats()
+    assert (stats.prefix_queries, stats.prefix_hits) == (32, 12)
+    assert loop.outputs["a", 0] == loop.outputs["b", 0]
+
+
+def test_another_salt_finds_nothing() -> None:
+    loop = make_loop()
+    for name, salt in (("a", "x"), ("b", "y"), ("c", "x")):
+        leader = request(name, list(range(16)), salt=salt)
+        loop.scheduler.add(leader)
+        loop.run()
+        assert leader.num_cached_tokens == (12 if name == "c" else 0)
+
+
+def test_output_is_found_by_the_next_turn() -> None:
+    loop = make_loop()
+    first = request("a", list(range(10)), max_tokens=9)
+    loop.scheduler.add(first)
+    loop.run()
+    second = request("b", [*first.token_ids, 1, 2])
+    loop.scheduler.add(second)
+    loop.run()
+    assert second.num_cached_tokens == 16  # 18 of the 19 were computed
+    check_complete(loop, [first, second])
+
+
+def test_a_block_is_not_found_before_the_step_that_writes_it_ran() -> None:
+    loop = make_loop(budget=64)
+    leaders = [request(name, list(range(20))) for name in "ab"]
+    for leader in leaders:
+        loop.scheduler.add(leader)
+    loop.run()
+    assert [s.num_cached_tokens for s in leaders] == [0, 0]
+    check_complete(loop, leaders)
+
+
+def test_prompt_logprobs_see_the_whole_prompt_even_when_it_is_cached() -> None:
+    loop = make_loop(budget=8)
+    prompt = list(range(30))
+    plain = request("plain", prompt)
+    loop.scheduler.add(plain)
+    loop.run()
+    detailed = request("detailed", prompt, prompt_logprobs=0, n=3)
+    loop.scheduler.add(detailed)
+    loop.run()
+    assert detailed.num_cached_tokens == 0
+    assert len(loop.prompt_rows["detailed"]) == 29
+    check_complete(loop, [plain, detailed])
+    assert loop.scheduler.stats().prefix_queries == 30
+
+
+# --- several sequences ----------------------------------------------------------------------------
+
+
+def test_the_prompt_of_n_sequences_is_computed_once() -> None:
+    loop = make_loop(seqs=8, prefix=False)
+    leader = request("a", list(range(14)), n=5, max_tokens=6)
+    loop.scheduler.add(leader)
+    loop.run()
+    check_complete(loop, [leader])
+    assert loop.scheduler.stats().tokens_computed == 14 + 5 * 5
+    assert len({tuple(loop.outputs["a", i]) for i in range(5)}) == 5
+
+
+def test_surplus_sequences_wait_and_lose_no_token() -> None:
+    loop = make_loop(seqs=2)
+    leader = request("a", list(range(14)), n=7, max_tokens=4)
+    loop.scheduler.add(leader)
+    loop.step()
+    assert [len(loop.outputs["a", i]) for i in range(7)] == [1] * 7
+    assert len(loop.scheduler.waiting) == 5
+    loop.run()
+    check_complete(loop, [leader])
+
+
+def test_sequences_that_end_with_their_first_token_leave_the_others() -> None:
+    prompt = [3, 1, 2]
+    first = [reference(prompt, derive_seed(1, i), VOCAB, 4)[0][0] for i in range(6)]
+    loop = make_loop(seqs=3)
+    leader = request("a", prompt, n=6, stop_token_ids=(first[0], first[4]))
+    loop.scheduler.add(leader)
+    loop.step()
+    assert {("a", 0), ("a", 4)} <= set(loop.finished)
+    assert leader.finish_reason is FinishReason.STOP
+    assert leader.stop_reason == first[0]
+    loop.run()
+    assert len(loop.finished) == 6
+    assert loop.scheduler.cache.num_used_blocks == 0
+
+
+def test_seeds_of_sequences() -> None:
+    assert derive_seed(42, 0) == 42
+    assert derive_seed(-1, 0) == 2**64 - 1
+    assert len({derive_seed(s, i) for s in range(50) for i in range(128)}) == 50 * 128
+    # SplitMix64's published test vector: the first outputs from state 1234567.
+    assert [derive_seed(1234567, i) for i in (1, 2)] == [6457827717110365317, 3203168211198807973]
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+def _end(loop: Loop, leader: Sequence) -> tuple[int, FinishReason | None, int | None]:
+    loop.scheduler.add(leader)
+    loop.run()
+    return leader.num_output_tokens, leader.finish_reason, leader.stop_reason
+
+
+def test_how_sequences_end() -> None:
+    prompt = [1, 2, 3]
+    tokens = reference(prompt, 1, VOCAB, 60)[0]
+    third = tokens[2]
+    assert third not in tokens[:2]
+    again = next(i for i in range(3, 57) if tokens[i] == third) + 1
+    loop = make_loop()
+    length, stop = FinishReason.LENGTH, FinishReason.STOP
+    assert _end(loop, request("a", prompt, max_tokens=9)) == (9, length, None)
+    assert _end(loop, request("b", prompt, max_tokens=3, stop_token_ids=(third,))) == (
+        3, stop, third,
+    )  # fmt: skip
+    kinds = {"max_tokens": 60, "stop_token_ids": (third,)}
+    assert _end(loop, request("c", prompt, min_tokens=2, **kinds)) == (3, stop, third)
+    assert _end(loop, request("d", prompt, min_tokens=3, **kinds)) == (again, stop, third)
+    assert _end(loop, request("e", prompt, max_tokens=None)) == (125, length, None)
+    assert _end(loop, request("f", prompt, max_tokens=1000)) == (125, length, None)
+
+
+def test_eos_ends_unless_ignored() -> None:
+    prompt = next(
+        [p] for p in range(99) if EOS in reference([p], 1, VOCAB, 30)[0][3:20]
+    )  # fmt: skip
+    at = reference(prompt, 1, VOCAB, 30)[0].index(EOS) + 1
+    loop = make_loop()
+    kinds = {"max_tokens": 29, "stop_token_ids": (EOS,)}
+    assert _end(loop, request("a", prompt, ignore_eos=False, **kinds)) == (
+        at, FinishReason.STOP, None,
+    )  # fmt: skip
+    assert _end(loop, request("b", prompt, **kinds)) == (at, FinishReason.STOP, EOS)
+    assert _end(loop, request("c", prompt, max_tokens=29)) == (29, FinishReason.LENGTH, None)
+
+
+def test_a_step_may_bring_several_tokens_and_the_end_cuts_them() -> None:
+    leader = request("a", [1], max_tokens=10, stop_token_ids=(5,))
+    leader.max_total_tokens = 11
+    assert leader.append([3, 4]) == [3, 4]
+    assert leader.append([6, 5, 7]) == [6, 5]
+    assert leader.output_token_ids.tolist() == [3, 4, 6, 5]
+
+
+# --- refusals and aborts --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("leader", "words"),
+    [
+        (request("x", []), "empty"),
+        (request("x", [1] * 128), "no room to answer"),
+        (request("x", [1] * 20, max_tokens=None), "need 32 cache blocks of 4 tokens.*are 8"),
+        (request("x", [1] * 20, max_tokens=14), "20 prompt and up to 14 output tokens need 9 "),
+        (request("taken", [1]), "in use"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(leader: Sequence, words: str) -> None:
+    loop = make_loop(num_blocks=8)
+    loop.scheduler.add(request("taken", [1]))
+    with pytest.raises(RequestError, match=words):
+        loop.scheduler.add(leader)
+    loop.run()
+    assert list(loop.finished) == [("taken", 0)]
+
+
+def test_the_largest_request_that_fits_is_served() -> None:
+    loop = make_loop(num_blocks=8)
+    leader = request("x", [1] * 20, max_tokens=13)  # 32 slots: the last token needs none
+    loop.scheduler.add(leader)
+    loop.run()
+    check_complete(loop, [leader])
+
+
+def test_one_sequence_of_several_can_be_aborted_once_it_has_output() -> None:
+    loop = make_loop(seqs=2, budget=4)
+    leader = request("a", list(range(10)), n=3, max_tokens=8)
+    loop.scheduler.add(leader)
+    loop.step()
+    with pytest.raises(ValueError, match="no output yet"):
+        loop.scheduler.abort("a", 0)
+    while not loop.outputs:
+        loop.step()
+    for index in (0, 2):  # the one runs, the other waits for a place
+        assert [s.index for s in loop.scheduler.abort("a", index)] == [index]
+        loop.scheduler.check_integrity()
+    assert loop.scheduler.abort("a", 0) == []
+    loop.run()
+    assert list(loop.finished) == [("a", 1)]
+    assert loop.outputs["a", 1] == expected(leader, 1)[0]
+    assert loop.scheduler.abort("a") == []
+    assert loop.scheduler.abort("unknown") == []
+
+
+def test_limits_that_contradict_each_other_are_refused() -> None:
+    cache = KvCache(4, 4)
+    with pytest.raises(ConfigError, match="max_num_batched_tokens"):
+        Scheduler(cache, max_num_seqs=8, max_num_batched_tokens=7, max_model_len=16)
+    with pytest.raises(ConfigError, match="at least 1"):
+        Scheduler(cache, max_num_seqs=0, max_num_batched_tokens=7, max_model_len=16)
+
+
+def test_update_refuses_samples_that_do_not_belong_to_the_step() -> None:
+    loop = make_loop()
+    loop.scheduler.add(request("a", [1, 2]))
+    step = loop.scheduler.schedule()
+    assert step is not None
+    with pytest.raises(ValueError, match="2 samples for 1"):
+        loop.scheduler.update(step, [[1], [2]])
+
+
+def test_a_waste_count_sees_only_the_unfilled_part_of_last_blocks() -> None:
+    loop = make_loop(seqs=4, budget=32)
+    for i in range(3):
+        loop.scheduler.add(request(f"r{i}", [i] * (5 + i), max_tokens=8))
+    loop.step()
+    stats = loop.scheduler.stats()
+    assert (stats.kv_slots_allocated, stats.kv_slots_filled) == (24, 18)
+
+
+def test_no_array_library_is_imported() -> None:
+    code = "import sys, penstock.engine.scheduler; sys.exit('numpy' in sys.modules)"
+    source = str(Path(penstock.__file__).parents[1])
+    assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": source}).returncode == 0

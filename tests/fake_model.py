@@ -1,0 +1,142 @@
+"""A model without arithmetic: its "keys and values" and "logits" are hashes of what it reads.
+
+It reads and writes a cache memory through ``StepInput`` alone, so that a wrong slot, block table,
+copy or stale prefix changes its output. ``reference`` computes the same from the tokens alone.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from penstock.engine.request import Sequence
+from penstock.engine.scheduler import Scheduler, SequenceOutput
+from penstock.engine.step import StepInput
+from penstock.engine.step_builder import build_step_input
+
+Entry = tuple[int, int, int]  # token, position, hash of all before and itself
+
+
+def _entry(before: int, token: int, position: int) -> Entry:
+    return (token, position, hash((before, token, position)))
+
+
+def pick(logits: int, seed: int, vocab: int) -> int:
+    return hash((logits, seed)) % vocab
+
+
+def reference(
+    prompt: list[int], seed: int, vocab: int, total: int, ends: frozenset[int] = frozenset()
+) -> tuple[list[int], list[int]]:
+    """(output tokens, logits of each prompt position) of a sequence run alone, uncached."""
+    tokens, entries, rows = list(prompt), [], []
+    while len(tokens) < total:
+        for position in range(len(entries), len(tokens)):
+            before = entries[-1][2] if entries else 0
+            entries.append(_entry(before, tokens[position], position))
+            if position < len(prompt):
+                rows.append(hash(tuple(entries)))
+        tokens.append(pick(hash(tuple(entries)), seed, vocab))
+        if tokens[-1] in ends:
+            break
+    return tokens[len(prompt) :], rows
+
+
+class FakeModel:
+    """Runs steps over a memory of slots. Sequences run in a random order, one after another,
+    so that reading what another writes in the same step does not go unnoticed."""
+
+    def __init__(self, block_size: int, seed: int = 0) -> None:
+        self.block_size = block_size
+        self.memory: dict[int, Entry] = {}
+        self.random = random.Random(seed)
+
+    def run(self, step: StepInput) -> list[int]:
+        size = self.block_size
+        for source, target in step.block_copies.tolist():
+            for offset in range(size):
+                if source * size + offset in self.memory:
+                    self.memory[target * size + offset] = self.memory[source * size + offset]
+        wanted = set(step.logit_rows.tolist())
+        logits: dict[int, int] = {}
+        order = list(range(step.num_sequences))
+        self.random.shuffle(order)
+        assert len(set(step.slots.tolist())) == step.num_tokens, "a slot is written twice"
+        for s in order:
+            first, last = int(step.query_starts[s]), int(step.query_starts[s + 1])
+            blocks = step.block_ids[step.block_starts[s] : step.block_starts[s + 1]].tolist()
+            assert step.positions[last - 1] == step.context_lens[s] - 1
+            assert len(blocks) * size >= step.context_lens[s]
+            for row in range(first, last):
+                position = int(step.positions[row])
+                assert step.slots[row] == blocks[position // size] * size + position % size
+                past = [self.memory[blocks[p // size] * size + p % size] for p in range(position)]
+                before = past[-1][2] if past else 0
+                entry = _entry(before, int(step.token_ids[row]), position)
+                self.memory[int(step.slots[row])] = entry
+                if row in wanted:
+                    logits[row] = hash((*past, entry))
+        return [logits[row] for row in sorted(wanted)]
+
+
+@dataclass
+class Loop:
+    """Scheduler and fake model, stepped with every check that can be made on the way."""
+
+    scheduler: Scheduler
+    vocab: int
+    model: FakeModel = field(init=False)
+    outputs: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    finished: dict[tuple[str, int], Sequence] = field(default_factory=dict)
+    prompt_rows: dict[str, dict[int, int]] = field(default_factory=dict)
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.model = FakeModel(self.scheduler.cache.block_size)
+
+    def step(self, between: object = None) -> list[SequenceOutput] | None:
+        """One step; ``between`` is called between schedule and update. None: nothing to do."""
+        step = self.scheduler.schedule()
+        self.scheduler.check_integrity()
+        if step is None:
+            assert not self.scheduler.has_work, "work, but no step"
+            return None
+        assert 0 < step.num_tokens <= self.scheduler.max_num_batched_tokens
+        assert step.num_tokens == sum(e.num_tokens for e in step.sequences)
+        assert len({e.sequence for e in step.sequences}) == len(step.sequences)
+        self._check_writes_are_private(step)
+        logits = self.model.run(build_step_input(step, self.scheduler.cache.block_size))
+        assert len(logits) == sum(e.num_logits for e in step.sequences)
+        row = 0
+        for sequence, start, count, num_logits, samples in step.sequences:
+            row += num_logits
+            for back in range(num_logits, 1 if samples else 0, -1):
+                position = start + count - back
+                rows = self.prompt_rows.setdefault(sequence.request_id, {})
+                assert position not in rows, "a prompt row was given twice"
+                rows[position] = logits[row - back]
+        sampled = [[pick(logits[r], s.seed, self.vocab)] for s, r in step.samples]
+        if callable(between):
+            between()
+        outputs = self.scheduler.update(step, sampled)
+        for output in outputs:
+            name = (output.sequence.request_id, output.sequence.index)
+            assert name not in self.finished, "output after the end"
+            self.outputs.setdefault(name, []).extend(output.token_ids)
+            if output.finish_reason is not None:
+                self.finished[name] = output.sequence
+        self.scheduler.check_integrity()
+        self.steps += 1
+        return outputs
+
+    def run(self, limit: int = 100_000) -> None:
+        while self.step() is not None:
+            assert self.steps < limit, "no end in sight"
+
+    def _check_writes_are_private(self, step: object) -> None:
+        cache = self.scheduler.cache
+        for entry in step.sequences:  # type: ignore[attr-defined]
+            first = entry.start // cache.block_size
+            for block in entry.sequence.table.block_ids[first:]:
+                assert cache._pool.ref_counts[block] == 1, "a shared block would be written"
+                assert block not in cache._index, "a findable block would be written"
