@@ -1,0 +1,36 @@
+"""Show how a model would run on this machine: every option with its reason, and the plan.
+
+Reads the model's configuration but no weights. The plan is the list of operations that one step
+runs, over named buffers, as the backend gets it.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from penstock.cli.options import add_engine_arguments, engine_config
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_engine_arguments(parser)
+    parser.add_argument("--no-plan", action="store_true", help="show the options alone")
+
+
+def run(args: argparse.Namespace) -> int:
+    from penstock.engine.loader import draw
+    from penstock.hardware import detect
+    from penstock.plan.explain import explain
+    from penstock.plan.memory import plan_memory
+
+    blueprint = draw(engine_config(args))
+    config, hardware = blueprint.config, detect()
+    print(f"machine  {hardware.cpu_model}, {hardware.physical_cores} cores usable,", end=" ")
+    print(f"{hardware.memory_available / 2**30:.1f} GiB available")
+    print(f"model    {config.model_path}\n")
+    print(config.explain())
+    if not args.no_plan:
+        memory = plan_memory(
+            blueprint.plan, config.max_num_batched_tokens, config.max_num_batched_tokens
+        )
+        print("\n" + explain(blueprint.plan, memory))
+    return 0

@@ -1,0 +1,172 @@
+"""Complete prompts, with the model that ships with Penstock or any other.
+
+  penstock generate -p "def fibonacci(n):"
+  penstock generate path/to/checkpoint --chat -p "Why is the sky blue?" --temperature 0
+  penstock generate -f prompts.jsonl --json > answers.jsonl
+
+One prompt is answered as its tokens come; several run together and are printed in order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
+
+import msgspec
+
+from penstock.cli.options import (
+    add_engine_arguments,
+    add_sampling_arguments,
+    engine_config,
+    sampling_params,
+)
+from penstock.cli.parser import UsageError
+from penstock.cli.progress import Progress
+from penstock.cli.prompts import add_prompt_arguments, read_prompts
+
+if TYPE_CHECKING:
+    from penstock.api import LLM, Prompt
+    from penstock.engine.output import RequestOutput
+    from penstock.sampling.params import SamplingParams
+
+DEFAULT_MAX_TOKENS = 128
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of ``--json``: one sequence that was generated."""
+
+    prompt: str
+    index: int  # which of the prompt's --n sequences
+    text: str
+    finish_reason: str | None
+    prompt_tokens: int
+    cached_tokens: int  # of these, found in the prefix cache
+    output_tokens: int
+    ttft_s: float  # from the start of generation to this prompt's first token
+    seconds: float  # to its last
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_prompt_arguments(parser)
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--chat",
+        action="store_true",
+        help="treat each prompt as a user's message, in the model's chat template",
+    )
+    group.add_argument("--json", action="store_true", help="print a JSON object for each output")
+    group.add_argument(
+        "--quiet", action="store_true", help="no progress and no summary on standard error"
+    )
+    # --seed is the request's: the engine's own seed only makes up those that are not given.
+    add_sampling_arguments(parser, {"max_tokens": DEFAULT_MAX_TOKENS})
+    add_engine_arguments(parser, skip={"seed", "served_model_name"})
+
+
+def run(args: argparse.Namespace) -> int:
+    params = sampling_params(args)
+    texts = read_prompts(args)
+    config = msgspec.structs.asdict(engine_config(args))
+    del config["seed"]  # the request's, see add_arguments
+
+    from penstock.api import LLM
+
+    with LLM(**config) as llm:
+        prompts: list[Prompt] = [_chat(llm, text) for text in texts] if args.chat else [*texts]
+        live = len(texts) == 1 and params.n == 1 and not args.json
+        run = _Run(texts, sys.stdout if live else None, progress=not (live or args.quiet))
+        records = run.generate(llm, prompts, params)
+    if args.json:
+        for record in records:
+            sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
+    elif not live:
+        _print_all(records)
+    if not args.quiet:
+        print(run.summary(records), file=sys.stderr)
+    return 0
+
+
+class _Run:
+    """One batch of prompts, its clock, and what is shown meanwhile."""
+
+    def __init__(self, texts: Sequence[str], live: TextIO | None, progress: bool) -> None:
+        self._texts = texts
+        self._live = live
+        self._progress = Progress(len(texts), sys.stderr, progress)
+        self._seconds = 0.0
+
+    def generate(self, llm: LLM, prompts: Sequence[Prompt], params: SamplingParams) -> list[Record]:
+        """One record per sequence, in the order of the prompts."""
+        latest: dict[str, RequestOutput] = {}
+        tokens: dict[str, int] = {}
+        ttft: dict[str, float] = {}
+        ended: dict[str, float] = {}
+        ids: list[str] = []
+        shown = 0
+        start = time.perf_counter()
+        for output in llm.stream(prompts, params, started=ids):
+            now = time.perf_counter() - start
+            latest[output.request_id] = output
+            ttft.setdefault(output.request_id, now)
+            tokens[output.request_id] = sum(len(o.token_ids) for o in output.outputs)
+            if output.finished:
+                ended[output.request_id] = now
+            if self._live is not None:
+                text = output.outputs[0].text
+                self._live.write(text[shown:])
+                self._live.flush()
+                shown = len(text)
+            self._progress.show(len(ended), sum(tokens.values()))
+        self._seconds = time.perf_counter() - start
+        self._progress.clear()
+        if self._live is not None:
+            self._live.write("\n")
+        return [
+            Record(
+                prompt=text,
+                index=sequence.index,
+                text=sequence.text,
+                finish_reason=sequence.finish_reason,
+                prompt_tokens=len(latest[request_id].prompt_token_ids),
+                cached_tokens=latest[request_id].num_cached_tokens,
+                output_tokens=len(sequence.token_ids),
+                ttft_s=ttft[request_id],
+                seconds=ended[request_id],
+            )
+            for text, request_id in zip(self._texts, ids, strict=True)
+            for sequence in latest[request_id].outputs
+        ]
+
+    def summary(self, records: Sequence[Record]) -> str:
+        output = sum(record.output_tokens for record in records)
+        prompt = sum(record.prompt_tokens for record in records if record.index == 0)
+        line = (
+            f"{output:,} tokens in {self._seconds:.2f} s ({output / self._seconds:,.1f} tokens/s)"
+            f" after {prompt:,} prompt tokens"
+        )
+        if len(records) == 1:
+            (record,) = records
+            line += f"; first token after {record.ttft_s:.3f} s"
+            if record.seconds > record.ttft_s:
+                rate = (record.output_tokens - 1) / (record.seconds - record.ttft_s)
+                line += f", then {rate:,.1f} tokens/s"
+        return line
+
+
+def _chat(llm: LLM, text: str) -> Prompt:
+    """The prompt's tokens in the model's chat template."""
+    tokenizer = llm.tokenizer
+    if not tokenizer.has_chat_template:
+        raise UsageError("argument --chat: the model has no chat template; leave --chat out")
+    rendered = tokenizer.apply_chat_template([{"role": "user", "content": text}])
+    return {"prompt_token_ids": tokenizer.encode(rendered, add_special_tokens=False)}
+
+
+def _print_all(records: Sequence[Record]) -> None:
+    for i, record in enumerate(records):
+        head = record.prompt.splitlines()[0] if record.prompt.strip() else record.prompt
+        print(("\n" if i else "") + f"==> {head}")
+        print(record.text)
