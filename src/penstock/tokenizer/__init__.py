@@ -1,1 +1,14 @@
+"""Text to token ids and back."""
 
+from penstock.tokenizer.chat import ChatTemplate
+from penstock.tokenizer.detokenizer import IncrementalDetokenizer
+from penstock.tokenizer.load import load_tokenizer
+from penstock.tokenizer.tokenizer import Tokenizer, TokenizerSettings
+
+__all__ = [
+    "ChatTemplate",
+    "IncrementalDetokenizer",
+    "Tokenizer",
+    "TokenizerSettings",
+    "load_tokenizer",
+]

@@ -1,0 +1,240 @@
+"""A GGUF file's vocabulary as a ``tokenizers`` tokenizer that gives llama.cpp's token ids."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import BPE
+
+from penstock.errors import TokenizerError
+from penstock.tokenizer.gguf import GgufValue
+
+_T = TypeVar("_T", bool, int, float, str)
+
+_SPACE = "\u2581"  # how SentencePiece spells a space
+
+_CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
+_ANY_CASE = f"(?i:{_CONTRACTIONS})"
+_GPT2 = rf"{_CONTRACTIONS}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)|\s+"
+
+
+def _with_digits(digits: str) -> str:
+    """The pattern of cl100k_base, whose users differ in how many digits make a word."""
+    return (
+        rf"{_ANY_CASE}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+
+
+_PUNCTUATION = r"[\p{P}\$\+<=>\^~\|`]+"
+_LLAMA3 = (_with_digits(r"\p{N}{1,3}"),)
+_PATTERNS: dict[str, tuple[str, ...]] = {
+    "default": (_PUNCTUATION.replace("`", ""), _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
+    "gpt-2": (_GPT2,),
+    "gpt2": (_GPT2,),
+    "mpt": (_GPT2,),
+    "falcon": (_PUNCTUATION, _GPT2, "[0-9][0-9][0-9]"),
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "qwen2": (_with_digits(r"\p{N}"),),
+    "deepseek-r1-qwen": (_with_digits(r"\p{N}"),),
+}
+"""By ``tokenizer.ggml.pre``: patterns whose matches become words, each applied inside the words
+that the ones before it left."""
+
+_WHOLE_WORDS_FIRST = frozenset({"llama-bpe", "llama3", "llama-v3"})
+"""A word that is in the vocabulary is taken whole, whatever the merges would make of it. These
+also begin texts with the BOS token unless the file says otherwise."""
+
+
+class _Kind(enum.IntEnum):
+    """``tokenizer.ggml.token_type``."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True)
+class GgufVocab:
+    """A vocabulary and the settings that come with it."""
+
+    backend: Backend
+    bos_token_id: int | None
+    eos_token_id: int | None
+    add_bos: bool
+    add_eos: bool
+
+
+def build_vocab(metadata: dict[str, GgufValue]) -> GgufVocab:
+    """Build the tokenizer that ``tokenizer.ggml.*`` describes. Raises TokenizerError."""
+    fields = _Fields(metadata)
+    model = fields.scalar("model", str, "")
+    tokens = fields.array("tokens", str)
+    kinds = fields.array("token_type", int, len(tokens)) or [int(_Kind.NORMAL)] * len(tokens)
+    if not tokens:
+        raise TokenizerError(
+            "the GGUF file has no tokenizer.ggml.tokens; convert the model again with its "
+            "vocabulary, or give a tokenizer folder"
+        )
+    vocab = {token: token_id for token_id, token in enumerate(tokens)}
+    if len(vocab) != len(tokens):
+        twice = next(token for i, token in enumerate(tokens) if vocab[token] != i)
+        raise TokenizerError(f"tokenizer.ggml.tokens holds {twice!r} twice")
+    pre = fields.scalar("pre", str, "default")
+    unknown = _special_id(fields, "unknown_token_id", len(tokens))
+    if model == "llama":
+        scores = fields.array("scores", float, len(tokens))
+        if not scores:
+            raise TokenizerError(
+                "the GGUF file has no tokenizer.ggml.scores, which model llama needs"
+            )
+        backend = _sentencepiece(
+            vocab,
+            scores,
+            kinds,
+            unknown=None if unknown is None else tokens[unknown],
+            space_prefix=fields.scalar("add_space_prefix", bool, True),
+        )
+    elif model == "gpt2":
+        backend = _byte_level(vocab, fields.array("merges", str), pre)
+    else:
+        raise TokenizerError(
+            f"tokenizer.ggml.model is {model!r}; Penstock converts 'llama' and 'gpt2'. Give the "
+            "tokenizer of the original checkpoint (a folder with tokenizer.json) instead"
+        )
+    _add_special(backend, tokens, kinds)
+    return GgufVocab(
+        backend,
+        bos_token_id=_special_id(fields, "bos_token_id", len(tokens)),
+        eos_token_id=_special_id(fields, "eos_token_id", len(tokens)),
+        add_bos=fields.scalar("add_bos_token", bool, model == "llama" or pre in _WHOLE_WORDS_FIRST),
+        add_eos=fields.scalar("add_eos_token", bool, False),
+    )
+
+
+def _sentencepiece(
+    vocab: dict[str, int],
+    scores: Sequence[float],
+    kinds: Sequence[int],
+    unknown: str | None,
+    space_prefix: bool,
+) -> Backend:
+    """SentencePiece BPE: the adjacent pair whose union scores highest merges first.
+
+    With every way to split a piece as a merge, ranked by the piece's score, BPE does the same.
+    """
+    merges: list[tuple[float, int, str, str]] = []
+    for piece, token_id in vocab.items():
+        if kinds[token_id] in (_Kind.CONTROL, _Kind.UNKNOWN, _Kind.BYTE):
+            continue
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in vocab and right in vocab:
+                merges.append((-scores[token_id], token_id, left, right))
+    merges.sort(key=lambda merge: merge[:2])
+    backend = Backend(
+        _bpe(
+            vocab,
+            [(left, right) for _, _, left, right in merges],
+            unk_token=unknown,
+            fuse_unk=False,
+            byte_fallback=True,
+        )
+    )
+    steps: list[Any] = [normalizers.Replace(" ", _SPACE)]
+    undo: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if space_prefix:
+        steps.insert(0, normalizers.Prepend(_SPACE))
+        undo.append(decoders.Strip(" ", 1, 0))
+    backend.normalizer = normalizers.Sequence(steps)
+    backend.decoder = decoders.Sequence(undo)
+    return backend
+
+
+def _byte_level(vocab: dict[str, int], merges: Sequence[str], pre: str) -> Backend:
+    patterns = _PATTERNS.get(pre)
+    if patterns is None:
+        raise TokenizerError(
+            f"tokenizer.ggml.pre is {pre!r}; Penstock converts {', '.join(sorted(_PATTERNS))}. "
+            "Give the tokenizer of the original checkpoint (a folder with tokenizer.json) instead"
+        )
+    pairs = []
+    for merge in merges:
+        left, space, right = merge.partition(" ")
+        if not (left and space and right):
+            raise TokenizerError(f"tokenizer.ggml.merges holds {merge!r}, which is not a pair")
+        pairs.append((left, right))
+    backend = Backend(_bpe(vocab, pairs, ignore_merges=pre in _WHOLE_WORDS_FIRST))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _bpe(vocab: dict[str, int], merges: list[tuple[str, str]], **options: Any) -> BPE:
+    try:
+        return BPE(vocab, merges, **options)
+    except Exception as error:  # the library raises bare Exceptions
+        raise TokenizerError(f"the GGUF file's merges and tokens disagree: {error}") from error
+
+
+def _add_special(backend: Backend, tokens: Sequence[str], kinds: Sequence[int]) -> None:
+    special, plain = [], []
+    for token, kind in zip(tokens, kinds, strict=True):
+        if not token:
+            continue
+        if kind in (_Kind.CONTROL, _Kind.UNKNOWN):
+            special.append(AddedToken(token, special=True, normalized=False))
+        elif kind == _Kind.USER_DEFINED:
+            plain.append(AddedToken(token, special=False, normalized=False))
+    backend.add_special_tokens(special)
+    backend.add_tokens(plain)
+
+
+def _special_id(fields: _Fields, name: str, vocab_size: int) -> int | None:
+    value = fields.scalar(name, int, -1)
+    if value >= vocab_size:
+        raise TokenizerError(
+            f"tokenizer.ggml.{name} is {value}, outside the vocabulary of {vocab_size}"
+        )
+    return value if value >= 0 else None
+
+
+class _Fields:
+    """Typed access to ``tokenizer.ggml.*``."""
+
+    def __init__(self, metadata: dict[str, GgufValue]) -> None:
+        self._metadata = metadata
+
+    def scalar(self, name: str, kind: type[_T], default: _T) -> _T:
+        value = self._metadata.get("tokenizer.ggml." + name, default)
+        if type(value) is not kind:
+            raise TokenizerError(
+                f"tokenizer.ggml.{name} is {value!r:.100}, not of type {kind.__name__}"
+            )
+        return value
+
+    def array(self, name: str, kind: type[_T], size: int | None = None) -> list[_T]:
+        """Empty if absent."""
+        values = self._metadata.get("tokenizer.ggml." + name, [])
+        if not isinstance(values, list) or any(type(value) is not kind for value in values):
+            raise TokenizerError(f"tokenizer.ggml.{name} is not an array of {kind.__name__}")
+        if values and size is not None and len(values) != size:
+            raise TokenizerError(
+                f"tokenizer.ggml.{name} has {len(values)} entries for {size} tokens"
+            )
+        return values  # type: ignore[return-value]

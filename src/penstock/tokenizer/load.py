@@ -1,0 +1,196 @@
+"""Reading a tokenizer from a checkpoint folder or a GGUF file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tokenizers import Tokenizer as Backend
+
+from penstock.errors import TokenizerError
+from penstock.tokenizer.gguf import read_metadata
+from penstock.tokenizer.gguf_vocab import build_vocab
+from penstock.tokenizer.tokenizer import Tokenizer, TokenizerSettings
+
+_ROLES = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "pad_token",
+    "sep_token",
+    "cls_token",
+    "mask_token",
+)
+_PROBE = "a"  # any text that encodes to something
+
+
+def load_tokenizer(source: str | Path) -> Tokenizer:
+    """Load the tokenizer of a checkpoint folder (with tokenizer.json) or of a ``.gguf`` file.
+
+    From a folder, tokenizer_config.json, special_tokens_map.json, generation_config.json and
+    chat_template.jinja are read where present. Raises TokenizerError naming the file at fault.
+    """
+    path = Path(source)
+    if path.suffix == ".gguf" and not path.is_dir():
+        return _load_gguf(path)
+    if not path.is_dir():
+        raise TokenizerError(f"{path} is neither a folder with tokenizer.json nor a .gguf file")
+    backend = _load_backend(path)
+    config = _load_json(path / "tokenizer_config.json")
+    special = _special_tokens(config, _load_json(path / "special_tokens_map.json"))
+    bos = _token_id(backend, special.get("bos_token"))
+    eos = _token_id(backend, special.get("eos_token"))
+    prefix, suffix = _surroundings(backend)
+    prefix = _with_override(config.get("add_bos_token"), bos, prefix)
+    suffix = _with_override(config.get("add_eos_token"), eos, suffix)
+    settings = TokenizerSettings(
+        bos_token_id=bos,
+        eos_token_ids=_end_ids(eos, path / "generation_config.json"),
+        prefix_ids=prefix,
+        suffix_ids=suffix,
+        special_tokens=special,
+        chat_templates=_chat_templates(path, config),
+    )
+    return Tokenizer(backend, settings)
+
+
+def _load_gguf(path: Path) -> Tokenizer:
+    metadata = read_metadata(path)
+    vocab = build_vocab(metadata)
+    bos, eos = vocab.bos_token_id, vocab.eos_token_id
+    special = {
+        role: str(vocab.backend.id_to_token(token))
+        for role, token in (("bos_token", bos), ("eos_token", eos))
+        if token is not None
+    }
+    templates = {}
+    for key, name in (
+        ("tokenizer.chat_template", "default"),
+        ("tokenizer.chat_template.tool_use", "tool_use"),
+    ):
+        template = metadata.get(key)
+        if isinstance(template, str):
+            templates[name] = template
+    settings = TokenizerSettings(
+        bos_token_id=bos,
+        eos_token_ids=() if eos is None else (eos,),
+        prefix_ids=(bos,) if vocab.add_bos and bos is not None else (),
+        suffix_ids=(eos,) if vocab.add_eos and eos is not None else (),
+        special_tokens=special,
+        chat_templates=templates,
+    )
+    return Tokenizer(vocab.backend, settings)
+
+
+def _load_backend(folder: Path) -> Backend:
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        if (folder / "tokenizer.model").is_file():
+            raise TokenizerError(
+                f"{folder} has a SentencePiece tokenizer.model but no tokenizer.json; convert it "
+                "once with transformers: AutoTokenizer.from_pretrained(folder)"
+                ".save_pretrained(folder)"
+            )
+        raise TokenizerError(
+            f"{folder} has no tokenizer.json; download the checkpoint again with its tokenizer, or "
+            "name a folder that has one with --tokenizer"
+        )
+    try:
+        return Backend.from_str(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TokenizerError(f"cannot read {path}: {error.strerror}") from error
+    except Exception as error:  # the library raises bare Exceptions
+        raise TokenizerError(f"{path} is corrupt: {error}; download it again") from error
+
+
+def _load_json(path: Path) -> dict[str, Any]:
+    """An optional JSON object; empty if the file is absent."""
+    if not path.is_file():
+        return {}
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise TokenizerError(f"{path} is corrupt: {error}; download it again") from error
+
+
+def _special_tokens(config: dict[str, Any], token_map: dict[str, Any]) -> dict[str, str]:
+    """Special tokens by role; each is a string, or an object with its ``content``."""
+    special = {}
+    for role in _ROLES:
+        value = config.get(role) or token_map.get(role)
+        if isinstance(value, dict):
+            value = value.get("content")
+        if isinstance(value, str):
+            special[role] = value
+        elif value is not None:
+            raise TokenizerError(f"{role} in tokenizer_config.json is {value!r}, not a token")
+    return special
+
+
+def _token_id(backend: Backend, token: str | None) -> int | None:
+    if token is None:
+        return None
+    token_id: int | None = backend.token_to_id(token)
+    if token_id is None:
+        raise TokenizerError(
+            f"tokenizer_config.json names the special token {token!r}, which tokenizer.json lacks"
+        )
+    return token_id
+
+
+def _surroundings(backend: Backend) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What the tokenizer's post-processor puts before and after a text."""
+    bare = backend.encode(_PROBE, add_special_tokens=False).ids
+    full = backend.encode(_PROBE, add_special_tokens=True).ids
+    for start in range(len(full) - len(bare) + 1):
+        if full[start : start + len(bare)] == bare:
+            return tuple(full[:start]), tuple(full[start + len(bare) :])
+    raise TokenizerError("tokenizer.json has a post-processor that changes the text's own tokens")
+
+
+def _with_override(
+    wanted: object, token_id: int | None, present: tuple[int, ...]
+) -> tuple[int, ...]:
+    """``add_bos_token`` and ``add_eos_token`` overrule the post-processor where they are given."""
+    if wanted is True and token_id is not None and token_id not in present:
+        return (*present, token_id)
+    if wanted is False:
+        return tuple(token for token in present if token != token_id)
+    return present
+
+
+def _end_ids(eos: int | None, generation_config: Path) -> tuple[int, ...]:
+    declared = _load_json(generation_config).get("eos_token_id")
+    others = declared if isinstance(declared, list) else [declared]
+    ids = [token for token in (eos, *others) if token is not None]
+    if any(not isinstance(token, int) for token in ids):
+        raise TokenizerError(f"{generation_config}: eos_token_id is {declared!r}, not token ids")
+    return tuple(dict.fromkeys(ids))
+
+
+def _chat_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
+    """The template files if there are any, else what tokenizer_config.json holds."""
+    files = {
+        path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    }
+    if (folder / "chat_template.jinja").is_file():
+        files["default"] = folder / "chat_template.jinja"
+    try:
+        templates = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+    except (OSError, UnicodeDecodeError) as error:
+        raise TokenizerError(f"cannot read the chat templates in {folder}: {error}") from error
+    if "default" in templates:
+        return templates
+    value = config.get("chat_template") or _load_json(folder / "chat_template.json").get(
+        "chat_template"
+    )
+    if isinstance(value, str):
+        return {**templates, "default": value}
+    if isinstance(value, list):
+        try:
+            named = {str(entry["name"]): str(entry["template"]) for entry in value}
+        except (TypeError, KeyError) as error:
+            raise TokenizerError("chat_template in tokenizer_config.json is malformed") from error
+        return {**named, **templates}
+    return templates

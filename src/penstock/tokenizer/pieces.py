@@ -1,0 +1,133 @@
+"""What each token contributes to the text, as bytes.
+
+Every decoder used by language models concatenates its tokens' bytes and reads them as UTF-8;
+they differ in how a vocabulary entry spells its bytes and in whether the text's first space is
+dropped. With that known per token, detokenizing is appending bytes, one token at a time or all
+at once with the same result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from tokenizers import Tokenizer as Backend
+
+from penstock.errors import TokenizerError
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@dataclass(frozen=True)
+class PieceRule:
+    """How vocabulary entries spell text; read from a tokenizer's decoder."""
+
+    byte_level: bool = False
+    """Entries spell each byte as one printable character, as GPT-2's do."""
+    byte_fallback: bool = False
+    """``<0x0A>`` is the byte 0x0A."""
+    replacements: tuple[tuple[str, str], ...] = ()
+    """Applied in order to other entries: SentencePiece spells a space as U+2581."""
+    separator: str = ""
+    """Put before each entry (of tokenizers without a decoder)."""
+    strip: str = ""
+    """Dropped from the start of the text, once, if the text starts with it."""
+    strip_first_token: str = ""
+    """Dropped wherever it occurs in the text's first token."""
+
+
+class Pieces:
+    """The bytes of every token id, computed when first asked for."""
+
+    def __init__(self, backend: Backend) -> None:
+        state = msgspec.json.decode(backend.to_str())
+        self.rule = read_rule(state.get("decoder"))
+        self._backend = backend
+        self._alphabet = {char: byte for byte, char in enumerate(byte_alphabet())}
+        self._known: dict[int, bytes] = {}
+        # The text of an added token is matched as it is written, so it is produced as written.
+        self._added = {entry["id"]: entry["content"] for entry in state.get("added_tokens", ())}
+
+    def __getitem__(self, token_id: int) -> bytes:
+        """The token's bytes; none for an id that the vocabulary does not have."""
+        piece = self._known.get(token_id)
+        if piece is None:
+            piece = self._known[token_id] = self._spell(token_id)
+        return piece
+
+    def first(self, token_id: int) -> bytes:
+        """The token's bytes where it begins a text, whose leading space may be dropped."""
+        rule = self.rule
+        if rule.strip_first_token and token_id not in self._added:
+            entry: str = self._backend.id_to_token(token_id) or ""
+            if not _BYTE_TOKEN.fullmatch(entry):
+                return entry.replace(rule.strip_first_token, "").encode()
+        return self[token_id].removeprefix(rule.strip.encode())
+
+    def _spell(self, token_id: int) -> bytes:
+        rule = self.rule
+        added = self._added.get(token_id)
+        if added is not None:
+            return f"{rule.separator}{added}".encode()
+        entry: str | None = self._backend.id_to_token(token_id)
+        if entry is None:
+            return b""
+        if rule.byte_level:
+            try:
+                return bytes([self._alphabet[char] for char in entry])
+            except KeyError:
+                return entry.encode()
+        if rule.byte_fallback and (match := _BYTE_TOKEN.fullmatch(entry)):
+            return bytes([int(match[1], 16)])
+        for old, new in rule.replacements:
+            entry = entry.replace(old, new)
+        return (rule.separator + entry).encode()
+
+
+def byte_alphabet() -> str:
+    """The 256 characters that stand for the bytes 0 to 255 in byte-level vocabularies.
+
+    Printable Latin-1 characters stand for themselves, the others for U+0100 onwards in order
+    (Radford et al., GPT-2, 2019).
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return "".join(chr(byte if byte in printable else next(others)) for byte in range(256))
+
+
+def read_rule(decoder: Mapping[str, Any] | None) -> PieceRule:
+    """The rule of a ``decoder`` as tokenizer.json holds it.
+
+    Raises TokenizerError for decoders that are not a concatenation of tokens.
+    """
+    if decoder is None:
+        return PieceRule(separator=" ", strip=" ")
+    steps = decoder["decoders"] if decoder.get("type") == "Sequence" else [decoder]
+    rule: dict[str, Any] = {"replacements": ()}
+    fused = False
+    for step in steps:
+        kind = step.get("type")
+        pattern = step.get("pattern", {})
+        if kind == "ByteLevel" and len(steps) == 1:
+            rule["byte_level"] = True
+        elif kind == "Replace" and "String" in pattern and not fused:
+            rule["replacements"] += ((pattern["String"], step["content"]),)
+        elif kind == "ByteFallback" and not fused:
+            rule["byte_fallback"] = True
+        elif kind == "Fuse":
+            fused = True
+        elif kind == "Strip" and fused and step.get("stop") == 0 and step.get("start") in (0, 1):
+            rule["strip"] = step["content"] * step["start"]
+        elif kind == "Metaspace" and not fused:
+            if step.get("prepend_scheme", "always") != "never":
+                rule["strip_first_token"] = step["replacement"]
+            rule["replacements"] += ((step["replacement"], " "),)
+        else:
+            raise TokenizerError(
+                f"tokenizer.json has a decoder step that Penstock cannot run: {step!r}; it reads "
+                "ByteLevel, Metaspace, and sequences of Replace, ByteFallback, Fuse and Strip"
+            )
+    return PieceRule(**rule)

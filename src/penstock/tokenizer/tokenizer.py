@@ -1,0 +1,163 @@
+"""Text to token ids and back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+
+from penstock.errors import RequestError
+from penstock.tokenizer.chat import ChatTemplate, Message
+from penstock.tokenizer.detokenizer import IncrementalDetokenizer
+from penstock.tokenizer.pieces import Pieces
+
+
+@dataclass(frozen=True)
+class TokenizerSettings:
+    """What a checkpoint says about its tokenizer besides the vocabulary."""
+
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    """The tokenizer's own end token first, then the others that end a generation."""
+    prefix_ids: tuple[int, ...] = ()
+    """Put before a text that is encoded with special tokens (usually the BOS token)."""
+    suffix_ids: tuple[int, ...] = ()
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    """Text by role: ``bos_token``, ``eos_token``, ``unk_token``, ... for chat templates."""
+    chat_templates: Mapping[str, str] = field(default_factory=dict)
+    """Template source by name; ``default`` and perhaps ``tool_use``."""
+
+
+class Tokenizer:
+    """A checkpoint's tokenizer. Made by :func:`~penstock.tokenizer.load.load_tokenizer`.
+
+    Immutable, so safe to share between threads.
+    """
+
+    def __init__(self, backend: Backend, settings: TokenizerSettings) -> None:
+        # A length limit or padding saved with the tokenizer would cut prompts silently.
+        backend.no_truncation()
+        backend.no_padding()
+        self.settings = settings
+        self.pieces = Pieces(backend)
+        added = backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(i for i, token in added.items() if token.special)
+        self._backend = backend
+        self._vocab_size = max([backend.get_vocab_size(), *(i + 1 for i in added)])
+        self._plain_backend: Backend | None = None
+        self._lock = threading.Lock()
+        self._templates = {
+            name: ChatTemplate(source, settings.special_tokens)
+            for name, source in settings.chat_templates.items()
+        }
+
+    @property
+    def bos_token_id(self) -> int | None:
+        return self.settings.bos_token_id
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        return self.settings.eos_token_ids
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The first of :attr:`eos_token_ids`."""
+        return self.settings.eos_token_ids[0] if self.settings.eos_token_ids else None
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest token id. A model may have more logits than this."""
+        return self._vocab_size
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(self._templates)
+
+    def encode(
+        self, text: str, add_special_tokens: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """The token ids of ``text``.
+
+        ``add_special_tokens`` surrounds them with what the checkpoint asks for (BOS, EOS).
+        With ``parse_special=False`` a special token's name in ``text`` is ordinary text, so that
+        text from outside cannot end a turn. Raises RequestError if ``text`` is not Unicode text
+        (lone surrogates).
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"the text has a lone surrogate (U+{ord(text[error.start]):04X}) at character "
+                f"{error.start}, which is not Unicode text; send valid UTF-8",
+                "prompt",
+            ) from error
+        backend = self._backend if parse_special else self._without_special()
+        ids: list[int] = backend.encode(text, add_special_tokens=False).ids
+        if add_special_tokens:
+            return [*self.settings.prefix_ids, *ids, *self.settings.suffix_ids]
+        return ids
+
+    def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+        """The text of a whole sequence of tokens: what a detokenizer gives, all at once."""
+        detokenizer = self.detokenizer(skip_special_tokens)
+        return detokenizer.push(token_ids) + detokenizer.flush()
+
+    def detokenizer(
+        self, skip_special_tokens: bool = True, prompt_token_ids: Sequence[int] = ()
+    ) -> IncrementalDetokenizer:
+        """A detokenizer for the tokens that follow ``prompt_token_ids``."""
+        skip = self.special_ids if skip_special_tokens else frozenset()
+        return IncrementalDetokenizer(self.pieces, skip, prompt_token_ids)
+
+    def token_text(self, token_id: int) -> str:
+        """One token on its own, as log-probabilities name it; U+FFFD for parts of characters."""
+        return self.pieces[token_id].decode(errors="replace")
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a vocabulary entry, spelled as in the vocabulary."""
+        token_id: int | None = self._backend.token_to_id(token)
+        return token_id
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        continue_final_message: bool = False,
+        template_options: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt for a conversation, to be encoded with ``add_special_tokens=False``.
+
+        The options are those of :meth:`~penstock.tokenizer.chat.ChatTemplate.render`. A
+        checkpoint's ``tool_use`` template, if it has one, serves requests with tools. Raises
+        RequestError if there is no template, or with the template's own message.
+        """
+        name = "tool_use" if tools and "tool_use" in self._templates else "default"
+        template = self._templates.get(name)
+        if template is None:
+            raise RequestError(
+                "this checkpoint has no chat template; put a chat_template.jinja beside its "
+                "tokenizer.json, or send a plain completion request",
+                "messages",
+            )
+        return template.render(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            tools=tools,
+            documents=documents,
+            continue_final_message=continue_final_message,
+            template_options=template_options,
+        )
+
+    def _without_special(self) -> Backend:
+        # The library keeps this choice as state of the tokenizer, so each choice has its own.
+        with self._lock:
+            if self._plain_backend is None:
+                self._plain_backend = Backend.from_str(self._backend.to_str())
+                self._plain_backend.encode_special_tokens = True
+            return self._plain_backend
