@@ -12,7 +12,7 @@ class StopMatch:
     """A stop string was found."""
 
     stop: str
-    end: int  # characters fed before and including the last of the stop string
+    end: int  # characters of the text just fed, up to the last one of the stop string
 
 
 class StopStrings:
@@ -63,12 +63,11 @@ class StopSearch:
     def __init__(self, strings: StopStrings) -> None:
         self._strings = strings
         self._state = 0
-        self._fed = 0
 
     def feed(self, text: str) -> StopMatch | None:
         """Search on; after a match the search is over."""
         strings, state = self._strings, self._state
-        for position, char in enumerate(text, self._fed + 1):
+        for position, char in enumerate(text, 1):
             while state and char not in strings.next[state]:
                 state = strings.fail[state]
             state = strings.next[state].get(char, 0)
@@ -76,7 +75,6 @@ class StopSearch:
             if stop is not None:
                 return StopMatch(stop, position)
         self._state = state
-        self._fed += len(text)
         return None
 
     @property

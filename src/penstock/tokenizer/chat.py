@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import jinja2
 from jinja2 import nodes
@@ -204,7 +204,7 @@ _Environment.code_generator_class = _CodeGenerator
 class _GenerationBlocks(Extension):
     """``{% generation %}...{% endgeneration %}`` marks the assistant's text for training."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 (the base class declares an instance variable)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)

@@ -129,8 +129,28 @@ class _Reader:
             self.fail(f"{kind} is not a value type")
         count = self.count(_LEAST_BYTES[kind])
         if kind == _STRING:
-            return [self.string() for _ in range(count)]
+            return self.strings(count)
         return [self.array(depth + 1) for _ in range(count)]
+
+    def strings(self, count: int) -> list[GgufValue]:
+        """Vocabularies have hundreds of thousands: one loop, the same checks as string()."""
+        data, at, end = self._data, self._at, len(self._data)
+        read_size = struct.Struct("<Q").unpack_from
+        values: list[GgufValue] = []
+        for _ in range(count):
+            (size,) = read_size(data, at) if at + 8 <= end else (end,)
+            start = at + 8
+            if size > end - start:
+                self._at = at
+                self.fail("a string is longer than the rest of the file")
+            at = start + size
+            try:
+                values.append(data[start:at].decode())
+            except UnicodeDecodeError:
+                self._at = start
+                self.fail("a string is not UTF-8")
+        self._at = at
+        return values
 
     def numbers(self, kind: int, count: int) -> list[GgufValue]:
         code = _NUMBERS[kind]

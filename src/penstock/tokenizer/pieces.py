@@ -43,13 +43,16 @@ class Pieces:
     """The bytes of every token id, computed when first asked for."""
 
     def __init__(self, backend: Backend) -> None:
-        state = msgspec.json.decode(backend.to_str())
-        self.rule = read_rule(state.get("decoder"))
+        decoder = backend.decoder
+        # Its saved state is its entry in tokenizer.json.
+        state = None if decoder is None else msgspec.json.decode(decoder.__getstate__())
+        self.rule = read_rule(state)
         self._backend = backend
         self._alphabet = {char: byte for byte, char in enumerate(byte_alphabet())}
         self._known: dict[int, bytes] = {}
         # The text of an added token is matched as it is written, so it is produced as written.
-        self._added = {entry["id"]: entry["content"] for entry in state.get("added_tokens", ())}
+        added = backend.get_added_tokens_decoder()
+        self._added: dict[int, str] = {i: token.content for i, token in added.items()}
 
     def __getitem__(self, token_id: int) -> bytes:
         """The token's bytes; none for an id that the vocabulary does not have."""

@@ -1,0 +1,135 @@
+"""What a caller reads: a request's sequences, as of one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.engine.messages import FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """Log-probability of a token at one position."""
+
+    logprob: float
+    rank: int  # 1 is the most likely
+    decoded_token: str | None  # None without a tokenizer
+
+
+PositionLogprobs = dict[int, Logprob]
+"""By token id: the chosen (or prompt) token first, then the likeliest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputDelta:
+    """What one sequence gained between two outputs."""
+
+    text: str
+    token_ids: list[int]
+    logprobs: list[PositionLogprobs] | None
+
+
+@dataclass(slots=True)
+class SequenceRecord:
+    """What a sequence has produced; lists only grow."""
+
+    logprobs: list[PositionLogprobs] | None
+    parts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    cumulative_logprob: float = 0.0
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+
+
+class CompletionOutput:
+    """One sequence of a request as of one moment: everything so far.
+
+    It refers to the sequence's growing record, which is only ever appended to, so making one at
+    every step costs nothing; ``text``, ``token_ids`` and ``logprobs`` are assembled on access.
+    """
+
+    __slots__ = (
+        "_num_parts",
+        "_num_tokens",
+        "_record",
+        "cumulative_logprob",
+        "finish_reason",
+        "index",
+        "stop_reason",
+    )
+
+    def __init__(self, index: int, record: SequenceRecord) -> None:
+        self.index = index
+        self.cumulative_logprob: float | None = (
+            None if record.logprobs is None else record.cumulative_logprob
+        )
+        """Sum of the chosen tokens' log-probabilities, if they were asked for."""
+        reason = record.finish_reason
+        self.finish_reason: str | None = None if reason is None else reason.value
+        """stop, length, abort or error; None while the sequence runs."""
+        self.stop_reason: str | int | None = record.stop_reason
+        """The stop string or stop token id that ended it, if one of the request's did."""
+        self._record = record
+        self._num_parts = len(record.parts)
+        self._num_tokens = len(record.token_ids)
+
+    @property
+    def text(self) -> str:
+        """The text so far. What might be the beginning of a stop string is not in it yet."""
+        return "".join(self._record.parts[: self._num_parts])
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The tokens so far, with those that spell a stop string or are a stop token."""
+        return self._record.token_ids[: self._num_tokens]
+
+    @property
+    def logprobs(self) -> list[PositionLogprobs] | None:
+        """One entry per token in ``token_ids``; None if not asked for."""
+        logprobs = self._record.logprobs
+        return None if logprobs is None else logprobs[: self._num_tokens]
+
+    def since(self, earlier: CompletionOutput | None) -> OutputDelta:
+        """What came after ``earlier``, an output of the same sequence (None: everything)."""
+        part = 0 if earlier is None else earlier._num_parts
+        token = 0 if earlier is None else earlier._num_tokens
+        record = self._record
+        return OutputDelta(
+            text="".join(record.parts[part : self._num_parts]),
+            token_ids=record.token_ids[token : self._num_tokens],
+            logprobs=(
+                None if record.logprobs is None else record.logprobs[token : self._num_tokens]
+            ),
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"CompletionOutput(index={self.index}, text={self.text!r}, "
+            f"token_ids={self.token_ids}, finish_reason={self.finish_reason!r}, "
+            f"stop_reason={self.stop_reason!r})"
+        )
+
+
+@dataclass(slots=True)
+class RequestMetrics:
+    """When things happened to a request, in seconds of the processor's clock."""
+
+    arrival_time: float
+    first_token_time: float | None = None
+    last_token_time: float | None = None
+    finished_time: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """A request as of one moment: everything so far, of all its sequences in order of index."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool  # no more outputs follow
+    prompt_logprobs: list[PositionLogprobs | None] | None
+    num_cached_tokens: int  # prompt tokens that came from the prefix cache
+    metrics: RequestMetrics
+    error: str | None = None  # why a sequence has finish_reason error
