@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict
 
@@ -17,17 +18,14 @@ from penstock.sampling.params import SamplingParams
 from penstock.tokenizer import Tokenizer, load_tokenizer
 
 
-class TokensPrompt(TypedDict):
-    """A prompt that is already token ids."""
+class PromptDict(TypedDict, total=False):
+    """A prompt by one of its two names, as vLLM users write it."""
 
+    prompt: str
     prompt_token_ids: list[int]
 
 
-class TextPrompt(TypedDict):
-    prompt: str
-
-
-Prompt = str | TextPrompt | TokensPrompt
+Prompt = str | PromptDict
 Message = dict[str, Any]
 """One chat message as OpenAI's API has it: ``{"role": ..., "content": ...}``."""
 
@@ -48,9 +46,9 @@ class LLM:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Loaded when first needed, so that token-id prompts need none."""
+        """The model's tokenizer; raises TokenizerError if it has none that can be read."""
         if self._tokenizer is None:
-            self._tokenizer = load_tokenizer(self._core.config.tokenizer_path)
+            self._tokenizer = load_tokenizer(self.config.tokenizer_path)
         return self._tokenizer
 
     @property
@@ -67,7 +65,8 @@ class LLM:
         """Complete each prompt; outputs come back in the order of ``prompts``.
 
         One ``params`` serves all prompts, or there is one for each. A prompt that cannot be
-        served raises RequestError before any is started.
+        served raises RequestError before any is started; one that fails on the way has ``error``
+        set and ``finish_reason`` "error".
         """
         done: dict[str, RequestOutput] = {}
         ids: list[str] = []
@@ -80,15 +79,21 @@ class LLM:
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
-        **template_options: Any,
+        *,
+        template_options: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Complete one conversation, or several, rendered by the model's chat template."""
+        """Complete one conversation, or several, rendered by the model's chat template.
+
+        ``template_options`` are variables that the template itself documents.
+        """
         several = bool(messages) and not isinstance(messages[0], dict)
         conversations: Any = messages if several else [messages]
         prompts: list[Prompt] = [
             {
                 "prompt_token_ids": self.tokenizer.encode(
-                    self.tokenizer.apply_chat_template(conversation, **template_options),
+                    self.tokenizer.apply_chat_template(
+                        conversation, template_options=template_options
+                    ),
                     add_special_tokens=False,
                 )
             }
@@ -113,8 +118,9 @@ class LLM:
         ids = [request.request_id for request, _ in requests]
         if started is not None:
             started += ids
-        needs_text = any(text is not None or r.params.stop for r, text in requests)
-        processor = OutputProcessor(self.tokenizer if needs_text else self._optional_tokenizer())
+        # A model of token ids alone (dummy weights, say) needs no tokenizer: then there is no text.
+        has_tokenizer = (Path(self.config.tokenizer_path) / "tokenizer.json").exists()
+        processor = OutputProcessor(self.tokenizer if has_tokenizer else None)
         for request, _ in requests:
             self._core.check(request)
         try:
@@ -167,12 +173,12 @@ class LLM:
             raise RequestError(f"{len(listed)} prompts, but {len(each)} sampling params", "params")
         requests = []
         for prompt, chosen in zip(listed, each, strict=True):
-            text, tokens = self._tokens(prompt)
+            text, token_ids = self._tokens(prompt)
             requests.append(
                 (
                     EngineRequest(
                         request_id=f"llm-{next(self._ids)}",
-                        prompt_token_ids=tokens,
+                        prompt_token_ids=token_ids,
                         params=chosen,
                         priority=priority,
                     ),
@@ -190,9 +196,13 @@ class LLM:
                 f"not {type(prompt).__name__}",
                 "prompt",
             )
-        if "prompt_token_ids" in prompt:
-            return None, list(prompt["prompt_token_ids"])
-        return prompt["prompt"], self.tokenizer.encode(prompt["prompt"])
+        token_ids = prompt.get("prompt_token_ids")
+        if token_ids is not None:
+            return None, list(token_ids)
+        text = prompt.get("prompt")
+        if not isinstance(text, str):
+            raise RequestError("a prompt dict has 'prompt' or 'prompt_token_ids'", "prompt")
+        return text, self.tokenizer.encode(text)
 
 
 def engine_config(model: str, options: dict[str, Any]) -> EngineConfig:
