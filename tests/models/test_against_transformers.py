@@ -119,6 +119,15 @@ class Oracle:
         self.logits = torch.stack(rows).numpy()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_torch_thread() -> Iterator[None]:
+    """Handing matrices this small to a second thread costs more than they do."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module", params=CASES)
 def case(request: pytest.FixtureRequest) -> tuple[Path, Oracle]:
     family, overrides = CASES[request.param]

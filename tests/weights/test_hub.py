@@ -1,0 +1,93 @@
+"""Model names to folders; the hub is replaced, for tests do not use the network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import huggingface_hub
+import pytest
+from huggingface_hub import errors
+
+from penstock.errors import ModelError
+from penstock.weights.hub import resolve_model_folder
+
+
+def hub_raises(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def download(*_: Any, **__: Any) -> str:
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+
+
+def response(status: int) -> httpx.Response:
+    return httpx.Response(status, request=httpx.Request("GET", "https://huggingface.co/x"))
+
+
+def test_local_folder(tmp_path: Path) -> None:
+    assert resolve_model_folder(str(tmp_path)) == tmp_path
+    with pytest.raises(ModelError, match="leave the revision out"):
+        resolve_model_folder(str(tmp_path), "main")
+
+
+def test_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.touch()
+    with pytest.raises(ModelError, match="is a file"):
+        resolve_model_folder(str(path))
+
+
+@pytest.mark.parametrize("name", ["./missing", "/missing/folder", "a/b/c", "../up", "a b"])
+def test_neither_folder_nor_id(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    hub_raises(monkeypatch, AssertionError("the hub was asked"))
+    with pytest.raises(ModelError, match="no folder"):
+        resolve_model_folder(name)
+
+
+def test_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {}
+
+    def download(repo: str, **options: Any) -> str:
+        asked.update(options, repo=repo)
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert resolve_model_folder("Qwen/Qwen3-0.6B", "v1") == tmp_path
+    assert (asked["repo"], asked["revision"]) == ("Qwen/Qwen3-0.6B", "v1")
+    files = [
+        "model-00001-of-00002.safetensors",
+        "model.safetensors.index.json",
+        "config.json",
+        "tokenizer.json",
+        "chat_template.jinja",
+        "pytorch_model.bin",
+        "model.pkl",
+        "code.py",
+        "consolidated.safetensors",
+        "original/params.json",
+    ]
+    kept = huggingface_hub.utils.filter_repo_objects(
+        files, allow_patterns=asked["allow_patterns"], ignore_patterns=asked["ignore_patterns"]
+    )
+    assert list(kept) == files[:5]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (errors.GatedRepoError("no", response=response(403)), "accept its terms"),
+        (errors.RevisionNotFoundError("no", response=response(404)), "no revision 'v1'"),
+        (errors.RepositoryNotFoundError("no", response=response(404)), "no such model"),
+        (errors.HfHubHTTPError("boom", response=response(500)), "could not be reached: boom"),
+        (errors.LocalEntryNotFoundError("offline\nlong"), "could not be reached: offline;"),
+        (errors.OfflineModeIsEnabled("offline"), "could not be reached"),
+        (OSError("disk full"), "could not be reached: disk full"),
+        (httpx.ConnectError("dns"), "ConnectError: dns"),
+    ],
+)
+def test_hub_errors(monkeypatch: pytest.MonkeyPatch, error: Exception, message: str) -> None:
+    hub_raises(monkeypatch, error)
+    with pytest.raises(ModelError, match=message):
+        resolve_model_folder("owner/name", "v1")
