@@ -14,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "../memory.h"
 #include "../types.h"
 
 namespace penstock {
@@ -79,18 +80,16 @@ class AttentionWork {
                         Worker& worker);
   friend struct AttentionUnit;
 
-  float* partial(int64_t row) const { return partials_.get() + row * partial_stride_; }
-
-  struct Free {
-    void operator()(float* p) const;
-  };
+  float* partial(int64_t row) const {
+    return reinterpret_cast<float*>(partials_.data()) + row * partial_stride_;
+  }
 
   AttentionShape shape_;
   AttentionLimits limits_;
   std::vector<AttentionItem> items_;  // largest first; the size is the step's
   int64_t partial_stride_;            // floats: head_dim values, maximum, sum, padding
   int64_t partial_capacity_;          // rows
-  std::unique_ptr<float[], Free> partials_;
+  Memory partials_;                   // of what is allowed, the system gives what is touched
   int tile_capacity_;                                // split tiles
   std::unique_ptr<std::atomic<int32_t>[]> pending_;  // [split tile][KV head] items unfinished
   std::vector<int32_t> tile_items_;                  // [split tile] what pending_ restarts from

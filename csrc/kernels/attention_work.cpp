@@ -1,8 +1,6 @@
 // The work list of a step's attention: tiles, and which of them are cut to feed every thread.
 
 #include <algorithm>
-#include <cstdlib>
-#include <new>
 #include <stdexcept>
 #include <string>
 
@@ -28,8 +26,6 @@ int cut_capacity(const AttentionLimits& limits) {
 
 }  // namespace
 
-void AttentionWork::Free::operator()(float* p) const { std::free(p); }
-
 AttentionWork::AttentionWork(const AttentionShape& shape, const AttentionLimits& limits)
     : shape_(shape), limits_(limits) {
   if (shape.kv_heads < 1 || shape.heads < 1 || shape.heads % shape.kv_heads != 0)
@@ -54,12 +50,8 @@ AttentionWork::AttentionWork(const AttentionShape& shape, const AttentionLimits&
   const int64_t splits = ceil_div(limits.max_context, kSplitTokens);
   partial_capacity_ = std::min(int64_t(cuts) * std::min<int64_t>(kTileRows, rows) * splits,
                                kPartialBytes / int64_t(partial_stride_ * sizeof(float)));
-  if (partial_capacity_ > 0) {
-    // Untouched pages of this upper bound take no memory.
-    const size_t bytes = size_t(partial_capacity_ * partial_stride_) * sizeof(float);
-    partials_.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
-    if (!partials_) throw std::bad_alloc();
-  }
+  if (partial_capacity_ > 0)
+    partials_ = Memory(size_t(partial_capacity_ * partial_stride_) * sizeof(float));
   tile_capacity_ = cuts;
   tile_items_.resize(size_t(cuts));
   pending_ = std::make_unique<std::atomic<int32_t>[]>(size_t(cuts) * size_t(shape.kv_heads));

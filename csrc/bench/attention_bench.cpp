@@ -1,0 +1,210 @@
+// Times attention and rope_write by themselves. Standalone:
+//
+//   g++ -std=c++20 -O3 -ffp-contract=off -march=native -Wno-psabi -pthread -o /tmp/attention_bench
+//       csrc/bench/attention_bench.cpp csrc/kernels/{attention,attention_work,rope_write}.cpp
+//       csrc/{pool,memory}.cpp
+//
+// Decode reads a cache far larger than L2 and is compared with a plain sum over the same bytes;
+// prefill is reported in floating-point operations of visible scores and values.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#if defined(__AMX_BF16__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include "../kernels/attention.h"
+#include "../kernels/rope_write.h"
+#include "../memory.h"
+#include "../pool.h"
+#include "../simd.h"
+
+using namespace penstock;
+
+namespace {
+
+struct Model {
+  const char* name;
+  int heads;
+  int kv_heads;
+  int head_dim;
+};
+
+constexpr Model kModels[] = {{"32/8 heads of 64", 32, 8, 64},
+                             {"32/8 heads of 128", 32, 8, 128},
+                             {"16/16 heads of 80", 16, 16, 80}};
+
+double seconds() {
+  using namespace std::chrono;
+  return duration<double>(steady_clock::now().time_since_epoch()).count();
+}
+
+// The least of `repeats` runs: other processes only ever add.
+template <class F>
+double best(int repeats, F f) {
+  double least = 1e9;
+  for (int i = 0; i < repeats; ++i) {
+    const double start = seconds();
+    f();
+    least = std::min(least, seconds() - start);
+  }
+  return least;
+}
+
+// A step of sequences with equal context and query lengths over a shuffled cache.
+struct Setup {
+  Model model;
+  Elem elem;
+  std::vector<int32_t> positions, slots, query_starts{0}, context_lens, block_starts{0}, block_ids;
+  Memory cache;
+  std::vector<std::byte> qkv, q, out;
+  StepView step{};
+
+  Setup(const Model& m, Elem e, int sequences, int queries, int context) : model(m), elem(e) {
+    const int blocks = (context + kBlockSize - 1) / kBlockSize;
+    block_ids.resize(size_t(blocks) * sequences);
+    std::iota(block_ids.begin(), block_ids.end(), 0);
+    std::mt19937 random(1);
+    std::shuffle(block_ids.begin(), block_ids.end(), random);
+    for (int s = 0; s < sequences; ++s) {
+      for (int i = context - queries; i < context; ++i) {
+        positions.push_back(i);
+        slots.push_back(block_ids[size_t(s) * blocks + i / kBlockSize] * kBlockSize +
+                        i % kBlockSize);
+      }
+      query_starts.push_back(query_starts.back() + queries);
+      block_starts.push_back(block_starts.back() + blocks);
+      context_lens.push_back(context);
+    }
+    cache = Memory(kv().block_bytes() * block_ids.size());
+    fill(cache.data(), cache.bytes(), random);
+    const size_t tokens = positions.size();
+    qkv.resize(tokens * (m.heads + 2 * m.kv_heads) * m.head_dim * sizeof(float));
+    q.resize(tokens * m.heads * m.head_dim * sizeof(float));
+    out.resize(q.size());
+    auto* x = reinterpret_cast<float*>(qkv.data());
+    for (size_t i = 0; i < qkv.size() / sizeof(float); ++i) x[i] = float(random() % 1000) / 500 - 1;
+    fill(q.data(), q.size(), random);
+    step = {nullptr,           positions.data(),    slots.data(),     query_starts.data(),
+            context_lens.data(), block_starts.data(), block_ids.data(), nullptr,
+            int(tokens),       sequences,           0};
+  }
+
+  KvLayer kv() const { return {const_cast<std::byte*>(cache.data()), elem, model.kv_heads, model.head_dim}; }
+  Elem activations() const { return elem == Elem::bf16 ? Elem::bf16 : Elem::f32; }
+  Array array(const std::vector<std::byte>& v) const {
+    return {const_cast<std::byte*>(v.data()), activations(), int64_t(model.heads) * model.head_dim};
+  }
+
+  void fill(std::byte* to, size_t bytes, std::mt19937& random) const {
+    if (elem == Elem::f32) {
+      auto* x = reinterpret_cast<float*>(to);
+      for (size_t i = 0; i < bytes / 4; ++i) x[i] = float(random() % 1000) / 500 - 1;
+    } else {
+      auto* x = reinterpret_cast<uint16_t*>(to);
+      for (size_t i = 0; i < bytes / 2; ++i) {
+        const float value = float(random() % 1000) / 500 - 1;
+        x[i] = elem == Elem::bf16 ? to_bf16(value).bits : to_f16(value).bits;
+      }
+    }
+  }
+};
+
+double time_attention(const Setup& s, Pool& pool, int repeats) {
+  const AttentionShape shape{s.model.heads, s.model.kv_heads, s.model.head_dim, 0};
+  AttentionWork work(shape, {s.step.tokens, s.step.sequences,
+                             *std::max_element(s.context_lens.begin(), s.context_lens.end()),
+                             pool.threads()});
+  build_attention_work(s.step, work);
+  const AttentionArgs args{s.kv(), s.array(s.q), s.array(s.out), s.model.heads, 0.125f, 0};
+  pool.reserve_scratch(attention_scratch_bytes(shape));
+  return best(repeats, [&] {
+    pool.run([&](Worker& worker) { attention(args, s.step, work, worker); });
+  });
+}
+
+double time_rope_write(const Setup& s, Pool& pool, int repeats) {
+  const int half = s.model.head_dim / 2;
+  const std::vector<float> table(size_t(s.positions.back() + 1) * half, 0.5f);
+  const std::vector<float> norm(size_t(s.model.head_dim), 1.0f);
+  Array qkv = s.array(s.qkv);
+  qkv.elem = Elem::f32;
+  qkv.cols = int64_t(s.model.heads + 2 * s.model.kv_heads) * s.model.head_dim;
+  const RopeWriteArgs args{s.kv(),       qkv,         s.array(s.q), s.model.heads, table.data(),
+                           table.data(), 2 * half,    norm.data(),  norm.data(),   1e-6f};
+  return best(repeats,
+              [&] { pool.run([&](Worker& worker) { rope_write(args, s.step, worker); }); });
+}
+
+// Seconds to read the cache once: the floor of decode.
+double time_read(const Setup& s, Pool& pool, int repeats) {
+  std::vector<float> sums(size_t(pool.threads()) * 16);
+  const double least = best(repeats, [&] {
+    pool.run([&](Worker& worker) {
+      const auto [begin, end] = share(int64_t(s.cache.bytes() / 256), worker);
+      f32x16 a = f32x16::zero(), b = a, c = a, d = a;
+      const auto* x = reinterpret_cast<const float*>(s.cache.data());
+      for (int64_t i = begin * 64; i < end * 64; i += 64) {
+        a += f32x16::load(x + i);
+        b += f32x16::load(x + i + 16);
+        c += f32x16::load(x + i + 32);
+        d += f32x16::load(x + i + 48);
+      }
+      sums[size_t(worker.id) * 16] = hsum((a + b) + (c + d));
+    });
+  });
+  if (std::accumulate(sums.begin(), sums.end(), 0.0f) == 0.25f) std::puts("");  // keep the sums
+  return least;
+}
+
+const char* name(Elem e) { return e == Elem::f32 ? "f32" : e == Elem::bf16 ? "bf16" : "f16"; }
+
+void decode(const Model& model, Elem elem, int sequences, int context, Pool& pool) {
+  const Setup s(model, elem, sequences, 1, context);
+  const double read = time_read(s, pool, 7);
+  const double attend = time_attention(s, pool, 7);
+  const double gb = double(s.cache.bytes()) * 1e-9;
+  std::printf("decode  %-18s %-4s %3d x %6d: %8.3f ms  %6.1f GB/s  read %6.1f GB/s  %3.0f %%\n",
+              model.name, name(elem), sequences, context, attend * 1e3, gb / attend, gb / read,
+              100 * read / attend);
+}
+
+void prefill(const Model& model, Elem elem, int queries, int context, Pool& pool) {
+  const Setup s(model, elem, 1, queries, context);
+  const double attend = time_attention(s, pool, 7);
+  const double rope = time_rope_write(s, pool, 7);
+  const double seen = double(queries) * (context - queries) + 0.5 * queries * (queries + 1.0);
+  const double flops = 4.0 * model.heads * model.head_dim * seen;
+  std::printf("prefill %-18s %-4s %5d of %6d: %8.3f ms  %7.1f GFLOP/s  rope_write %7.3f ms\n",
+              model.name, name(elem), queries, context, attend * 1e3, flops / attend * 1e-9,
+              rope * 1e3);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
+#if defined(__AMX_BF16__)
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) {
+    std::puts("the system does not grant AMX tiles");
+    return 1;
+  }
+#endif
+  Pool pool(threads, false);
+  std::printf("%d threads\n", threads);
+  for (const Model& model : kModels)
+    for (const Elem elem : {Elem::bf16, Elem::f16, Elem::f32}) {
+      for (const auto& [sequences, context] : {std::pair{1, 512}, {1, 8192}, {16, 2048}})
+        decode(model, elem, sequences, context, pool);
+      for (const auto& [queries, context] : {std::pair{512, 512}, {512, 4096}})
+        prefill(model, elem, queries, context, pool);
+    }
+}
