@@ -24,6 +24,7 @@ class Holder:
         self.table = BlockTable(salt)
         self.tokens = array("i", tokens)
         self.done = 0
+        self.offered = 0  # a block is offered once: one that was refused stays private
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -52,9 +53,10 @@ class CacheMachine(RuleBasedStateMachine):
         holder.done = end
         self.cache.commit(holder.table, holder.tokens, end)
         if holder not in self.private:
-            for i in range(end // SIZE):
+            for i in range(holder.offered, end // SIZE):
                 prefix = (holder.salt, tuple(holder.tokens[: (i + 1) * SIZE]))
                 self.findable.setdefault(prefix, holder.table.block_ids[i])
+            holder.offered = end // SIZE
 
     def snapshot(self) -> object:
         pool = self.cache._pool
@@ -83,6 +85,7 @@ class CacheMachine(RuleBasedStateMachine):
         new = set(holder.table.block_ids[len(hits) :])
         assert new.isdisjoint(self.held())
         self.taken(new)
+        holder.offered = len(hits)
         holder.done = len(hits) * SIZE
         self.holders.append(holder)
         self.write(holder, len(tokens))
@@ -120,7 +123,7 @@ class CacheMachine(RuleBasedStateMachine):
         parent = data.draw(st.sampled_from(self.holders))
         child = Holder(parent.salt, list(parent.tokens))
         child.table = self.cache.fork(parent.table)
-        child.done = parent.done
+        child.done, child.offered = parent.done, parent.offered
         assert child.table.block_ids == parent.table.block_ids
         self.holders.append(child)
         if parent in self.private:
