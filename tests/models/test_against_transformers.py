@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import VOCAB, load_oracle, tiny_checkpoint
+from checkpoints import FAMILIES, VOCAB, load_oracle, tiny_checkpoint
 
+from penstock import LLM, SamplingParams
 from penstock.backends import Executor, Limits, bind
 from penstock.engine.step import BLOCK_SIZE, StepInput
 from penstock.models.registry import load_model_spec
@@ -135,10 +136,14 @@ def case(request: pytest.FixtureRequest) -> tuple[Path, Oracle]:
     return folder, Oracle(folder)
 
 
+def skip_without(backend: str) -> None:
+    if backend == "cpu":
+        pytest.importorskip("penstock.backends.cpu.bind", reason="the native core is not built")
+
+
 @pytest.fixture(params=["reference", "cpu"])
 def executor(request: pytest.FixtureRequest, case: tuple[Path, Oracle]) -> Iterator[Executor]:
-    if request.param == "cpu":
-        pytest.importorskip("penstock.backends.cpu.bind", reason="the native core is not built")
+    skip_without(request.param)
     spec = load_model_spec(case[0])
     weights = open_weights(case[0], spec, dtype="float32")
     plan = fuse(lower(spec, "float32", CONTEXT))
@@ -197,3 +202,46 @@ def test_oracle_is_not_degenerate(case: tuple[Path, Oracle]) -> None:
     generated = case[1].tokens[PROMPT:]
     assert len(set(generated)) > 8
     assert case[1].logits.std() > 0.5
+
+
+# A window, biases, QK norms and a tied head, through the engine.
+SERVED = {
+    "llama": {"tie_word_embeddings": True},
+    "mistral": {"sliding_window": 16},
+    "qwen2": {},
+    "qwen3": {},
+}
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_served_together(family: str, backend: str) -> None:
+    """Prompts of several lengths in one batch, by the public entry point."""
+    skip_without(backend)
+    folder = tiny_checkpoint(family, **SERVED[family])
+    model = load_oracle(folder)
+    generator = np.random.default_rng(11)
+    prompts = [generator.integers(0, 256, n).tolist() for n in (1, 3, 33, 50)]
+    params = SamplingParams(
+        temperature=0, max_tokens=STEPS, ignore_eos=True, prompt_logprobs=0, logprobs=0
+    )
+    with LLM(
+        str(folder),
+        dtype="float32",
+        backend=backend,
+        threads=2,
+        max_num_batched_tokens=32,
+        kv_cache_bytes=1 << 22,
+    ) as llm:
+        outputs = llm.generate([{"prompt_token_ids": p} for p in prompts], params)
+    for prompt, output in zip(prompts, outputs, strict=True):
+        completion = output.outputs[0]
+        tokens = prompt + list(completion.token_ids)
+        assert len(completion.token_ids) == STEPS
+        with torch.no_grad():
+            logits = model(torch.tensor([tokens])).logits[0]
+        assert completion.token_ids == logits[len(prompt) - 1 : -1].argmax(-1).tolist()
+        expected = torch.log_softmax(logits.double(), -1)[range(len(tokens) - 1), tokens[1:]]
+        chosen = [*output.prompt_logprobs[1:], *completion.logprobs]
+        ours = [entry[t].logprob for entry, t in zip(chosen, tokens[1:], strict=True)]
+        np.testing.assert_allclose(ours, expected.numpy(), rtol=1e-4, atol=1e-4)
