@@ -43,22 +43,31 @@ class ThroughputResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_throughput(
-    core: SteppedCore, meter: MeteredExecutor, requests: Sequence[EngineRequest]
+    core: SteppedCore,
+    meter: MeteredExecutor,
+    requests: Sequence[EngineRequest],
+    static_batch: int | None = None,
 ) -> ThroughputResult:
-    """Offer all ``requests`` to the idle ``core`` at once and run until all are finished."""
+    """Offer all ``requests`` to the idle ``core`` at once and run until all are finished.
+
+    With ``static_batch`` the engine gets that many at a time, and the next only when the last of
+    them is finished: static batching, for comparison. Their clocks start with everybody's.
+    """
     times: dict[str, list[float]] = {request.request_id: [] for request in requests}
     steps: list[Step] = []
     start = time.perf_counter()
-    for request in requests:
-        core.add_request(request)
-    while core.has_work:
-        updates, step = timed_step(core, meter)
-        now = time.perf_counter() - start
-        steps.append(step)
-        for update in updates:
-            if update.error is not None:
-                raise EngineDeadError(f"benchmark request failed: {update.error}")
-            times[update.request_id] += [now] * len(update.token_ids)
+    size = static_batch or len(requests)
+    for first in range(0, len(requests), size):
+        for request in requests[first : first + size]:
+            core.add_request(request)
+        while core.has_work:
+            updates, step = timed_step(core, meter)
+            now = time.perf_counter() - start
+            steps.append(step)
+            for update in updates:
+                if update.error is not None:
+                    raise EngineDeadError(f"a benchmark request failed: {update.error}")
+                times[update.request_id] += [now] * len(update.token_ids)
     seconds = time.perf_counter() - start
     return _result(requests, list(times.values()), steps, seconds)
 

@@ -5,21 +5,14 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from penstock.bench.replay import Lengths
 from penstock.engine.messages import EngineRequest
 from penstock.errors import ConfigError
 from penstock.sampling.params import SamplingParams
-
-
-class Lengths(NamedTuple):
-    """Tokens of one request."""
-
-    prompt: int
-    output: int
 
 
 class _TraceLine(msgspec.Struct):
@@ -55,8 +48,9 @@ def read_lengths(path: Path, limit: int | None = None, scale: float = 1.0) -> li
                 if limit is not None and len(found) == limit:
                     break
                 if prompt > 0 and output > 0:
-                    scaled = (max(1, round(n * scale)) for n in (prompt, output))
-                    found.append(Lengths(*scaled))
+                    found.append(
+                        Lengths(max(1, round(prompt * scale)), max(1, round(output * scale)))
+                    )
         except (KeyError, TypeError, ValueError, msgspec.DecodeError) as error:
             raise ConfigError(
                 f"{path}: not a request trace ({error!r}); a .csv needs the columns ContextTokens "
@@ -71,7 +65,7 @@ def check_fit(lengths: Sequence[Lengths], max_model_len: int) -> None:
     """Raise ConfigError if a request is longer than the engine takes."""
     too_long = [n for n in lengths if n.prompt + n.output > max_model_len]
     if too_long:
-        worst = max(too_long, key=sum)
+        worst = max(too_long, key=lambda n: n.prompt + n.output)
         raise ConfigError(
             f"{len(too_long)} of {len(lengths)} requests exceed the engine's {max_model_len} "
             f"tokens; the longest has {worst.prompt} + {worst.output}: use shorter lengths, "

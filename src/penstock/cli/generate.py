@@ -26,10 +26,11 @@ from penstock.cli.options import (
 from penstock.cli.parser import UsageError
 from penstock.cli.progress import Progress
 from penstock.cli.prompts import add_prompt_arguments, read_prompts
+from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.api import LLM, Prompt
-    from penstock.engine.output import RequestOutput
+    from penstock.engine.output import CompletionOutput, RequestOutput
     from penstock.sampling.params import SamplingParams
 
 DEFAULT_MAX_TOKENS = 128
@@ -45,8 +46,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     cached_tokens: int  # of these, found in the prefix cache
     output_tokens: int
-    ttft_s: float  # from the start of generation to this prompt's first token
-    seconds: float  # to its last
+    ttft_s: float  # from the prompt's arrival to its first token
+    seconds: float  # until it was finished
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,43 +102,29 @@ class _Run:
     def generate(self, llm: LLM, prompts: Sequence[Prompt], params: SamplingParams) -> list[Record]:
         """One record per sequence, in the order of the prompts."""
         latest: dict[str, RequestOutput] = {}
-        tokens: dict[str, int] = {}
-        ttft: dict[str, float] = {}
-        ended: dict[str, float] = {}
         ids: list[str] = []
-        shown = 0
+        tokens = finished = 0
         start = time.perf_counter()
         for output in llm.stream(prompts, params, started=ids):
-            now = time.perf_counter() - start
+            before = latest.get(output.request_id)
             latest[output.request_id] = output
-            ttft.setdefault(output.request_id, now)
-            tokens[output.request_id] = sum(len(o.token_ids) for o in output.outputs)
-            if output.finished:
-                ended[output.request_id] = now
-            if self._live is not None:
-                text = output.outputs[0].text
-                self._live.write(text[shown:])
-                self._live.flush()
-                shown = len(text)
-            self._progress.show(len(ended), sum(tokens.values()))
+            finished += output.finished
+            for sequence in output.outputs:
+                news = sequence.since(before.outputs[sequence.index] if before else None)
+                tokens += len(news.token_ids)
+                if self._live is not None:
+                    self._live.write(news.text)
+                    self._live.flush()
+            self._progress.show(finished, tokens)
         self._seconds = time.perf_counter() - start
         self._progress.clear()
         if self._live is not None:
             self._live.write("\n")
+        outputs = [latest[request_id] for request_id in ids]
         return [
-            Record(
-                prompt=text,
-                index=sequence.index,
-                text=sequence.text,
-                finish_reason=sequence.finish_reason,
-                prompt_tokens=len(latest[request_id].prompt_token_ids),
-                cached_tokens=latest[request_id].num_cached_tokens,
-                output_tokens=len(sequence.token_ids),
-                ttft_s=ttft[request_id],
-                seconds=ended[request_id],
-            )
-            for text, request_id in zip(self._texts, ids, strict=True)
-            for sequence in latest[request_id].outputs
+            _record(text, output, sequence)
+            for text, output in zip(self._texts, outputs, strict=True)
+            for sequence in output.outputs
         ]
 
     def summary(self, records: Sequence[Record]) -> str:
@@ -154,6 +141,24 @@ class _Run:
                 rate = (record.output_tokens - 1) / (record.seconds - record.ttft_s)
                 line += f", then {rate:,.1f} tokens/s"
         return line
+
+
+def _record(text: str, output: RequestOutput, sequence: CompletionOutput) -> Record:
+    if output.error is not None:
+        raise PenstockError(f"the prompt {text[:40]!r} failed: {output.error}")
+    clock = output.metrics
+    arrival = clock.arrival_time
+    return Record(
+        prompt=text,
+        index=sequence.index,
+        text=sequence.text,
+        finish_reason=sequence.finish_reason,
+        prompt_tokens=len(output.prompt_token_ids),
+        cached_tokens=output.num_cached_tokens,
+        output_tokens=len(sequence.token_ids),
+        ttft_s=(clock.first_token_time or arrival) - arrival,
+        seconds=(clock.finished_time or arrival) - arrival,
+    )
 
 
 def _chat(llm: LLM, text: str) -> Prompt:

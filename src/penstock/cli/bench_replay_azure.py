@@ -1,0 +1,141 @@
+"""Replay the lengths of a request trace on the engine, batched in flight and statically.
+
+All requests are offered at once. In flight, a finished request's place is taken in the next step;
+statically, --max-num-seqs requests start together and the next ones wait for the last of them.
+Both run on the same engine in turn; each figure is the best of the repeats. The waste of KV cache
+(slots that live requests hold and do not fill) is counted over a run without the model.
+
+The trace is a .csv of Azure's LLM inference traces, with ContextTokens and GeneratedTokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.cli.bench_common import (
+    add_json_argument,
+    command_line,
+    machine_rows,
+    print_table,
+)
+from penstock.cli.options import add_engine_arguments, engine_config, positive_int
+from penstock.cli.parser import UsageError
+
+if TYPE_CHECKING:
+    from penstock.bench.throughput import ThroughputResult
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_engine_arguments(parser)
+    group = parser.add_argument_group("workload")
+    group.add_argument("--trace", type=Path, required=True, metavar="FILE", help="the trace")
+    group.add_argument(
+        "--requests",
+        type=positive_int,
+        default=500,
+        metavar="N",
+        help="replay the first N (default: 500)",
+    )
+    group.add_argument(
+        "--scale",
+        type=float,
+        metavar="X",
+        help="multiply all lengths; by default with what fits the longest into the model",
+    )
+    group.add_argument(
+        "--repeats", type=positive_int, default=1, metavar="N", help="runs of each (default: 1)"
+    )
+    add_json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.scale is not None and not args.scale > 0:
+        raise UsageError("argument --scale: must be above 0")
+
+    from penstock.bench.replay import ReplayLimits, replay_lengths, scaled
+    from penstock.bench.session import Session, report, write_report
+    from penstock.bench.throughput import run_throughput
+    from penstock.bench.workload import check_fit, fixed_lengths, random_requests, read_lengths
+
+    lengths = read_lengths(args.trace, args.requests, args.scale or 1.0)
+    with Session.open(engine_config(args)) as session:
+        engine = session.blueprint.config
+        if args.scale is None:
+            lengths = scaled(lengths, session.max_model_len)
+        check_fit(lengths, session.max_model_len)
+        waste = replay_lengths(
+            lengths,
+            ReplayLimits(engine.num_blocks, engine.max_num_seqs, engine.max_num_batched_tokens),
+        )
+        warm_up = random_requests(fixed_lengths(2, 16, 4), session.vocab_size, 1, "warm-up")
+        run_throughput(session.core, session.meter, warm_up)
+
+        def once(repeat: int, static: bool) -> ThroughputResult:
+            # Prompts of their own, or the second run would find the first one's in the cache.
+            seed = 2 * repeat + static
+            requests = random_requests(lengths, session.vocab_size, seed, f"run{seed}")
+            batch = engine.max_num_seqs if static else None
+            return run_throughput(session.core, session.meter, requests, batch)
+
+        def both() -> tuple[list[ThroughputResult], list[ThroughputResult]]:
+            pairs = [(once(i, False), once(i, True)) for i in range(args.repeats)]
+            return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+        (in_flight, static), machine = session.measured(both)
+        best = max(in_flight, key=lambda result: result.output_tokens_per_s)
+        best_static = max(static, key=lambda result: result.output_tokens_per_s)
+        gain = best.output_tokens_per_s / best_static.output_tokens_per_s
+        document = report(
+            session,
+            "replay azure",
+            command_line(),
+            {
+                "trace": args.trace.name,
+                "requests": len(lengths),
+                "scale": args.scale or "to fit the longest request",
+                "prompt_tokens": sum(n.prompt for n in lengths),
+                "output_tokens": sum(n.output for n in lengths),
+                "repeats": args.repeats,
+            },
+            machine,
+            {
+                **msgspec.to_builtins(best),
+                "static": msgspec.to_builtins(best_static),
+                "in_flight_over_static": gain,
+                "in_flight_runs": [result.output_tokens_per_s for result in in_flight],
+                "static_runs": [result.output_tokens_per_s for result in static],
+                "kv_waste": waste.waste,
+                "steps": waste.steps,
+                "static_steps": waste.static_steps,
+                "preemptions": waste.preemptions,
+            },
+        )
+    print_table(
+        [
+            *machine_rows(machine),
+            (
+                "requests",
+                f"{len(lengths)}, {best.prompt_tokens:,} prompt and {best.output_tokens:,} output "
+                "tokens",
+            ),
+            ("in flight", _line(best)),
+            ("static", _line(best_static)),
+            ("gain", f"{gain:.2f} times the output tokens per second"),
+            ("KV waste", f"{waste.waste:.1%} of the slots that live requests hold"),
+        ]
+    )
+    if args.json is not None:
+        write_report(document, args.json)
+    return 0
+
+
+def _line(result: ThroughputResult) -> str:
+    return (
+        f"{result.output_tokens_per_s:,.1f} tokens/s in {result.seconds:.1f} s, "
+        f"{result.mean_sequences_per_step:.1f} sequences a step, "
+        f"first token p50 {result.ttft_s.p50:.2f} s, p99 {result.ttft_s.p99:.2f} s"
+    )

@@ -1,0 +1,86 @@
+"""How much of a trace's prompts a prefix cache finds, by the size of the cache.
+
+Runs the real scheduler and cache without a model, over a .jsonl of Mooncake's traces: lengths, and
+an id for every 512 prompt tokens that equal blocks share. Lengths are shrunk eight times. "of
+all" compares with a cache that forgets nothing and knows a prompt as it arrives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import shlex
+from pathlib import Path
+
+from penstock.cli.bench_common import add_json_argument, command_line, print_table
+from penstock.cli.options import positive_int
+
+_DEFAULT_BLOCKS = (1000, 2000, 4000, 8000, 16000, 32000)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("workload")
+    group.add_argument("--trace", type=Path, required=True, metavar="FILE", help="the trace")
+    group.add_argument(
+        "--requests",
+        type=positive_int,
+        default=1000,
+        metavar="N",
+        help="replay the first N (default: 1000)",
+    )
+    group.add_argument(
+        "--blocks",
+        type=positive_int,
+        action="append",
+        metavar="N",
+        help=f"a cache size in blocks; may be given several times (default: {_DEFAULT_BLOCKS})",
+    )
+    group.add_argument(
+        "--max-num-seqs",
+        type=positive_int,
+        default=16,
+        metavar="N",
+        help="requests that run together (default: 16)",
+    )
+    add_json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from penstock.bench.replay import prefix_curve, read_mooncake
+    from penstock.bench.session import write_report
+    from penstock.cache.geometry import BLOCK_SIZE
+
+    trace = read_mooncake(args.trace, args.requests)
+    curve = prefix_curve(trace, args.blocks or _DEFAULT_BLOCKS, args.max_num_seqs)
+    print_table(
+        [
+            ("requests", f"{len(trace)}, {curve[0].prompt_tokens:,} prompt tokens"),
+            ("to be found", f"{curve[0].infinite_hit_rate:.1%} of prompt tokens"),
+        ]
+    )
+    print(f"\n{'blocks':>8}  {'tokens':>10}  {'found':>6}  of all")
+    for point in curve:
+        tokens = point.num_blocks * BLOCK_SIZE
+        found, share = point.hit_rate, point.share_of_infinite
+        print(f"{point.num_blocks:>8}  {tokens:>10,}  {found:>6.1%}  {share:>6.1%}")
+    if args.json is not None:
+        document: dict[str, object] = {
+            "benchmark": "replay mooncake",
+            "command": shlex.join(["penstock", *command_line()]),
+            "workload": {
+                "trace": args.trace.name,
+                "requests": len(trace),
+                "max_num_seqs": args.max_num_seqs,
+            },
+            "curve": [
+                {
+                    **dataclasses.asdict(point),
+                    "hit_rate": point.hit_rate,
+                    "infinite_hit_rate": point.infinite_hit_rate,
+                    "share_of_infinite": point.share_of_infinite,
+                }
+                for point in curve
+            ],
+        }
+        write_report(document, args.json)
+    return 0

@@ -1,0 +1,111 @@
+"""``penstock generate`` and ``penstock explain`` on the model that ships with the package."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.cli import main as cli
+
+PROMPT = "def add(a, b):\n    return"
+
+pytestmark = pytest.mark.skipif(
+    not (penstock.demo_model_path() / "model.safetensors").exists(),
+    reason="the demo model is not in this tree",
+)
+
+
+def generate(*words: str) -> int:
+    options = ["--backend", "reference", "--max-model-len", "256", "--max-tokens", "3"]
+    return cli.main(["generate", *options, *words])
+
+
+def expected(prompt: str, max_tokens: int = 3) -> str:
+    params = penstock.SamplingParams(temperature=0, max_tokens=max_tokens)
+    with penstock.LLM(backend="reference", max_model_len=256) as llm:
+        return llm.generate([prompt], params)[0].outputs[0].text
+
+
+def test_one_prompt_is_the_text_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate("-p", PROMPT, "--temperature", "0") == 0
+    captured = capsys.readouterr()
+    assert captured.out == expected(PROMPT) + "\n"
+    assert captured.err.startswith("3 tokens in ")
+
+
+def test_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate("-p", PROMPT, "--quiet") == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_json_of_several_in_order(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    prompts = [PROMPT, "import os\n", "class A:\n"]
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("".join(json.dumps({"prompt": p}) + "\n" for p in prompts))
+    assert generate("-f", str(file), "--json", "--temperature", "0") == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [record["prompt"] for record in records] == prompts
+    assert records[0]["text"] == expected(PROMPT)
+    for record in records:
+        assert 1 <= record["output_tokens"] <= 3
+        assert record["prompt_tokens"] > 0
+        assert record["finish_reason"] in ("length", "stop")
+        assert 0 < record["ttft_s"] <= record["seconds"]
+
+
+def test_several_sequences_of_one_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate("-p", PROMPT, "--n", "3", "--json", "--seed", "5") == 0
+    first = capsys.readouterr().out
+    records = [json.loads(line) for line in first.splitlines()]
+    assert [record["index"] for record in records] == [0, 1, 2]
+    assert generate("-p", PROMPT, "--n", "3", "--json", "--seed", "5") == 0
+    again = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [r["text"] for r in again] == [r["text"] for r in records]
+
+
+def test_several_prompts_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate("-p", PROMPT, "-p", "import os\n", "--temperature", "0", "--quiet") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("==> def add(a, b):\n" + expected(PROMPT))
+    assert "\n==> import os\n" in out
+
+
+def test_chat_uses_the_template(capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate("-p", "Reverse a list.", "--chat", "--json", "--temperature", "0") == 0
+    record = json.loads(capsys.readouterr().out)
+    params = penstock.SamplingParams(temperature=0, max_tokens=3)
+    with penstock.LLM(backend="reference", max_model_len=256) as llm:
+        messages = [{"role": "user", "content": "Reverse a list."}]
+        assert record["text"] == llm.chat(messages, params)[0].outputs[0].text
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["-p", "x", "--max-model-len", "0"], 2, "max_model_len must be at least 1"),
+        (["/nowhere/model", "-p", "x"], 1, "/nowhere/model"),
+        (["-p", "x " * 400], 1, "256"),
+        (["-p", "x", "--temperature", "-1"], 2, "--temperature"),
+    ],
+)
+def test_mistakes(
+    words: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate(*words) == code
+    error = capsys.readouterr().err
+    assert error.startswith("penstock: error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_explain_gives_reasons_and_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "--max-num-seqs", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "max_num_seqs" in out
+    assert "as asked" in out
+    assert "RopeWrite" in out
+    assert cli.main(["explain", "--no-plan"]) == 0
+    assert "RopeWrite" not in capsys.readouterr().out

@@ -1,0 +1,80 @@
+"""Prompts from options, files and standard input."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.parser import Parser, UsageError
+from penstock.cli.progress import Progress
+from penstock.cli.prompts import add_prompt_arguments, read_prompts
+
+
+def read(*argv: str) -> list[str]:
+    parser = Parser("penstock test", "")
+    add_prompt_arguments(parser)
+    return read_prompts(parser.parse(argv))
+
+
+def test_options_then_files(tmp_path: Path) -> None:
+    lines = tmp_path / "prompts.txt"
+    lines.write_text("one \r\n\n  two\n")
+    objects = tmp_path / "prompts.jsonl"
+    objects.write_text('{"prompt": "a\\nb", "id": 7}\n\n{"prompt": ""}\n')
+    found = read("-f", str(lines), "-p", "first", "--file", str(objects), "--prompt", "second")
+    assert found == ["first", "second", "one ", "  two", "a\nb", ""]
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("x\ny\n"))
+    assert read("-p", "-") == ["x\ny\n"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("x\ny\n"))
+    assert read("-f", "-") == ["x", "y"]
+    with pytest.raises(UsageError, match="more than once"):
+        read("-f", "-", "-p", "-")
+
+
+def test_no_prompt() -> None:
+    with pytest.raises(UsageError, match="no prompt"):
+        read()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [('{"prompt": "a"}\n{"text": "b"}\n', "line 2"), ("plain\n", "line 1"), ("[]\n", "line 1")],
+)
+def test_lines_that_are_no_objects(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        read("-f", str(path))
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "p.txt"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="not UTF-8"):
+        read("-f", str(path))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_draws_on_terminals_alone() -> None:
+    terminal, file = Terminal(), io.StringIO()
+    for stream in (terminal, file):
+        progress = Progress(4, stream, enabled=True)
+        progress.show(1, 10)
+        progress.show(2, 20)  # too soon to draw again
+        progress.clear()
+    assert terminal.getvalue().startswith("\r1/4 prompts, 10 tokens, ")
+    assert "2/4" not in terminal.getvalue()
+    assert terminal.getvalue().endswith(" \r")
+    assert file.getvalue() == ""
+    silent = Terminal()
+    Progress(4, silent, enabled=False).show(1, 1)
+    assert silent.getvalue() == ""

@@ -1,0 +1,78 @@
+"""What the project's files say of each other must agree."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.cli.main import COMMANDS
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def blocks(path: Path) -> list[str]:
+    """The shell commands in the fenced blocks of a Markdown file, continuations joined."""
+    text = path.read_text()
+    fenced = re.findall(r"^```(?:sh|bash|console)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [line for block in fenced for line in block.replace("\\\n", " ").splitlines()]
+
+
+def documents() -> list[Path]:
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_versions_agree() -> None:
+    assert PROJECT["project"]["version"] == penstock.__version__
+
+
+def test_continuous_integration_runs_the_readmes_commands() -> None:
+    first, second = blocks(ROOT / "README.md")[:2]
+    assert "penstock generate" in first
+    assert second.endswith("pytest")
+    script = (ROOT / ".ci/run").read_text()
+    assert second in script
+    install, run = first.split(" && ")
+    assert f"{install} && {run}" in script
+
+
+def test_the_core_needs_no_torch() -> None:
+    names = {re.split(r"[<>=\[]", need)[0] for need in PROJECT["project"]["dependencies"]}
+    assert not names & {"torch", "transformers", "triton"}
+    for path in (ROOT / "src").rglob("*.py"):
+        imports = re.findall(r"^\s*(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
+        assert not {"torch", "transformers", "triton"} & set(imports), path
+
+
+def test_torch_is_pinned_where_it_is_used() -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    for need in [need for needs in extras.values() for need in needs]:
+        if need.startswith(("torch", "transformers")):
+            assert "==" in need, need
+
+
+def test_the_licence_is_there() -> None:
+    assert "Apache License" in (ROOT / "LICENSE").read_text()
+    assert PROJECT["project"]["license"] == "Apache-2.0"
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
+def test_documents_name_commands_that_exist(path: Path) -> None:
+    known = {" ".join(command.words) for command in COMMANDS}
+    groups = {words.rpartition(" ")[0] for words in known} - {""}
+    for line in blocks(path):
+        for words in re.findall(r"\bpenstock ((?:[a-z]+ ?)+)", line):
+            parts = words.split()
+            names = {" ".join(parts[:n]) for n in range(1, len(parts) + 1)}
+            assert names & (known | groups), f"{path.name}: penstock {words}"
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
+        if "://" not in target:
+            assert (path.parent / target).exists(), f"{path.name}: {target}"
