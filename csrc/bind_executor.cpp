@@ -1,0 +1,187 @@
+// penstock::Executor in Python. backends/cpu/bind.py is its one user.
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "bindings.h"
+#include "executor.h"
+
+namespace penstock {
+namespace {
+
+using namespace nb::literals;
+
+// In an unnamed namespace, so that variants loaded into one process stay distinct types.
+struct PyExecutor {
+  std::unique_ptr<Executor> native;
+
+  Executor& get() const {
+    if (!native) throw std::runtime_error("this executor is closed");
+    return *native;
+  }
+};
+
+RowKind parse_rows(std::string_view name) {
+  if (name == "T") return RowKind::tokens;
+  if (name == "R") return RowKind::logits;
+  throw std::invalid_argument("rows of a buffer are 'T' or 'R'");
+}
+
+void construct(PyExecutor* self, int threads, bool pin, int num_blocks, int max_tokens,
+               int max_logits, int max_sequences, int max_positions, int vocabulary,
+               size_t arena_bytes, const std::string& kv_elem,
+               const std::vector<std::pair<int, int>>& kv_layers) {
+  std::vector<KvGeometry> layers;
+  for (const auto& [heads, dim] : kv_layers) layers.push_back({heads, dim});
+  const ExecutorShape shape{threads,       pin,           num_blocks, max_tokens,  max_logits,
+                            max_sequences, max_positions, vocabulary, arena_bytes,
+                            parse_elem(kv_elem)};
+  new (self) PyExecutor{std::make_unique<Executor>(shape, layers)};
+}
+
+// A NumPy view of the arena, as bytes [max rows, row bytes]; keeps the arena alive, not the
+// executor.
+nb::object view(const PyExecutor& self, BufferId id) {
+  const Executor& executor = self.get();
+  const Array& array = executor.buffer(id);
+  auto* owner = new std::shared_ptr<Memory>(executor.arena());
+  nb::capsule keep(owner, [](void* p) noexcept { delete static_cast<std::shared_ptr<Memory>*>(p); });
+  const size_t rows = size_t(executor.max_rows(id));
+  const size_t bytes = size_t(array.cols) * elem_bytes(array.elem);
+  return nb::ndarray<nb::numpy, uint8_t, nb::ndim<2>>(array.data, {rows, bytes}, keep).cast();
+}
+
+nb::object kv_copy(const PyExecutor& self, int layer) {
+  const auto bytes = self.get().kv_bytes(layer);
+  auto* copy = new uint8_t[bytes.size()];
+  std::copy_n(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), copy);
+  nb::capsule owner(copy, [](void* p) noexcept { delete[] static_cast<uint8_t*>(p); });
+  return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(copy, {bytes.size()}, owner).cast();
+}
+
+template <class F>
+auto with_step(F f) {
+  return [f](PyExecutor& self, const Ints& token_ids, const Ints& positions, const Ints& slots,
+             const Ints& query_starts, const Ints& context_lens, const Ints& block_starts,
+             const Ints& block_ids, const Ints& logit_rows, const IntPairs& block_copies) {
+    const StepView step = step_view(token_ids, positions, slots, query_starts, context_lens,
+                                    block_starts, block_ids, logit_rows);
+    Executor& executor = self.get();
+    nb::gil_scoped_release unlocked;
+    return f(executor, step, span_of(block_copies));
+  };
+}
+
+}  // namespace
+
+void bind_executor(nb::module_& m) {
+  nb::class_<PyExecutor>(m, "Executor")
+      .def("__init__", &construct, nb::kw_only(), "threads"_a, "pin"_a, "num_blocks"_a,
+           "max_tokens"_a, "max_logits"_a, "max_sequences"_a, "max_positions"_a, "vocabulary"_a,
+           "arena_bytes"_a, "kv_elem"_a, "kv_layers"_a)
+      .def(
+          "add_buffer",
+          [](PyExecutor& self, size_t offset, const std::string& elem, int64_t cols,
+             const std::string& rows) {
+            return self.get().add_buffer(offset, parse_elem(elem), cols, parse_rows(rows));
+          },
+          "offset"_a, "elem"_a, "cols"_a, "rows"_a)
+      .def(
+          "add_constant",
+          [](PyExecutor& self, const Bytes& bytes) {
+            nb::gil_scoped_release unlocked;
+            return self.get().add_constant(span_of(bytes));
+          },
+          "bytes"_a)
+      .def(
+          "add_matrix",
+          [](PyExecutor& self, const std::string& elem, int64_t n, int64_t k, bool gated) {
+            return self.get().add_matrix(parse_elem(elem), n, k, gated);
+          },
+          "elem"_a, "n"_a, "k"_a, "gated"_a)
+      .def(
+          "pack_rows",
+          [](PyExecutor& self, MatrixId matrix, int64_t first, int64_t count, const Bytes& rows) {
+            nb::gil_scoped_release unlocked;
+            self.get().pack_rows(matrix, first, count, span_of(rows));
+          },
+          "matrix"_a, "first"_a, "count"_a, "rows"_a)
+      .def(
+          "set_bias",
+          [](PyExecutor& self, MatrixId matrix, ConstantId bias) {
+            self.get().set_bias(matrix, bias);
+          },
+          "matrix"_a, "bias"_a)
+      .def(
+          "append_embed",
+          [](PyExecutor& self, ConstantId table, const std::string& elem, BufferId out) {
+            self.get().append_embed(table, parse_elem(elem), out);
+          },
+          "table"_a, "elem"_a, "out"_a)
+      .def(
+          "append_add_norm",
+          [](PyExecutor& self, BufferId residual, std::optional<BufferId> delta, BufferId out,
+             ConstantId weight, float eps) {
+            self.get().append_add_norm(residual, delta.value_or(kNone), out, weight, eps);
+          },
+          "residual"_a, "delta"_a.none(), "out"_a, "weight"_a, "eps"_a)
+      .def(
+          "append_linear",
+          [](PyExecutor& self, MatrixId matrix, BufferId x, BufferId out,
+             const std::string& gate) {
+            self.get().append_linear(matrix, x, out, parse_activation(gate));
+          },
+          "matrix"_a, "x"_a, "out"_a, "gate"_a)
+      .def(
+          "append_rope_write",
+          [](PyExecutor& self, int layer, BufferId qkv, BufferId q, int heads, ConstantId cos,
+             ConstantId sin, int rope_dim, std::optional<ConstantId> q_norm,
+             std::optional<ConstantId> k_norm, float eps) {
+            self.get().append_rope_write({layer, qkv, q, heads, cos, sin, rope_dim,
+                                          q_norm.value_or(kNone), k_norm.value_or(kNone), eps});
+          },
+          nb::kw_only(), "layer"_a, "qkv"_a, "q"_a, "heads"_a, "cos"_a, "sin"_a, "rope_dim"_a,
+          "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a)
+      .def(
+          "append_attention",
+          [](PyExecutor& self, int layer, BufferId q, BufferId out, int heads, float scale,
+             int window) {
+            self.get().append_attention({layer, q, out, heads, scale, window});
+          },
+          nb::kw_only(), "layer"_a, "q"_a, "out"_a, "heads"_a, "scale"_a, "window"_a)
+      .def(
+          "append_select_rows",
+          [](PyExecutor& self, BufferId x, BufferId out) {
+            self.get().append_select_rows(x, out);
+          },
+          "x"_a, "out"_a)
+      .def(
+          "append_argmax",
+          [](PyExecutor& self, BufferId x, BufferId out) { self.get().append_argmax(x, out); },
+          "x"_a, "out"_a)
+      .def("view", &view, "buffer"_a)
+      .def("kv_copy", &kv_copy, "layer"_a)
+      .def("run", with_step([](Executor& executor, const StepView& step,
+                               std::span<const int32_t> copies) { executor.run(step, copies); }),
+           "token_ids"_a, "positions"_a, "slots"_a, "query_starts"_a, "context_lens"_a,
+           "block_starts"_a, "block_ids"_a, "logit_rows"_a, "block_copies"_a)
+      .def("profile",
+           with_step([](Executor& executor, const StepView& step,
+                        std::span<const int32_t> copies) { return executor.profile(step, copies); }),
+           "token_ids"_a, "positions"_a, "slots"_a, "query_starts"_a, "context_lens"_a,
+           "block_starts"_a, "block_ids"_a, "logit_rows"_a, "block_copies"_a)
+      .def_prop_ro("op_names", [](const PyExecutor& self) { return self.get().op_names(); })
+      .def_prop_ro("weight_bytes",
+                   [](const PyExecutor& self) { return self.get().weight_bytes(); })
+      .def("close", [](PyExecutor& self) {
+        nb::gil_scoped_release unlocked;
+        self.native.reset();
+      });
+}
+
+}  // namespace penstock

@@ -1,0 +1,71 @@
+// What the Python bindings share: arrays as borrowed views, and names of types.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "kernels/gemm.h"
+#include "types.h"
+
+namespace penstock {
+
+namespace nb = nanobind;
+
+// Weights and activations cross as bytes, since NumPy has no bfloat16 that the buffer protocol
+// knows. All arrays are C-contiguous.
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using IntPairs = nb::ndarray<const int32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
+
+inline std::span<const std::byte> span_of(const Bytes& a) {
+  return {reinterpret_cast<const std::byte*>(a.data()), a.size()};
+}
+
+inline std::span<const int32_t> span_of(const IntPairs& a) { return {a.data(), a.size()}; }
+
+inline Elem parse_elem(std::string_view name) {
+  if (name == "float32") return Elem::f32;
+  if (name == "bfloat16") return Elem::bf16;
+  if (name == "float16") return Elem::f16;
+  if (name == "int32") return Elem::i32;
+  throw std::invalid_argument("no element type is called '" + std::string(name) + "'");
+}
+
+inline Activation parse_activation(std::string_view name) {
+  if (name == "none") return Activation::none;
+  if (name == "silu") return Activation::silu;
+  if (name == "gelu_tanh") return Activation::gelu_tanh;
+  if (name == "gelu") return Activation::gelu;
+  throw std::invalid_argument("no activation is called '" + std::string(name) + "'");
+}
+
+// The arrays of engine/step.py as one view. Throws std::invalid_argument if their lengths disagree.
+inline StepView step_view(const Ints& token_ids, const Ints& positions, const Ints& slots,
+                          const Ints& query_starts, const Ints& context_lens,
+                          const Ints& block_starts, const Ints& block_ids,
+                          const Ints& logit_rows) {
+  const size_t tokens = token_ids.size(), sequences = context_lens.size();
+  if (positions.size() != tokens || slots.size() != tokens ||
+      query_starts.size() != sequences + 1 || block_starts.size() != sequences + 1)
+    throw std::invalid_argument("the arrays of a step disagree in length");
+  const int32_t* starts = block_starts.data();
+  for (size_t i = 0; i < sequences; ++i)
+    if (starts[i] > starts[i + 1] || starts[i] < 0)
+      throw std::invalid_argument("block_starts of a step must ascend from 0");
+  if (size_t(starts[sequences]) != block_ids.size())
+    throw std::invalid_argument("block_starts of a step do not end at its block_ids");
+  return {token_ids.data(),    positions.data(), slots.data(),     query_starts.data(),
+          context_lens.data(), starts,           block_ids.data(), logit_rows.data(),
+          int(tokens),         int(sequences),   int(logit_rows.size())};
+}
+
+void bind_executor(nb::module_& m);
+void bind_kernels(nb::module_& m);
+void bind_measure(nb::module_& m);
+
+}  // namespace penstock

@@ -1,0 +1,204 @@
+#include "measure.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+
+#include "memory.h"
+#include "pool.h"
+#include "simd.h"
+
+namespace penstock {
+namespace {
+
+constexpr double kSeconds = 0.5;  // of measuring, per figure
+constexpr int kRounds = 4096;     // of the inner loop, between two looks at the clock
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// Keeps the compiler from dropping a computation whose result nobody reads.
+template <class T>
+void keep(const T& value) {
+  asm volatile("" : : "m"(value) : "memory");
+}
+
+// The sum of rates of all threads running `round`, which does `operations` each call. Threads
+// overlap for the whole time: none starts before all are there.
+template <class Make>
+double rate(int threads, double operations, Make make) {
+  Pool pool(threads, true);
+  std::vector<double> rates(static_cast<size_t>(threads));
+  pool.run([&](Worker& worker) {
+    auto round = make();
+    round();  // wide units may need to power up
+    worker.barrier->wait(worker);
+    const double start = now();
+    double elapsed = 0;
+    int64_t calls = 0;
+    do {
+      round();
+      ++calls;
+      elapsed = now() - start;
+    } while (elapsed < kSeconds);
+    rates[size_t(worker.id)] = operations * double(calls) / elapsed;
+  });
+  double total = 0;
+  for (double r : rates) total += r;
+  return total;
+}
+
+#if defined(__AMX_TILE__)
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+
+struct Tiles {
+  Tiles() {
+    TileConfig config;
+    for (int t = 0; t < 8; ++t) config.row_bytes[t] = 64, config.rows[t] = 16;
+    _tile_loadconfig(&config);
+    // Four sums of two left and two right operands: what a product kernel keeps in its tiles.
+    _tile_zero(0), _tile_zero(1), _tile_zero(2), _tile_zero(3);
+    _tile_zero(4), _tile_zero(5), _tile_zero(6), _tile_zero(7);
+  }
+  ~Tiles() { _tile_release(); }
+  Tiles(const Tiles&) = delete;
+  Tiles& operator=(const Tiles&) = delete;
+};
+#endif
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+constexpr int kSums = 12;  // of 16 registers
+#else
+constexpr int kSums = 24;  // of 32
+#endif
+
+}  // namespace
+
+double measure_read_bandwidth(size_t bytes, int threads) {
+  constexpr int64_t kStride = 4 * f32x16::lanes;
+  const int64_t rows = std::max<int64_t>(threads, int64_t(bytes / (kStride * sizeof(float))));
+  Memory memory(size_t(rows * kStride) * sizeof(float));
+  float* data = reinterpret_cast<float*>(memory.data());
+  Pool pool(threads, true);
+  pool.run([&](Worker& worker) {  // written, or every page would be the one zero page
+    const Share mine = share(rows, worker);
+    std::fill(data + mine.begin * kStride, data + mine.end * kStride, 1.0f);
+  });
+  double best = 0, total = 0;
+  for (int pass = 0; pass < 3 || total < kSeconds; ++pass) {
+    const double start = now();
+    pool.run([&](Worker& worker) {
+      const Share mine = share(rows, worker);
+      f32x16 sums[4] = {f32x16::zero(), f32x16::zero(), f32x16::zero(), f32x16::zero()};
+      for (int64_t i = mine.begin; i < mine.end; ++i)
+        for (int c = 0; c < 4; ++c)
+          sums[c] += f32x16::load(data + i * kStride + c * f32x16::lanes);
+      keep(sums);
+    });
+    const double elapsed = now() - start;
+    best = std::max(best, double(memory.bytes()) / elapsed);
+    total += elapsed;
+  }
+  return best;
+}
+
+double measure_bf16_flops(int threads) {
+#if defined(__AMX_BF16__)
+  struct Round {
+    Tiles tiles;
+    void operator()() {
+      for (int i = 0; i < kRounds; ++i) {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+      }
+    }
+  };
+  return rate(threads, 2.0 * 16 * 16 * 32 * 4 * kRounds, [] { return Round(); });
+#elif defined(__AVX512BF16__)
+  struct Round {
+    f32x16 sums[kSums] = {};
+    void operator()() {
+      const __m512i row = _mm512_setzero_si512();
+      for (int i = 0; i < kRounds; ++i) {
+        for (f32x16& sum : sums) sum = dpbf16(sum, row, 0);
+        keep(i);
+      }
+      keep(sums);
+    }
+  };
+  return rate(threads, 2.0 * 32 * kSums * kRounds, [] { return Round(); });
+#else
+  struct Round {
+    f32x16 sums[kSums / 2] = {};  // each two registers or more
+    void operator()() {
+      const f32x16 a = f32x16::broadcast(0.5f);
+      for (int i = 0; i < kRounds; ++i)
+        for (f32x16& sum : sums) sum = fma(sum, a, a);
+      keep(sums);
+    }
+  };
+  return rate(threads, 2.0 * 16 * (kSums / 2) * kRounds, [] { return Round(); });
+#endif
+}
+
+double measure_int8_ops(int threads) {
+#if defined(__AMX_INT8__)
+  struct Round {
+    Tiles tiles;
+    void operator()() {
+      for (int i = 0; i < kRounds; ++i) {
+        _tile_dpbusd(0, 4, 6);
+        _tile_dpbusd(1, 4, 7);
+        _tile_dpbusd(2, 5, 6);
+        _tile_dpbusd(3, 5, 7);
+      }
+    }
+  };
+  return rate(threads, 2.0 * 16 * 16 * 64 * 4 * kRounds, [] { return Round(); });
+#elif defined(__AVX512VNNI__)
+  struct Round {
+    __m512i sums[kSums] = {};
+    void operator()() {
+      __m512i a = _mm512_set1_epi8(1);
+      for (int i = 0; i < kRounds; ++i) {
+        asm volatile("" : "+v"(a));
+        for (__m512i& sum : sums) sum = _mm512_dpbusd_epi32(sum, a, a);
+      }
+      keep(sums);
+    }
+  };
+  return rate(threads, 2.0 * 64 * kSums * kRounds, [] { return Round(); });
+#elif defined(__AVX2__)
+  struct Round {
+    __m256i sums[kSums] = {};
+    void operator()() {
+      __m256i a = _mm256_set1_epi8(1);
+      const __m256i ones = _mm256_set1_epi16(1);
+      for (int i = 0; i < kRounds; ++i) {
+        for (__m256i& sum : sums) {
+          asm volatile("" : "+x"(a));  // or one product would serve all sums
+          const __m256i pairs = _mm256_maddubs_epi16(a, a);
+          sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, ones));
+        }
+      }
+      keep(sums);
+    }
+  };
+  return rate(threads, 2.0 * 32 * kSums * kRounds, [] { return Round(); });
+#else
+  (void)threads;
+  return 0;
+#endif
+}
+
+}  // namespace penstock

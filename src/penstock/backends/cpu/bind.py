@@ -1,0 +1,200 @@
+"""Bind a fused plan to the native runtime: place buffers, pack weights, append ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.backends.base import Limits, WeightSource
+from penstock.backends.cpu.executor import CpuExecutor
+from penstock.backends.cpu.interface import (
+    BufferId,
+    Bytes,
+    ConstantId,
+    MatrixId,
+    NativeExecutor,
+    NativeModule,
+)
+from penstock.backends.cpu.native import load
+from penstock.engine.step import BLOCK_SIZE
+from penstock.errors import ConfigError
+from penstock.hardware import detect
+from penstock.models.rope import rope_tables
+from penstock.models.spec import DType
+from penstock.plan import ops
+from penstock.plan.memory import plan_memory
+from penstock.plan.plan import Plan
+
+_DTYPES: dict[DType, np.dtype[Any]] = {
+    "float32": np.dtype(np.float32),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float16": np.dtype(np.float16),
+}
+
+
+def bind(
+    plan: Plan, weights: WeightSource, limits: Limits, module: NativeModule | None = None
+) -> CpuExecutor:
+    """An executor of ``plan``, which must be fused; ``module`` defaults to this machine's best.
+
+    Weights are read once each, in the order of the ops, and copied into the layout of the kernels;
+    no array of ``weights`` is kept. Raises ConfigError where there is no native module, where the
+    plan needs what no native kernel does, and where memory does not suffice.
+    """
+    module = module or load()
+    memory = plan_memory(plan, limits.max_tokens, limits.max_logit_rows)
+    kv_bytes = limits.num_blocks * plan.kv_block_bytes(BLOCK_SIZE)
+    try:
+        native = module.Executor(
+            threads=limits.threads,
+            # Worker i on core i is right only if nobody shares the machine by threads; a process
+            # given part of it is better placed by the scheduler.
+            pin=limits.threads == detect().physical_cores,
+            num_blocks=limits.num_blocks,
+            max_tokens=limits.max_tokens,
+            max_logits=limits.max_logit_rows,
+            max_sequences=limits.max_sequences,
+            max_positions=plan.max_positions,
+            vocabulary=plan.spec.vocab_size,
+            arena_bytes=memory.total_bytes,
+            kv_elem=plan.weight_dtype,
+            kv_layers=[(layer.kv_heads, layer.head_dim) for layer in plan.kv_layers],
+        )
+        binder = _Binder(plan, weights, native)
+        for name, buffer in plan.buffers.items():
+            binder.buffers[name] = native.add_buffer(
+                memory.offsets[name], buffer.element, buffer.cols, buffer.rows.value
+            )
+        for op in plan.ops:
+            binder.append(op)
+        logits = native.view(binder.buffers[plan.logits]).view(np.float32)
+        argmax = native.view(binder.buffers[plan.argmax]).view(np.int32)[:, 0]
+    except ValueError as error:
+        raise ConfigError(
+            f"the cpu backend cannot run this model: {error}; "
+            "choose the slow NumPy backend with --backend reference"
+        ) from error
+    except MemoryError as error:
+        raise ConfigError(
+            "the system has not enough memory for the packed weights and "
+            f"{kv_bytes / 2**30:.2f} GiB of KV cache; lower kv_cache_bytes"
+        ) from error
+    return CpuExecutor(native, module.isa, limits.num_blocks, logits, argmax)
+
+
+class _Binder:
+    """Appends ops to a native executor, reading each weight when its op comes."""
+
+    def __init__(self, plan: Plan, weights: WeightSource, native: NativeExecutor) -> None:
+        self.buffers: dict[ops.BufferName, BufferId] = {}
+        self._plan = plan
+        self._weights = weights
+        self._native = native
+        self._ropes: dict[int, tuple[ConstantId, ConstantId]] = {}
+        self._append: dict[type[ops.Op], Callable[[Any], None]] = {
+            ops.Embed: self._embed,
+            ops.AddNorm: self._add_norm,
+            ops.Linear: self._linear,
+            ops.RopeWrite: self._rope_write,
+            ops.Attention: self._attention,
+            ops.SelectRows: self._select_rows,
+            ops.Argmax: self._argmax,
+        }
+
+    def append(self, op: ops.Op) -> None:
+        append = self._append.get(type(op))
+        if append is None:
+            raise ValueError(f"op {op.kind} has no native kernel; bind the fused plan")
+        append(op)
+
+    def _embed(self, op: ops.Embed) -> None:
+        table = self._native.add_constant(self._stored(op.weight))
+        self._native.append_embed(table, self._plan.weight_dtype, self.buffers[op.out])
+
+    def _add_norm(self, op: ops.AddNorm) -> None:
+        self._native.append_add_norm(
+            self.buffers[op.residual],
+            None if op.delta is None else self.buffers[op.delta],
+            self.buffers[op.out],
+            self._floats(op.weight),
+            op.eps,
+        )
+
+    def _linear(self, op: ops.Linear) -> None:
+        matrix = self._native.add_matrix(
+            self._plan.weight_dtype, op.n, op.k, op.gated is not None
+        )
+        first = 0
+        for part in op.parts:
+            self._native.pack_rows(matrix, first, part.n, self._stored(part.weight))
+            first += part.n
+        self._bias(op, matrix)
+        self._native.append_linear(
+            matrix, self.buffers[op.x], self.buffers[op.out], op.gated or "none"
+        )
+
+    def _bias(self, op: ops.Linear, matrix: MatrixId) -> None:
+        if all(part.bias is None for part in op.parts):
+            return
+        joined = [
+            np.zeros(part.n, np.float32) if part.bias is None else self._as_floats(part.bias)
+            for part in op.parts
+        ]
+        bias = self._native.add_constant(_bytes(np.concatenate(joined)))
+        self._native.set_bias(matrix, bias)
+
+    def _rope_write(self, op: ops.RopeWrite) -> None:
+        cos, sin = self._rope(op.rope)
+        self._native.append_rope_write(
+            layer=op.layer,
+            qkv=self.buffers[op.qkv],
+            q=self.buffers[op.q],
+            heads=op.heads,
+            cos=cos,
+            sin=sin,
+            rope_dim=self._plan.ropes[op.rope].dim,
+            q_norm=None if op.q_norm is None else self._floats(op.q_norm),
+            k_norm=None if op.k_norm is None else self._floats(op.k_norm),
+            eps=op.eps,
+        )
+
+    def _attention(self, op: ops.Attention) -> None:
+        self._native.append_attention(
+            layer=op.layer,
+            q=self.buffers[op.q],
+            out=self.buffers[op.out],
+            heads=op.heads,
+            scale=op.scale,
+            window=op.window or 0,
+        )
+
+    def _select_rows(self, op: ops.SelectRows) -> None:
+        self._native.append_select_rows(self.buffers[op.x], self.buffers[op.out])
+
+    def _argmax(self, op: ops.Argmax) -> None:
+        self._native.append_argmax(self.buffers[op.x], self.buffers[op.out])
+
+    def _rope(self, index: int) -> tuple[ConstantId, ConstantId]:
+        if index not in self._ropes:
+            cos, sin = rope_tables(self._plan.ropes[index], self._plan.max_positions)
+            add = self._native.add_constant
+            self._ropes[index] = (add(_bytes(cos)), add(_bytes(sin)))
+        return self._ropes[index]
+
+    def _stored(self, name: ops.WeightName) -> Bytes:
+        """The weight in the plan's dtype: a view where the source has it so."""
+        return _bytes(self._weights.get(name).astype(_DTYPES[self._plan.weight_dtype], copy=False))
+
+    def _as_floats(self, name: ops.WeightName) -> NDArray[np.float32]:
+        return self._weights.get(name).astype(np.float32)
+
+    def _floats(self, name: ops.WeightName) -> ConstantId:
+        return self._native.add_constant(_bytes(self._as_floats(name)))
+
+
+def _bytes(array: NDArray[Any]) -> Bytes:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

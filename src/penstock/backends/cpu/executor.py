@@ -1,0 +1,65 @@
+"""The native executor behind the protocol of ``backends/base.py``."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.backends.cpu.interface import NativeExecutor
+from penstock.engine.step import Int32s, StepInput, StepResult
+
+
+class CpuExecutor:
+    """Runs steps in one native call each, with the GIL released. Made by ``cpu.bind.bind``."""
+
+    def __init__(
+        self,
+        native: NativeExecutor,
+        isa: str,
+        num_blocks: int,
+        logits: NDArray[np.float32],
+        argmax: Int32s,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.isa = isa
+        self._native = native
+        self._logits = logits  # [max logit rows, vocabulary], a view of the arena
+        self._argmax = argmax  # [max logit rows]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory that packed weights and tables take."""
+        return self._native.weight_bytes
+
+    def run(self, step: StepInput) -> StepResult:
+        """Run one step. The results are views that the next step overwrites.
+
+        Raises ValueError on a step that is malformed or exceeds the limits of ``bind``, before
+        anything is written; RuntimeError after :meth:`close`.
+        """
+        self._native.run(*_arrays(step))
+        rows = len(step.logit_rows)
+        return StepResult(logits=self._logits[:rows], argmax=self._argmax[:rows])
+
+    def profile(self, step: StepInput) -> list[tuple[str, float]]:
+        """Run one step and return each op's kind and seconds, in the order of the plan."""
+        seconds = self._native.profile(*_arrays(step))
+        return list(zip(self._native.op_names, seconds, strict=True))
+
+    def close(self) -> None:
+        """End the threads and free weights and cache. Results already returned stay readable."""
+        self._native.close()
+
+
+def _arrays(step: StepInput) -> tuple[Int32s, ...]:
+    return (
+        step.token_ids,
+        step.positions,
+        step.slots,
+        step.query_starts,
+        step.context_lens,
+        step.block_starts,
+        step.block_ids,
+        step.logit_rows,
+        step.block_copies,
+    )

@@ -1,0 +1,122 @@
+"""What a native module offers, as types; ``csrc/`` implements it once per instruction set."""
+
+from __future__ import annotations
+
+from typing import Any, NewType, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.engine.step import Int32s
+
+Bytes = NDArray[np.uint8]
+
+BufferId = NewType("BufferId", int)
+ConstantId = NewType("ConstantId", int)
+MatrixId = NewType("MatrixId", int)
+
+
+class NativeExecutor(Protocol):
+    """The bound op array, built call by call and then run. See ``csrc/executor.h``.
+
+    Element types go by name (``"float32"``, ...), rows by ``"T"`` or ``"R"``. Malformed arguments
+    raise ValueError; memory that cannot be had, MemoryError.
+    """
+
+    @property
+    def op_names(self) -> list[str]: ...
+
+    @property
+    def weight_bytes(self) -> int: ...
+
+    def add_buffer(self, offset: int, elem: str, cols: int, rows: str) -> BufferId: ...
+
+    def add_constant(self, bytes: Bytes) -> ConstantId: ...
+
+    def add_matrix(self, elem: str, n: int, k: int, gated: bool) -> MatrixId: ...
+
+    def pack_rows(self, matrix: MatrixId, first: int, count: int, rows: Bytes) -> None: ...
+
+    def set_bias(self, matrix: MatrixId, bias: ConstantId) -> None: ...
+
+    def append_embed(self, table: ConstantId, elem: str, out: BufferId) -> None: ...
+
+    def append_add_norm(
+        self,
+        residual: BufferId,
+        delta: BufferId | None,
+        out: BufferId,
+        weight: ConstantId,
+        eps: float,
+    ) -> None: ...
+
+    def append_linear(self, matrix: MatrixId, x: BufferId, out: BufferId, gate: str) -> None: ...
+
+    def append_rope_write(
+        self,
+        *,
+        layer: int,
+        qkv: BufferId,
+        q: BufferId,
+        heads: int,
+        cos: ConstantId,
+        sin: ConstantId,
+        rope_dim: int,
+        q_norm: ConstantId | None,
+        k_norm: ConstantId | None,
+        eps: float,
+    ) -> None: ...
+
+    def append_attention(
+        self,
+        *,
+        layer: int,
+        q: BufferId,
+        out: BufferId,
+        heads: int,
+        scale: float,
+        window: int,
+    ) -> None: ...
+
+    def append_select_rows(self, x: BufferId, out: BufferId) -> None: ...
+
+    def append_argmax(self, x: BufferId, out: BufferId) -> None: ...
+
+    def view(self, buffer: BufferId) -> Bytes:
+        """The buffer as bytes ``[max rows, row bytes]``; every step overwrites it."""
+        ...
+
+    def kv_copy(self, layer: int) -> Bytes:
+        """A copy of a layer's cache, in the layout of ``csrc/types.h``."""
+        ...
+
+    def run(self, *step: Int32s) -> None:
+        """The arrays of a StepInput, in its order. The GIL is released while it runs."""
+        ...
+
+    def profile(self, *step: Int32s) -> list[float]:
+        """As run; returns the seconds that each op took."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class NativeModule(Protocol):
+    """One variant. The single-kernel functions that only tests call are not listed."""
+
+    isa: str
+
+    def prepare(self) -> bool:
+        """Ask the system for what this variant's registers need; False if it refuses."""
+        ...
+
+    def available_cpus(self) -> list[int]: ...
+
+    # The native class: called with keywords, it makes a NativeExecutor.
+    def Executor(self, **shape: Any) -> NativeExecutor: ...  # noqa: N802
+
+    def measure_read_bandwidth(self, bytes: int, threads: int) -> float: ...
+
+    def measure_bf16_flops(self, threads: int) -> float: ...
+
+    def measure_int8_ops(self, threads: int) -> float: ...

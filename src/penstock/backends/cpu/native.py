@@ -1,0 +1,141 @@
+"""Choose and load the native module for this machine.
+
+The native runtime is compiled once per instruction set into modules ``_native_<isa>``; the best one
+that was built and that this CPU and its kernel can run is loaded. ``PENSTOCK_ISA`` names one
+instead, for tests and comparisons.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import cast
+
+from penstock.backends.cpu.interface import NativeModule
+from penstock.errors import ConfigError
+from penstock.hardware import detect
+
+ENVIRONMENT = "PENSTOCK_ISA"
+
+REMEDY = (
+    "install a C++20 compiler (g++ 12 or newer, or clang 15 or newer) and run "
+    "'pip install --force-reinstall --no-cache-dir penstock', "
+    "or choose the slow NumPy backend with --backend reference"
+)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An instruction set and the CPU flags, in the kernel's spelling, that its code may use."""
+
+    isa: str
+    flags: frozenset[str]
+
+    @property
+    def module(self) -> str:
+        return f"{__package__}._native_{self.isa}"
+
+
+_AVX2 = frozenset({"avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "popcnt"})
+_AVX512 = _AVX2 | {
+    "avx512f",
+    "avx512cd",
+    "avx512bw",
+    "avx512dq",
+    "avx512vl",
+    "avx512_vnni",
+    "avx512_bf16",
+}
+
+VARIANTS = (
+    Variant("amx", _AVX512 | {"amx_tile", "amx_int8", "amx_bf16"}),
+    Variant("avx512", _AVX512),
+    Variant("avx2", _AVX2),
+    Variant("baseline", frozenset()),
+)
+"""Best first; the flags mirror those that CMakeLists.txt compiles with."""
+
+
+def built() -> tuple[Variant, ...]:
+    """The variants that this installation has, best first."""
+    return tuple(v for v in VARIANTS if importlib.util.find_spec(v.module) is not None)
+
+
+def runnable(flags: Collection[str] | None = None) -> tuple[str, ...]:
+    """Names of the built variants whose instructions this CPU has, best first.
+
+    ``flags`` asks for another CPU. Whether the kernel grants the registers shows only on loading.
+    """
+    have = detect().isa if flags is None else flags
+    return tuple(v.isa for v in built() if v.flags.issubset(have))
+
+
+def load(isa: str | None = None) -> NativeModule:
+    """The module for ``isa``, by default that of ``PENSTOCK_ISA``, by default the best.
+
+    Raises ConfigError where there is none, or where the one asked for cannot run here.
+    """
+    return _load(isa or os.environ.get(ENVIRONMENT) or None)
+
+
+@functools.cache
+def _load(isa: str | None) -> NativeModule:
+    available = built()
+    if not available:
+        raise ConfigError(
+            "the native CPU library was not built when penstock was installed, "
+            f"so the cpu backend cannot run; {REMEDY}"
+        )
+    flags = detect().isa
+    if isa is not None:
+        return _load_asked(isa, available, flags)
+    for variant in (v for v in available if v.flags <= flags):
+        module = _import(variant)
+        # The best variant may need what an old kernel or a sandbox does not grant: take the next.
+        # Which one runs is in the module's ``isa``, and reports show it.
+        if module.prepare():
+            return module
+    raise ConfigError(
+        f"this installation has native code for {_names(available)} only, which this CPU does not "
+        f"run; {REMEDY}"
+    )
+
+
+def _load_asked(isa: str, available: tuple[Variant, ...], flags: frozenset[str]) -> NativeModule:
+    variant = next((v for v in available if v.isa == isa), None)
+    if variant is None:
+        raise ConfigError(
+            f"{ENVIRONMENT}={isa} names no native variant of this installation; "
+            f"there are {_names(available)}"
+        )
+    missing = sorted(variant.flags - flags)
+    if missing:
+        raise ConfigError(
+            f"{ENVIRONMENT}={isa} needs CPU features that this machine lacks: "
+            f"{', '.join(missing)}; unset it to choose the best variant"
+        )
+    module = _import(variant)
+    if not module.prepare():
+        raise ConfigError(
+            f"the kernel refuses the {isa} registers to this process (Linux 5.16 or newer grants "
+            f"them); unset {ENVIRONMENT} to choose the best variant"
+        )
+    return module
+
+
+def _import(variant: Variant) -> NativeModule:
+    try:
+        module = importlib.import_module(variant.module)
+    except ImportError as error:
+        raise ConfigError(
+            f"the native module {variant.module} cannot be loaded: {error}; {REMEDY}"
+        ) from error
+    return cast(NativeModule, module)
+
+
+def _names(variants: tuple[Variant, ...]) -> str:
+    return ", ".join(v.isa for v in variants)
