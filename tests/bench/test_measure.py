@@ -8,14 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from penstock.bench import session as session_module
 from penstock.bench.latency import LatencyWorkload, run_latency
-from penstock.bench.machine import Speeds
-from penstock.bench.session import Session, linear_flops_per_token
+from penstock.bench.machine import Speeds, measure_speeds
+from penstock.bench.meter import linear_flops
+from penstock.bench.session import Session
 from penstock.bench.throughput import run_throughput
 from penstock.bench.workload import Lengths, random_requests
 from penstock.cli import main as cli
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
+from penstock.plan.ops import Rows
 
 HIDDEN, FFN, VOCAB, LAYERS, KV = 32, 64, 96, 2, 2 * 8
 LAYER_MATRICES = HIDDEN * (2 * HIDDEN + 2 * KV + 3 * FFN)
@@ -36,7 +39,11 @@ def test_bytes_and_flops_are_the_models(tiny_model: Path) -> None:
         norms = (2 * LAYERS + 1) * HIDDEN
         elements = LAYERS * LAYER_MATRICES + norms + VOCAB * HIDDEN
         assert session.weight_bytes == 4 * elements
-        assert linear_flops_per_token(session.blueprint) == 2 * LAYERS * LAYER_MATRICES
+        # The last layer runs for all rows only as far as its keys and values.
+        last = LAYER_MATRICES - HIDDEN * (HIDDEN + 2 * KV)
+        plan = session.blueprint.plan
+        assert linear_flops(plan, Rows.TOKENS) == 2 * (LAYERS * LAYER_MATRICES - last)
+        assert linear_flops(plan, Rows.LOGITS) == 2 * (last + VOCAB * HIDDEN)
 
 
 def test_latency_counts_every_token(tiny_model: Path) -> None:
@@ -84,6 +91,17 @@ def test_throughput_accounts_for_every_request(tiny_model: Path) -> None:
     assert result.decode_tokens_per_s is not None
 
 
+@pytest.mark.slow
+def test_this_machines_speeds() -> None:
+    speeds = measure_speeds(1)
+    if speeds.unmeasured is not None:
+        pytest.skip(speeds.unmeasured)
+    assert speeds.read_bandwidth_bytes_per_s is not None
+    assert speeds.bf16_flops is not None
+    assert speeds.read_bandwidth_bytes_per_s > 1e8
+    assert speeds.bf16_flops > 1e8
+
+
 def test_speeds_keep_the_better() -> None:
     a = Speeds(read_bandwidth_bytes_per_s=2.0, bf16_flops=5.0)
     b = Speeds(read_bandwidth_bytes_per_s=3.0, bf16_flops=4.0)
@@ -93,8 +111,14 @@ def test_speeds_keep_the_better() -> None:
 
 @pytest.mark.parametrize("benchmark", ["latency", "throughput"])
 def test_the_command_writes_what_it_measured(
-    benchmark: str, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    benchmark: str,
+    tiny_model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    speeds = Speeds(read_bandwidth_bytes_per_s=1e9, bf16_flops=2e9)
+    monkeypatch.setattr(session_module, "measure_speeds", lambda threads: speeds)
     out = tmp_path / "out.json"
     words = ["bench", benchmark, str(tiny_model), "--load-format", "dummy"]
     words += ["--backend", "reference", "--kv-cache-bytes", "1MiB", "--json", str(out)]
@@ -110,8 +134,13 @@ def test_the_command_writes_what_it_measured(
         assert document[name] > 0, name
     for name in ("weight_bytes_per_step", "kv_bytes_per_step", "step_host_us"):
         assert document[name] > 0, name
-    for name in ("read_bandwidth_bytes_per_s", "bf16_flops", "int8_ops"):
-        assert name in document["machine"]
+    machine = document["machine"]
+    assert (machine["read_bandwidth_bytes_per_s"], machine["bf16_flops"]) == (1e9, 2e9)
+    assert machine["int8_ops"] is None
+    if benchmark == "latency":
+        moved = document["weight_bytes_per_step"] + document["kv_bytes_per_step"]
+        fraction = moved * document["decode_tokens_per_s"] / 1e9
+        assert document["decode_bandwidth_fraction"] == pytest.approx(fraction)
 
 
 @pytest.mark.parametrize(

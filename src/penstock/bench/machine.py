@@ -13,6 +13,7 @@ from penstock.errors import PenstockError
 from penstock.hardware import Hardware, detect
 
 _REPORTED_PACKAGES = ("penstock", "numpy", "msgspec", "tokenizers", "safetensors")
+_LEAST_SPAN = 256 << 20
 _REPORTED_ISA = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 
 
@@ -64,19 +65,23 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_speeds(threads: int) -> Speeds:
-    """Read bandwidth and peak arithmetic of the native kernels' own threads."""
-    try:
-        from penstock.backends.cpu import measure
-    except ImportError as error:
-        return Speeds(unmeasured=f"the native backend is not built: {error}")
+    """Read bandwidth and peak arithmetic of the native kernels' own threads; takes seconds."""
+    from penstock.backends.cpu import measure
+
     try:
         return Speeds(
-            read_bandwidth_bytes_per_s=measure.measure_read_bandwidth(threads),
+            read_bandwidth_bytes_per_s=measure.measure_read_bandwidth(_span(detect()), threads),
             bf16_flops=measure.measure_bf16_flops(threads),
-            int8_ops=measure.measure_int8_ops(threads),
+            int8_ops=measure.measure_int8_ops(threads) or None,  # 0: no such instruction
         )
     except PenstockError as error:
         return Speeds(unmeasured=str(error))
+
+
+def _span(hardware: Hardware) -> int:
+    """Bytes to read so that caches hardly help, without taking memory that others need."""
+    largest = max((cache.size for cache in hardware.caches), default=0)
+    return max(_LEAST_SPAN, min(4 * largest, hardware.memory_available // 8))
 
 
 def describe_machine(speeds: Speeds, threads: int, hardware: Hardware | None = None) -> Machine:

@@ -15,7 +15,7 @@ from penstock.config import ResolvedConfig, kv_block_bytes
 from penstock.engine.messages import EngineRequest, SequenceUpdate
 from penstock.engine.step import StepInput, StepResult
 from penstock.models.spec import ModelSpec
-from penstock.plan.ops import Embed
+from penstock.plan.ops import Embed, Linear, Rows
 from penstock.plan.plan import Plan
 
 
@@ -116,6 +116,22 @@ def weight_bytes_per_step(plan: Plan) -> int:
     names = {name for op in plan.ops if not isinstance(op, Embed) for name in op.weights}
     element = 4 if plan.weight_dtype == "float32" else 2
     return sum(int(np.prod(shapes[name])) for name in names) * element
+
+
+def linear_flops(plan: Plan, rows: Rows) -> int:
+    """Floating-point operations of all matrix products, per row of this kind.
+
+    A prompt token costs those of ``Rows.TOKENS``; only rows whose logits are wanted cost those of
+    ``Rows.LOGITS`` as well, the output matrix among them. Attention is not counted: its work grows
+    with the context.
+    """
+    shapes = plan.spec.weight_shapes()
+    return sum(
+        2 * shapes[part.weight][0] * shapes[part.weight][1]
+        for op in plan.ops
+        if isinstance(op, Linear) and plan.buffers[op.x].rows is rows
+        for part in op.parts
+    )
 
 
 def timed_step(core: SteppedCore, meter: MeteredExecutor) -> tuple[list[SequenceUpdate], Step]:

@@ -13,10 +13,11 @@ from typing import TypeVar
 import msgspec
 
 from penstock.bench.machine import Machine, describe_machine, measure_speeds
-from penstock.bench.meter import MeteredExecutor, weight_bytes_per_step
+from penstock.bench.meter import MeteredExecutor, linear_flops, weight_bytes_per_step
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import Blueprint, draw, load
+from penstock.plan.ops import Rows
 
 R = TypeVar("R")
 
@@ -90,19 +91,12 @@ def report(
             "hidden_size": spec.hidden_size,
             "vocab_size": spec.vocab_size,
             "parameters": sum(math.prod(shape) for shape in spec.weight_shapes().values()),
-            "linear_flops_per_token": linear_flops_per_token(blueprint),
+            "flops_per_token": linear_flops(blueprint.plan, Rows.TOKENS),
+            "flops_per_logit_row": linear_flops(blueprint.plan, Rows.LOGITS),
         },
         "engine": msgspec.to_builtins(blueprint.config),
         "machine": msgspec.to_builtins(machine),
     }
-
-
-def linear_flops_per_token(blueprint: Blueprint) -> int:
-    """Floating-point operations of a prompt token's matrix products, without the output matrix,
-    which runs for one token of a prompt, and without attention, which grows with the context."""
-    shapes = blueprint.spec.weight_shapes()
-    matrices = (n for name, n in shapes.items() if len(n) == 2 and name not in ("embed", "head"))
-    return sum(2 * math.prod(shape) for shape in matrices)
 
 
 def write_report(document: Mapping[str, object], path: Path) -> None:
