@@ -21,7 +21,7 @@ import signal  # noqa: E402
 import socket  # noqa: E402
 import sys  # noqa: E402
 import traceback  # noqa: E402
-from collections.abc import Callable, Sequence  # noqa: E402
+from collections.abc import Callable, Iterable, Sequence  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
 from typing import Protocol  # noqa: E402
 
@@ -67,13 +67,13 @@ class Core(Protocol):
 
     def add_request(self, request: EngineRequest) -> None: ...
 
-    def abort(self, request_ids: Sequence[str]) -> list[SequenceUpdate]: ...
+    def abort(self, request_ids: Iterable[str]) -> list[SequenceUpdate]: ...
 
     def step(self) -> list[SequenceUpdate]: ...
 
     def stats(self) -> EngineStats: ...
 
-    def reset_prefix_cache(self) -> object: ...
+    def reset_prefix_cache(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -167,7 +167,24 @@ class EngineLoop:
 
 def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
     """The real engine: resolve the options, load the model, bind it."""
-    raise NotImplementedError
+    from penstock.engine.core import EngineCore
+    from penstock.engine.loader import draw, load
+
+    mark = startup.ledger.mark
+    mark("engine imports")
+    blueprint = draw(config)
+    startup.located(blueprint.config.tokenizer_path)
+    mark("config")
+    core = EngineCore(blueprint, load(blueprint, mark))
+    facts = ModelFacts(
+        served_model_name=core.config.served_model_name,
+        tokenizer_path=core.config.tokenizer_path,
+        max_model_len=core.max_model_len,
+        vocab_size=core.spec.vocab_size,
+        bos_token_id=core.spec.bos_token_id,
+        eos_token_ids=core.spec.eos_token_ids,
+    )
+    return LoadedCore(core, facts, core.config)
 
 
 def warm_up(core: Core) -> None:

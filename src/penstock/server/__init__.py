@@ -1,1 +1,1 @@
-
+"""The HTTP server: one application over one engine, one package per API dialect."""

@@ -1,0 +1,341 @@
+"""``AsyncLLM``: many concurrent callers of one engine that runs in its own process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+
+import msgspec
+
+from penstock.config import EngineConfig
+from penstock.engine.messages import EngineRequest, EngineStats, SequenceUpdate
+from penstock.engine.output import OutputProcessor, RequestOutput
+from penstock.engine.process import DEFAULT_CORE, START_TIMEOUT_S, EngineChild, EngineProcess
+from penstock.engine.wire import ModelFacts, Ready, Refused, WireError
+from penstock.errors import EngineDeadError, PenstockError, RequestError
+from penstock.sampling.params import SamplingParams
+from penstock.tokenizer import Tokenizer, load_tokenizer
+
+THREAD_PROMPT_CHARS = 4096
+"""Longer texts are tokenized in a thread: at about 1 MB/s, shorter ones hold the event loop for
+less than 5 ms, which is what the way through a thread costs on a busy machine."""
+
+_log = logging.getLogger(__name__)
+
+_INT64 = range(-(2**63), 2**63)
+
+
+class AsyncLLM:
+    """A model behind an event loop. Create with :meth:`start`; all methods belong to that loop.
+
+    Any number of :meth:`generate` calls may run at once; the engine batches them. Outputs are
+    cumulative: a consumer that is slower than the engine misses intermediate ones, never text.
+    """
+
+    def __init__(self) -> None:
+        self._engine: EngineProcess | None = None
+        self._ready: Ready | None = None
+        self._tokenizer: asyncio.Task[Tokenizer] | None = None
+        self._processor: OutputProcessor | None = None
+        self._streams: dict[str, _Stream] = {}
+        self._public_ids: dict[str, str] = {}
+        """By id on the wire, which is never used twice: what still comes in for a request that was
+        stopped must not reach a later one of the same public id."""
+        self._ids = itertools.count()
+        self._death: PenstockError | None = None
+        self._closing = False
+
+    @classmethod
+    async def start(
+        cls,
+        config: EngineConfig,
+        *,
+        core: str = DEFAULT_CORE,
+        timeout: float = START_TIMEOUT_S,
+    ) -> AsyncLLM:
+        """Start an engine process and wait until it has generated its first token.
+
+        ``core`` names another loader of the engine's core (see penstock.engine.child). Raises
+        ConfigError, ModelError, WeightError or TokenizerError with the cause and the fix, and
+        EngineDeadError if the process died or was not ready within ``timeout`` seconds.
+        """
+        return await cls.attach(EngineChild.spawn(config, core), timeout=timeout)
+
+    @classmethod
+    async def attach(cls, child: EngineChild, *, timeout: float = START_TIMEOUT_S) -> AsyncLLM:
+        """Like :meth:`start`, with a process that was spawned before."""
+        llm = cls()
+        llm._engine = await EngineProcess.connect(child, _Listener(llm))
+        try:
+            llm._ready = await llm._engine.ready(timeout)
+            llm._load_tokenizer(llm._ready.model.tokenizer_path)
+            assert llm._tokenizer is not None
+            llm._processor = OutputProcessor(await llm._tokenizer)
+        except BaseException:
+            await llm.aclose()
+            raise
+        return llm
+
+    @property
+    def ready(self) -> Ready:
+        """What the engine reported when it was ready: model, options, phases of the start."""
+        assert self._ready is not None, "use AsyncLLM.start()"
+        return self._ready
+
+    @property
+    def model(self) -> ModelFacts:
+        return self.ready.model
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        assert self._tokenizer is not None, "use AsyncLLM.start()"
+        return self._tokenizer.result()
+
+    @property
+    def death(self) -> PenstockError | None:
+        """Why the engine is gone, or None while it lives."""
+        return self._death
+
+    async def encode(
+        self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """Tokenizer.encode, in a thread where the text is long."""
+        encode = self.tokenizer.encode
+        if len(text) < THREAD_PROMPT_CHARS:
+            return encode(text, add_special_tokens, parse_special)
+        return await asyncio.to_thread(encode, text, add_special_tokens, parse_special)
+
+    async def generate(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
+        prompt_text: str | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Complete ``prompt``, text or token ids, yielding the request's output so far as it grows.
+
+        The last output has ``finished`` set. Leaving the iteration early, or cancelling the task
+        that iterates, stops the request in the engine. ``prompt_text`` is what the outputs report
+        as the prompt of token ids. Raises RequestError if the request cannot be served, and
+        EngineDeadError if the engine dies.
+        """
+        params = params or SamplingParams()
+        if isinstance(prompt, str):
+            prompt_text, tokens = prompt, await self.encode(prompt)
+        else:
+            tokens = list(prompt)
+        if request_id is None:
+            request_id = f"async-{uuid.uuid4().hex}"
+        request = EngineRequest(
+            request_id=request_id,
+            prompt_token_ids=tokens,
+            params=params,
+            priority=priority,
+            cache_salt=cache_salt,
+        )
+        self.check(request)
+        stream = self._open(request, prompt_text)
+        try:
+            while True:
+                output = await stream.next()
+                yield output
+                if output.finished:
+                    return
+        finally:
+            self._leave(stream)
+
+    def check(self, request: EngineRequest) -> None:
+        """Raise RequestError for what the engine would refuse, before it travels there."""
+        params, vocab = request.params, self.model.vocab_size
+        params.validate(vocab)
+        for name, value in (
+            ("top_k", params.top_k),
+            ("min_tokens", params.min_tokens),
+            ("max_tokens", params.max_tokens or 0),
+            ("priority", request.priority),
+        ):
+            if value not in _INT64:
+                raise RequestError(f"{name} must fit in 64 bits, not {value}", name)
+        tokens, longest = request.prompt_token_ids, self.model.max_model_len
+        if not tokens:
+            raise RequestError("the prompt is empty; give it at least one token", "prompt")
+        if len(tokens) >= longest:
+            raise RequestError(
+                f"the prompt has {len(tokens)} tokens, and prompt and output together may have "
+                f"{longest} (max_model_len): it must be at least {len(tokens) - longest + 1} "
+                "tokens shorter to leave room for one token of output",
+                "prompt",
+            )
+        for token in tokens:
+            if type(token) is not int or not 0 <= token < vocab:
+                raise RequestError(
+                    f"the prompt holds token id {token!r}; this model's are integers from 0 to "
+                    f"{vocab - 1}",
+                    "prompt",
+                )
+
+    def abort(self, request_id: str) -> None:
+        """Stop a request: its iteration ends with what it has and finish reason ``abort``.
+
+        Unknown ids are ignored: the request may have just ended.
+        """
+        stream = self._streams.get(request_id)
+        if stream is not None:
+            for output in self._drop(stream):
+                stream.put(output)
+
+    async def stats(self) -> EngineStats:
+        """Raises EngineDeadError."""
+        return await self._live_engine().stats()
+
+    async def reset_prefix_cache(self) -> None:
+        """Raises EngineDeadError."""
+        await self._live_engine().reset_prefix_cache()
+
+    async def aclose(self) -> None:
+        """End the engine process; open iterations raise EngineDeadError. Safe to repeat."""
+        self._closing = True
+        if self._engine is not None:
+            await self._engine.aclose()
+        if self._tokenizer is not None:
+            await asyncio.gather(self._tokenizer, return_exceptions=True)
+
+    def _live_engine(self) -> EngineProcess:
+        assert self._engine is not None, "use AsyncLLM.start()"
+        return self._engine
+
+    def _load_tokenizer(self, path: str) -> None:
+        if self._tokenizer is None:
+            self._tokenizer = asyncio.get_running_loop().create_task(
+                asyncio.to_thread(load_tokenizer, path)
+            )
+
+    def _open(self, request: EngineRequest, text: str | None) -> _Stream:
+        assert self._processor is not None, "use AsyncLLM.start()"
+        public_id = request.request_id
+        if public_id in self._streams:
+            raise RequestError(f"request id {public_id!r} is in use", "request_id")
+        stream = _Stream(public_id, f"{next(self._ids)}")
+        self._processor.add_request(public_id, text, request.prompt_token_ids, request.params)
+        self._streams[public_id] = stream
+        self._public_ids[stream.wire_id] = public_id
+        try:
+            self._live_engine().add_request(
+                msgspec.structs.replace(request, request_id=stream.wire_id)
+            )
+        except WireError as error:
+            self._forget(stream)
+            raise RequestError(str(error), "prompt") from None
+        except EngineDeadError:
+            self._forget(stream)
+            raise
+        return stream
+
+    def _leave(self, stream: _Stream) -> None:
+        """The consumer of ``stream`` is done with it, at its end or before."""
+        if self._streams.get(stream.request_id) is stream:
+            self._drop(stream)
+
+    def _drop(self, stream: _Stream) -> list[RequestOutput]:
+        """Stop a request, here at once and in the engine as soon as it listens."""
+        with contextlib.suppress(EngineDeadError):
+            self._live_engine().abort([stream.wire_id])
+        return self._forget(stream)
+
+    def _forget(self, stream: _Stream) -> list[RequestOutput]:
+        del self._streams[stream.request_id], self._public_ids[stream.wire_id]
+        assert self._processor is not None
+        return self._processor.abort([stream.request_id])
+
+    # What the engine says; called by _Listener.
+
+    def _updated(self, updates: list[SequenceUpdate]) -> None:
+        assert self._processor is not None
+        outputs, stopped = self._processor.process(
+            [
+                msgspec.structs.replace(update, request_id=self._public_ids[update.request_id])
+                for update in updates
+                if update.request_id in self._public_ids
+            ]
+        )
+        if stopped:
+            self._live_engine().abort([self._streams[name].wire_id for name in stopped])
+        for output in outputs:
+            stream = self._streams[output.request_id]
+            stream.put(output)
+            if output.finished:
+                del self._streams[stream.request_id], self._public_ids[stream.wire_id]
+
+    def _refused(self, refused: Refused) -> None:
+        stream = self._streams.get(self._public_ids.get(refused.request_id, ""))
+        if stream is not None:
+            self._forget(stream)
+            stream.fail(RequestError(refused.message, refused.param))
+
+    def _died(self, error: PenstockError) -> None:
+        self._death = error
+        if self._ready is not None and not self._closing:  # a failed start raises instead
+            _log.error("%s", error)
+        for stream in list(self._streams.values()):
+            self._forget(stream)
+            stream.fail(EngineDeadError(str(error)))
+
+
+class _Stream:
+    """The newest output of one request, for one consumer.
+
+    Outputs are cumulative, so an unread one is replaced: the memory that a slow consumer costs
+    is bounded by its request's own length.
+    """
+
+    def __init__(self, request_id: str, wire_id: str) -> None:
+        self.request_id = request_id
+        self.wire_id = wire_id
+        self._output: RequestOutput | None = None
+        self._error: PenstockError | None = None
+        self._changed = asyncio.Event()
+
+    def put(self, output: RequestOutput) -> None:
+        self._output = output
+        self._changed.set()
+
+    def fail(self, error: PenstockError) -> None:
+        self._error = error
+        self._changed.set()
+
+    async def next(self) -> RequestOutput:
+        await self._changed.wait()
+        self._changed.clear()
+        output, self._output = self._output, None
+        if output is not None:
+            if self._error is not None:
+                self._changed.set()
+            return output
+        assert self._error is not None
+        raise self._error
+
+
+class _Listener:
+    """Hands what the engine says to an AsyncLLM without making that part of its public face."""
+
+    def __init__(self, llm: AsyncLLM) -> None:
+        self._llm = llm
+
+    def located(self, tokenizer_path: str) -> None:
+        self._llm._load_tokenizer(tokenizer_path)
+
+    def updated(self, updates: list[SequenceUpdate]) -> None:
+        self._llm._updated(updates)
+
+    def refused(self, refused: Refused) -> None:
+        self._llm._refused(refused)
+
+    def died(self, error: PenstockError) -> None:
+        self._llm._died(error)

@@ -1,0 +1,163 @@
+"""``POST /v1/chat/completions``."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
+
+from penstock.engine.completion import PositionLogprobs
+from penstock.engine.output import CompletionOutput, RequestOutput
+from penstock.sampling.params import SamplingParams
+from penstock.server.engine import Engine
+from penstock.server.fanout import Generation, has_news, last, merged
+from penstock.server.metrics import Metrics
+from penstock.server.openai import responses
+from penstock.server.openai.messages import chat_prompt
+from penstock.server.openai.protocol import ChatRequest
+from penstock.server.openai.responses import (
+    Chat,
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatDelta,
+    ChatLogprobs,
+    ChatMessage,
+)
+from penstock.server.openai.sampling import chat_params
+from penstock.server.sse import DONE, event
+
+
+class ChatJob:
+    """One validated request: its messages are one tokenized prompt, its options are checked."""
+
+    def __init__(
+        self,
+        request: ChatRequest,
+        prompt: list[int],
+        params: SamplingParams,
+        engine: Engine,
+        metrics: Metrics,
+    ) -> None:
+        self._request = request
+        self._prompt = prompt
+        self._params = params
+        self._engine = engine
+        self._metrics = metrics
+        self._id = f"chatcmpl-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+
+    @classmethod
+    async def prepare(cls, request: ChatRequest, engine: Engine, metrics: Metrics) -> ChatJob:
+        """Raises ApiError or RequestError for what can be refused before the engine is asked."""
+        prompt = await chat_prompt(request, engine)
+        longest = engine.model.max_model_len
+        params = chat_params(request, engine.model.vocab_size, longest - len(prompt), longest)
+        return cls(request, prompt, params, engine, metrics)
+
+    async def answer(self) -> bytes:
+        """The whole answer as JSON."""
+        (output,) = await last([self._generation()])
+        choices = [
+            ChatChoice(
+                index=choice.index,
+                message=ChatMessage(choice.text),
+                logprobs=self._logprobs(choice.logprobs),
+                finish_reason=choice.finish_reason,
+                stop_reason=choice.stop_reason,
+            )
+            for choice in output.outputs
+        ]
+        return msgspec.json.encode(
+            Chat(
+                id=self._id,
+                created=self._created,
+                model=self._request.model,
+                choices=choices,
+                usage=responses.usage([output]),
+                prompt_logprobs=self._prompt_logprobs(output),
+            )
+        )
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """The answer as server-sent events: the role, then text as it comes, then why it ended."""
+        options = self._request.stream_options
+        with_usage = options is not None and bool(options.include_usage)
+        no_usage = None if with_usage else msgspec.UNSET
+        sent: dict[int, CompletionOutput | None] = {}
+        output: RequestOutput | None = None
+        async with aclosing(merged([self._generation()])) as outputs:
+            async for _, output in outputs:
+                if not sent:
+                    for choice in output.outputs:
+                        sent[choice.index] = None
+                        yield event(self._opening(choice.index, output, no_usage))
+                for choice in output.outputs:
+                    before = sent[choice.index]
+                    if not has_news(choice, before):
+                        continue
+                    sent[choice.index] = choice
+                    delta = choice.since(before)
+                    part = ChatChunkChoice(
+                        index=choice.index,
+                        delta=ChatDelta(content=delta.text) if delta.text else ChatDelta(),
+                        logprobs=self._logprobs(delta.logprobs),
+                        finish_reason=choice.finish_reason,
+                        stop_reason=choice.stop_reason,
+                    )
+                    yield event(self._chunk([part], no_usage))
+        if with_usage and output is not None:
+            yield event(self._chunk([], responses.usage([output])))
+        yield DONE
+
+    def _generation(self) -> Generation:
+        return self._metrics.measured(
+            self._engine.generate(
+                self._prompt,
+                self._params,
+                request_id=self._id,
+                priority=self._request.priority or 0,
+                cache_salt=self._request.cache_salt or "",
+            )
+        )
+
+    def _logprobs(self, positions: list[PositionLogprobs] | None) -> ChatLogprobs | None:
+        if not self._request.logprobs:
+            return None
+        top = self._request.top_logprobs or 0
+        return responses.chat_logprobs(self._engine.tokenizer, positions or [], top)
+
+    def _prompt_logprobs(
+        self, output: RequestOutput
+    ) -> responses.PromptLogprobs | msgspec.UnsetType:
+        if self._request.prompt_logprobs is None:
+            return msgspec.UNSET
+        return output.prompt_logprobs or []
+
+    def _opening(
+        self, index: int, output: RequestOutput, usage: responses.Usage | msgspec.UnsetType | None
+    ) -> bytes:
+        """The first chunk of a choice; that of choice 0 brings what belongs to the prompt."""
+        choice = ChatChunkChoice(index=index, delta=ChatDelta("assistant", ""))
+        prompt = self._prompt_logprobs(output) if index == 0 else msgspec.UNSET
+        return self._chunk([choice], usage, prompt)
+
+    def _chunk(
+        self,
+        choices: list[ChatChunkChoice],
+        usage: responses.Usage | msgspec.UnsetType | None,
+        prompt_logprobs: responses.PromptLogprobs | msgspec.UnsetType = msgspec.UNSET,
+    ) -> bytes:
+        return msgspec.json.encode(
+            ChatChunk(
+                id=self._id,
+                created=self._created,
+                model=self._request.model,
+                choices=choices,
+                usage=usage,
+                prompt_logprobs=prompt_logprobs,
+            )
+        )

@@ -1,0 +1,201 @@
+"""``POST /v1/completions``."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import msgspec
+
+from penstock.engine.output import CompletionOutput, RequestOutput
+from penstock.sampling.params import SamplingParams
+from penstock.server.engine import Engine
+from penstock.server.fanout import Generation, has_news, last, merged
+from penstock.server.metrics import Metrics
+from penstock.server.openai import responses
+from penstock.server.openai.errors import ApiError
+from penstock.server.openai.protocol import CompletionRequest, Prompt
+from penstock.server.openai.responses import Completion, CompletionChoice, CompletionLogprobs
+from penstock.server.openai.sampling import completion_params
+from penstock.server.sse import DONE, event
+
+MAX_PROMPTS = 1024
+"""Prompts in one request; more would hold its connection for longer than clients wait."""
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    text: str | None  # needed for echo alone
+    token_ids: list[int]
+
+
+class CompletionJob:
+    """One validated request: its prompts are tokenized and its options checked."""
+
+    def __init__(
+        self,
+        request: CompletionRequest,
+        prompts: Sequence[_Prompt],
+        params: SamplingParams,
+        engine: Engine,
+        metrics: Metrics,
+    ) -> None:
+        self._request = request
+        self._prompts = prompts
+        self._params = params
+        self._engine = engine
+        self._metrics = metrics
+        self._id = f"cmpl-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+        # With echo, max_tokens=0 asks for the prompt alone; the engine still makes one token.
+        self._hidden = 1 if request.max_tokens == 0 else 0
+
+    @classmethod
+    async def prepare(
+        cls, request: CompletionRequest, engine: Engine, metrics: Metrics
+    ) -> CompletionJob:
+        """Raises ApiError or RequestError for what can be refused before the engine is asked."""
+        given = split_prompts(request.prompt)
+        add_special = request.add_special_tokens is not False
+        prompts = []
+        for prompt in given:
+            if isinstance(prompt, str):
+                tokens = await engine.encode(prompt, add_special_tokens=add_special)
+                prompts.append(_Prompt(prompt, tokens))
+            elif request.echo:
+                check_token_ids(prompt, engine.model.vocab_size)
+                prompts.append(_Prompt(engine.tokenizer.decode(prompt), prompt))
+            else:
+                prompts.append(_Prompt(None, prompt))
+        longest = engine.model.max_model_len
+        room = longest - max(len(prompt.token_ids) for prompt in prompts)
+        params = completion_params(request, engine.model.vocab_size, room, longest)
+        return cls(request, prompts, params, engine, metrics)
+
+    async def answer(self) -> bytes:
+        """The whole answer as JSON."""
+        outputs = await last(self._generations())
+        choices = [
+            self._choice(p, output, choice, None)
+            for p, output in enumerate(outputs)
+            for choice in output.outputs
+        ]
+        return self._encode(choices, responses.usage(outputs, self._hidden))
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """The answer as server-sent events, one or more for each choice."""
+        options = self._request.stream_options
+        with_usage = options is not None and bool(options.include_usage)
+        no_usage = None if with_usage else msgspec.UNSET
+        sent: dict[tuple[int, int], CompletionOutput] = {}
+        newest: dict[int, RequestOutput] = {}
+        async with aclosing(merged(self._generations())) as outputs:
+            async for p, output in outputs:
+                newest[p] = output
+                for choice in output.outputs:
+                    before = sent.get((p, choice.index))
+                    if has_news(choice, before):
+                        sent[p, choice.index] = choice
+                        yield event(
+                            self._encode([self._choice(p, output, choice, before)], no_usage)
+                        )
+        if with_usage:
+            yield event(self._encode([], responses.usage(list(newest.values()), self._hidden)))
+        yield DONE
+
+    def _generations(self) -> list[Generation]:
+        return [
+            self._metrics.measured(
+                self._engine.generate(
+                    prompt.token_ids,
+                    self._params,
+                    request_id=f"{self._id}-{i}",
+                    priority=self._request.priority or 0,
+                    cache_salt=self._request.cache_salt or "",
+                    prompt_text=prompt.text,
+                )
+            )
+            for i, prompt in enumerate(self._prompts)
+        ]
+
+    def _choice(
+        self,
+        p: int,
+        output: RequestOutput,
+        choice: CompletionOutput,
+        before: CompletionOutput | None,
+    ) -> CompletionChoice:
+        """What is new in a choice since ``before``."""
+        delta = choice.since(before)
+        echoed = (self._prompts[p].text or "") if self._request.echo else ""
+        prompt: responses.PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
+        if before is None and self._request.prompt_logprobs is not None:
+            prompt = output.prompt_logprobs or []
+        text = "" if self._hidden else delta.text
+        logprobs: CompletionLogprobs | None = None
+        if self._request.logprobs is not None:
+            top = self._request.logprobs
+            offset = len(echoed) + (0 if before is None else len(before.text))
+            fresh = [] if self._hidden else delta.logprobs or []
+            logprobs = responses.completion_logprobs(fresh, offset, top)
+            if self._request.echo and before is None:
+                first = self._engine.tokenizer.token_text(output.prompt_token_ids[0])
+                known = responses.echoed_logprobs(first, output.prompt_logprobs or [], top)
+                logprobs = responses.joined(known, logprobs)
+        return CompletionChoice(
+            index=p * self._params.n + choice.index,
+            text=echoed + text if before is None else text,
+            logprobs=logprobs,
+            finish_reason=choice.finish_reason,
+            stop_reason=choice.stop_reason,
+            prompt_logprobs=prompt,
+        )
+
+    def _encode(
+        self,
+        choices: list[CompletionChoice],
+        usage: responses.Usage | msgspec.UnsetType | None,
+    ) -> bytes:
+        return msgspec.json.encode(
+            Completion(
+                id=self._id,
+                created=self._created,
+                model=self._request.model,
+                choices=choices,
+                usage=usage,
+            )
+        )
+
+
+def split_prompts(prompt: Prompt) -> list[str | list[int]]:
+    """The prompts of a request: one text, several, one list of token ids, or several."""
+    if isinstance(prompt, str):
+        return [prompt]
+    kinds = {type(item) for item in prompt}
+    if not prompt or len(kinds) > 1:
+        raise ApiError(
+            400,
+            "prompt must be text, a list of texts, a list of token ids or a list of such lists, "
+            + ("not an empty list" if not prompt else "not a mixture"),
+            param="prompt",
+        )
+    if kinds == {int}:
+        return [[item for item in prompt if isinstance(item, int)]]
+    if len(prompt) > MAX_PROMPTS:
+        raise ApiError(
+            400, f"{len(prompt)} prompts; one request may hold {MAX_PROMPTS}", param="prompt"
+        )
+    return [item for item in prompt if not isinstance(item, int)]
+
+
+def check_token_ids(tokens: Sequence[int], vocab_size: int) -> None:
+    for token in tokens:
+        if not 0 <= token < vocab_size:
+            raise ApiError(
+                400,
+                f"the prompt holds token id {token}, outside the vocabulary of {vocab_size}",
+                param="prompt",
+            )

@@ -1,0 +1,173 @@
+"""From the messages of a chat to a prompt.
+
+A special token's name inside a message is text, not a token: what a user writes cannot end their
+turn or open another's. Templates are programs that may inspect and trim the text, so the names
+are replaced by placeholders while the template runs, and put back as text when its result is
+tokenized.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.errors import RequestError
+from penstock.server.engine import Engine
+from penstock.server.openai.errors import ApiError
+from penstock.server.openai.protocol import ChatRequest, Message
+from penstock.tokenizer import Tokenizer
+
+TemplateMessage = dict[str, Any]
+
+
+async def chat_prompt(request: ChatRequest, engine: Engine) -> list[int]:
+    """Token ids of the prompt; raises ApiError or RequestError naming the message at fault."""
+    if not request.messages:
+        raise ApiError(400, "messages must hold at least one message", param="messages")
+    tokenizer = engine.tokenizer
+    developer = "developer" in tokenizer.settings.chat_templates.get("default", "")
+    messages = [
+        _template_message(message, f"messages[{i}]", developer)
+        for i, message in enumerate(request.messages)
+    ]
+    add_special = request.add_special_tokens is True  # the template has written them itself
+    options = request.chat_template_kwargs or {}
+    opening = request.add_generation_prompt is not False
+    # Rendering runs somebody else's program on input of any size: never on the event loop.
+    return await asyncio.to_thread(
+        tokenize_chat, tokenizer, messages, opening, options, add_special
+    )
+
+
+def tokenize_chat(
+    tokenizer: Tokenizer,
+    messages: Sequence[TemplateMessage],
+    add_generation_prompt: bool,
+    template_options: dict[str, Any],
+    add_special_tokens: bool,
+) -> list[int]:
+    """Render and tokenize, with special tokens in the messages' content as text.
+
+    Where no message names a special token this is exactly ``encode(apply_chat_template())``.
+    Otherwise the stretches between special tokens that hold such names are tokenized apart.
+    """
+    names = {tokenizer.token_text(token) for token in tokenizer.special_ids} - {""}
+    special = re.compile("|".join(re.escape(n) for n in sorted(names, key=len, reverse=True)))
+    shield = _Shield(special) if names else None
+    if shield is not None:
+        messages = [{**message, "content": shield.hide(message["content"])} for message in messages]
+    text = tokenizer.apply_chat_template(
+        messages, add_generation_prompt, template_options=template_options
+    )
+    if shield is None or not shield.hidden:
+        return tokenizer.encode(text, add_special_tokens)
+    tokens = tokenizer.encode("", add_special_tokens)
+    plain = ""
+    for stretch, is_special in _split(text, special):
+        if is_special or not shield.holds(stretch):
+            plain += stretch
+            continue
+        if plain:
+            tokens += tokenizer.encode(plain, False)
+            plain = ""
+        tokens += tokenizer.encode(shield.reveal(stretch), False, False)
+    return tokens + tokenizer.encode(plain, False) if plain else tokens
+
+
+class _Shield:
+    """Swaps names of special tokens for placeholders that nobody can guess, and back."""
+
+    def __init__(self, special: re.Pattern[str]) -> None:
+        self._special = special
+        self._mark = f"\ue000{secrets.token_hex(8)}"
+        self._placeholder = re.compile(self._mark + "x([0-9]+)\ue001")
+        self.hidden: list[str] = []
+
+    def hide(self, text: str) -> str:
+        return self._special.sub(self._hide_one, text)
+
+    def holds(self, text: str) -> bool:
+        return self._mark in text
+
+    def reveal(self, text: str) -> str:
+        text = self._placeholder.sub(lambda match: self.hidden[int(match[1])], text)
+        if self._mark in text:
+            raise RequestError(
+                "a message holds the name of a special token, and the chat template cuts it in "
+                "two; leave the name out",
+                "messages",
+            )
+        return text
+
+    def _hide_one(self, match: re.Match[str]) -> str:
+        self.hidden.append(match[0])
+        return f"{self._mark}x{len(self.hidden) - 1}\ue001"
+
+
+def _split(text: str, special: re.Pattern[str]) -> list[tuple[str, bool]]:
+    """``text`` cut at special tokens: (stretch, whether it is one)."""
+    parts, at = [], 0
+    for match in special.finditer(text):
+        if match.start() > at:
+            parts.append((text[at : match.start()], False))
+        parts.append((match[0], True))
+        at = match.end()
+    if at < len(text):
+        parts.append((text[at:], False))
+    return parts
+
+
+def _template_message(message: Message, where: str, developer: bool) -> TemplateMessage:
+    """The message as chat templates expect it; ``developer`` says whether they know that role."""
+    for name in ("tool_calls", "function_call", "audio", "annotations"):
+        if getattr(message, name) not in (None, []):
+            raise ApiError(
+                400,
+                f"{where}.{name} is not supported by this server; send the message without it",
+                param=f"{where}.{name}",
+                code="unsupported_parameter",
+            )
+    if message.role == "tool" and not message.tool_call_id:
+        raise ApiError(400, f"{where}: a tool message needs tool_call_id", param=where)
+    if message.role != "tool" and message.tool_call_id is not None:
+        raise ApiError(400, f"{where}.tool_call_id belongs to tool messages only", param=where)
+    if message.refusal is not None and message.role != "assistant":
+        raise ApiError(400, f"{where}.refusal belongs to assistant messages only", param=where)
+    role = "system" if message.role == "developer" and not developer else message.role
+    rendered: TemplateMessage = {"role": role, "content": _text(message, where)}
+    if message.name is not None:
+        rendered["name"] = message.name
+    if message.tool_call_id is not None:
+        rendered["tool_call_id"] = message.tool_call_id
+    return rendered
+
+
+def _text(message: Message, where: str) -> str:
+    content = message.content
+    if content is None and message.role == "assistant" and message.refusal is not None:
+        return message.refusal
+    if content is None:
+        raise ApiError(400, f"{where}.content is required", param=f"{where}.content")
+    if isinstance(content, str):
+        return content
+    texts = []
+    for i, part in enumerate(content):
+        at = f"{where}.content[{i}]"
+        kind = part.get("type")
+        if kind not in ("text", "refusal") or (kind == "refusal" and message.role != "assistant"):
+            raise ApiError(
+                400,
+                f"{at} is of type {kind!r}; this model reads text only",
+                param=at,
+                code="unsupported_content",
+            )
+        text = part.get(kind)
+        if not isinstance(text, str) or len(part) != 2:
+            raise ApiError(
+                400, f"{at} must have exactly the fields type and {kind} (text)", param=at
+            )
+        texts.append(text)
+    return "".join(texts)

@@ -1,0 +1,110 @@
+"""From the fields of a request to the sampling options of the engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.sampling.params import SamplingParams
+from penstock.server.openai.errors import ApiError
+from penstock.server.openai.protocol import ChatRequest, CompletionRequest, Sampling
+
+COMPLETION_MAX_TOKENS = 16
+"""OpenAI's default for completions; chats run to the end of the context."""
+
+_SAME_NAME = (
+    "n",
+    "temperature",
+    "top_p",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "ignore_eos",
+    "min_tokens",
+    "prompt_logprobs",
+    "skip_special_tokens",
+    "include_stop_str_in_output",
+)
+
+
+def completion_params(
+    request: CompletionRequest, vocab_size: int, room: int, longest: int
+) -> SamplingParams:
+    """Options of a completion whose longest prompt leaves ``room`` tokens of the context.
+
+    Raises RequestError or ApiError naming the field that cannot be honoured.
+    """
+    if request.best_of is not None and request.best_of != (request.n or 1):
+        raise ApiError(
+            400,
+            f"best_of ({request.best_of}) is only supported where it equals n ({request.n or 1})",
+            param="best_of",
+            code="unsupported_parameter",
+        )
+    max_tokens = request.max_tokens
+    if max_tokens == 0 and request.echo:
+        max_tokens = 1  # the engine computes no prompt without a next token; it is not reported
+    elif max_tokens is None:
+        max_tokens = max(min(COMPLETION_MAX_TOKENS, room), request.min_tokens or 0)
+    params = _params(request, max_tokens=max_tokens, logprobs=request.logprobs)
+    if request.echo and request.logprobs is not None and request.prompt_logprobs is None:
+        params = _params(
+            request,
+            max_tokens=max_tokens,
+            logprobs=request.logprobs,
+            prompt_logprobs=request.logprobs,
+        )
+    params.validate(vocab_size)
+    _check_room(request.max_tokens, "max_tokens", room, longest)
+    return params
+
+
+def chat_params(request: ChatRequest, vocab_size: int, room: int, longest: int) -> SamplingParams:
+    """Options of a chat whose prompt leaves ``room`` tokens of the context; raises as above."""
+    asked, name = request.max_completion_tokens, "max_completion_tokens"
+    if asked is None:
+        asked, name = request.max_tokens, "max_tokens"
+    elif request.max_tokens is not None and request.max_tokens != asked:
+        raise ApiError(
+            400,
+            f"max_tokens ({request.max_tokens}) and max_completion_tokens ({asked}) disagree; "
+            "send one of them",
+            param="max_tokens",
+        )
+    logprobs: int | None = None
+    if request.logprobs:
+        logprobs = request.top_logprobs or 0
+    elif request.top_logprobs is not None:
+        raise ApiError(400, "top_logprobs is only allowed with logprobs=true", param="top_logprobs")
+    params = _params(request, max_tokens=asked, logprobs=logprobs)
+    params.validate(vocab_size)
+    _check_room(asked, name, room, longest)
+    return params
+
+
+def _params(request: Sampling, **values: Any) -> SamplingParams:
+    for name in _SAME_NAME:
+        value = getattr(request, name)
+        if value is not None:
+            values.setdefault(name, value)
+    if request.stop is not None:
+        values["stop"] = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop)
+    if request.stop_token_ids is not None:
+        values["stop_token_ids"] = tuple(request.stop_token_ids)
+    return SamplingParams(**values)
+
+
+def _check_room(asked: int | None, name: str, room: int, longest: int) -> None:
+    """Refuse more output than can be had; a prompt that leaves no room at all fails elsewhere."""
+    if asked is not None and asked > room > 0:
+        raise ApiError(
+            400,
+            f"the prompt has {longest - room} tokens and {name} asks for {asked} more, together "
+            f"{longest - room + asked}, but the context holds {longest}; lower {name} to at most "
+            f"{room} or shorten the prompt",
+            param=name,
+            code="context_length_exceeded",
+        )

@@ -1,0 +1,113 @@
+"""Answers that end when the client goes away: server-sent events, and anything awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
+
+from penstock.server.openai.errors import ApiError, api_error
+
+T = TypeVar("T")
+Events = AsyncIterator[bytes]
+
+DONE = b"data: [DONE]\n\n"
+
+_log = logging.getLogger(__name__)
+
+
+class ClientGone(Exception):
+    """The client closed the connection; there is nobody to answer."""
+
+
+def event(data: bytes) -> bytes:
+    """One server-sent event. ``data`` is JSON, which holds no line break."""
+    return b"data: " + data + b"\n\n"
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Await ``work``, but cancel it and raise ClientGone when the client disconnects.
+
+    The body of the request must have been read. Whatever way this ends, ``work`` has ended too,
+    its ``finally`` blocks included.
+    """
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_disconnect(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientGone
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+class EventStream:
+    """An ASGI answer that sends server-sent events as they come.
+
+    Nothing is sent before the first event exists, so that what fails until then has its own status
+    code. What fails later is told in an event of its own, and the stream ends without ``[DONE]``.
+    ``encode_error`` gives that event's data.
+    """
+
+    def __init__(self, request: Request, events: Events, encode_error: Callable[[ApiError], bytes]):
+        self._request = request
+        self._events = events
+        self._encode_error = encode_error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await unless_gone(receive, self._send(scope, receive, send))
+        except (ClientGone, OSError):
+            _log.info("%s: the client left before the end", self._request.url.path)
+
+    async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+        async with aclosing(self._events) as events:  # type: ignore[type-var]
+            try:
+                async for data in events:
+                    if not started:
+                        started = True
+                        await send(_START)
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+            except OSError:
+                raise  # the connection's, not the engine's
+            except Exception as error:
+                failure = explained(error)
+                if not started:
+                    await failure.response()(scope, receive, send)
+                    return
+                data = event(self._encode_error(failure))
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def explained(error: Exception) -> ApiError:
+    """``error`` for the client; one that is a defect of ours also goes to the log, whole."""
+    failure = api_error(error)
+    if failure.status == 500 and error is not failure:
+        _log.error("a request failed", exc_info=error)
+    return failure
+
+
+_START: Message = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [
+        (b"content-type", b"text/event-stream; charset=utf-8"),
+        (b"cache-control", b"no-cache"),
+        (b"x-accel-buffering", b"no"),  # nginx would hold events back
+    ],
+}
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
