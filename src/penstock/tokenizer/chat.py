@@ -30,7 +30,9 @@ MAX_CHARACTERS = 1 << 25
 MAX_LOOP_ITEMS = 1_000_000
 """Items of all ``range`` calls of one rendering."""
 
-_WIDE_FIELD = re.compile(r"\d{7,}|\*")
+_WIDE_FIELD = re.compile(r"\d{7,}|\*|:[^{}]*\{")
+"""A width of seven digits, or one that is taken from an argument."""
+_MAX_INTEGER_BITS = 1 << 16
 
 
 class _TooLarge(Exception):
@@ -161,8 +163,10 @@ class _Environment(ImmutableSandboxedEnvironment):
             size, times = (right, left) if isinstance(left, int) else (left, right)
             if isinstance(size, (str, list, tuple)) and isinstance(times, int):
                 _limit(len(size) * times, "a repeated string or list")
+            elif isinstance(size, int) and size.bit_length() > _MAX_INTEGER_BITS:
+                raise _TooLarge("a number of thousands of digits")
         elif operator == "**" and _is_large(left) | _is_large(right):
-            raise _TooLarge("a power of more than 1000 to more than 1000")
+            raise _TooLarge("a power with operands beyond 1000")
         elif operator == "%" and isinstance(left, str):
             _check_format(left)
         elif operator == "+" and isinstance(left, (str, list, tuple)):
@@ -176,9 +180,14 @@ class _Environment(ImmutableSandboxedEnvironment):
             for value in (*args, *kwargs.values()):
                 if isinstance(value, int):
                     _limit(value, "a padded string")
-            if function.__name__ in ("format", "format_map"):
-                _check_format(owner)
         return super().call(context, function, *args, **kwargs)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """Jinja's own replacement for ``str.format`` and ``format_map``."""
+        replacement = super().wrap_str_format(value)
+        if replacement is not None:
+            _check_format(value.__self__)
+        return replacement
 
     @staticmethod
     def join_bounded(parts: Iterable[Any]) -> str:
@@ -236,7 +245,7 @@ def _is_large(value: object) -> bool:
 
 def _check_format(text: str) -> None:
     if _WIDE_FIELD.search(text):
-        raise _TooLarge("a format field with a width of more than six digits")
+        raise _TooLarge("a format field with a computed width, or one of seven digits")
 
 
 def _format(text: str, *args: Any, **kwargs: Any) -> str:

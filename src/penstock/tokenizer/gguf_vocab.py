@@ -80,12 +80,12 @@ def build_vocab(metadata: dict[str, GgufValue]) -> GgufVocab:
     fields = _Fields(metadata)
     model = fields.scalar("model", str, "")
     tokens = fields.array("tokens", str)
-    kinds = fields.array("token_type", int, len(tokens)) or [int(_Kind.NORMAL)] * len(tokens)
     if not tokens:
         raise TokenizerError(
             "the GGUF file has no tokenizer.ggml.tokens; convert the model again with its "
             "vocabulary, or give a tokenizer folder"
         )
+    kinds = fields.array("token_type", int, len(tokens)) or [int(_Kind.NORMAL)] * len(tokens)
     vocab = {token: token_id for token_id, token in enumerate(tokens)}
     if len(vocab) != len(tokens):
         twice = next(token for i, token in enumerate(tokens) if vocab[token] != i)

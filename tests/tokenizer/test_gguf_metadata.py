@@ -1,0 +1,134 @@
+"""The GGUF metadata reader: what it reads, and that damaged files give one clear error."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import TokenizerError
+from penstock.tokenizer.gguf import parse_metadata, read_metadata
+
+
+def string(text: str) -> bytes:
+    raw = text.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def value(item: Any) -> tuple[int, bytes]:
+    """Value type and bytes, as a writer of GGUF chooses them for Python values."""
+    if isinstance(item, bool):
+        return 7, bytes([item])
+    if isinstance(item, int):
+        return 11, struct.pack("<q", item)
+    if isinstance(item, float):
+        return 12, struct.pack("<d", item)
+    if isinstance(item, str):
+        return 8, string(item)
+    parts = [value(element) for element in item]
+    kind = parts[0][0] if parts else 4
+    body = b"".join(raw for _, raw in parts)
+    return 9, struct.pack("<IQ", kind, len(parts)) + body
+
+
+def gguf(pairs: dict[str, Any], version: int = 3) -> bytes:
+    body = b""
+    for key, item in pairs.items():
+        kind, raw = value(item)
+        body += string(key) + struct.pack("<I", kind) + raw
+    return b"GGUF" + struct.pack("<IQQ", version, 0, len(pairs)) + body
+
+
+scalars = st.one_of(
+    st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.text()
+)
+arrays = st.one_of(
+    st.lists(st.text(max_size=5), max_size=8),
+    st.lists(st.integers(-5, 5), max_size=8),
+    st.lists(st.booleans(), max_size=8),
+    st.lists(st.lists(st.floats(allow_nan=False), min_size=1, max_size=3), max_size=3),
+)
+metadata = st.dictionaries(st.text(max_size=10), st.one_of(scalars, arrays), max_size=6)
+
+
+@settings(max_examples=150, deadline=None)
+@given(metadata, st.sampled_from([2, 3]))
+def test_reads_what_was_written(pairs: dict[str, Any], version: int) -> None:
+    assert parse_metadata(gguf(pairs, version) + b"tensors follow") == pairs
+
+
+@settings(max_examples=150, deadline=None)
+@given(metadata, st.data())
+def test_every_truncation_is_refused(pairs: dict[str, Any], data: st.DataObject) -> None:
+    whole = gguf(pairs)
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    with pytest.raises(TokenizerError):
+        parse_metadata(whole[:cut])
+
+
+@settings(max_examples=300, deadline=None)
+@given(metadata, st.data())
+def test_damaged_bytes_never_crash(pairs: dict[str, Any], data: st.DataObject) -> None:
+    damaged = bytearray(gguf(pairs))
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(TokenizerError):
+        parse_metadata(bytes(damaged))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200))
+def test_noise_never_crashes(noise: bytes) -> None:
+    with contextlib.suppress(TokenizerError):
+        parse_metadata(b"GGUF\x03\x00\x00\x00" + noise)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "more bytes"),
+        (b"PK\x03\x04", "not a GGUF file"),
+        (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "version 1"),
+        (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**60), "more than the file can hold"),
+        (
+            gguf({}, 3)[:-8]
+            + struct.pack("<Q", 1)
+            + string("k")
+            + struct.pack("<I", 99)
+            + b"0" * 9,
+            "not a value type",
+        ),
+        (gguf({"a": [1]})[:-16] + struct.pack("<Q", 2**62) + b"0" * 8, "more than the file"),
+        (gguf({"a": "xy"})[:-2] + b"\xff\xfe", "UTF-8"),
+        (gguf({"a": ["xy"]})[:-2] + b"\xff\xfe", "UTF-8"),
+        (gguf({"a": True})[:-1] + b"\x02", "bool"),
+        (gguf({"a": [[[[[1]]]]]}), "nested"),
+    ],
+)
+def test_what_is_wrong_is_named(data: bytes, message: str) -> None:
+    with pytest.raises(TokenizerError, match=message):
+        parse_metadata(data)
+
+
+def test_a_key_may_occur_once() -> None:
+    one = gguf({"a": 1})
+    twice = one[:16] + struct.pack("<Q", 2) + one[24:] * 2
+    with pytest.raises(TokenizerError, match="twice"):
+        parse_metadata(twice)
+
+
+def test_files(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    with pytest.raises(TokenizerError, match="cannot read"):
+        read_metadata(path)
+    path.write_bytes(b"")
+    with pytest.raises(TokenizerError, match="empty"):
+        read_metadata(path)
+    path.write_bytes(gguf({"a": "b"}))
+    assert read_metadata(path) == {"a": "b"}

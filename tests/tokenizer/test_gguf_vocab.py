@@ -1,0 +1,154 @@
+"""GGUF vocabularies against llama.cpp's test vectors and against the SentencePiece definition."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import TokenizerError
+from penstock.tokenizer import Tokenizer
+from penstock.tokenizer.gguf import read_metadata
+from penstock.tokenizer.gguf_vocab import build_vocab
+
+VOCAB = Path(__file__).resolve().parents[2].parent / "shared/data/vocab"
+NAMES = ["falcon", "llama-bpe", "llama-spm", "mpt", "qwen2"]
+
+
+@pytest.mark.parametrize("parse_special", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_llama_cpp_vectors(
+    gguf_tokenizer: Callable[[str], Tokenizer], name: str, parse_special: bool
+) -> None:
+    tokenizer = gguf_tokenizer(name)
+    file = VOCAB / f"ggml-vocab-{name}.gguf"
+    texts = Path(f"{file}.inp").read_bytes().decode().split("\n__ggml_vocab_test__\n")
+    lines = Path(f"{file}.out").read_text().split("\n")
+    assert len(texts) == len(lines) > 40
+    for text, line in zip(texts, lines, strict=True):
+        ids = tokenizer.encode(text, add_special_tokens=False, parse_special=parse_special)
+        assert ids == [int(token) for token in line.split()], repr(text)
+        assert tokenizer.decode(ids) == text
+
+
+def test_special_tokens_in_text_are_parsed_only_on_demand(
+    gguf_tokenizer: Callable[[str], Tokenizer],
+) -> None:
+    qwen = gguf_tokenizer("qwen2")
+    assert qwen.encode("<|im_end|>") == [151645]
+    plain = qwen.encode("<|im_end|>", parse_special=False)
+    assert 151645 not in plain
+    assert qwen.decode(plain) == "<|im_end|>"
+    llama = gguf_tokenizer("llama-bpe")
+    assert llama.encode("a", add_special_tokens=True)[0] == llama.bos_token_id == 128000
+    spm = gguf_tokenizer("llama-spm")
+    assert spm.encode("Hello") == [1, 15043]
+    assert spm.encode("<s>", add_special_tokens=False) == [1]
+    assert 1 not in spm.encode("<s>", add_special_tokens=False, parse_special=False)
+
+
+def sentencepiece(text: str, scores: dict[str, float]) -> list[str]:
+    """The definition: merge the best adjacent pair, leftmost on ties, until none is a piece."""
+    symbols = list("\u2581" + text.replace(" ", "\u2581")) if text else []
+    while True:
+        pairs = [
+            (-scores[left + right], i)
+            for i, (left, right) in enumerate(itertools.pairwise(symbols))
+            if left + right in scores
+        ]
+        if not pairs:
+            break
+        _, i = min(pairs)
+        symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
+    pieces = []
+    for symbol in symbols:
+        if symbol in scores:
+            pieces.append(symbol)
+        else:
+            pieces += [f"<0x{byte:02X}>" for byte in symbol.encode()]
+    return pieces
+
+
+@pytest.fixture(scope="module")
+def spm_scores() -> dict[str, float]:
+    path = VOCAB / "ggml-vocab-llama-spm.gguf"
+    if not path.is_file():
+        pytest.skip(f"{path} is absent")
+    fields: dict[str, Any] = read_metadata(path)
+    names = ("tokens", "scores", "token_type")
+    columns = [fields[f"tokenizer.ggml.{name}"] for name in names]
+    return {token: score for token, score, kind in zip(*columns, strict=True) if kind == 1}
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.one_of(
+        st.text(max_size=40).filter(lambda text: "\u2581" not in text),
+        st.text(alphabet="abcdeinorst  ABC.,\n019é你", max_size=60),
+        st.lists(
+            st.sampled_from(["the", " of", "  ", "ing", "    ", "\n\n", "token", "ization", "aa"]),
+            max_size=15,
+        ).map("".join),
+    )
+)
+def test_sentencepiece_definition(
+    gguf_tokenizer: Callable[[str], Tokenizer], spm_scores: dict[str, float], text: str
+) -> None:
+    tokenizer = gguf_tokenizer("llama-spm")
+    expected = [tokenizer.token_id(piece) for piece in sentencepiece(text, spm_scores)]
+    ids = tokenizer.encode(text, add_special_tokens=False, parse_special=False)
+    assert ids == expected
+    assert tokenizer.decode(ids) == text
+
+
+def small(**changes: object) -> dict[str, Any]:
+    fields: dict[str, object] = {
+        "model": "llama",
+        "tokens": ["<unk>", "<s>", "</s>", "\u2581", "a", "b", "ab", "\u2581ab"],
+        "scores": [0.0, 0.0, 0.0, -1.0, -2.0, -3.0, -4.0, -5.0],
+        "token_type": [2, 3, 3, 1, 1, 1, 1, 1],
+        "unknown_token_id": 0,
+        **changes,
+    }
+    return {f"tokenizer.ggml.{k}": v for k, v in fields.items() if v is not None}
+
+
+def test_settings_of_a_small_vocabulary() -> None:
+    vocab = build_vocab(small(bos_token_id=1, eos_token_id=2, add_eos_token=True))
+    assert (vocab.bos_token_id, vocab.eos_token_id) == (1, 2)
+    assert (vocab.add_bos, vocab.add_eos) == (True, True)
+    assert vocab.backend.encode("ab").ids == [7]
+    bare = build_vocab(small(add_space_prefix=False, add_bos_token=False))
+    assert bare.backend.encode("ab").ids == [6]
+    assert bare.backend.decode([6]) == "ab"
+    assert not bare.add_bos
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokens": None}, "no tokenizer.ggml.tokens"),
+        ({"model": "t5"}, "converts 'llama' and 'gpt2'"),
+        ({"model": None}, "converts 'llama' and 'gpt2'"),
+        ({"model": 3}, "not of type str"),
+        ({"scores": None}, "scores"),
+        ({"scores": [0.0]}, "1 entries for 8 tokens"),
+        ({"tokens": ["a"] * 8}, "'a' twice"),
+        ({"tokens": [1] * 8}, "not an array of str"),
+        ({"bos_token_id": 8}, "outside the vocabulary of 8"),
+        ({"model": "gpt2", "pre": "new-kind"}, "'new-kind'"),
+        ({"model": "gpt2", "merges": ["ab"]}, "not a pair"),
+        ({"model": "gpt2", "merges": ["a z"]}, "disagree"),
+        ({"add_bos_token": 1}, "not of type bool"),
+    ],
+)
+def test_malformed_vocabularies_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(TokenizerError, match=message):
+        build_vocab(small(**changes))
