@@ -65,8 +65,14 @@ struct Tiles {
     for (int t = 0; t < 8; ++t) config.row_bytes[t] = 64, config.rows[t] = 16;
     _tile_loadconfig(&config);
     // Four sums of two left and two right operands: what a product kernel keeps in its tiles.
-    _tile_zero(0), _tile_zero(1), _tile_zero(2), _tile_zero(3);
-    _tile_zero(4), _tile_zero(5), _tile_zero(6), _tile_zero(7);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_zero(4);
+    _tile_zero(5);
+    _tile_zero(6);
+    _tile_zero(7);
   }
   ~Tiles() { _tile_release(); }
   Tiles(const Tiles&) = delete;

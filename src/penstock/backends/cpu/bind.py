@@ -20,7 +20,7 @@ from penstock.backends.cpu.interface import (
     NativeModule,
 )
 from penstock.backends.cpu.native import load
-from penstock.engine.step import BLOCK_SIZE
+from penstock.cache.geometry import BLOCK_SIZE
 from penstock.errors import ConfigError
 from penstock.hardware import detect
 from penstock.models.rope import rope_tables
@@ -47,7 +47,10 @@ def bind(
     """
     module = module or load()
     memory = plan_memory(plan, limits.max_tokens, limits.max_logit_rows)
-    kv_bytes = limits.num_blocks * plan.kv_block_bytes(BLOCK_SIZE)
+    kv_slots = limits.num_blocks * BLOCK_SIZE
+    kv_bytes = _DTYPES[plan.weight_dtype].itemsize * sum(
+        2 * kv_slots * layer.kv_heads * layer.head_dim for layer in plan.kv_layers
+    )
     try:
         native = module.Executor(
             threads=limits.threads,
@@ -125,9 +128,7 @@ class _Binder:
         )
 
     def _linear(self, op: ops.Linear) -> None:
-        matrix = self._native.add_matrix(
-            self._plan.weight_dtype, op.n, op.k, op.gated is not None
-        )
+        matrix = self._native.add_matrix(self._plan.weight_dtype, op.n, op.k, op.gated is not None)
         first = 0
         for part in op.parts:
             self._native.pack_rows(matrix, first, part.n, self._stored(part.weight))

@@ -1,0 +1,314 @@
+"""Whole plans run natively: equal to the reference within rounding, to themselves exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from penstock.backends import Limits
+from penstock.backends.cpu import native
+from penstock.backends.cpu.bind import bind
+from penstock.backends.cpu.executor import CpuExecutor
+from penstock.backends.reference.executor import ReferenceExecutor
+from penstock.engine.step import BLOCK_SIZE, StepInput
+from penstock.errors import ConfigError
+from penstock.models.spec import (
+    Activation,
+    AttentionSpec,
+    DType,
+    LayerSpec,
+    MlpSpec,
+    ModelSpec,
+    RopeSpec,
+)
+from penstock.plan.fuse import fuse
+from penstock.plan.lower import lower
+from penstock.plan.plan import Plan
+from penstock.weights.dummy import DummyWeights
+
+VARIANTS = native.runnable()
+F32 = NDArray[np.float32]
+
+pytestmark = pytest.mark.skipif(not VARIANTS, reason="no native module is built")
+
+
+def make_spec(
+    *,
+    qk_norm: bool = False,
+    bias: bool = False,
+    tie: bool = True,
+    window: int | None = None,
+    activation: Activation = "silu",
+    dim: int = 16,
+    rope_dim: int = 16,
+    heads: tuple[int, int] = (6, 2),
+) -> ModelSpec:
+    attention = AttentionSpec(
+        num_heads=heads[0],
+        num_kv_heads=heads[1],
+        head_dim=dim,
+        rope=RopeSpec(theta=10000.0, dim=rope_dim),
+        scale=dim**-0.5,
+        window=window,
+        qkv_bias=bias,
+        output_bias=bias,
+        qk_norm=qk_norm,
+    )
+    return ModelSpec(
+        architecture="TinyForCausalLM",
+        vocab_size=211,
+        hidden_size=72,  # neither a multiple of 16 nor of 32
+        layers=(LayerSpec(attention, MlpSpec(104, activation, bias)),) * 2,
+        norm_eps=1e-5,
+        tie_embeddings=tie,
+        max_positions=512,
+        dtype="float32",
+    )
+
+
+LIMITS = Limits(num_blocks=40, max_tokens=96, max_logit_rows=96, max_sequences=8, threads=2)
+
+
+def make_plan(spec: ModelSpec, dtype: DType) -> Plan:
+    return fuse(lower(spec, dtype))
+
+
+def make_executor(
+    spec: ModelSpec, dtype: DType, isa: str | None = None, threads: int = 2
+) -> CpuExecutor:
+    weights = DummyWeights(spec, 3, dtype)
+    limits = replace(LIMITS, threads=threads)
+    return bind(make_plan(spec, dtype), weights, limits, native.load(isa))
+
+
+@dataclass
+class Chunk:
+    """Tokens ``start:stop`` of one sequence, run in one step; ``rows`` of them get logits."""
+
+    tokens: NDArray[np.int32]
+    start: int
+    stop: int
+    blocks: Sequence[int]
+    rows: Sequence[int] | None = None  # absolute positions; None: the last
+
+
+def step_of(chunks: Sequence[Chunk], copies: Sequence[tuple[int, int]] = ()) -> StepInput:
+    def ints(values: Any) -> NDArray[np.int32]:
+        return np.asarray(values, dtype=np.int32)
+
+    starts = np.cumsum([0] + [c.stop - c.start for c in chunks])
+    positions = np.concatenate([np.arange(c.start, c.stop) for c in chunks])
+    owned = np.concatenate(
+        [[c.blocks[p // BLOCK_SIZE] for p in range(c.start, c.stop)] for c in chunks]
+    )
+    tables = [c.blocks[: -(-c.stop // BLOCK_SIZE)] for c in chunks]
+    rows = [
+        starts[i] + p - c.start
+        for i, c in enumerate(chunks)
+        for p in ([c.stop - 1] if c.rows is None else c.rows)
+    ]
+    return StepInput(
+        token_ids=ints(np.concatenate([c.tokens[c.start : c.stop] for c in chunks])),
+        positions=ints(positions),
+        slots=ints(owned * BLOCK_SIZE + positions % BLOCK_SIZE),
+        query_starts=ints(starts),
+        context_lens=ints([c.stop for c in chunks]),
+        block_starts=ints(np.cumsum([0] + [len(t) for t in tables])),
+        block_ids=ints([b for t in tables for b in t]),
+        logit_rows=ints(rows),
+        block_copies=ints(copies).reshape(-1, 2),
+    )
+
+
+def tokens_of(seed: int, length: int) -> NDArray[np.int32]:
+    return np.random.default_rng(seed).integers(0, 211, length).astype(np.int32)
+
+
+# Three sequences, blocks scattered: prefill in chunks, mixed with decode, copied, and extended.
+A, B, C = tokens_of(1, 90), tokens_of(2, 70), tokens_of(3, 8)
+A_BLOCKS, B_BLOCKS, C_BLOCKS = [7, 0, 39], [12, 5, 31], [2]
+
+
+def mixed_steps() -> Iterator[StepInput]:
+    yield step_of([Chunk(A, 0, 60, A_BLOCKS), Chunk(C, 0, 5, C_BLOCKS, rows=[1, 2, 4])])
+    yield step_of([Chunk(A, 60, 61, A_BLOCKS), Chunk(B, 0, 64, B_BLOCKS, rows=range(64))])
+    yield step_of([Chunk(B, 64, 65, B_BLOCKS), Chunk(A, 61, 62, A_BLOCKS), Chunk(C, 5, 6, [2])])
+    yield step_of([Chunk(A, 62, 80, A_BLOCKS, rows=[])])
+    moved = [20, 0, 21]  # a fork of A: its first and last blocks under new ids
+    yield step_of([Chunk(A, 80, 81, moved), Chunk(B, 65, 69, B_BLOCKS)], [(7, 20), (39, 21)])
+
+
+SPECS = {
+    "plain": make_spec(),
+    "bias": make_spec(bias=True, tie=False),
+    "qk_norm": make_spec(qk_norm=True, dim=32, rope_dim=32),
+    "window": make_spec(window=33, heads=(4, 4)),
+    "part_rotated": make_spec(rope_dim=8, heads=(8, 1)),
+    "gelu": make_spec(activation="gelu"),
+    "gelu_tanh": make_spec(activation="gelu_tanh"),
+}
+
+
+@pytest.mark.parametrize("isa", VARIANTS)
+@pytest.mark.parametrize("dtype", get_args(DType))
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
+def test_logits_agree_with_the_reference(spec: ModelSpec, dtype: DType, isa: str) -> None:
+    executor = make_executor(spec, dtype, isa)
+    reference = ReferenceExecutor(make_plan(spec, dtype), DummyWeights(spec, 3, dtype), LIMITS)
+    # bfloat16 rounds activations at the same places on both sides; what differs by an ulp before
+    # rounding may differ by one of bfloat16 after it, 2^-8 relative.
+    tolerance = {"float32": 3e-5, "float16": 3e-3, "bfloat16": 6e-2}[dtype]
+    for step in mixed_steps():
+        expected, got = reference.run(step), executor.run(step)
+        assert got.logits.shape == expected.logits.shape == (len(step.logit_rows), 211)
+        assert got.logits.dtype == np.float32
+        np.testing.assert_allclose(got.logits, expected.logits, rtol=0, atol=tolerance)
+        np.testing.assert_array_equal(got.argmax, got.logits.argmax(axis=1))
+    executor.close()
+
+
+def last_logits(executor: CpuExecutor, chunks: Sequence[Chunk]) -> F32:
+    result = executor.run(step_of(chunks))
+    return result.logits[-1].copy()
+
+
+@pytest.mark.parametrize("isa", VARIANTS)
+@pytest.mark.parametrize("dtype", get_args(DType))
+def test_a_row_is_bitwise_its_own(dtype: DType, isa: str) -> None:
+    """Whatever the chunks, the batch, the blocks and the threads, the same bits come out."""
+    spec = SPECS["bias"]
+    outcomes = []
+    for threads in (1, 2, 5):
+        executor = make_executor(spec, dtype, isa, threads)
+        whole = last_logits(executor, [Chunk(A, 0, 90, A_BLOCKS)])
+        outcomes.append(whole)
+        for cut in (1, 31, 32, 57, 89):
+            last_logits(executor, [Chunk(A, 0, cut, [1, 3, 4])])
+            outcomes.append(last_logits(executor, [Chunk(A, cut, 90, [1, 3, 4])]))
+        for end in range(70, 91):  # token by token, in company
+            start = 0 if end == 70 else end - 1
+            others = [Chunk(B, 0, 5, B_BLOCKS), Chunk(C, 0, 7, C_BLOCKS)]
+            got = last_logits(executor, [*others, Chunk(A, start, end, [9, 8, 6])])
+        outcomes.append(got)
+        executor.close()
+    assert len({row.tobytes() for row in outcomes}) == 1
+
+
+@pytest.mark.parametrize("isa", VARIANTS)
+def test_many_threads_on_few_cores_do_not_change_or_hang(isa: str) -> None:
+    spec = SPECS["plain"]
+    rows = set()
+    for threads in (1, 16):
+        executor = make_executor(spec, "bfloat16", isa, threads)
+        last_logits(executor, [Chunk(A, 0, 60, A_BLOCKS)])
+        for end in range(61, 91):
+            row = last_logits(executor, [Chunk(A, end - 1, end, A_BLOCKS)])
+        rows.add(row.tobytes())
+        executor.close()
+    assert len(rows) == 1
+
+
+def test_block_copies_run_in_order_and_first() -> None:
+    executor = make_executor(SPECS["plain"], "float32")
+    plain = last_logits(executor, [Chunk(C, 0, 8, [4])])
+    executor.run(step_of([Chunk(C, 0, 7, [4])]))
+    got = executor.run(step_of([Chunk(C, 7, 8, [6])], [(4, 5), (5, 6)]))
+    np.testing.assert_array_equal(got.logits[-1], plain)
+    executor.close()
+
+
+def broken(step: StepInput, **changes: Any) -> StepInput:
+    return replace(step, **{k: np.asarray(v, np.int32) for k, v in changes.items()})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"token_ids": [0, 211]}, "token id 211"),
+        ({"token_ids": [0, -1]}, "token id -1"),
+        ({"positions": [0, 512]}, "position 512"),
+        ({"slots": [0, 40 * 32]}, "slot 1280"),
+        ({"block_ids": [40]}, "block id 40"),
+        ({"logit_rows": [2]}, "logit row 2"),
+        ({"block_copies": [[0, 40]]}, "copied block 40"),
+        ({"context_lens": [33]}, "do not agree"),
+        ({"context_lens": [1]}, "do not agree"),
+        ({"query_starts": [0, 1]}, "query_starts"),
+        ({"query_starts": [0]}, "length"),
+        ({"positions": [0]}, "length"),
+        ({"block_starts": [0, 2]}, "block_ids"),
+        ({"block_starts": [1, 0]}, "ascend"),
+    ],
+)
+def test_a_malformed_step_is_refused_by_cause(changes: dict[str, Any], message: str) -> None:
+    executor = make_executor(SPECS["plain"], "float32")
+    step = step_of([Chunk(C, 0, 2, [1])])
+    with pytest.raises(ValueError, match=message):
+        executor.run(broken(step, **changes))
+    assert executor.run(step).logits.shape == (1, 211)
+    executor.close()
+
+
+def test_a_step_beyond_the_limits_is_refused() -> None:
+    executor = make_executor(SPECS["plain"], "float32")
+    long = np.zeros(97, np.int32)
+    with pytest.raises(ValueError, match="1 to 96 tokens, not 97"):
+        executor.run(step_of([Chunk(long, 0, 97, [0, 1, 2, 3])]))
+    with pytest.raises(ValueError, match="1 to 8 sequences, not 9"):
+        executor.run(step_of([Chunk(C, 0, 1, [b]) for b in range(9)]))
+    executor.close()
+
+
+def test_results_outlive_a_closed_executor() -> None:
+    executor = make_executor(SPECS["plain"], "float32")
+    step = step_of([Chunk(C, 0, 8, [1])])
+    result = executor.run(step)
+    before = result.logits.copy()
+    executor.close()
+    np.testing.assert_array_equal(result.logits, before)
+    with pytest.raises(RuntimeError, match="closed"):
+        executor.run(step)
+
+
+def test_profile_names_every_op_and_computes_the_same() -> None:
+    executor = make_executor(SPECS["plain"], "float32")
+    step = step_of([Chunk(C, 0, 8, [1])])
+    expected = executor.run(step).logits.copy()
+    timings = executor.profile(step)
+    plan = make_plan(SPECS["plain"], "float32")
+    assert [name for name, _ in timings] == [op.kind for op in plan.ops]
+    assert all(seconds >= 0 for _, seconds in timings)
+    np.testing.assert_array_equal(executor.run(step).logits, expected)
+    executor.close()
+
+
+def test_weights_of_another_dtype_are_converted() -> None:
+    spec = SPECS["bias"]
+    plan = make_plan(spec, "bfloat16")
+    step = step_of([Chunk(C, 0, 8, [1])])
+    rows = []
+    for source in ("float32", "bfloat16"):
+        executor = bind(plan, DummyWeights(spec, 3, source), LIMITS)
+        rows.append(executor.run(step).logits.copy())
+        executor.close()
+    # Norms and biases keep the source's precision; matrices are the plan's either way.
+    np.testing.assert_allclose(rows[0], rows[1], atol=5e-2)
+
+
+def test_an_unfused_plan_is_refused() -> None:
+    spec = SPECS["plain"]
+    with pytest.raises(ConfigError, match="bind the fused plan"):
+        bind(lower(spec, "float32"), DummyWeights(spec, 0, "float32"), LIMITS)
+
+
+def test_a_cache_beyond_memory_is_refused_with_the_fix() -> None:
+    spec = SPECS["plain"]
+    limits = replace(LIMITS, num_blocks=60_000_000)
+    wide = make_spec(dim=256, rope_dim=16, heads=(64, 64))
+    with pytest.raises(ConfigError, match="kv_cache_bytes"):
+        bind(make_plan(wide, "float32"), DummyWeights(spec, 0, "float32"), limits)
