@@ -2,7 +2,7 @@
 
 The next token is a function of all tokens before it, so that any lost, repeated or reordered token
 changes everything after it. The vocabulary is the 256 bytes and a few special tokens; see
-``fake_tokenizer.py``.
+``byte_tokenizer.py``.
 """
 
 from __future__ import annotations
@@ -158,12 +158,13 @@ def _logprobs(token: int, count: int) -> TokenLogprobs:
 
 
 def load(config: EngineConfig, startup: Startup) -> LoadedCore:
-    """``config.seed`` is the length of a step in milliseconds."""
-    startup.located("fake")
+    """``config.seed`` is the length of a step in milliseconds; ``config.tokenizer`` a folder."""
+    tokenizer = config.tokenizer or "nowhere"
+    startup.located(tokenizer)
     startup.ledger.mark("weights")
     facts = ModelFacts(
         served_model_name=config.served_model_name or "fake",
-        tokenizer_path="fake",
+        tokenizer_path=tokenizer,
         max_model_len=config.max_model_len or MAX_MODEL_LEN,
         vocab_size=VOCAB,
         bos_token_id=BOS,

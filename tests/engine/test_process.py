@@ -166,7 +166,7 @@ def test_every_message_keeps_its_value() -> None:
 def test_requests_come_back_with_the_tokens_of_the_core() -> None:
     async def main() -> None:
         async with engine() as (process, seen, ready):
-            assert seen.tokenizer_path == "fake"
+            assert seen.tokenizer_path == "nowhere"
             assert ready.model.vocab_size == VOCAB
             names = [phase.name for phase in ready.phases]
             assert names[0] == "engine python"
