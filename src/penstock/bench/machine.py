@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import platform
 from importlib import metadata
-from pathlib import Path
 
 import msgspec
 
+import penstock
 from penstock.errors import PenstockError
 from penstock.hardware import Hardware, detect
 
@@ -109,9 +109,8 @@ def describe_machine(speeds: Speeds, threads: int, hardware: Hardware | None = N
 
 
 def _version(package: str) -> str:
+    """The installed version; of a source tree that is not installed, its own word."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        import penstock
-
-        return f"{penstock.__version__} from {Path(penstock.__file__).parent.parent.name}/"
+        return penstock.__version__ if package == "penstock" else "not installed"
