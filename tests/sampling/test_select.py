@@ -131,6 +131,22 @@ def test_top_p_keeps_the_shortest_prefix(values: list[int], top_p: float) -> Non
     assert int(weights[order[: len(kept) - 1]].sum()) < target
 
 
+def test_top_p_of_long_rows() -> None:
+    rng = np.random.default_rng(3)
+    for spread in (1, 3, 1000, 2**30):
+        weights = np.append(rng.integers(ONE // 2 - spread, ONE // 2 + 1, 20000), ONE)
+        weights[rng.random(len(weights)) < 0.3] //= 4000
+        weights[0] = 0
+        total = int(weights.sum())
+        order = np.lexsort((np.arange(len(weights)), -weights))
+        running = np.cumsum(weights[order])
+        for top_p in (1e-6, 0.1, 0.5, 0.9, 0.9999, 0.9999999, 1 - 1e-13):
+            target = min(math.ceil(top_p * total), total)
+            length = int(np.searchsorted(running, target)) + 1
+            kept = top_p_keep(weights, total, top_p)
+            assert np.array_equal(kept, np.sort(order[:length]))
+
+
 def test_pick_follows_the_weights() -> None:
     rng = np.random.default_rng(0)
     weights = rng.integers(0, 5, 3000) * (rng.random(3000) < 0.02)
