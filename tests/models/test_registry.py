@@ -210,6 +210,24 @@ def test_what_transformers_saves_is_read(family: str) -> None:
     assert spec.max_positions == 256
 
 
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("first", [0, 1, 2, 3])
+def test_window_layers_are_derived_as_transformers_derives_them(family: str, first: int) -> None:
+    """v5 saves the ``layer_types`` it derived; v4 saved only ``max_window_layers``."""
+    folder = tiny_checkpoint(
+        family,
+        num_hidden_layers=3,
+        use_sliding_window=True,
+        sliding_window=9,
+        max_window_layers=first,
+    )
+    config = json.loads((folder / "config.json").read_text())
+    derived = config.pop("layer_types")
+    expected = [9 if kind == "sliding_attention" else None for kind in derived]
+    assert expected.count(9) == 3 - first
+    assert windows(read_spec(config)) == expected
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("value", [1, "x", False, {"a": 1}])
 def test_unknown_field(family: str, value: object) -> None:

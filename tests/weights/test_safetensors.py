@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -112,6 +113,7 @@ def test_unaligned_data_is_copied(tmp_path: Path) -> None:
         (pack({"x": entry(offsets=[4, 12])}, bytes(12)), "leaves a gap"),
         (pack({"x": entry(), "y": entry(offsets=[4, 12])}, bytes(12)), "overlaps"),
     ],
+    ids=itertools.count(),
 )
 def test_damage(tmp_path: Path, content: bytes, message: str) -> None:
     path = write(tmp_path, content)
