@@ -118,7 +118,7 @@ void check(const Case& c, std::vector<std::unique_ptr<Pool>>& pools, std::mt1993
     std::vector<std::byte> result(size_t(rows) * out_row + 64, std::byte{0x5a});
     const Array in{from.data() + size_t(first) * x_row, c.x, c.k};
     const Array out{result.data(), c.out, c.n};
-    if (pool.scratch_bytes() < linear_scratch_bytes(matrix, rows)) fail(c, "scratch of the pool");
+    pool.reserve_scratch(linear_scratch_bytes(matrix, rows));
     pool.run([&](Worker& worker) { linear(matrix, in, out, rows, c.gate, worker); });
     for (size_t i = size_t(rows) * out_row; i < result.size(); ++i)
       if (result[i] != std::byte{0x5a}) fail(c, "wrote past the end");
@@ -184,7 +184,7 @@ void check_all() {
   std::mt19937 rng(20);
   std::vector<std::unique_ptr<Pool>> pools;
   for (const int threads : {1, 2, 3, 7})
-    pools.push_back(std::make_unique<Pool>(threads, size_t(4) << 20, false));
+    pools.push_back(std::make_unique<Pool>(threads, false));
   int cases = 0;
   const auto run = [&](const Case& c) {
     check(c, pools, rng);
@@ -239,7 +239,7 @@ struct Shape {
 };
 
 void speed(int threads, Elem elem, Elem x_elem) {
-  Pool pool(threads, size_t(4) << 20, true);
+  Pool pool(threads, true);
   const Shape shapes[] = {{"qkv", 3072, 2048, false},  {"o", 2048, 2048, false},
                           {"gate_up", 8192, 2048, true}, {"down", 2048, 8192, false},
                           {"head", 32064, 2048, false}};
@@ -258,6 +258,8 @@ void speed(int threads, Elem elem, Elem x_elem) {
     for (int64_t i = 0; i < most * s.k; ++i)
       store(x_elem, reinterpret_cast<std::byte*>(x.data()), i, float(int(rng() % 17)) - 8);
     size_t next = 0;
+    pool.reserve_scratch(linear_scratch_bytes(
+        {elem, s.n, s.k, s.gated, panels.data, nullptr}, most));
     const auto product = [&](int64_t rows) {
       const PackedMatrix w{elem,    s.n, s.k, s.gated, panels.data + (next++ % copies) * bytes,
                            nullptr};

@@ -57,10 +57,10 @@ PENSTOCK_INLINE void multiply_tiles(const Block& b, int64_t rows_per_tile, int64
   for (int64_t s = 0; s < b.steps; ++s) {
     const std::byte* ahead = (s < b.turn ? b.near : b.far) + s * kTileBytes;
     for (int64_t line = b.lines.first; line < b.lines.last; ++line) {
-      _mm_prefetch(reinterpret_cast<const char*>(ahead + line * 64), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(ahead + line * 64), _MM_HINT_T1);
       if constexpr (Columns > 1)
         _mm_prefetch(reinterpret_cast<const char*>(ahead + b.panel_bytes + line * 64),
-                     _MM_HINT_T0);
+                     _MM_HINT_T1);
     }
     _tile_loadd(6, w0 + s * kTileBytes, 64);
     _tile_loadd(4, a0 + s * step, 64);
