@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import time
@@ -40,9 +41,7 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def last(llm: AsyncLLM, *args: Any, **kwargs: Any) -> RequestOutput:
-    async for output in llm.generate(*args, **kwargs):
-        pass
-    return output
+    return [output async for output in llm.generate(*args, **kwargs)][-1]
 
 
 def greedy(count: int, **options: Any) -> SamplingParams:
@@ -79,7 +78,7 @@ def test_outputs_grow_token_by_token_for_a_consumer_that_keeps_up(folder: Path) 
     async def main() -> None:
         async with engine(folder, step_ms=3) as llm:
             texts = [output.outputs[0].text async for output in llm.generate("a", greedy(20))]
-            assert all(b.startswith(a) for a, b in zip(texts, texts[1:], strict=False))
+            assert all(b.startswith(a) for a, b in itertools.pairwise(texts))
             assert len(texts) > 10
             assert len(texts[0]) == 1
 

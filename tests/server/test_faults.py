@@ -1,0 +1,155 @@
+"""Clients that leave, an engine that dies, a server that is told to stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from fake_core import completion
+from http_client import Server
+
+BODY = {"model": "fake", "prompt": "abc", "max_tokens": 400}
+
+
+def wait_until_idle(server: Server) -> None:
+    deadline = time.monotonic() + 2
+    while server.metric("num_requests_running"):
+        assert time.monotonic() < deadline, "the engine still runs a request that nobody reads"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_stops_its_request(
+    fresh_server: Server, path: str, stream: bool
+) -> None:
+    body: dict[str, Any] = {**BODY, "stream": stream, "n": 2}
+    if "chat" in path:
+        del body["prompt"]
+        body["messages"] = [{"role": "user", "content": "abc"}]
+    if stream:
+        with httpx.stream("POST", fresh_server.url + path, json=body, timeout=5) as response:
+            next(response.iter_lines())
+    else:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(fresh_server.url + path, json=body, timeout=0.2)
+    wait_until_idle(fresh_server)
+    assert fresh_server.metric("tokens_computed_total") < 300
+    assert fresh_server.metric("num_preemptions_total") == 1  # the fake counts aborts there
+
+
+def test_a_reader_that_stalls_holds_nobody_else_up(fresh_server: Server) -> None:
+    with httpx.stream(
+        "POST", f"{fresh_server.url}/v1/completions", json={**BODY, "stream": True}, timeout=5
+    ):
+        answer = fresh_server.client().completions.create(model="fake", prompt="x", max_tokens=5)
+        assert answer.choices[0].text == bytes(completion(list(b"x"), 5)).decode()
+
+
+def test_the_death_of_the_engine_is_told(fresh_server: Server) -> None:
+    url = fresh_server.url
+    whole: list[httpx.Response] = []
+    other = threading.Thread(
+        target=lambda: whole.append(fresh_server.post("/v1/completions", BODY))
+    )
+    other.start()
+    client = fresh_server.client()
+    stream = client.chat.completions.create(
+        model="fake", messages=[{"role": "user", "content": "a"}], max_tokens=400, stream=True
+    )
+    next(stream)
+    os.kill(fresh_server.engine_pid, signal.SIGKILL)
+    with pytest.raises(openai.APIError, match="engine has stopped"):
+        for _ in stream:
+            pass
+    other.join()
+    for response in (
+        *whole,
+        fresh_server.post("/v1/completions", BODY),
+        fresh_server.post("/v1/completions", {**BODY, "stream": True}),
+        httpx.get(f"{url}/health"),
+    ):
+        assert response.status_code == 503
+        assert response.json()["error"]["code"] == "engine_dead"
+        assert "retry-after" in response.headers
+    assert httpx.get(f"{url}/v1/models").status_code == 200
+    assert fresh_server.metric("engine_up") == 0
+
+
+def test_a_refusal_by_the_engine_is_a_400_even_when_streaming(server: Server) -> None:
+    for stream in (False, True):
+        response = server.post(
+            "/v1/completions", {**BODY, "cache_salt": "refuse", "stream": stream}
+        )
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "cache_salt"
+
+
+def test_a_refused_prompt_ends_the_others_of_its_request(server: Server) -> None:
+    response = server.post("/v1/completions", {**BODY, "prompt": ["fine", ""]})
+    assert response.status_code == 400
+    assert "empty" in response.json()["error"]["message"]
+    wait_until_idle(server)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_open_requests_finish(fresh_server: Server, number: signal.Signals) -> None:
+    body = {**BODY, "max_tokens": 50, "stream": True}
+    with httpx.stream(
+        "POST", f"{fresh_server.url}/v1/completions", json=body, timeout=5
+    ) as response:
+        lines = response.iter_lines()
+        text = next(lines)
+        fresh_server.process.send_signal(number)
+        rest = [text, *lines]
+    parts = [json.loads(line[6:]) for line in rest if line.startswith("data: {")]
+    answer = "".join(part["choices"][0]["text"] for part in parts)
+    assert answer == bytes(completion(list(b"abc"), 50)).decode()
+    assert rest[-2:] == ["data: [DONE]", ""]
+    assert fresh_server.process.wait(5) == 0
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{fresh_server.url}/health")
+
+
+def test_the_grace_after_a_signal_ends(fresh_server: Server) -> None:
+    with httpx.stream(
+        "POST", f"{fresh_server.url}/v1/completions", json={**BODY, "stream": True}, timeout=5
+    ) as response:
+        lines = response.iter_lines()
+        next(lines)
+        began = time.monotonic()
+        fresh_server.process.send_signal(signal.SIGTERM)
+        with pytest.raises(httpx.RemoteProtocolError):
+            list(lines)
+    assert fresh_server.process.wait(5) == 0
+    assert 0.9 < time.monotonic() - began < 4  # the grace is 1 s; the request would take 4 s
+
+
+def test_a_port_in_use_is_told_before_anything_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        command = [sys.executable, "-m", "penstock", "serve", "no-such-folder", "--port", str(port)]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+    assert done.returncode == 2
+    assert re.fullmatch(
+        f"penstock: error: port {port} on 127.0.0.1 is in use; .*--port.*\n", done.stderr
+    )
