@@ -15,6 +15,7 @@ namespace {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr int kLanes = f32x16::lanes;
+constexpr int kStreamRows = 16;  // up to here time goes to reading the cache
 
 // Floats of a partial result: head_dim weighted values, the maximum score, the sum of weights.
 constexpr int partial_stride(int dim) { return (dim + 2 + 15) / 16 * 16; }
@@ -51,39 +52,51 @@ struct Tile {
   const AttentionArgs& args;
   const int32_t* blocks;  // of the sequence
   int kv_head;
-  int group;
-  int64_t first_token;    // token row in the step of the sequence's first query
-  int first_position;     // its position
-  int first_row;
   int rows;
+  int begin[kTileRows];      // row r sees positions [begin, end)
+  int end[kTileRows];
+  int64_t offset[kTileRows];  // of row r in q and out, in elements
+
+  Tile(const AttentionArgs& args, const StepView& step, const AttentionItem& item, int kv_head)
+      : args(args),
+        blocks(step.block_ids + step.block_starts[item.sequence]),
+        kv_head(kv_head),
+        rows(item.rows) {
+    const int group = args.heads / args.kv.kv_heads;
+    const int first = step.query_starts[item.sequence];
+    const int tokens = step.query_starts[item.sequence + 1] - first;
+    int token = item.first_row / group, head = item.first_row % group;
+    for (int r = 0; r < rows; ++r) {
+      end[r] = step.context_lens[item.sequence] - tokens + token + 1;
+      begin[r] = args.window > 0 ? std::max(0, end[r] - args.window) : 0;
+      offset[r] = (int64_t(first + token) * args.heads + kv_head * group + head) * dim();
+      if (++head == group) head = 0, ++token;
+    }
+  }
 
   int dim() const { return args.kv.head_dim; }
-  int64_t token(int r) const { return first_token + (first_row + r) / group; }
-  int64_t column(int r) const {
-    return int64_t(kv_head * group + (first_row + r) % group) * dim();
-  }
-  // Row r sees positions [begin, end).
-  int end(int r) const { return first_position + (first_row + r) / group + 1; }
-  int begin(int r) const { return args.window > 0 ? std::max(0, end(r) - args.window) : 0; }
 };
 
 template <class To, class From>
-void convert(To* to, const From* from, int n) {
-  for (int i = 0; i < n; i += kLanes) {
-    const int count = std::min(kLanes, n - i);
-    f32x16::load_n(from + i, count).store_n(to + i, count);
+PENSTOCK_INLINE void convert(To* to, const From* from, int n) {
+  if constexpr (std::is_same_v<To, From>) {
+    std::copy_n(from, n, to);
+  } else {
+    for (int i = 0; i < n; i += kLanes) {
+      const int count = std::min(kLanes, n - i);
+      f32x16::load_n(from + i, count).store_n(to + i, count);
+    }
   }
 }
 
 template <class T>
 void pack_queries(const Tile& tile, T* out) {
   const Array& q = tile.args.q;
-  for (int r = 0; r < tile.rows; ++r) {
-    T* to = out + r * tile.dim();
+  for (int r = 0; r < tile.rows; ++r, out += tile.dim()) {
     if (q.elem == Elem::bf16)
-      convert(to, q.row<const bf16>(tile.token(r)) + tile.column(r), tile.dim());
+      convert(out, q.row<const bf16>(0) + tile.offset[r], tile.dim());
     else
-      convert(to, q.row<const float>(tile.token(r)) + tile.column(r), tile.dim());
+      convert(out, q.row<const float>(0) + tile.offset[r], tile.dim());
   }
 }
 
@@ -111,19 +124,26 @@ void copy_visible(T* to, const T* from, int dim, int begin, int end) {
   }
 }
 
-// The blocks of a split that any row of the tile sees.
+// The blocks of a split that any row of the tile sees. A tile of few rows streams the cache: its
+// values are fetched while scores are computed, and the next split's keys with the values.
 template <class T>
 SplitBlocks gather(const Tile& tile, int split, const Scratch& scratch) {
   const int base = split * kSplitTokens;
-  const int begin = std::max(tile.begin(0) - base, 0);
-  const int end = std::min(tile.end(tile.rows - 1) - base, kSplitTokens);
-  SplitBlocks out;
+  const int begin = std::max(tile.begin[0] - base, 0);
+  const int end = std::min(tile.end[tile.rows - 1] - base, kSplitTokens);
+  SplitBlocks out{};
   out.first = begin / kBlockSize;
   out.last = (end + kBlockSize - 1) / kBlockSize;
   const int32_t* blocks = tile.blocks + split * kSplitBlocks;
   for (int b = out.first; b < out.last; ++b) {
     out.keys[b] = tile.args.kv.keys(blocks[b], tile.kv_head);
     out.values[b] = tile.args.kv.values(blocks[b], tile.kv_head);
+    if (tile.rows <= kStreamRows) {
+      const int ahead = b + kSplitBlocks;
+      out.fetch_values[b] = out.values[b];
+      if (base + ahead * kBlockSize < tile.end[0])
+        out.fetch_keys[b] = tile.args.kv.keys(blocks[ahead], tile.kv_head);
+    }
     const int low = std::max(begin - b * kBlockSize, 0);
     const int high = std::min(end - b * kBlockSize, kBlockSize);
     if (low > 0 || high < kBlockSize) {  // at most the first block and the last
@@ -136,47 +156,79 @@ SplitBlocks gather(const Tile& tile, int split, const Scratch& scratch) {
   return out;
 }
 
-struct RowSum {
-  float maximum;
-  float sum;
+// Columns [begin, end) of a row of scores, rounded out to registers, [low, high).
+struct Columns {
+  int begin, end, low, high;
+
+  Columns(const Tile& tile, int r, int split)
+      : begin(std::max(tile.begin[r] - split * kSplitTokens, 0)),
+        end(std::min(tile.end[r] - split * kSplitTokens, kSplitTokens)),
+        low(begin / kLanes * kLanes),
+        high((end + kLanes - 1) / kLanes * kLanes) {}
+
+  bool empty() const { return begin >= end; }
 };
 
-// weights = exp(scale * scores - maximum) over columns [first, last), zero outside [begin, end).
-// Overwrites the scores. Lane i of the sum takes columns i, i + 16, ...: the split's absolute
-// positions, so that leaving out registers without visible columns changes nothing.
-template <class T>
-RowSum softmax_row(float* scores, T* weights, float scale, int first, int last, int begin,
-                   int end) {
-  begin = std::max(begin, first);
-  end = std::min(end, last);
-  if (begin >= end) {
-    std::fill(weights + first, weights + last, T{});
-    return {kNone, 0.0f};
-  }
+// The largest visible score. Makes the others in its registers -inf, which exp turns into zeros.
+float mask_and_max(float* scores, const Columns& columns) {
   const f32x16 none = f32x16::broadcast(kNone);
-  const f32x16 factor = f32x16::broadcast(scale);
-  const int low = begin / kLanes * kLanes;
-  const int high = (end + kLanes - 1) / kLanes * kLanes;
-  std::fill(weights + first, weights + low, T{});
-  std::fill(weights + high, weights + last, T{});
-
-  f32x16 largest = none;
-  for (int i = low; i < high; i += kLanes) {
-    f32x16 x = f32x16::load(scores + i) * factor;
-    if (i < begin) x = select_first(begin - i, none, x);
-    if (i + kLanes > end) x = select_first(end - i, x, none);
-    x.store(scores + i);
-    largest = max(x, largest);
+  if (columns.begin > columns.low) {
+    float* x = scores + columns.low;
+    select_first(columns.begin - columns.low, none, f32x16::load(x)).store(x);
   }
-  const float maximum = hmax(largest);
-  const f32x16 shift = f32x16::broadcast(maximum);
-  f32x16 sum = f32x16::zero();
-  for (int i = low; i < high; i += kLanes) {
-    const f32x16 w = exp(f32x16::load(scores + i) - shift);
+  if (columns.end < columns.high) {
+    float* x = scores + columns.high - kLanes;
+    select_first(kLanes - (columns.high - columns.end), f32x16::load(x), none).store(x);
+  }
+  f32x16 largest = none;
+  for (int i = columns.low; i < columns.high; i += kLanes)
+    largest = max(f32x16::load(scores + i), largest);
+  return hmax(largest);
+}
+
+// weights = exp(scale * scores - maximum), zero in the rest of [first, last); their sum. Lane i of
+// the sum takes columns i, i + 16, ... of the split, absolute positions: registers without visible
+// columns may be left out or not.
+template <class T>
+float exponentials(const float* scores, T* weights, float scale, float maximum,
+                   const Columns& columns, int first, int last) {
+  const f32x16 zero = f32x16::zero();
+  const f32x16 factor = f32x16::broadcast(scale);
+  const f32x16 shift = f32x16::broadcast(-maximum);
+  f32x16 sum = zero;
+  for (int i = first; i < columns.low; i += kLanes) zero.store(weights + i);
+  for (int i = columns.low; i < columns.high; i += kLanes) {
+    const f32x16 w = exp(fma(f32x16::load(scores + i), factor, shift));
     w.store(weights + i);
     sum += w;
   }
-  return {maximum, hsum(sum)};
+  for (int i = columns.high; i < last; i += kLanes) zero.store(weights + i);
+  return hsum(sum);
+}
+
+// Rows of scores to rows of weights, with each row's maximum and sum. All maxima come first, so that
+// the latency of one row's does not hold up the next.
+template <class T>
+void softmax(const Tile& tile, int split, const SplitBlocks& blocks, float* scores, T* weights,
+             float* out) {
+  const int dim = tile.dim();
+  const int stride = partial_stride(dim);
+  const float scale = tile.args.scale;
+  for (int r = 0; r < tile.rows; ++r) {
+    const Columns columns(tile, r, split);
+    out[r * stride + dim] =
+        columns.empty() ? kNone : mask_and_max(scores + r * kScoreStride, columns) * scale;
+  }
+  const int first = blocks.first * kBlockSize, last = blocks.last * kBlockSize;
+  for (int r = 0; r < tile.rows; ++r) {
+    const Columns columns(tile, r, split);
+    T* to = weights + r * kScoreStride;
+    if (columns.empty()) std::fill(to + first, to + last, T{});
+    out[r * stride + dim + 1] =
+        columns.empty() ? 0.0f
+                        : exponentials(scores + r * kScoreStride, to, scale,
+                                       out[r * stride + dim], columns, first, last);
+  }
 }
 
 // Partial results of the tile's rows for one split.
@@ -185,20 +237,11 @@ void run_split(const Tile& tile, const Kernel& kernel, int split, const Scratch&
                float* out) {
   using Operand = typename Kernel::Operand;
   const int dim = tile.dim();
-  const int stride = partial_stride(dim);
-  const int base = split * kSplitTokens;
   const SplitBlocks blocks = gather<T>(tile, split, scratch);
   auto* weights = reinterpret_cast<Operand*>(scratch.weights);
   kernel.scores(reinterpret_cast<const Operand*>(scratch.queries), dim, blocks, scratch.scores);
-  for (int r = 0; r < tile.rows; ++r) {
-    const RowSum row = softmax_row(scratch.scores + r * kScoreStride, weights + r * kScoreStride,
-                                   tile.args.scale, blocks.first * kBlockSize,
-                                   blocks.last * kBlockSize, tile.begin(r) - base,
-                                   tile.end(r) - base);
-    out[r * stride + dim] = row.maximum;
-    out[r * stride + dim + 1] = row.sum;
-  }
-  kernel.weigh(weights, blocks, out, stride);
+  softmax(tile, split, blocks, scratch.scores, weights, out);
+  kernel.weigh(weights, blocks, out, partial_stride(dim));
 }
 
 // Adds a split's partial result to that of the splits before it. A sum of zero is a split of
@@ -212,39 +255,16 @@ void merge(float* merged, const float* partial, int dim) {
   const float maximum = std::max(merged[dim], partial[dim]);
   const f32x16 old_factor = exp(f32x16::broadcast(merged[dim] - maximum));
   const f32x16 new_factor = exp(f32x16::broadcast(partial[dim] - maximum));
-  // Whole registers: the padding of a row is there, and the sum scales as the values do.
   const f32x16 sum = fma(f32x16::broadcast(partial[dim + 1]), new_factor,
                          f32x16::broadcast(merged[dim + 1]) * old_factor);
-  for (int i = 0; i < dim; i += kLanes)
-    fma(f32x16::load(partial + i), new_factor, f32x16::load(merged + i) * old_factor)
-        .store(merged + i);
+  for (int i = 0; i < dim; i += kLanes) {
+    const int count = std::min(kLanes, dim - i);
+    fma(f32x16::load_n(partial + i, count), new_factor,
+        f32x16::load_n(merged + i, count) * old_factor)
+        .store_n(merged + i, count);
+  }
   merged[dim] = maximum;
   sum.store_n(merged + dim + 1, 1);
-}
-
-// Divides by the sum. Adding zero makes a negative zero positive: its sign is the one thing that
-// a masked product may change.
-void finish(const Tile& tile, const float* merged) {
-  const int dim = tile.dim();
-  const Array& out = tile.args.out;
-  for (int r = 0; r < tile.rows; ++r, merged += partial_stride(dim)) {
-    const f32x16 factor = f32x16::broadcast(1.0f / merged[dim + 1]);
-    for (int i = 0; i < dim; i += kLanes) {
-      const int count = std::min(kLanes, dim - i);
-      const f32x16 x = f32x16::load_n(merged + i, count) * factor + f32x16::zero();
-      if (out.elem == Elem::bf16)
-        x.store_n(out.row<bf16>(tile.token(r)) + tile.column(r) + i, count);
-      else
-        x.store_n(out.row<float>(tile.token(r)) + tile.column(r) + i, count);
-    }
-  }
-}
-
-void clear(float* merged, int rows, int dim) {
-  for (int r = 0; r < rows; ++r) {
-    merged[r * partial_stride(dim) + dim] = kNone;
-    merged[r * partial_stride(dim) + dim + 1] = 0.0f;
-  }
 }
 
 void merge_rows(float* merged, const float* partial, int rows, int dim) {
@@ -252,18 +272,26 @@ void merge_rows(float* merged, const float* partial, int rows, int dim) {
   for (int r = 0; r < rows; ++r) merge(merged + r * stride, partial + r * stride, dim);
 }
 
-Tile make_tile(const AttentionArgs& args, const StepView& step, const AttentionItem& item,
-               int kv_head) {
-  const int first = step.query_starts[item.sequence];
-  const int tokens = step.query_starts[item.sequence + 1] - first;
-  return {args,
-          step.block_ids + step.block_starts[item.sequence],
-          kv_head,
-          args.heads / args.kv.kv_heads,
-          first,
-          step.context_lens[item.sequence] - tokens,
-          item.first_row,
-          item.rows};
+// Divides by the sum. Adding zero makes a negative zero positive: its sign is the one thing that
+// a masked product may change.
+template <class T>
+void finish(const Tile& tile, const float* merged) {
+  const int dim = tile.dim();
+  for (int r = 0; r < tile.rows; ++r, merged += partial_stride(dim)) {
+    T* out = tile.args.out.row<T>(0) + tile.offset[r];
+    const f32x16 factor = f32x16::broadcast(1.0f / merged[dim + 1]);
+    for (int i = 0; i < dim; i += kLanes) {
+      const int count = std::min(kLanes, dim - i);
+      (f32x16::load_n(merged + i, count) * factor + f32x16::zero()).store_n(out + i, count);
+    }
+  }
+}
+
+void finish(const Tile& tile, const float* merged) {
+  if (tile.args.out.elem == Elem::bf16)
+    finish<bf16>(tile, merged);
+  else
+    finish<float>(tile, merged);
 }
 
 }  // namespace
@@ -295,8 +323,8 @@ struct AttentionUnit {
       if (last_of_tile()) merge_partials();
       return;
     }
-    clear(scratch.merged, tile.rows, dim);
-    for (int split = item.first_split; split < end; ++split) {
+    run_split<Kernel, T>(tile, kernel, item.first_split, scratch, scratch.merged);
+    for (int split = item.first_split + 1; split < end; ++split) {
       run_split<Kernel, T>(tile, kernel, split, scratch, scratch.partial);
       merge_rows(scratch.merged, scratch.partial, tile.rows, dim);
     }
@@ -313,11 +341,10 @@ struct AttentionUnit {
   }
 
   void merge_partials() const {
-    const int dim = tile.dim();
-    clear(scratch.merged, tile.rows, dim);
-    for (int i = 0; i < item.tile_splits; ++i)
-      merge_rows(scratch.merged, partial(item.tile_first_split + i), tile.rows, dim);
-    finish(tile, scratch.merged);
+    float* merged = partial(item.tile_first_split);
+    for (int i = 1; i < item.tile_splits; ++i)
+      merge_rows(merged, partial(item.tile_first_split + i), tile.rows, tile.dim());
+    finish(tile, merged);
   }
 
   void dispatch() const {
@@ -351,7 +378,7 @@ void attention(const AttentionArgs& args, const StepView& step, AttentionWork& w
     const int64_t unit = work.next_.fetch_add(1, std::memory_order_relaxed);
     if (unit >= units) break;
     const AttentionItem& item = work.items_[size_t(unit % items)];
-    AttentionUnit{work, item, make_tile(args, step, item, int(unit / items)), scratch}.dispatch();
+    AttentionUnit{work, item, Tile(args, step, item, int(unit / items)), scratch}.dispatch();
   }
   // Whoever leaves last resets the counters: no thread takes from them any more, and the barrier
   // after this kernel shows the reset to all.

@@ -28,7 +28,7 @@ struct AttentionArgs {
   Array q;    // [T, heads * head_dim] f32 or bf16
   Array out;  // [T, heads * head_dim] f32 or bf16
   int heads;
-  float scale;
+  float scale;  // positive
   int window;  // positions a query sees, itself included; 0 is all
 };
 

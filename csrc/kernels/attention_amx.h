@@ -38,6 +38,7 @@ class AmxTiles {
     for (int b = blocks.first; b < blocks.last; ++b) {
       const std::byte* keys = blocks.keys[b];
       float* to = out + b * kBlockSize;
+      prefetch_tile(blocks.fetch_values[b]);
       _tile_zero(0);
       _tile_zero(1);
       if (rows_ > kPanel) {
@@ -161,6 +162,7 @@ class AmxTiles {
       _tile_zero(3);
       for (int b = blocks.first; b < blocks.last; ++b) {
         const std::byte* values = blocks.values[b] + column * 4;
+        if (column == 0) prefetch_tile(blocks.fetch_keys[b]);
         _tile_loadd(4, p + b * kBlockSize, kWeightBytes);
         _tile_loadd(6, values, stride);
         _tile_dpbf16ps(0, 4, 6);

@@ -25,9 +25,19 @@ constexpr int kScoreStride = kSplitTokens + 16;
 struct SplitBlocks {
   const std::byte* keys[kSplitBlocks];
   const std::byte* values[kSplitBlocks];
+  const std::byte* fetch_values[kSplitBlocks];  // to prefetch while keys are read; may be null
+  const std::byte* fetch_keys[kSplitBlocks];    // of the next split, while values are read
   int first;
   int last;
 };
+
+// The first lines of a tile, into L2: the hardware's streamer takes it from there. All of its lines
+// would fill the line buffers that loads need. Decode of 8192 tokens, 8 KV heads of 64, one thread:
+// 0.66 ms with four lines, 0.78 with none, 0.87 with all.
+PENSTOCK_INLINE void prefetch_tile(const std::byte* tile) {
+  if (!tile) return;
+  for (int64_t i = 0; i < 256; i += 64) __builtin_prefetch(tile + i, 0, 2);
+}
 
 // One inner index at a time: the operand is a float, the cache holds T.
 template <class T>
@@ -101,12 +111,14 @@ class VectorTiles {
   VectorTiles(int rows, int dim) : rows_(rows), dim_(dim) {}
 
   void scores(const Operand* q, int q_stride, const SplitBlocks& blocks, float* out) const {
-    for (int b = blocks.first; b < blocks.last; ++b)
+    for (int b = blocks.first; b < blocks.last; ++b) {
+      prefetch_tile(blocks.fetch_values[b]);
       by_rows([&]<int Rows>(int row) {
         product<Dot, Rows, 2>(q + row * q_stride, q_stride, blocks.keys + b, 1, 0,
                               dim_ / Dot::depth, kBlockSize, kBlockSize,
                               out + row * kScoreStride + b * kBlockSize, kScoreStride);
       });
+    }
   }
 
   void weigh(const Operand* p, const SplitBlocks& blocks, float* out, int out_stride) const {
