@@ -12,11 +12,10 @@
 #include "executor.h"
 
 namespace penstock {
-namespace {
 
-using namespace nb::literals;
-
-// In an unnamed namespace, so that variants loaded into one process stay distinct types.
+// nanobind knows a type by its name, across modules: a namespace per variant keeps those that tests
+// load into one process apart.
+namespace PENSTOCK_MODULE {
 struct PyExecutor {
   std::unique_ptr<Executor> native;
 
@@ -25,6 +24,12 @@ struct PyExecutor {
     return *native;
   }
 };
+}  // namespace PENSTOCK_MODULE
+
+namespace {
+
+using namespace nb::literals;
+using PENSTOCK_MODULE::PyExecutor;
 
 RowKind parse_rows(std::string_view name) {
   if (name == "T") return RowKind::tokens;

@@ -24,8 +24,8 @@ ArgmaxPartial largest(const float* x, int64_t begin, int64_t end) {
     best[0] = max(select_first(n, f32x16::load_n(x + i, n), lowest), best[0]);
   }
   const float value = hmax(max(best[0], best[1]));
-  const float* found = std::find(x + begin, x + end, value);
-  return {value, found == x + end ? int32_t(begin) : int32_t(found - x)};
+  if (value == -std::numeric_limits<float>::infinity()) return {value, int32_t(begin)};
+  return {value, int32_t(std::find(x + begin, x + end, value) - x)};
 }
 
 }  // namespace
