@@ -3,22 +3,17 @@
 #include "attention.h"
 
 #include <algorithm>
-#include <limits>
 #include <type_traits>
 
 #include "../simd.h"
 #include "attention_amx.h"
+#include "attention_softmax.h"
 #include "attention_tiles.h"
 
 namespace penstock {
 namespace {
 
-constexpr float kNone = -std::numeric_limits<float>::infinity();
-constexpr int kLanes = f32x16::lanes;
 constexpr int kStreamRows = 16;  // up to here time goes to reading the cache
-
-// Floats of a partial result: head_dim weighted values, the maximum score, the sum of weights.
-constexpr int partial_stride(int dim) { return (dim + 2 + 15) / 16 * 16; }
 
 // A worker's scratch. Sizes are those of the widest element.
 struct Scratch {
@@ -82,8 +77,8 @@ PENSTOCK_INLINE void convert(To* to, const From* from, int n) {
   if constexpr (std::is_same_v<To, From>) {
     std::copy_n(from, n, to);
   } else {
-    for (int i = 0; i < n; i += kLanes) {
-      const int count = std::min(kLanes, n - i);
+    for (int i = 0; i < n; i += f32x16::lanes) {
+      const int count = std::min(f32x16::lanes, n - i);
       f32x16::load_n(from + i, count).store_n(to + i, count);
     }
   }
@@ -156,58 +151,8 @@ SplitBlocks gather(const Tile& tile, int split, const Scratch& scratch) {
   return out;
 }
 
-// Columns [begin, end) of a row of scores, rounded out to registers, [low, high).
-struct Columns {
-  int begin, end, low, high;
-
-  Columns(const Tile& tile, int r, int split)
-      : begin(std::max(tile.begin[r] - split * kSplitTokens, 0)),
-        end(std::min(tile.end[r] - split * kSplitTokens, kSplitTokens)),
-        low(begin / kLanes * kLanes),
-        high((end + kLanes - 1) / kLanes * kLanes) {}
-
-  bool empty() const { return begin >= end; }
-};
-
-// The largest visible score. Makes the others in its registers -inf, which exp turns into zeros.
-float mask_and_max(float* scores, const Columns& columns) {
-  const f32x16 none = f32x16::broadcast(kNone);
-  if (columns.begin > columns.low) {
-    float* x = scores + columns.low;
-    select_first(columns.begin - columns.low, none, f32x16::load(x)).store(x);
-  }
-  if (columns.end < columns.high) {
-    float* x = scores + columns.high - kLanes;
-    select_first(kLanes - (columns.high - columns.end), f32x16::load(x), none).store(x);
-  }
-  f32x16 largest = none;
-  for (int i = columns.low; i < columns.high; i += kLanes)
-    largest = max(f32x16::load(scores + i), largest);
-  return hmax(largest);
-}
-
-// weights = exp(scale * scores - maximum), zero in the rest of [first, last); their sum. Lane i of
-// the sum takes columns i, i + 16, ... of the split, absolute positions: registers without visible
-// columns may be left out or not.
-template <class T>
-float exponentials(const float* scores, T* weights, float scale, float maximum,
-                   const Columns& columns, int first, int last) {
-  const f32x16 zero = f32x16::zero();
-  const f32x16 factor = f32x16::broadcast(scale);
-  const f32x16 shift = f32x16::broadcast(-maximum);
-  f32x16 sum = zero;
-  for (int i = first; i < columns.low; i += kLanes) zero.store(weights + i);
-  for (int i = columns.low; i < columns.high; i += kLanes) {
-    const f32x16 w = exp(fma(f32x16::load(scores + i), factor, shift));
-    w.store(weights + i);
-    sum += w;
-  }
-  for (int i = columns.high; i < last; i += kLanes) zero.store(weights + i);
-  return hsum(sum);
-}
-
-// Rows of scores to rows of weights, with each row's maximum and sum. All maxima come first, so that
-// the latency of one row's does not hold up the next.
+// Rows of scores to rows of weights, with each row's maximum and sum. All maxima come first: the
+// latency of one then does not hold up the next.
 template <class T>
 void softmax(const Tile& tile, int split, const SplitBlocks& blocks, float* scores, T* weights,
              float* out) {
@@ -215,13 +160,13 @@ void softmax(const Tile& tile, int split, const SplitBlocks& blocks, float* scor
   const int stride = partial_stride(dim);
   const float scale = tile.args.scale;
   for (int r = 0; r < tile.rows; ++r) {
-    const Columns columns(tile, r, split);
+    const Columns columns(tile.begin[r], tile.end[r], split);
     out[r * stride + dim] =
-        columns.empty() ? kNone : mask_and_max(scores + r * kScoreStride, columns) * scale;
+        columns.empty() ? kNoScore : mask_and_max(scores + r * kScoreStride, columns) * scale;
   }
   const int first = blocks.first * kBlockSize, last = blocks.last * kBlockSize;
   for (int r = 0; r < tile.rows; ++r) {
-    const Columns columns(tile, r, split);
+    const Columns columns(tile.begin[r], tile.end[r], split);
     T* to = weights + r * kScoreStride;
     if (columns.empty()) std::fill(to + first, to + last, T{});
     out[r * stride + dim + 1] =
@@ -244,29 +189,6 @@ void run_split(const Tile& tile, const Kernel& kernel, int split, const Scratch&
   kernel.weigh(weights, blocks, out, partial_stride(dim));
 }
 
-// Adds a split's partial result to that of the splits before it. A sum of zero is a split of
-// which the row sees nothing.
-void merge(float* merged, const float* partial, int dim) {
-  if (partial[dim + 1] == 0.0f) return;
-  if (merged[dim + 1] == 0.0f) {
-    std::copy_n(partial, dim + 2, merged);
-    return;
-  }
-  const float maximum = std::max(merged[dim], partial[dim]);
-  const f32x16 old_factor = exp(f32x16::broadcast(merged[dim] - maximum));
-  const f32x16 new_factor = exp(f32x16::broadcast(partial[dim] - maximum));
-  const f32x16 sum = fma(f32x16::broadcast(partial[dim + 1]), new_factor,
-                         f32x16::broadcast(merged[dim + 1]) * old_factor);
-  for (int i = 0; i < dim; i += kLanes) {
-    const int count = std::min(kLanes, dim - i);
-    fma(f32x16::load_n(partial + i, count), new_factor,
-        f32x16::load_n(merged + i, count) * old_factor)
-        .store_n(merged + i, count);
-  }
-  merged[dim] = maximum;
-  sum.store_n(merged + dim + 1, 1);
-}
-
 void merge_rows(float* merged, const float* partial, int rows, int dim) {
   const int stride = partial_stride(dim);
   for (int r = 0; r < rows; ++r) merge(merged + r * stride, partial + r * stride, dim);
@@ -280,8 +202,8 @@ void finish(const Tile& tile, const float* merged) {
   for (int r = 0; r < tile.rows; ++r, merged += partial_stride(dim)) {
     T* out = tile.args.out.row<T>(0) + tile.offset[r];
     const f32x16 factor = f32x16::broadcast(1.0f / merged[dim + 1]);
-    for (int i = 0; i < dim; i += kLanes) {
-      const int count = std::min(kLanes, dim - i);
+    for (int i = 0; i < dim; i += f32x16::lanes) {
+      const int count = std::min(f32x16::lanes, dim - i);
       (f32x16::load_n(merged + i, count) * factor + f32x16::zero()).store_n(out + i, count);
     }
   }
@@ -368,7 +290,8 @@ size_t attention_scratch_bytes(const AttentionShape& shape) {
 
 // Units are taken from a counter, so that a thread that was interrupted takes fewer. Heads vary
 // slowest: threads then share one head's blocks in the outer caches, and the last units are the
-// smallest. The last finisher of a cut tile merges it: unlike a second phase, that waits for nobody.
+// smallest. The last finisher of a cut tile merges it: a second phase would wait for all threads
+// before a merge of a few rows.
 void attention(const AttentionArgs& args, const StepView& step, AttentionWork& work,
                Worker& worker) {
   const Scratch scratch(worker.scratch, args.kv.head_dim);

@@ -1,0 +1,91 @@
+// The softmax of one row over one split, and the merge of splits.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "../simd.h"
+#include "attention.h"
+
+namespace penstock {
+
+constexpr float kNoScore = -std::numeric_limits<float>::infinity();
+
+// Floats of a partial result: head_dim weighted values, the maximum score, the sum of weights.
+constexpr int partial_stride(int dim) { return (dim + 2 + 15) / 16 * 16; }
+
+// Columns [begin, end) of a row of scores, rounded out to registers, [low, high).
+struct Columns {
+  int begin, end, low, high;
+
+  // Of a row that sees positions [first, last).
+  Columns(int first, int last, int split)
+      : begin(std::max(first - split * kSplitTokens, 0)),
+        end(std::min(last - split * kSplitTokens, kSplitTokens)),
+        low(begin / f32x16::lanes * f32x16::lanes),
+        high((end + f32x16::lanes - 1) / f32x16::lanes * f32x16::lanes) {}
+
+  bool empty() const { return begin >= end; }
+};
+
+// The largest visible score. Makes the others in its registers -inf, which exp turns into zeros.
+inline float mask_and_max(float* scores, const Columns& columns) {
+  const f32x16 none = f32x16::broadcast(kNoScore);
+  if (columns.begin > columns.low) {
+    float* x = scores + columns.low;
+    select_first(columns.begin - columns.low, none, f32x16::load(x)).store(x);
+  }
+  if (columns.end < columns.high) {
+    float* x = scores + columns.high - f32x16::lanes;
+    select_first(f32x16::lanes - (columns.high - columns.end), f32x16::load(x), none).store(x);
+  }
+  f32x16 largest = none;
+  for (int i = columns.low; i < columns.high; i += f32x16::lanes)
+    largest = max(f32x16::load(scores + i), largest);
+  return hmax(largest);
+}
+
+// weights = exp(scale * scores - maximum), zero in the rest of [first, last); their sum. Lane i of
+// the sum takes columns i, i + 16, ... of the split, absolute positions: registers without visible
+// columns may be left out or not.
+template <class T>
+float exponentials(const float* scores, T* weights, float scale, float maximum,
+                   const Columns& columns, int first, int last) {
+  const f32x16 zero = f32x16::zero();
+  const f32x16 factor = f32x16::broadcast(scale);
+  const f32x16 shift = f32x16::broadcast(-maximum);
+  f32x16 sum = zero;
+  for (int i = first; i < columns.low; i += f32x16::lanes) zero.store(weights + i);
+  for (int i = columns.low; i < columns.high; i += f32x16::lanes) {
+    const f32x16 w = exp(fma(f32x16::load(scores + i), factor, shift));
+    w.store(weights + i);
+    sum += w;
+  }
+  for (int i = columns.high; i < last; i += f32x16::lanes) zero.store(weights + i);
+  return hsum(sum);
+}
+
+// Adds a split's partial result to that of the splits before it. A sum of zero is a split of
+// which the row sees nothing.
+inline void merge(float* merged, const float* partial, int dim) {
+  if (partial[dim + 1] == 0.0f) return;
+  if (merged[dim + 1] == 0.0f) {
+    std::copy_n(partial, dim + 2, merged);
+    return;
+  }
+  const float maximum = std::max(merged[dim], partial[dim]);
+  const f32x16 old_factor = exp(f32x16::broadcast(merged[dim] - maximum));
+  const f32x16 new_factor = exp(f32x16::broadcast(partial[dim] - maximum));
+  const f32x16 sum = fma(f32x16::broadcast(partial[dim + 1]), new_factor,
+                         f32x16::broadcast(merged[dim + 1]) * old_factor);
+  for (int i = 0; i < dim; i += f32x16::lanes) {
+    const int count = std::min(f32x16::lanes, dim - i);
+    fma(f32x16::load_n(partial + i, count), new_factor,
+        f32x16::load_n(merged + i, count) * old_factor)
+        .store_n(merged + i, count);
+  }
+  merged[dim] = maximum;
+  sum.store_n(merged + dim + 1, 1);
+}
+
+}  // namespace penstock

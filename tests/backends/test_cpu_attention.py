@@ -1,0 +1,382 @@
+"""Native attention and rope_write against NumPy, and the promise that a row is bitwise its own.
+
+Every cache starts as NaN in all bytes; only the slots a sequence owns and may see are written, so a
+masked slot that leaks shows up as NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from penstock.backends.cpu import native
+from penstock.engine.step import BLOCK_SIZE
+from penstock.errors import ConfigError
+
+F32 = NDArray[np.float32]
+DTYPES: dict[str, Any] = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+}
+ELEMENTS = tuple(DTYPES)
+
+
+@pytest.fixture(params=native.runnable())
+def module(request: pytest.FixtureRequest) -> Any:
+    try:
+        return native.load(request.param)
+    except ConfigError as error:  # the CPU has it, the system does not grant it
+        pytest.skip(str(error))
+
+
+@dataclass(frozen=True)
+class Shape:
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 64
+    element: str = "bfloat16"
+    window: int = 0
+
+    @property
+    def group(self) -> int:
+        return self.heads // self.kv_heads
+
+    def rounded(self, x: F32) -> F32:
+        return x.astype(DTYPES[self.element]).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """A sequence with its whole history: q, k and v of every position it will ever have."""
+
+    q: F32  # [n, heads, D]
+    k: F32  # [n, kv_heads, D]
+    v: F32
+
+
+def sequence(shape: Shape, n: int, seed: int) -> Sequence:
+    rng = np.random.default_rng(seed)
+
+    def draw(heads: int) -> F32:
+        return rng.standard_normal((n, heads, shape.head_dim), dtype=np.float32)
+
+    # Scores of a few units: peaked enough that one wrong key is seen, not so that only one counts.
+    return Sequence(2 * draw(shape.heads), draw(shape.kv_heads), draw(shape.kv_heads))
+
+
+class Cache:
+    """The physical cache, laid out as csrc/types.h says, from NumPy alone."""
+
+    def __init__(self, shape: Shape, blocks: int) -> None:
+        self.shape = shape
+        dtype = np.dtype(DTYPES[shape.element])
+        size = blocks * shape.kv_heads * 2 * BLOCK_SIZE * shape.head_dim
+        self.bytes = np.full(size * dtype.itemsize, 0xFF, np.uint8)  # NaN in every format
+        self.tiles = self.bytes.view(dtype).reshape(blocks, shape.kv_heads, 2, -1)
+
+    def write(self, slot: int, k: F32, v: F32) -> None:
+        block, at = divmod(slot, BLOCK_SIZE)
+        dim, heads = self.shape.head_dim, self.shape.kv_heads
+        keys, values = self.tiles[block, :, 0], self.tiles[block, :, 1]
+        if self.shape.element == "bfloat16":
+            keys.reshape(heads, dim // 2, BLOCK_SIZE, 2)[:, :, at] = k.reshape(heads, -1, 2)
+            values.reshape(heads, BLOCK_SIZE // 2, dim, 2)[:, at // 2, :, at % 2] = v
+        else:
+            keys.reshape(heads, dim, BLOCK_SIZE)[:, :, at] = k
+            values.reshape(heads, BLOCK_SIZE, dim)[:, at] = v
+
+
+@dataclass(frozen=True)
+class Part:
+    """Queries ``[start, end)`` of a sequence, as one step runs them."""
+
+    sequence: Sequence
+    start: int
+    end: int
+
+
+def attend(
+    module: Any,
+    shape: Shape,
+    parts: list[Part],
+    threads: int = 1,
+    seed: int = 0,
+    layers: int = 1,
+    bf16_activations: bool = False,
+) -> list[F32]:
+    """Run one step; the output rows ``[queries, heads, D]`` of each part."""
+    rng = np.random.default_rng(seed)
+    counts = [-(-p.end // BLOCK_SIZE) for p in parts]
+    free = rng.permutation(np.arange(1, sum(counts) + 1, dtype=np.int32))  # block 0 stays NaN
+    cache = Cache(shape, sum(counts) + 1)
+    tables: list[NDArray[np.int32]] = []
+    slots: list[int] = []
+    for part, count in zip(parts, counts, strict=True):
+        table, free = free[:count].copy(), free[count:]
+        first = max(0, part.start - shape.window + 1) if shape.window else 0
+        table[: first // BLOCK_SIZE] = 0  # blocks behind the window belong to others by now
+        for i in range(first, part.end):
+            slot = int(table[i // BLOCK_SIZE]) * BLOCK_SIZE + i % BLOCK_SIZE
+            cache.write(slot, part.sequence.k[i], part.sequence.v[i])
+            if i >= part.start:
+                slots.append(slot)
+        tables.append(table)
+    q = np.concatenate([p.sequence.q[p.start : p.end] for p in parts])
+    flat = np.ascontiguousarray(q.reshape(len(q), -1))
+    if bf16_activations:
+        flat = flat.astype(ml_dtypes.bfloat16).view(np.uint16)
+    out = np.full_like(flat, -1 if flat.dtype == np.float32 else 0xFFFF)
+    module.attention(
+        flat,
+        out,
+        cache.bytes,
+        shape.element,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        scale=shape.head_dim**-0.5,
+        window=shape.window,
+        positions=np.concatenate([np.arange(p.start, p.end, dtype=np.int32) for p in parts]),
+        slots=np.array(slots, np.int32),
+        query_starts=np.cumsum([0, *(p.end - p.start for p in parts)], dtype=np.int32),
+        context_lens=np.array([p.end for p in parts], np.int32),
+        block_starts=np.cumsum([0, *counts], dtype=np.int32),
+        block_ids=np.concatenate(tables),
+        threads=threads,
+        layers=layers,
+    )
+    if bf16_activations:
+        out = out.view(ml_dtypes.bfloat16).astype(np.float32)
+    rows = out.reshape(len(q), shape.heads, shape.head_dim)
+    return np.split(rows, np.cumsum([p.end - p.start for p in parts])[:-1])
+
+
+def oracle(shape: Shape, part: Part) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Exact attention on the rounded operands, and ``sum(p |v|)``, the scale of its errors."""
+    s = part.sequence
+    q = shape.rounded(s.q) if shape.element == "bfloat16" else s.q
+    q = q[part.start : part.end].astype(np.float64)
+    k = np.repeat(shape.rounded(s.k)[: part.end], shape.group, axis=1).astype(np.float64)
+    v = np.repeat(shape.rounded(s.v)[: part.end], shape.group, axis=1).astype(np.float64)
+    scores = np.einsum("qhd,khd->hqk", q, k) * shape.head_dim**-0.5
+    distance = np.arange(part.start, part.end)[:, None] - np.arange(part.end)
+    seen = (distance >= 0) & ((distance < shape.window) if shape.window else True)
+    scores = np.where(seen, scores, -np.inf)
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    return np.einsum("hqk,khd->qhd", p, v), np.einsum("hqk,khd->qhd", p, np.abs(v))
+
+
+def assert_close(shape: Shape, part: Part, actual: F32) -> None:
+    expected, size = oracle(shape, part)
+    # Weights are rounded to bfloat16 (half an ulp is at most 2**-8); otherwise float32 throughout.
+    relative = 2.0**-8 * 1.05 if shape.element == "bfloat16" else 2e-5
+    error = np.abs(actual - expected)
+    assert np.all(error <= relative * size + 1e-6)
+    assert error.mean() <= relative / 4 * size.mean() + 1e-6  # roundings do not all agree
+
+
+def check(module: Any, shape: Shape, parts: list[Part], threads: int = 2) -> None:
+    for part, rows in zip(parts, attend(module, shape, parts, threads), strict=True):
+        assert_close(shape, part, rows)
+
+
+def ragged(shape: Shape, seed: int) -> list[Part]:
+    """Prefill chunks and decodes of lengths around the sizes of blocks, splits and tiles."""
+    ends = [(0, 1), (0, 33), (31, 32), (32, 33), (200, 257), (255, 256), (256, 257), (599, 600)]
+    return [Part(sequence(shape, end, seed + i), start, end) for i, (start, end) in enumerate(ends)]
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("head_dim", [8, 50, 64, 80, 96, 128, 256])
+def test_head_dims(module: Any, head_dim: int, element: str) -> None:
+    shape = Shape(head_dim=head_dim, element=element)
+    check(module, shape, ragged(shape, head_dim))
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize(
+    ("heads", "kv_heads"), [(3, 3), (4, 2), (6, 2), (4, 1), (7, 1), (8, 1), (40, 1)]
+)
+def test_groups(module: Any, heads: int, kv_heads: int, element: str) -> None:
+    shape = Shape(heads, kv_heads, 16, element)
+    check(module, shape, ragged(shape, heads))
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("window", [1, 7, 32, 57, 100, 256, 300, 1000])
+def test_windows(module: Any, window: int, element: str) -> None:
+    shape = Shape(head_dim=32, element=element, window=window)
+    check(module, shape, ragged(shape, window))
+
+
+@pytest.mark.parametrize("bf16_activations", [False, True])
+def test_activation_elements(module: Any, bf16_activations: bool) -> None:
+    """bfloat16 output is the float32 output, rounded; bfloat16 queries lose nothing."""
+    shape = Shape()
+    parts = ragged(shape, 5)
+    wide = attend(module, shape, parts)
+    narrow = attend(module, shape, parts, bf16_activations=bf16_activations)
+    for a, b in zip(wide, narrow, strict=True):
+        expected = shape.rounded(a) if bf16_activations else a
+        np.testing.assert_array_equal(b, expected)
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("window", [0, 20, 33, 300])
+@pytest.mark.parametrize("chunk", [1, 7, 32, 33])
+def test_chunking_changes_nothing(module: Any, chunk: int, window: int, element: str) -> None:
+    shape = Shape(6, 2, 32, element, window)
+    n = 310 if chunk > 1 else 290
+    s = sequence(shape, n, chunk)
+    (whole,) = attend(module, shape, [Part(s, 0, n)])
+    starts = range(250, n) if chunk == 1 else range(0, n, chunk)
+    for start in starts:
+        end = min(start + chunk, n)
+        (rows,) = attend(module, shape, [Part(s, start, end)], seed=start)
+        np.testing.assert_array_equal(rows, whole[start:end])
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("head_dim", [50, 80, 128])
+def test_company_changes_nothing(module: Any, head_dim: int, element: str) -> None:
+    shape = Shape(6, 2, head_dim, element)
+    parts = ragged(shape, 77)
+    alone = [attend(module, shape, [part], seed=i)[0] for i, part in enumerate(parts)]
+    order = np.random.default_rng(3).permutation(len(parts))
+    together = attend(module, shape, [parts[i] for i in order], threads=2, seed=9)
+    for i, rows in zip(order, together, strict=True):
+        np.testing.assert_array_equal(rows, alone[i])
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("window", [0, 700])
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_change_nothing(module: Any, threads: int, window: int, element: str) -> None:
+    """One KV head and long contexts: with more threads, tiles are cut, and partials merged."""
+    shape = Shape(5, 1, 32, element, window)
+    s = sequence(shape, 1500, 1)
+    t = sequence(shape, 900, 2)
+    for parts in (
+        [Part(s, 1499, 1500)],
+        [Part(s, 1490, 1500), Part(t, 899, 900)],
+        [Part(s, 0, 5), Part(t, 700, 900)],
+    ):
+        one = attend(module, shape, parts, threads=1)
+        many = attend(module, shape, parts, threads=threads, layers=3)
+        for part, a, b in zip(parts, one, many, strict=True):
+            assert_close(shape, part, a)
+            np.testing.assert_array_equal(a, b)
+
+
+def test_own_bad_values_are_not_hidden(module: Any) -> None:
+    """A NaN that a query does see reaches its output, and no earlier query's."""
+    shape = Shape(2, 1, 32, "float32")
+    s = sequence(shape, 300, 4)
+    bad = replace(s, k=s.k.copy())
+    bad.k[290] = np.nan
+    (clean,) = attend(module, shape, [Part(s, 0, 300)])
+    (rows,) = attend(module, shape, [Part(bad, 0, 300)])
+    np.testing.assert_array_equal(rows[:290], clean[:290])
+    assert np.isnan(rows[290:]).all()
+
+
+def test_refuses_impossible_heads(module: Any) -> None:
+    shape = Shape(4, 3, 32, "float32")
+    s = sequence(shape, 4, 0)
+    with pytest.raises(ValueError, match="4 query heads are not a multiple of 3"):
+        attend(module, shape, [Part(s, 0, 4)])
+
+
+# --- rope_write --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rope:
+    cos: F32  # [positions, dim / 2]
+    sin: F32
+
+
+def rope(positions: int, dim: int) -> Rope:
+    inverse = 10000.0 ** (-np.arange(0, dim, 2) / max(dim, 1))
+    angles = np.arange(positions)[:, None] * inverse
+    return Rope(np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
+
+
+def expected_heads(
+    x: F32, weight: F32 | None, positions: NDArray[np.int32], tables: Rope
+) -> NDArray[np.float64]:
+    y = x.astype(np.float64)
+    if weight is not None:
+        y = y / np.sqrt((y**2).mean(-1, keepdims=True) + 1e-6) * weight
+    half = tables.cos.shape[1]
+    c, s = tables.cos[positions][:, None], tables.sin[positions][:, None]
+    a, b = y[..., :half], y[..., half : 2 * half]
+    return np.concatenate([a * c - b * s, b * c + a * s, y[..., 2 * half :]], axis=-1)
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize(
+    ("head_dim", "rope_dim"), [(8, 8), (64, 64), (80, 80), (80, 32), (96, 20), (128, 128), (64, 0)]
+)
+def test_rope_write(module: Any, head_dim: int, rope_dim: int, norm: bool, element: str) -> None:
+    shape = Shape(6, 2, head_dim, element)
+    rng = np.random.default_rng(head_dim + rope_dim)
+    tokens, blocks = 45, 5
+    qkv = rng.standard_normal((tokens, 10, head_dim), dtype=np.float32)
+    slots = rng.permutation(blocks * BLOCK_SIZE)[:tokens].astype(np.int32)
+    positions = rng.integers(0, 200, tokens).astype(np.int32)
+    tables = rope(200, rope_dim)
+    weights = [rng.uniform(0.5, 2, head_dim).astype(np.float32) if norm else None for _ in "qk"]
+    results = []
+    for threads in (1, 2, 3):
+        cache = Cache(shape, blocks)
+        wide = element == "float32"
+        q = np.empty((tokens, 6 * head_dim), np.float32 if wide else np.uint16)
+        module.rope_write(
+            qkv.reshape(tokens, -1),
+            q,
+            cache.bytes,
+            element,
+            heads=6,
+            kv_heads=2,
+            cos=tables.cos,
+            sin=tables.sin,
+            q_norm=weights[0],
+            k_norm=weights[1],
+            eps=1e-6,
+            positions=positions,
+            slots=slots,
+            threads=threads,
+        )
+        results.append((q.tobytes(), cache.bytes.tobytes()))
+    assert results[0] == results[1] == results[2]
+
+    queries = q if wide else q.view(ml_dtypes.bfloat16).astype(np.float32)
+    keys = expected_heads(qkv[:, 6:8], weights[1], positions, tables)
+    expected = Cache(shape, blocks)
+    for t in range(tokens):
+        expected.write(int(slots[t]), keys[t].astype(np.float32), qkv[t, 8:])
+    ulp = {"float32": 2.0**-22, "bfloat16": 2.0**-8, "float16": 2.0**-10}
+    np.testing.assert_allclose(
+        queries.reshape(tokens, 6, head_dim),
+        expected_heads(qkv[:, :6], weights[0], positions, tables),
+        rtol=ulp["float32" if wide else "bfloat16"],
+        atol=1e-6,
+    )
+    # NaN must stand where NaN stands: nothing is written but the tokens' slots.
+    np.testing.assert_allclose(
+        cache.tiles[:, :, 0].astype(np.float32),
+        expected.tiles[:, :, 0].astype(np.float32),
+        rtol=2 * ulp[element],  # two roundings of almost the same number
+        atol=1e-6,
+    )
+    np.testing.assert_array_equal(
+        cache.tiles[:, :, 1].view(np.uint8), expected.tiles[:, :, 1].view(np.uint8)
+    )
