@@ -99,7 +99,7 @@ def expected(plain: LLM) -> list[Any]:
 def test_among_32_strangers(plain: LLM, expected: list[Any]) -> None:
     strangers = [prompt(1000 + i, 1 + 13 * i) for i in range(32)]
     busy = [SamplingParams(seed=i, max_tokens=8 + i, ignore_eos=True) for i in range(32)]
-    for i, wanted in enumerate(expected):
+    for i, wanted in enumerate(expected[-6:], start=len(expected) - 6):
         mine, params = PROMPTS[i // len(PARAMS)], PARAMS[i % len(PARAMS)]
         where = (7 * i) % 33
         prompts = [*strangers[:where], mine, *strangers[where:]]
@@ -123,11 +123,19 @@ def test_prefix_hits(model: Path, expected: list[Any]) -> None:
         ) * len(PARAMS)
 
 
-def test_preemption(model: Path, expected: list[Any]) -> None:
+def test_preemption(model: Path, plain: LLM) -> None:
+    prompts = [prompt(50 + i, 20 + i) for i in range(8)]
+    params = [
+        SamplingParams(temperature=i % 2, seed=i, max_tokens=110, ignore_eos=True, logprobs=2)
+        for i in range(8)
+    ]
+    expected = [bits(run(plain, [p], [s])[0]) for p, s in zip(prompts, params, strict=True)]
     block = 2 * 3 * 40 * 3 * 32 * (4 if "float32" in str(model) else 2)
-    with start(model, kv_cache_bytes=26 * block, max_model_len=700) as llm:
-        assert together(llm) == expected
+    # Eight sequences grow from one block to five each; sixteen blocks hold three of them.
+    with start(model, kv_cache_bytes=16 * block, max_model_len=200) as llm:
+        assert [bits(o) for o in run(llm, prompts, params)] == expected
         assert llm.stats().preemptions > 0
+        llm.check_integrity()
 
 
 @pytest.mark.parametrize("threads", [2, 3])

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from penstock.config import EngineConfig
 from penstock.engine.messages import Abort, EngineRequest, FinishReason, SequenceUpdate
-from penstock.engine.process import EngineChild, EngineProcess
+from penstock.engine.process import EngineProcess
+from penstock.engine.spawn import EngineChild
 from penstock.engine.wire import (
     HEADER,
     FrameReader,
@@ -321,7 +322,8 @@ def test_the_engine_dies_with_its_parent() -> None:
     script = textwrap.dedent("""
         import asyncio, os, signal, sys
         from penstock.config import EngineConfig
-        from penstock.engine.process import EngineChild, EngineProcess
+        from penstock.engine.process import EngineProcess
+        from penstock.engine.spawn import EngineChild
         from penstock.engine.messages import EngineRequest
         from penstock.sampling.params import SamplingParams
 

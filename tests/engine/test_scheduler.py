@@ -245,6 +245,31 @@ def test_nobody_overtakes_a_request_that_does_not_fit_yet() -> None:
     assert firsts.index("small") >= firsts.index("big")
 
 
+def test_an_urgent_prefill_short_of_blocks_robs_nobody_in_the_step_and_is_not_robbed() -> None:
+    loop = make_loop(num_blocks=78, seqs=5, budget=20, context=78, size=1, prefix=False)
+    others = [request(f"r{i}", [i], max_tokens=40) for i in range(2)]
+    for leader in others:
+        loop.scheduler.add(leader)
+    loop.step()
+    urgent = request("urgent", [3] * 72, max_tokens=2, priority=-1)
+    small = request("small", [4], max_tokens=1)
+    loop.scheduler.add(urgent)
+    for _ in range(3):  # 18 tokens each: two of the budget of 20 go to the others
+        loop.step()
+    loop.scheduler.add(small)
+    assert loop.scheduler.cache.num_free_blocks == 78 - 3 * 18 - 2 * 4
+    loop.step()  # the others take two, which leaves 14 of the 18 that it wants
+    assert (urgent.num_computed, [s.num_output_tokens for s in others]) == (68, [5, 5])
+    assert small.status is Status.WAITING
+    loop.step()  # the second gives way to the first, and then to the urgent one
+    assert (urgent.num_output_tokens, [s.num_output_tokens for s in others]) == (1, [6, 5])
+    assert [s.status for s in (small, *others)] == [
+        Status.WAITING, Status.RUNNING, Status.WAITING,
+    ]  # fmt: skip
+    loop.run()
+    check_complete(loop, [urgent, small, *others])
+
+
 # --- prefixes -------------------------------------------------------------------------------------
 
 

@@ -39,9 +39,8 @@ def draw(config: EngineConfig) -> Blueprint:
     folder = (
         resolve_model_folder(config.model, config.revision) if config.model else demo_model_path()
     )
-    tokenizer = (
-        resolve_model_folder(config.tokenizer, config.revision) if config.tokenizer else folder
-    )
+    # The revision is the model's; a tokenizer from elsewhere has its own history.
+    tokenizer = resolve_model_folder(config.tokenizer) if config.tokenizer else folder
     spec = load_model_spec(folder)
     resolved = resolve(config, detect(), spec, folder, tokenizer)
     plan = fuse(lower(spec, resolved.dtype, resolved.max_model_len))
