@@ -101,7 +101,9 @@ class CacheMachine(RuleBasedStateMachine):
         copy = holder.done % SIZE != 0 and old[-1] in others
         needed = -(-end // SIZE) - len(old) + copy
         before, copies = self.snapshot(), []
+        room = self.cache.room(holder.table, holder.done)
         ok = self.cache.extend(holder.table, holder.done, end, copies)
+        assert ok == (len(more) <= room)
         assert ok == (needed <= 10 - len(others | set(old)))
         assert len(copies) == (ok and copy)
         if not ok:

@@ -133,7 +133,7 @@ def plans(draw: st.DrawFn) -> Plan:
     return Plan(loop, arrivals, aborts)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(plans())
 def test_whatever_happens_every_request_gets_its_own_tokens(plan: Plan) -> None:
     loop, scheduler = plan.loop, plan.loop.scheduler

@@ -132,7 +132,7 @@ class KvCache:
         size = self.block_size
         pool = self._pool
         missing = self.blocks_for(end) - len(table.block_ids)
-        shared = start % size != 0 and pool.ref_counts[table.block_ids[start // size]] > 1
+        shared = self._writes_to_shared(table, start)
         if missing <= 0 and not shared:
             return True
         if max(missing, 0) + shared > pool.num_free:
@@ -144,6 +144,13 @@ class KvCache:
             copies.append((old, new))
         self._grow(table, end)
         return True
+
+    def room(self, table: BlockTable, start: int) -> int:
+        """The most tokens after ``start`` that ``extend`` could make room for now."""
+        free = self._pool.num_free
+        if self._writes_to_shared(table, start):
+            free -= 1  # for the copy
+        return 0 if free < 0 else (len(table.block_ids) + free) * self.block_size - start
 
     def commit(self, table: BlockTable, tokens: array[int], num_computed: int) -> None:
         """Note that slots below ``num_computed`` were written by an executed step; publish."""
@@ -220,6 +227,10 @@ class KvCache:
         assert owners == self._pool.ref_counts, "reference counts do not match owners"
         findable_free = {b for b in self._index.blocks() if owners[b] == 0}
         assert findable_free == set(self._pool.kept()), "kept blocks are not the findable free ones"
+
+    def _writes_to_shared(self, table: BlockTable, start: int) -> bool:
+        at, offset = divmod(start, self.block_size)
+        return offset != 0 and self._pool.ref_counts[table.block_ids[at]] > 1
 
     def _extend_keys(self, table: BlockTable, tokens: array[int], count: int) -> None:
         size = self.block_size

@@ -19,8 +19,8 @@ overtaking. A token therefore waits for no prefill but the part that fits the st
 When blocks run out, the last running sequence in that order of priority and arrival loses its
 blocks and waits, output kept, at its old place; what it computed may still be found as cached
 prefix. A sequence takes blocks only from those behind it that are not in the step yet; otherwise
-it keeps what it has and sits this step out. While one is short of blocks nobody is admitted, and
-the first in order can take from all that are not in the step: so every step advances somebody,
+it makes do with the slots there are, if any, and leaves none by which another could be admitted.
+The first in order can take from all that are not in the step: so every step advances somebody,
 those in its way end, and every request gets its turn.
 """
 
@@ -145,7 +145,6 @@ class Scheduler:
         chosen, copies = step.sequences, step.block_copies
         decodes = [s for s in self.running if len(s.token_ids) - s.num_computed == 1]
         prefills = [s for s in self.running if len(s.token_ids) - s.num_computed > 1]
-        short_of_blocks = False
         for sequence in decodes + prefills:
             if budget == 0:
                 break
@@ -154,14 +153,15 @@ class Scheduler:
             start = sequence.num_computed
             count = min(len(sequence.token_ids) - start, budget)
             while not self.cache.extend(sequence.table, start, start + count, copies):
-                short_of_blocks = True
                 if not self._preempt_behind(sequence, chosen):
-                    break
+                    count = self.cache.room(sequence.table, start)
+                    if count == 0:
+                        break
             else:
                 chosen.append(scheduled(sequence, count))
                 budget -= count
-        # Whoever came now would take the blocks that a running sequence is waiting for.
-        while self.waiting and budget and not short_of_blocks:
+        # If someone above came short, no block is left that would let anyone in.
+        while self.waiting and budget:
             sequence = self.waiting[0]
             if len(self.running) >= self.max_num_seqs or not self._admit(sequence, budget):
                 break
