@@ -8,35 +8,42 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import openai
 
 
-@dataclass
 class Server:
-    process: subprocess.Popen[str]
-    url: str
-    engine_pid: int
+    """One client for all requests: making one reads every certificate of the machine."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str, engine_pid: int) -> None:
+        self.process = process
+        self.url = url
+        self.engine_pid = engine_pid
+        self.http = httpx.Client(base_url=url, verify=False, timeout=10)
 
     def client(self) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=10)
+        return openai.OpenAI(
+            base_url=f"{self.url}/v1", api_key="none", max_retries=0, http_client=self.http
+        )
 
     def async_client(self) -> openai.AsyncOpenAI:
         return openai.AsyncOpenAI(
-            base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=10
+            base_url=f"{self.url}/v1",
+            api_key="none",
+            max_retries=0,
+            http_client=httpx.AsyncClient(verify=False, timeout=10),
         )
 
     def post(self, path: str, body: object) -> httpx.Response:
         if isinstance(body, bytes):
-            return httpx.post(self.url + path, content=body, timeout=10)
-        return httpx.post(self.url + path, json=body, timeout=10)
+            return self.http.post(path, content=body)
+        return self.http.post(path, json=body)
 
     def metric(self, name: str, **labels: str) -> float:
         """The value of the first sample of that name with these labels."""
-        for line in httpx.get(f"{self.url}/metrics").text.splitlines():
+        for line in self.http.get("/metrics").text.splitlines():
             sample, _, value = line.rpartition(" ")
             if sample.startswith(f"penstock:{name}{{") and all(
                 f'{key}="{text}"' in sample for key, text in labels.items()
@@ -57,7 +64,9 @@ def running(folder: Path, step_ms: int) -> Iterator[Server]:
     assert process.stdout is not None
     try:
         port, pid = process.stdout.readline().split()
-        yield Server(process, f"http://127.0.0.1:{port}", int(pid))
+        server = Server(process, f"http://127.0.0.1:{port}", int(pid))
+        with server.http:
+            yield server
     finally:
         process.send_signal(signal.SIGTERM)
         try:

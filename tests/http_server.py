@@ -12,7 +12,7 @@ import sys
 from penstock.cli.serve import bind
 from penstock.config import EngineConfig
 from penstock.engine.async_llm import AsyncLLM
-from penstock.engine.process import EngineChild
+from penstock.engine.spawn import EngineChild
 from penstock.server.app import ServerOptions
 from penstock.server.run import RunOptions, serve
 

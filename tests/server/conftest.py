@@ -22,6 +22,13 @@ def server(tokenizer_folder: Path) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def slow_server(tokenizer_folder: Path) -> Iterator[Server]:
+    """A second one for all, where a step takes 10 ms."""
+    with running(tokenizer_folder, 10) as server:
+        yield server
+
+
 @pytest.fixture
 def fresh_server(tokenizer_folder: Path) -> Iterator[Server]:
     """A server of its own for a test that harms it; a step takes 10 ms."""

@@ -200,12 +200,12 @@ def test_the_wrong_model_is_a_404(server: Server) -> None:
         error = refused(server.post(path, body), 404)
         assert error["code"] == "model_not_found"
         assert "'fake'" in error["message"]
-    refused(httpx.get(f"{server.url}/v1/models/x/y"), 404)
+    refused(server.http.get("/v1/models/x/y"), 404)
 
 
 def test_paths_and_methods(server: Server) -> None:
-    refused(httpx.get(f"{server.url}/v1/nothing"), 404)
-    response = httpx.get(server.url + COMPLETIONS)
+    refused(server.http.get("/v1/nothing"), 404)
+    response = server.http.get(COMPLETIONS)
     refused(response, 405)
     assert response.headers["allow"] == "POST"
 
@@ -214,7 +214,7 @@ def test_paths_and_methods(server: Server) -> None:
 def test_a_body_over_the_limit_is_a_413(server: Server, announced: bool) -> None:
     body = b'{"model": "fake", "prompt": "' + b"a" * MAX_BODY_BYTES + b'"}'
     content = body if announced else iter([body[:1000], body[1000:]])
-    error = refused(httpx.post(server.url + COMPLETIONS, content=content, timeout=5), 413)
+    error = refused(server.http.post(COMPLETIONS, content=content), 413)
     assert str(MAX_BODY_BYTES) in error["message"]
 
 

@@ -32,33 +32,32 @@ def wait_until_idle(server: Server) -> None:
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_stops_its_request(
-    fresh_server: Server, path: str, stream: bool
+    slow_server: Server, path: str, stream: bool
 ) -> None:
+    computed = slow_server.metric("tokens_computed_total")
+    aborted = slow_server.metric("num_preemptions_total")  # the fake counts aborts there
     body: dict[str, Any] = {**BODY, "stream": stream, "n": 2}
     if "chat" in path:
         del body["prompt"]
         body["messages"] = [{"role": "user", "content": "abc"}]
     if stream:
-        with httpx.stream("POST", fresh_server.url + path, json=body, timeout=5) as response:
+        with slow_server.http.stream("POST", path, json=body) as response:
             next(response.iter_lines())
     else:
         with pytest.raises(httpx.ReadTimeout):
-            httpx.post(fresh_server.url + path, json=body, timeout=0.2)
-    wait_until_idle(fresh_server)
-    assert fresh_server.metric("tokens_computed_total") < 300
-    assert fresh_server.metric("num_preemptions_total") == 1  # the fake counts aborts there
+            slow_server.http.post(path, json=body, timeout=0.2)
+    wait_until_idle(slow_server)
+    assert slow_server.metric("tokens_computed_total") < computed + 300
+    assert slow_server.metric("num_preemptions_total") == aborted + 1
 
 
-def test_a_reader_that_stalls_holds_nobody_else_up(fresh_server: Server) -> None:
-    with httpx.stream(
-        "POST", f"{fresh_server.url}/v1/completions", json={**BODY, "stream": True}, timeout=5
-    ):
-        answer = fresh_server.client().completions.create(model="fake", prompt="x", max_tokens=5)
+def test_a_reader_that_stalls_holds_nobody_else_up(slow_server: Server) -> None:
+    with slow_server.http.stream("POST", "/v1/completions", json={**BODY, "stream": True}):
+        answer = slow_server.client().completions.create(model="fake", prompt="x", max_tokens=5)
         assert answer.choices[0].text == bytes(completion(list(b"x"), 5)).decode()
 
 
 def test_the_death_of_the_engine_is_told(fresh_server: Server) -> None:
-    url = fresh_server.url
     whole: list[httpx.Response] = []
     other = threading.Thread(
         target=lambda: whole.append(fresh_server.post("/v1/completions", BODY))
@@ -78,12 +77,12 @@ def test_the_death_of_the_engine_is_told(fresh_server: Server) -> None:
         *whole,
         fresh_server.post("/v1/completions", BODY),
         fresh_server.post("/v1/completions", {**BODY, "stream": True}),
-        httpx.get(f"{url}/health"),
+        fresh_server.http.get("/health"),
     ):
         assert response.status_code == 503
         assert response.json()["error"]["code"] == "engine_dead"
         assert "retry-after" in response.headers
-    assert httpx.get(f"{url}/v1/models").status_code == 200
+    assert fresh_server.http.get("/v1/models").status_code == 200
     assert fresh_server.metric("engine_up") == 0
 
 
@@ -106,9 +105,7 @@ def test_a_refused_prompt_ends_the_others_of_its_request(server: Server) -> None
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_open_requests_finish(fresh_server: Server, number: signal.Signals) -> None:
     body = {**BODY, "max_tokens": 50, "stream": True}
-    with httpx.stream(
-        "POST", f"{fresh_server.url}/v1/completions", json=body, timeout=5
-    ) as response:
+    with fresh_server.http.stream("POST", "/v1/completions", json=body) as response:
         lines = response.iter_lines()
         text = next(lines)
         fresh_server.process.send_signal(number)
@@ -119,12 +116,12 @@ def test_a_signal_lets_open_requests_finish(fresh_server: Server, number: signal
     assert rest[-2:] == ["data: [DONE]", ""]
     assert fresh_server.process.wait(5) == 0
     with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{fresh_server.url}/health")
+        fresh_server.http.get("/health")
 
 
 def test_the_grace_after_a_signal_ends(fresh_server: Server) -> None:
-    with httpx.stream(
-        "POST", f"{fresh_server.url}/v1/completions", json={**BODY, "stream": True}, timeout=5
+    with fresh_server.http.stream(
+        "POST", "/v1/completions", json={**BODY, "stream": True}
     ) as response:
         lines = response.iter_lines()
         next(lines)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from fake_core import MAX_MODEL_LEN, completion
@@ -322,8 +321,8 @@ def test_models_health_version_and_metrics(server: Server) -> None:
     client = server.client()
     assert [model.id for model in client.models.list()] == ["fake"]
     assert client.models.retrieve("fake").model_dump()["max_model_len"] == MAX_MODEL_LEN
-    assert httpx.get(f"{server.url}/health").status_code == 200
-    assert httpx.get(f"{server.url}/version").json()["version"]
+    assert server.http.get("/health").status_code == 200
+    assert server.http.get("/version").json()["version"]
     before = server.metric("generation_tokens_total")
     ended = server.metric("request_success_total", finished_reason="length")
     client.completions.create(model="fake", prompt="abcd", max_tokens=7, n=2)

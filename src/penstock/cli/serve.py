@@ -11,7 +11,7 @@ import errno
 import socket
 
 from penstock.cli.options import add_engine_arguments, engine_config
-from penstock.engine.process import EngineChild
+from penstock.engine.spawn import EngineChild
 from penstock.engine.startup import Ledger, describe, process_started_at
 from penstock.errors import ConfigError
 

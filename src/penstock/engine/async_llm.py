@@ -14,7 +14,9 @@ import msgspec
 from penstock.config import EngineConfig
 from penstock.engine.messages import EngineRequest, EngineStats, SequenceUpdate
 from penstock.engine.output import OutputProcessor, RequestOutput
-from penstock.engine.process import DEFAULT_CORE, START_TIMEOUT_S, EngineChild, EngineProcess
+from penstock.engine.process import START_TIMEOUT_S, EngineProcess
+from penstock.engine.spawn import DEFAULT_CORE, EngineChild
+from penstock.engine.stream import OutputStream
 from penstock.engine.wire import ModelFacts, Ready, Refused, WireError
 from penstock.errors import EngineDeadError, PenstockError, RequestError
 from penstock.sampling.params import SamplingParams
@@ -41,7 +43,7 @@ class AsyncLLM:
         self._ready: Ready | None = None
         self._tokenizer: asyncio.Task[Tokenizer] | None = None
         self._processor: OutputProcessor | None = None
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, OutputStream] = {}
         self._public_ids: dict[str, str] = {}
         """By id on the wire, which is never used twice: what still comes in for a request that was
         stopped must not reach a later one of the same public id."""
@@ -217,12 +219,12 @@ class AsyncLLM:
                 asyncio.to_thread(load_tokenizer, path)
             )
 
-    def _open(self, request: EngineRequest, text: str | None) -> _Stream:
+    def _open(self, request: EngineRequest, text: str | None) -> OutputStream:
         assert self._processor is not None, "use AsyncLLM.start()"
         public_id = request.request_id
         if public_id in self._streams:
             raise RequestError(f"request id {public_id!r} is in use", "request_id")
-        stream = _Stream(public_id, f"{next(self._ids)}")
+        stream = OutputStream(public_id, f"{next(self._ids)}")
         self._processor.add_request(public_id, text, request.prompt_token_ids, request.params)
         self._streams[public_id] = stream
         self._public_ids[stream.wire_id] = public_id
@@ -238,18 +240,18 @@ class AsyncLLM:
             raise
         return stream
 
-    def _leave(self, stream: _Stream) -> None:
+    def _leave(self, stream: OutputStream) -> None:
         """The consumer of ``stream`` is done with it, at its end or before."""
         if self._streams.get(stream.request_id) is stream:
             self._drop(stream)
 
-    def _drop(self, stream: _Stream) -> list[RequestOutput]:
+    def _drop(self, stream: OutputStream) -> list[RequestOutput]:
         """Stop a request, here at once and in the engine as soon as it listens."""
         with contextlib.suppress(EngineDeadError):
             self._live_engine().abort([stream.wire_id])
         return self._forget(stream)
 
-    def _forget(self, stream: _Stream) -> list[RequestOutput]:
+    def _forget(self, stream: OutputStream) -> list[RequestOutput]:
         del self._streams[stream.request_id], self._public_ids[stream.wire_id]
         assert self._processor is not None
         return self._processor.abort([stream.request_id])
@@ -286,40 +288,6 @@ class AsyncLLM:
         for stream in list(self._streams.values()):
             self._forget(stream)
             stream.fail(EngineDeadError(str(error)))
-
-
-class _Stream:
-    """The newest output of one request, for one consumer.
-
-    Outputs are cumulative, so an unread one is replaced: the memory that a slow consumer costs
-    is bounded by its request's own length.
-    """
-
-    def __init__(self, request_id: str, wire_id: str) -> None:
-        self.request_id = request_id
-        self.wire_id = wire_id
-        self._output: RequestOutput | None = None
-        self._error: PenstockError | None = None
-        self._changed = asyncio.Event()
-
-    def put(self, output: RequestOutput) -> None:
-        self._output = output
-        self._changed.set()
-
-    def fail(self, error: PenstockError) -> None:
-        self._error = error
-        self._changed.set()
-
-    async def next(self) -> RequestOutput:
-        await self._changed.wait()
-        self._changed.clear()
-        output, self._output = self._output, None
-        if output is not None:
-            if self._error is not None:
-                self._changed.set()
-            return output
-        assert self._error is not None
-        raise self._error
 
 
 class _Listener:

@@ -1,6 +1,6 @@
 """The engine's own process: load a core, report ready, then step while there is work.
 
-Started by :class:`penstock.engine.process.EngineChild` as
+Started by :class:`penstock.engine.spawn.EngineChild` as
 ``python -m penstock.engine.child --fd N --core module:function``. The core is a plug point: the
 function is called with the :class:`~penstock.config.EngineConfig` and a :class:`Startup`, and
 returns a :class:`LoadedCore`; :func:`load_core` is the one that everybody uses.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import uvicorn
 
 from penstock.engine.async_llm import AsyncLLM
-from penstock.engine.process import EngineChild
+from penstock.engine.spawn import EngineChild
 from penstock.server.app import ServerOptions, build_app
 
 KEEP_ALIVE_S = 75

@@ -1,0 +1,120 @@
+"""The command, the real engine and a real checkpoint, asked with OpenAI's client."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+MODEL = Path(__file__).parents[3] / "shared" / "models" / "stories260k"
+STORY = (
+    ", there was a little girl named Lily. She loved to play outside in the park. One day, she "
+    "saw a big, red ball. She wanted to play with it, but it was too high."
+)
+"""What llama2.c's documentation shows for this model at temperature 0."""
+
+pytestmark = pytest.mark.skipif(not MODEL.is_dir(), reason=f"{MODEL} is not there")
+
+
+class Served:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        self.process = process
+        self.lines = [process.stdout.readline() for _ in range(3)]
+        found = re.search(r"at (http://\S+)", self.lines[0])
+        assert found is not None, self.lines
+        self.url = found[1]
+
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=self.url, api_key="none", max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    command = [sys.executable, "-m", "penstock", "serve", str(MODEL), "--port", "0"]
+    command += ["--served-model-name", "stories", "--backend", "reference"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
+    )
+    yield Served(process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def test_the_start_is_accounted_for(served: Served) -> None:
+    match = re.fullmatch(r"ready in ([0-9.]+) s: (.*)\n", served.lines[2])
+    assert match is not None
+    phases = dict(part.rsplit(" ", 1) for part in match[2].split(", "))
+    assert next(iter(phases)) == "python"
+    assert {"engine imports", "config", "pack weights", "first token", "server"} < set(phases)
+    assert sum(map(float, phases.values())) == pytest.approx(float(match[1]), abs=0.1)
+    assert float(match[1]) < 20
+
+
+def test_the_published_story_alone_and_among_others(served: Served) -> None:
+    async def one(client: openai.AsyncOpenAI, prompt: str) -> str:
+        stream = await client.completions.create(
+            model="stories", prompt=prompt, temperature=0, max_tokens=70, stream=True
+        )
+        return "".join([part.choices[0].text async for part in stream])
+
+    async def main() -> None:
+        url = served.url
+        async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            alone = await one(client, "Once upon a time")
+            assert alone.startswith(STORY)
+            prompts = ["Once upon a time", "The dog", "One day, Tim", "Lily and Ben", "A"]
+            texts = await asyncio.gather(*(one(client, prompt) for prompt in prompts))
+            assert texts[0] == alone
+            assert len(set(texts)) == len(texts)
+
+    asyncio.run(main())
+
+
+def test_logprobs_name_the_tokens(served: Served) -> None:
+    answer = served.client().completions.create(
+        model="stories", prompt="Once upon a time", temperature=0, max_tokens=40, logprobs=3
+    )
+    (choice,) = answer.choices
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == 5
+    assert choice.logprobs is not None
+    assert choice.logprobs.tokens is not None
+    assert choice.logprobs.top_logprobs is not None
+    assert choice.logprobs.token_logprobs is not None
+    assert "".join(choice.logprobs.tokens) == choice.text == STORY[: len(choice.text)]
+    for chosen, top in zip(
+        choice.logprobs.token_logprobs, choice.logprobs.top_logprobs, strict=True
+    ):
+        assert max(top.values()) == chosen  # greedy
+
+
+def test_a_repeated_prompt_is_found_in_the_cache(served: Served) -> None:
+    prompt = "Tom had a red ball and a blue ball. " * 12
+    cached = []
+    for _ in range(2):
+        answer = served.client().completions.create(
+            model="stories", prompt=prompt, temperature=0, max_tokens=8
+        )
+        assert answer.usage is not None
+        assert answer.usage.prompt_tokens_details is not None
+        cached.append(answer.usage.prompt_tokens_details.cached_tokens)
+    assert cached == [0, (answer.usage.prompt_tokens - 1) // 32 * 32]
+
+
+def test_without_a_chat_template_a_chat_is_refused(served: Served) -> None:
+    with pytest.raises(openai.BadRequestError, match="no chat template"):
+        served.client().chat.completions.create(
+            model="stories", messages=[{"role": "user", "content": "Hi"}]
+        )
