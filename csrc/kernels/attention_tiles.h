@@ -113,7 +113,7 @@ class VectorTiles {
   void scores(const Operand* q, int q_stride, const SplitBlocks& blocks, float* out) const {
     for (int b = blocks.first; b < blocks.last; ++b) {
       prefetch_tile(blocks.fetch_values[b]);
-      by_rows([&]<int Rows>(int row) {
+      by_rows<kScoreRows>([&]<int Rows>(int row) {
         product<Dot, Rows, 2>(q + row * q_stride, q_stride, blocks.keys + b, 1, 0,
                               dim_ / Dot::depth, kBlockSize, kBlockSize,
                               out + row * kScoreStride + b * kBlockSize, kScoreStride);
@@ -124,7 +124,7 @@ class VectorTiles {
   void weigh(const Operand* p, const SplitBlocks& blocks, float* out, int out_stride) const {
     constexpr int width = kCols * f32x16::lanes;
     for (int column = 0; column < dim_; column += width)
-      by_rows([&]<int Rows>(int row) {
+      by_rows<kRows>([&]<int Rows>(int row) {
         product<Dot, Rows, kCols>(p + row * kScoreStride + blocks.first * kBlockSize, kScoreStride,
                                   blocks.values + blocks.first, blocks.last - blocks.first, column,
                                   kBlockSize / Dot::depth, dim_, std::min(width, dim_ - column),
@@ -136,18 +136,20 @@ class VectorTiles {
   // Accumulators and one line of the right operand fit the register file: 32 of 16 lanes with
   // AVX-512, otherwise 16 of 8 lanes, two to an f32x16.
 #if defined(__AVX512F__)
+  static constexpr int kScoreRows = 8;
   static constexpr int kRows = 4;
   static constexpr int kCols = 4;
 #else
+  static constexpr int kScoreRows = 2;
   static constexpr int kRows = 2;
   static constexpr int kCols = 2;
 #endif
 
-  template <class F>
-  PENSTOCK_INLINE void by_rows(F f) const {
-    int row = 0;
-    for (; row + kRows <= rows_; row += kRows) f.template operator()<kRows>(row);
-    for (; row < rows_; ++row) f.template operator()<1>(row);
+  // f<Most>(row) while so many rows are left, then half as many at a time.
+  template <int Most, class F>
+  PENSTOCK_INLINE void by_rows(F f, int row = 0) const {
+    for (; row + Most <= rows_; row += Most) f.template operator()<Most>(row);
+    if constexpr (Most > 1) by_rows<Most / 2>(f, row);
   }
 
   int rows_;
