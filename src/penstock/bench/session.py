@@ -80,7 +80,7 @@ def report(
     spec = blueprint.spec
     return {
         "benchmark": name,
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": shlex.join(["penstock", *command]),
         **result,
         "weight_bytes_per_step": session.weight_bytes,
