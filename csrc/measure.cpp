@@ -25,6 +25,12 @@ void keep(const T& value) {
   asm volatile("" : : "m"(value) : "memory");
 }
 
+// Hides what a value is, so that equal computations on several are not done once for all.
+template <class T>
+void hide(T& value) {
+  asm volatile("" : "+m"(value));
+}
+
 // The sum of rates of all threads running `round`, which does `operations` each call. Threads
 // overlap for the whole time: none starts before all are there.
 template <class Make>
@@ -131,29 +137,33 @@ double measure_bf16_flops(int threads) {
   };
   return rate(threads, 2.0 * 16 * 16 * 32 * 4 * kRounds, [] { return Round(); });
 #elif defined(__AVX512BF16__)
-  struct Round {
-    f32x16 sums[kSums] = {};
-    void operator()() {
-      const __m512i row = _mm512_setzero_si512();
+  return rate(threads, 2.0 * 32 * kSums * kRounds, [] {
+    return [] {
+      f32x16 sums[kSums] = {};
+      hide(sums);
+      __m512i row = _mm512_setzero_si512();
       for (int i = 0; i < kRounds; ++i) {
+        asm volatile("" : "+v"(row));
+#pragma GCC unroll 32
         for (f32x16& sum : sums) sum = dpbf16(sum, row, 0);
-        keep(i);
       }
       keep(sums);
-    }
-  };
-  return rate(threads, 2.0 * 32 * kSums * kRounds, [] { return Round(); });
+    };
+  });
 #else
-  struct Round {
-    f32x16 sums[kSums / 2] = {};  // each two registers or more
-    void operator()() {
+  constexpr int kHalf = kSums / 2;  // each two registers or more
+  return rate(threads, 2.0 * 16 * kHalf * kRounds, [] {
+    return [] {
+      f32x16 sums[kHalf] = {};
+      hide(sums);
       const f32x16 a = f32x16::broadcast(0.5f);
-      for (int i = 0; i < kRounds; ++i)
+      for (int i = 0; i < kRounds; ++i) {
+#pragma GCC unroll 32
         for (f32x16& sum : sums) sum = fma(sum, a, a);
+      }
       keep(sums);
-    }
-  };
-  return rate(threads, 2.0 * 16 * (kSums / 2) * kRounds, [] { return Round(); });
+    };
+  });
 #endif
 }
 
@@ -172,25 +182,28 @@ double measure_int8_ops(int threads) {
   };
   return rate(threads, 2.0 * 16 * 16 * 64 * 4 * kRounds, [] { return Round(); });
 #elif defined(__AVX512VNNI__)
-  struct Round {
-    __m512i sums[kSums] = {};
-    void operator()() {
+  return rate(threads, 2.0 * 64 * kSums * kRounds, [] {
+    return [] {
+      __m512i sums[kSums] = {};
+      hide(sums);
       __m512i a = _mm512_set1_epi8(1);
       for (int i = 0; i < kRounds; ++i) {
         asm volatile("" : "+v"(a));
+#pragma GCC unroll 32
         for (__m512i& sum : sums) sum = _mm512_dpbusd_epi32(sum, a, a);
       }
       keep(sums);
-    }
-  };
-  return rate(threads, 2.0 * 64 * kSums * kRounds, [] { return Round(); });
+    };
+  });
 #elif defined(__AVX2__)
-  struct Round {
-    __m256i sums[kSums] = {};
-    void operator()() {
+  return rate(threads, 2.0 * 32 * kSums * kRounds, [] {
+    return [] {
+      __m256i sums[kSums] = {};
+      hide(sums);
       __m256i a = _mm256_set1_epi8(1);
       const __m256i ones = _mm256_set1_epi16(1);
       for (int i = 0; i < kRounds; ++i) {
+#pragma GCC unroll 32
         for (__m256i& sum : sums) {
           asm volatile("" : "+x"(a));  // or one product would serve all sums
           const __m256i pairs = _mm256_maddubs_epi16(a, a);
@@ -198,9 +211,8 @@ double measure_int8_ops(int threads) {
         }
       }
       keep(sums);
-    }
-  };
-  return rate(threads, 2.0 * 32 * kSums * kRounds, [] { return Round(); });
+    };
+  });
 #else
   (void)threads;
   return 0;
