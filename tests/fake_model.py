@@ -21,12 +21,12 @@ def _entry(before: int, token: int, position: int) -> Entry:
     return (token, position, hash((before, token, position)))
 
 
-def pick(logits: int, seed: int, vocab: int) -> int:
-    return hash((logits, seed)) % vocab
+def pick(logits: int, key: int, vocab: int) -> int:
+    return hash((logits, key)) % vocab
 
 
 def reference(
-    prompt: list[int], seed: int, vocab: int, total: int, ends: frozenset[int] = frozenset()
+    prompt: list[int], key: int, vocab: int, total: int, ends: frozenset[int] = frozenset()
 ) -> tuple[list[int], list[int]]:
     """(output tokens, logits of each prompt position) of a sequence run alone, uncached."""
     tokens, entries, rows = list(prompt), [], []
@@ -36,7 +36,7 @@ def reference(
             entries.append(_entry(before, tokens[position], position))
             if position < len(prompt):
                 rows.append(hash(tuple(entries)))
-        tokens.append(pick(hash(tuple(entries)), seed, vocab))
+        tokens.append(pick(hash(tuple(entries)), key, vocab))
         if tokens[-1] in ends:
             break
     return tokens[len(prompt) :], rows
@@ -115,7 +115,7 @@ class Loop:
                 rows = self.prompt_rows.setdefault(sequence.request_id, {})
                 assert position not in rows, "a prompt row was given twice"
                 rows[position] = logits[row - back]
-        sampled = [[pick(logits[r], s.seed, self.vocab)] for s, r in step.samples]
+        sampled = [[pick(logits[r], s.key, self.vocab)] for s, r in step.samples]
         if callable(between):
             between()
         outputs = self.scheduler.update(step, sampled)

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 import penstock
 from penstock.cache.kv_cache import KvCache
 from penstock.engine.messages import EngineRequest, FinishReason
-from penstock.engine.request import Sequence, Status, derive_seed, make_sequences
+from penstock.engine.request import Sequence, Status, make_sequences
 from penstock.engine.scheduler import Scheduler
 from penstock.errors import ConfigError, RequestError
+from penstock.sampling.draws import sequence_key
 from penstock.sampling.params import SamplingParams
 
 VOCAB = 50
@@ -52,7 +53,7 @@ def request(
 def expected(leader: Sequence, index: int) -> tuple[list[int], list[int]]:
     return reference(
         leader.token_ids[: leader.num_prompt_tokens].tolist(),
-        derive_seed(leader.seed, index),
+        (leader, *leader.siblings)[index].key,
         VOCAB,
         leader.max_total_tokens,
         leader.eos_token_ids,
@@ -358,7 +359,7 @@ def test_surplus_sequences_wait_and_lose_no_token() -> None:
 
 def test_sequences_that_end_with_their_first_token_leave_the_others() -> None:
     prompt = [3, 1, 2]
-    first = [reference(prompt, derive_seed(1, i), VOCAB, 4)[0][0] for i in range(6)]
+    first = [reference(prompt, sequence_key(1, i), VOCAB, 4)[0][0] for i in range(6)]
     loop = make_loop(seqs=3)
     leader = request("a", prompt, n=6, stop_token_ids=(first[0], first[4]))
     loop.scheduler.add(leader)
@@ -369,14 +370,6 @@ def test_sequences_that_end_with_their_first_token_leave_the_others() -> None:
     loop.run()
     assert len(loop.finished) == 6
     assert loop.scheduler.cache.num_used_blocks == 0
-
-
-def test_seeds_of_sequences() -> None:
-    assert derive_seed(42, 0) == 42
-    assert derive_seed(-1, 0) == 2**64 - 1
-    assert len({derive_seed(s, i) for s in range(50) for i in range(128)}) == 50 * 128
-    # SplitMix64's published test vector: the first outputs from state 1234567.
-    assert [derive_seed(1234567, i) for i in (1, 2)] == [6457827717110365317, 3203168211198807973]
 
 
 # --- ends -----------------------------------------------------------------------------------------
@@ -390,7 +383,7 @@ def _end(loop: Loop, leader: Sequence) -> tuple[int, FinishReason | None, int | 
 
 def test_how_sequences_end() -> None:
     prompt = [1, 2, 3]
-    tokens = reference(prompt, 1, VOCAB, 60)[0]
+    tokens = reference(prompt, sequence_key(1, 0), VOCAB, 60)[0]
     third = tokens[2]
     assert third not in tokens[:2]
     again = next(i for i in range(3, 57) if tokens[i] == third) + 1
@@ -409,9 +402,9 @@ def test_how_sequences_end() -> None:
 
 def test_eos_ends_unless_ignored() -> None:
     prompt = next(
-        [p] for p in range(99) if EOS in reference([p], 1, VOCAB, 30)[0][3:20]
+        [p] for p in range(99) if EOS in reference([p], sequence_key(1, 0), VOCAB, 30)[0][3:20]
     )  # fmt: skip
-    at = reference(prompt, 1, VOCAB, 30)[0].index(EOS) + 1
+    at = reference(prompt, sequence_key(1, 0), VOCAB, 30)[0].index(EOS) + 1
     loop = make_loop()
     kinds = {"max_tokens": 29, "stop_token_ids": (EOS,)}
     assert _end(loop, request("a", prompt, ignore_eos=False, **kinds)) == (

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.engine.step import StepResult
 from penstock.errors import RequestError
+from penstock.sampling.draws import sequence_key
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.sampler import (
     Sampled,
@@ -30,7 +31,7 @@ def result_of(logits: np.ndarray) -> StepResult:
 def state_of(
     params: SamplingParams, seed: int = 1, prompt: list[int] | None = None, index: int = 0
 ) -> SequenceSampler:
-    return SequenceSampler(params, seed, prompt or [1, 2, 3], VOCAB, [EOS], index=index)
+    return SequenceSampler(params, sequence_key(seed, index), prompt or [1, 2, 3], VOCAB, [EOS])
 
 
 def sample_one(logits: np.ndarray, state: SequenceSampler) -> Sampled:
@@ -94,7 +95,9 @@ def test_state_is_rebuilt_from_prompt_and_output_after_preemption() -> None:
     steps = random_logits(40, scale=1.0)
     state, tokens = state_of(params, 3), []
     for i, logits in enumerate(steps):
-        rebuilt = SequenceSampler(params, 3, [1, 2, 3], VOCAB, [EOS], output_token_ids=tokens)
+        rebuilt = SequenceSampler(
+            params, sequence_key(3, 0), [1, 2, 3], VOCAB, [EOS], output_token_ids=tokens
+        )
         assert rebuilt.num_output == state.num_output == i
         chosen = sample_one(logits, state)
         assert sample_one(logits, rebuilt) == chosen

@@ -94,11 +94,10 @@ class EngineCore:
         for sequence in (leader, *leader.siblings):
             sequence.sampling_state = SequenceSampler(
                 params,
-                seed,
+                sequence.key,
                 request.prompt_token_ids,
                 self.spec.vocab_size,
                 self.spec.eos_token_ids,
-                index=sequence.index,
             )
         self._scheduler.add(leader)
         if params.prompt_logprobs is not None:

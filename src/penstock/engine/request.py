@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 from penstock.cache.kv_cache import BlockTable
 from penstock.engine.messages import EngineRequest, FinishReason
+from penstock.sampling.draws import sequence_key
 from penstock.sampling.params import SamplingParams
-
-_MASK = 2**64 - 1
 
 
 class Status(enum.Enum):
@@ -38,7 +37,8 @@ class Sequence:
     num_prompt_tokens: int
     params: SamplingParams
     priority: int
-    seed: int  # unsigned 64 bits
+    key: int
+    """Of its random draws; ``sampling/draws.py``."""
     eos_token_ids: frozenset[int]  # empty with ignore_eos
     stop_token_ids: frozenset[int]
     table: BlockTable
@@ -99,19 +99,6 @@ class Sequence:
         return tokens
 
 
-def derive_seed(seed: int, index: int) -> int:
-    """The seed of a request's sequence ``index``: the request's own for 0, SplitMix64 after it.
-
-    Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
-    """
-    if index == 0:
-        return seed & _MASK
-    z = (seed + index * 0x9E3779B97F4A7C15) & _MASK
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
-    return z ^ (z >> 31)
-
-
 def make_sequences(
     request: EngineRequest, seed: int, eos_token_ids: tuple[int, ...] = ()
 ) -> Sequence:
@@ -130,7 +117,7 @@ def make_sequences(
             num_prompt_tokens=len(prompt),
             params=params,
             priority=request.priority,
-            seed=derive_seed(seed, index),
+            key=sequence_key(seed, index),
             eos_token_ids=frozenset(() if params.ignore_eos else eos_token_ids),
             stop_token_ids=frozenset(params.stop_token_ids),
             table=BlockTable(request.cache_salt),

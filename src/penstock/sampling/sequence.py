@@ -8,18 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import RequestError
-from penstock.sampling.draws import draw64, sequence_key
+from penstock.sampling.draws import draw64
 from penstock.sampling.params import SamplingParams
 
 _NONE: NDArray[np.int64] = np.empty(0, np.int64)
 
 
 class SequenceSampler:
-    """Sampling state of one sequence: a function of its prompt, its output and its seed only.
+    """Sampling state of one sequence: a function of its prompt, its output and its key only.
 
     Created when the request is admitted, fed every output token with :meth:`append`, and kept
-    (or rebuilt with ``output_token_ids``) across preemption. Sequence ``index`` of a request
-    with ``n > 1`` has random draws of its own. ``eos_token_ids`` end the sequence unless
+    (or rebuilt with ``output_token_ids``) across preemption. ``key`` decides its random draws
+    (:func:`~penstock.sampling.draws.sequence_key`). ``eos_token_ids`` end the sequence unless
     ``params.ignore_eos``.
 
     Raises RequestError if the prompt or an option names a token outside the vocabulary.
@@ -28,18 +28,17 @@ class SequenceSampler:
     def __init__(
         self,
         params: SamplingParams,
-        seed: int,
+        key: int,
         prompt_token_ids: Sequence[int],
         vocab_size: int,
         eos_token_ids: Iterable[int] = (),
         *,
-        index: int = 0,
         output_token_ids: Iterable[int] = (),
     ) -> None:
         self.params = params
         self.vocab_size = vocab_size
         self.num_output = 0
-        self._key = sequence_key(seed, index)
+        self._key = key
         self._bias_ids, self._bias = _bias(params, vocab_size)
         self._ending = _ending(params, eos_token_ids, vocab_size)
         self._repetition = np.float32(params.repetition_penalty)
