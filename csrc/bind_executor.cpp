@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <system_error>
 
 #include "bindings.h"
 #include "executor.h"
@@ -46,7 +47,12 @@ void construct(PyExecutor* self, int threads, bool pin, int num_blocks, int max_
   const ExecutorShape shape{threads,       pin,           num_blocks, max_tokens,  max_logits,
                             max_sequences, max_positions, vocabulary, arena_bytes,
                             parse_elem(kv_elem)};
-  new (self) PyExecutor{std::make_unique<Executor>(shape, layers)};
+  try {
+    new (self) PyExecutor{std::make_unique<Executor>(shape, layers)};
+  } catch (const std::system_error& error) {
+    throw std::invalid_argument("the system does not start " + std::to_string(threads) +
+                                " threads (" + error.what() + ")");
+  }
 }
 
 // A NumPy view of the arena, as bytes [max rows, row bytes]; keeps the arena alive, not the

@@ -111,14 +111,24 @@ Pool::Pool(int threads, bool pin) : between_(threads), begin_(threads), end_(thr
   const std::vector<int> cpus = pin ? available_cpus() : std::vector<int>{};
   const bool bind = size_t(threads) <= cpus.size();
   for (int id = 0; id < threads; ++id) workers_.push_back({id, threads, nullptr, 0, &between_});
-  for (int id = 1; id < threads; ++id)
-    threads_.emplace_back([this, id, cpu = bind ? cpus[size_t(id)] : -1] { serve(id, cpu); });
+  try {
+    for (int id = 1; id < threads; ++id)
+      threads_.emplace_back([this, id, cpu = bind ? cpus[size_t(id)] : -1] { serve(id, cpu); });
+  } catch (...) {
+    begin_.arrive_for(threads - 1 - int(threads_.size()));
+    stop();
+    throw;
+  }
 }
 
-Pool::~Pool() {
+void Pool::stop() {
   stopping_ = true;
   begin_.wait(0);
   for (std::thread& thread : threads_) thread.join();
+}
+
+Pool::~Pool() {
+  stop();
   for (Worker& worker : workers_) free_scratch(worker.scratch);
 }
 

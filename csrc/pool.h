@@ -25,6 +25,9 @@ class Barrier {
   void wait(const Worker& worker) { wait(worker.id); }
   void wait(int id);
 
+  // Counts `absent` workers as having arrived, without waiting.
+  void arrive_for(int absent) { arrived_.value.fetch_add(uint32_t(absent)); }
+
  private:
   static constexpr uint32_t kLeastSpins = 32;    // about 1 us of pause instructions
   static constexpr uint32_t kMostSpins = 1024;   // about 50 us
@@ -51,7 +54,8 @@ std::vector<int> available_cpus();
 class Pool {
  public:
   // With `pin`, worker i > 0 is bound to the i-th of available_cpus(), unless there are more workers
-  // than cpus. The caller is never bound: its affinity is not ours to change.
+  // than cpus. The caller is never bound: its affinity is not ours to change. Throws
+  // std::system_error where the system starts no more threads.
   Pool(int threads, bool pin);
   ~Pool();
   Pool(const Pool&) = delete;
@@ -73,6 +77,7 @@ class Pool {
 
  private:
   void start();
+  void stop();
   void serve(int id, int cpu);
 
   Barrier between_;  // inside a job, for kernels

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -304,6 +308,33 @@ def test_an_unfused_plan_is_refused() -> None:
     spec = SPECS["plain"]
     with pytest.raises(ConfigError, match="bind the fused plan"):
         bind(lower(spec, "float32"), DummyWeights(spec, 0, "float32"), LIMITS)
+
+
+def test_more_threads_than_the_system_starts_are_refused() -> None:
+    """In a child with little address space: a thread's stack needs some."""
+    script = (
+        "import resource\n"
+        "from dataclasses import replace\n"
+        "from test_cpu_against_reference import LIMITS, SPECS, bind, make_plan, DummyWeights\n"
+        "plan, weights = make_plan(SPECS['plain'], 'float32'), DummyWeights(SPECS['plain'], 0, "
+        "'float32')\n"
+        "bind(plan, weights, LIMITS).close()\n"
+        "pages = int(open('/proc/self/statm').read().split()[0])\n"
+        "limit = pages * resource.getpagesize() + (256 << 20)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        "bind(plan, weights, replace(LIMITS, threads=1000))"
+    )
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+        timeout=120,
+    )
+    assert run.returncode == 1
+    assert "ConfigError" in run.stderr
+    assert "does not start 1000 threads" in run.stderr
 
 
 def test_a_cache_beyond_memory_is_refused_with_the_fix() -> None:

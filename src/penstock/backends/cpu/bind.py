@@ -78,7 +78,7 @@ def bind(
         argmax = native.view(binder.buffers[plan.argmax]).view(np.int32)[:, 0]
     except ValueError as error:
         raise ConfigError(
-            f"the cpu backend cannot run this model: {error}; "
+            f"the cpu backend cannot run this model as asked: {error}; "
             "choose the slow NumPy backend with --backend reference"
         ) from error
     except MemoryError as error:
