@@ -67,7 +67,8 @@ struct Blocking {
 constexpr int64_t kRowBlock = 512;
 
 // A quarter of a 2 MiB L2 for the packed activations, half for partial sums; the rest is for
-// weights passing through.
+// weights passing through. (AMX, one thread, 512 rows by K = 8192, N = 1024: slices of 256 KiB
+// 0.87 TFLOP/s, 512 KiB 1.05, 1 MiB 0.83; partial sums of 1.25 and 2 MiB changed nothing.)
 constexpr int64_t kSliceBytes = 512 << 10;
 constexpr int64_t kCarryBytes = 1 << 20;
 

@@ -104,11 +104,12 @@ class Product:
 
 def activation(name: str, x: np.ndarray) -> np.ndarray:
     if name == "silu":
-        return x / (1 + np.exp(-x))
-    if name == "gelu":
-        return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
-    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
-    return 0.5 * x * (1 + np.tanh(inner))
+        factor = 1 / (1 + np.exp(-x))
+    elif name == "gelu":
+        factor = 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+    else:
+        factor = 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return np.asarray(x * factor)
 
 
 def activations(rng: np.random.Generator, m: int, k: int, elem: str) -> np.ndarray:
