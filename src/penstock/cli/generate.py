@@ -63,7 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--quiet", action="store_true", help="no progress and no summary on standard error"
     )
     # --seed is the request's: the engine's own seed only makes up those that are not given.
-    add_sampling_arguments(parser, {"max_tokens": DEFAULT_MAX_TOKENS})
+    # Log-probabilities are not shown here, so they cannot be asked for.
+    add_sampling_arguments(
+        parser, {"max_tokens": DEFAULT_MAX_TOKENS}, skip={"logprobs", "prompt_logprobs"}
+    )
     add_engine_arguments(parser, skip={"seed", "served_model_name"})
 
 
