@@ -21,8 +21,7 @@ def as_bfloat16(x: F32) -> F32:
 def rms_norm(x: F32, weight: F32, eps: float) -> F32:
     """Over the last axis: ``x / sqrt(mean(x**2) + eps) * weight``."""
     mean = np.mean(np.square(x), axis=-1, keepdims=True, dtype=np.float32)
-    normed: F32 = x / np.sqrt(mean + np.float32(eps)) * weight
-    return normed
+    return (x / np.sqrt(mean + np.float32(eps)) * weight).astype(np.float32)
 
 
 def activate(x: F32, kind: Activation) -> F32:
@@ -60,7 +59,7 @@ def attend(
     scores = np.einsum("thd,chd->htc", q, keys) * np.float32(scale)
     distance = positions[:, None] - np.arange(keys.shape[0])[None, :]
     reach = np.iinfo(np.int32).max if window is None else window
-    visible = np.logical_and(distance >= 0, distance < reach)
+    visible: NDArray[np.bool_] = np.logical_and(distance >= 0, distance < reach)
     scores = np.where(visible[None], scores, -np.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
