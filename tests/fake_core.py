@@ -97,12 +97,31 @@ class FakeCore:
                 raise RuntimeError("the fake core was asked to crash")
             if request.cache_salt == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if request.cache_salt == "fail" and len(output) == 3:
+                updates += self._fail(request_id)
+                continue
             updates.append(self._advance(request, index, output))
             if updates[-1].finish_reason is not None:
                 del self.outputs[request_id, index]
                 if not any(key[0] == request_id for key in self.outputs):
                     del self.live[request_id]
         return updates
+
+    def _fail(self, request_id: str) -> list[SequenceUpdate]:
+        del self.live[request_id]
+        keys = [key for key in self.outputs if key[0] == request_id]
+        for key in keys:
+            del self.outputs[key]
+        return [
+            SequenceUpdate(
+                request_id=request_id,
+                index=key[1],
+                token_ids=[],
+                finish_reason=FinishReason.ERROR,
+                error="the logits are not numbers",
+            )
+            for key in keys
+        ]
 
     def _advance(self, request: EngineRequest, index: int, output: list[int]) -> SequenceUpdate:
         prompt, params = request.prompt_token_ids, request.params

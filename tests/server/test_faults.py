@@ -95,6 +95,21 @@ def test_a_refusal_by_the_engine_is_a_400_even_when_streaming(server: Server) ->
         assert response.json()["error"]["param"] == "cache_salt"
 
 
+def test_a_request_that_fails_in_the_engine_says_why(server: Server) -> None:
+    body = {**BODY, "cache_salt": "fail"}
+    response = server.post("/v1/completions", body)
+    assert response.status_code == 500
+    assert response.json()["error"]["message"] == "the logits are not numbers"
+    assert response.json()["error"]["code"] == "generation_failed"
+    stream = server.client().completions.create(
+        model="fake", prompt="abc", stream=True, extra_body={"cache_salt": "fail"}
+    )
+    with pytest.raises(openai.APIError, match="the logits are not numbers"):
+        list(stream)
+    assert server.post("/v1/completions", {**BODY, "max_tokens": 1}).status_code == 200
+    assert server.metric("request_success_total", finished_reason="error") == 2
+
+
 def test_a_refused_prompt_ends_the_others_of_its_request(server: Server) -> None:
     response = server.post("/v1/completions", {**BODY, "prompt": ["fine", ""]})
     assert response.status_code == 400

@@ -2,7 +2,7 @@
 
 A special token's name inside a message is text, not a token: what a user writes cannot end their
 turn or open another's. Templates are programs that may inspect and trim the text, so the names
-are replaced by placeholders while the template runs, and put back as text when its result is
+are replaced by stand-ins while the template runs, and put back as text when its result is
 tokenized.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +19,11 @@ from penstock.server.openai.errors import ApiError
 from penstock.server.openai.protocol import ChatRequest, Message
 from penstock.tokenizer import Tokenizer
 
-TemplateMessage = dict[str, Any]
+TemplateMessage = dict[str, str]
+"""Role, content, and name or tool_call_id where given."""
+
+_PRIVATE_USE = ("\U000f0000", "\U000ffffe")
+"""Unicode's plane 15, first and past the last: 65 thousand characters that mean nothing."""
 
 
 async def chat_prompt(request: ChatRequest, engine: Engine) -> list[int]:
@@ -56,14 +59,17 @@ def tokenize_chat(
     """
     names = {tokenizer.token_text(token) for token in tokenizer.special_ids} - {""}
     special = re.compile("|".join(re.escape(n) for n in sorted(names, key=len, reverse=True)))
-    shield = _Shield(special) if names else None
-    if shield is not None:
-        messages = [{**message, "content": shield.hide(message["content"])} for message in messages]
-    text = tokenizer.apply_chat_template(
-        messages, add_generation_prompt, template_options=template_options
-    )
-    if shield is None or not shield.hidden:
+    written = [text for message in messages for text in message.values()]
+    shield = _Shield(special, written) if names else None
+    if shield is None or not shield.needed:
+        text = tokenizer.apply_chat_template(
+            messages, add_generation_prompt, template_options=template_options
+        )
         return tokenizer.encode(text, add_special_tokens)
+    hidden = [{key: shield.hide(text) for key, text in m.items()} for m in messages]
+    text = tokenizer.apply_chat_template(
+        hidden, add_generation_prompt, template_options=template_options
+    )
     tokens = tokenizer.encode("", add_special_tokens)
     plain = ""
     for stretch, is_special in _split(text, special):
@@ -78,33 +84,42 @@ def tokenize_chat(
 
 
 class _Shield:
-    """Swaps names of special tokens for placeholders that nobody can guess, and back."""
+    """Swaps each name of a special token for one private-use character, and back.
 
-    def __init__(self, special: re.Pattern[str]) -> None:
+    The characters are ones that no message contains. Being single and no space, they survive
+    whatever a template does to text: trimming, cutting, splitting.
+    """
+
+    def __init__(self, special: re.Pattern[str], texts: Sequence[str]) -> None:
         self._special = special
-        self._mark = f"\ue000{secrets.token_hex(8)}"
-        self._placeholder = re.compile(self._mark + "x([0-9]+)\ue001")
-        self.hidden: list[str] = []
-
-    def hide(self, text: str) -> str:
-        return self._special.sub(self._hide_one, text)
-
-    def holds(self, text: str) -> bool:
-        return self._mark in text
-
-    def reveal(self, text: str) -> str:
-        text = self._placeholder.sub(lambda match: self.hidden[int(match[1])], text)
-        if self._mark in text:
+        names = {name for text in texts for name in special.findall(text)}
+        taken = {char for text in texts for char in text if char >= _PRIVATE_USE[0]}
+        free = (
+            char
+            for char in map(chr, range(ord(_PRIVATE_USE[0]), ord(_PRIVATE_USE[1])))
+            if char not in taken
+        )
+        self._stand_ins = dict(zip(names, free, strict=False))
+        if len(self._stand_ins) < len(names):
             raise RequestError(
-                "a message holds the name of a special token, and the chat template cuts it in "
-                "two; leave the name out",
+                "the messages hold names of special tokens and every character of Unicode's "
+                "plane 15, which leaves none to stand in for the names",
                 "messages",
             )
-        return text
+        self._names = {ord(char): name for name, char in self._stand_ins.items()}
 
-    def _hide_one(self, match: re.Match[str]) -> str:
-        self.hidden.append(match[0])
-        return f"{self._mark}x{len(self.hidden) - 1}\ue001"
+    @property
+    def needed(self) -> bool:
+        return bool(self._names)
+
+    def hide(self, text: str) -> str:
+        return self._special.sub(lambda match: self._stand_ins[match[0]], text)
+
+    def holds(self, text: str) -> bool:
+        return any(char in text for char in self._stand_ins.values())
+
+    def reveal(self, text: str) -> str:
+        return text.translate(self._names)
 
 
 def _split(text: str, special: re.Pattern[str]) -> list[tuple[str, bool]]:
