@@ -59,7 +59,7 @@ def attend(
     scores = np.einsum("thd,chd->htc", q, keys) * np.float32(scale)
     distance = positions[:, None] - np.arange(keys.shape[0])[None, :]
     reach = np.iinfo(np.int32).max if window is None else window
-    visible: NDArray[np.bool_] = np.logical_and(distance >= 0, distance < reach)
+    visible = (distance >= 0) & (distance < reach)
     scores = np.where(visible[None], scores, -np.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
