@@ -13,7 +13,7 @@ from penstock.bench.latency import LatencyWorkload, run_latency
 from penstock.bench.machine import Speeds, measure_speeds
 from penstock.bench.meter import linear_flops
 from penstock.bench.session import Session
-from penstock.bench.throughput import run_throughput
+from penstock.bench.throughput import StaticBatches, run_throughput
 from penstock.bench.workload import Lengths, random_requests
 from penstock.cli import main as cli
 from penstock.config import EngineConfig
@@ -89,6 +89,30 @@ def test_throughput_accounts_for_every_request(tiny_model: Path) -> None:
     assert result.tpot_s.count == 2
     assert result.request_latency_s.max <= result.seconds
     assert result.decode_tokens_per_s is not None
+
+
+def test_static_batches_count_what_was_asked_for_and_no_padding(tiny_model: Path) -> None:
+    lengths = [Lengths(30, 4), Lengths(5, 9), Lengths(60, 2), Lengths(8, 3), Lengths(9, 5)]
+    seen = {}
+    for padded_to in (None, 128):
+        with Session.open(config(tiny_model, max_num_seqs=2)) as session:
+            requests = random_requests(lengths, session.vocab_size, 0)
+            static = StaticBatches(2, padded_to)
+            result = run_throughput(session.core, session.meter, requests, static)
+            stats = session.core.stats()
+        assert (result.prompt_tokens, result.output_tokens) == (112, 23)
+        assert result.mean_sequences_per_step <= 2
+        seen[padded_to] = (stats.tokens_computed, stats.tokens_generated)
+    assert seen[None] == (112 + 23 - 5, 23)
+    # Rectangles of 30 by 9, 60 by 3 and 9 by 5, two rows each but for the last.
+    assert seen[128] == (2 * (30 + 8) + 2 * (60 + 2) + 9 + 4, 2 * 9 + 2 * 3 + 5)
+
+
+def test_a_padded_batch_stays_within_the_context() -> None:
+    requests = random_requests([Lengths(90, 2), Lengths(10, 30)], 50, 0)
+    (batch,) = StaticBatches(8, 100).batches(requests)
+    assert [len(r.prompt_token_ids) for r in batch] == [90, 70]
+    assert [r.params.max_tokens for r in batch] == [10, 30]
 
 
 @pytest.mark.slow

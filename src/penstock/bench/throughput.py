@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import msgspec
+from msgspec import structs
 
 from penstock.bench.meter import ExecutorRun, MeteredExecutor, Step, SteppedCore, timed_step
 from penstock.bench.stats import Summary, summarize
@@ -42,23 +43,55 @@ class ThroughputResult(msgspec.Struct, frozen=True, kw_only=True):
     steps_per_s: float
 
 
+class StaticBatches(msgspec.Struct, frozen=True):
+    """Static batching, the baseline: ``size`` requests start together, and the next ones when the
+    last of them is finished.
+
+    With ``padded_to``, the model's context, a batch is the rectangle that it is in servers which
+    batch tensors: prompts are padded to the longest in the batch and every row runs until the
+    longest output is done, as far as the context reaches. Tokens nobody asked for do not count.
+    Without it the engine spares the baseline all of that, and only the waiting is left.
+    """
+
+    size: int
+    padded_to: int | None = None
+
+    def batches(self, requests: Sequence[EngineRequest]) -> list[list[EngineRequest]]:
+        """The requests in batches, padded if that is asked for."""
+        cut = [list(requests[i : i + self.size]) for i in range(0, len(requests), self.size)]
+        return cut if self.padded_to is None else [_padded(b, self.padded_to) for b in cut]
+
+
+def _padded(batch: Sequence[EngineRequest], context: int) -> list[EngineRequest]:
+    prompt = max(len(request.prompt_token_ids) for request in batch)
+    output = max(request.params.max_tokens or 1 for request in batch)
+    width = min(prompt, context - output)
+    result = []
+    for request in batch:
+        tokens = request.prompt_token_ids
+        # Repeating the prompt costs what padding costs, and keeps every token in the vocabulary.
+        padded = (tokens * -(-width // len(tokens)))[: max(width, len(tokens))]
+        params = structs.replace(request.params, max_tokens=min(output, context - len(padded)))
+        result.append(structs.replace(request, prompt_token_ids=padded, params=params))
+    return result
+
+
 def run_throughput(
     core: SteppedCore,
     meter: MeteredExecutor,
     requests: Sequence[EngineRequest],
-    static_batch: int | None = None,
+    static: StaticBatches | None = None,
 ) -> ThroughputResult:
     """Offer all ``requests`` to the idle ``core`` at once and run until all are finished.
 
-    With ``static_batch`` the engine gets that many at a time, and the next only when the last of
-    them is finished: static batching, for comparison. Their clocks start with everybody's.
+    With ``static`` they are run in static batches instead; their clocks start with everybody's.
     """
     times: dict[str, list[float]] = {request.request_id: [] for request in requests}
+    wanted = {request.request_id: request.params.max_tokens for request in requests}
     steps: list[Step] = []
     start = time.perf_counter()
-    size = static_batch or len(requests)
-    for first in range(0, len(requests), size):
-        for request in requests[first : first + size]:
+    for batch in [list(requests)] if static is None else static.batches(requests):
+        for request in batch:
             core.add_request(request)
         while core.has_work:
             updates, step = timed_step(core, meter)
@@ -67,7 +100,8 @@ def run_throughput(
             for update in updates:
                 if update.error is not None:
                     raise EngineDeadError(f"a benchmark request failed: {update.error}")
-                times[update.request_id] += [now] * len(update.token_ids)
+                if len(times[update.request_id]) != wanted[update.request_id]:
+                    times[update.request_id] += [now] * len(update.token_ids)
     seconds = time.perf_counter() - start
     return _result(requests, list(times.values()), steps, seconds)
 

@@ -57,13 +57,13 @@ def attend(
     group = q.shape[1] // keys.shape[1]
     keys, values = np.repeat(keys, group, axis=1), np.repeat(values, group, axis=1)
     scores = np.einsum("thd,chd->htc", q, keys) * np.float32(scale)
-    distance = positions[:, None] - np.arange(keys.shape[0])[None, :]
-    reach = np.iinfo(np.int32).max if window is None else window
+    distance: NDArray[np.int64] = positions.astype(np.int64)[:, None] - np.arange(len(keys))
+    reach = len(keys) if window is None else window
     visible = (distance >= 0) & (distance < reach)
-    scores = np.where(visible[None], scores, -np.inf)
+    scores = np.where(visible, scores, -np.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     # A masked slot may hold anything, NaN too: it must not be multiplied by its zero.
-    seen = np.where(visible.any(axis=0)[:, None, None], values, 0.0)
+    seen = np.where(np.any(visible, axis=0)[:, None, None], values, 0.0)
     result: F32 = np.einsum("htc,chd->thd", weights, seen).astype(np.float32)
     return result
