@@ -1,0 +1,59 @@
+"""A trained model says what its author published for it, on every backend and instruction set."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock import LLM, SamplingParams
+from penstock.backends.cpu.native import runnable
+
+MODEL = Path(__file__).parents[3] / "shared" / "models" / "stories260k"
+
+pytestmark = pytest.mark.skipif(not MODEL.is_dir(), reason=f"{MODEL} is not there")
+
+PROMPT = "Once upon a time"
+GREEDY = SamplingParams(temperature=0, max_tokens=256)
+
+
+def published() -> str:
+    lines = (MODEL / "SOURCE.md").read_text(encoding="utf-8").splitlines()
+    return "\n".join(line.removeprefix("> ") for line in lines if line.startswith("> "))
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_published_text(backend: str) -> None:
+    if backend == "cpu" and not runnable():
+        pytest.skip("the native library is not built")
+    with LLM(str(MODEL), backend=backend) as llm:
+        (output,) = llm.generate(PROMPT, GREEDY)
+    text = published()
+    assert len(text) > 500
+    assert (PROMPT + output.outputs[0].text).startswith(text)
+
+
+@pytest.mark.parametrize("isa", runnable())
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_every_instruction_set_begins_the_story(isa: str, dtype: str) -> None:
+    """In a process of its own: the choice is made once. Rounded weights may part ways later."""
+    program = (
+        "from penstock import LLM, SamplingParams\n"
+        f"llm = LLM({str(MODEL)!r}, backend='cpu', dtype={dtype!r})\n"
+        f"(output,) = llm.generate({PROMPT!r}, SamplingParams(temperature=0, max_tokens=24))\n"
+        "print(output.outputs[0].text)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PENSTOCK_ISA": isa},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    text = PROMPT + run.stdout.rstrip("\n")
+    assert len(text) > 70
+    assert published().startswith(text)
