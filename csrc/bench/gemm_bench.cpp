@@ -264,9 +264,9 @@ void speed(int threads, Elem elem, Elem x_elem) {
       reinterpret_cast<uint16_t*>(panels.data)[i] = uint16_t(0x3c00 | (rng() & 0x80ff));
     const int64_t most = 512;
     const Elem out_elem = s.gated ? x_elem : Elem::f32;
-    std::vector<float> x(size_t(most * s.k)), out(size_t(most * s.n));
+    const Memory x(size_t(most * s.k) * 4), out(size_t(most * s.n) * 4);  // as in the arena
     for (int64_t i = 0; i < most * s.k; ++i)
-      store(x_elem, reinterpret_cast<std::byte*>(x.data()), i, float(int(rng() % 17)) - 8);
+      store(x_elem, x.data, i, float(int(rng() % 17)) - 8);
     pool.reserve_scratch(linear_scratch_bytes(
         {elem, s.n, s.k, s.gated, panels.data, nullptr}, most));
     const Memory shared(linear_shared_bytes(
@@ -275,8 +275,8 @@ void speed(int threads, Elem elem, Elem x_elem) {
       return [&, rows](Worker& worker, int turn) {
         const std::byte* own = panels.data + size_t(turn) % copies * bytes;
         const PackedMatrix w{elem, s.n, s.k, s.gated, own, nullptr};
-        const Array in{reinterpret_cast<std::byte*>(x.data()), x_elem, s.k};
-        const Array result{reinterpret_cast<std::byte*>(out.data()), out_elem, s.n};
+        const Array in{x.data, x_elem, s.k};
+        const Array result{out.data, out_elem, s.n};
         linear(w, in, result, rows, Activation::silu, shared.data, worker);
       };
     };

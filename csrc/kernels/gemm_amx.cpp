@@ -87,7 +87,7 @@ PENSTOCK_INLINE void multiply_tiles(const Block& b, int64_t rows_per_tile, int64
 // with the streaming hint, the next group's sums are prefetched, and sums are loaded and stored in
 // between products. (One thread, 512 rows, K = 2048, peak 2.55 TFLOP/s: 1.23 without any of it, 1.53
 // with the hint, 1.70 with the prefetch too, 1.74 with all.)
-void multiply_resident(const Block& b) {
+void multiply_whole(const Block& b) {
   const std::byte* a0 = b.activations;
   const std::byte* a1 = a0 + b.steps * kTileBytes;
   const std::byte* w0 = b.weights;
@@ -100,9 +100,14 @@ void multiply_resident(const Block& b) {
       _mm_prefetch(reinterpret_cast<const char*>(ahead + line * 64), _MM_HINT_T1);
       _mm_prefetch(reinterpret_cast<const char*>(ahead + b.panel_bytes + line * 64), _MM_HINT_T1);
     }
-    if (s < 4 * tile / 64)
-      for (int64_t line = 0; line < 4; ++line)
-        _mm_prefetch(reinterpret_cast<const char*>(b.next + (4 * s + line) * 16), _MM_HINT_T0);
+    if (s >= kTileRows) return;
+    for (int64_t line = 0; line < 4; ++line)
+      _mm_prefetch(reinterpret_cast<const char*>(b.next + (4 * s + line) * 16), _MM_HINT_T0);
+    if (!b.out) return;
+    for (int64_t row = 2 * s; row < 2 * s + 2; ++row)
+      for (int64_t line = 0; line < 2; ++line)
+        _mm_prefetch(reinterpret_cast<const char*>(b.out + row * b.out_row_bytes + line * 64),
+                     _MM_HINT_T0);
   };
 
   int64_t s = 0;
@@ -199,9 +204,15 @@ class AmxKernel {
     }
   }
 
+  void multiply_resident(const Block& b) const {
+    if (sum_rows(b.rows) == kRows && b.panels == kPanels)
+      multiply_whole(b);
+    else
+      multiply(b);
+  }
+
   void multiply(const Block& b) const {
     const int64_t sums = sum_rows(b.rows);
-    if (b.next && sums == kRows && b.panels == kPanels) return multiply_resident(b);
     if (sums > kTileRows) {
       if (b.panels > 1) multiply_tiles<2, 2>(b, tile_rows_, sums);
       else multiply_tiles<2, 1>(b, tile_rows_, sums);

@@ -12,6 +12,7 @@
 //   pack(x, first, rows, k, depth, to)
 //                               columns [k, k + depth) of a group of rows, zeros beyond x.cols
 //   multiply(block)
+//   multiply_resident(block)    with kSharedSlice: the same result
 #pragma once
 
 #include "../pool.h"
@@ -30,7 +31,12 @@ struct Block {
   int64_t steps;
   const float* before;  // partial sums [panels][sum_rows][16]; null: zero
   float* after;         // likewise, and may be `before`
-  const float* next;    // partial sums of the next block, to prefetch; null with private packing
+
+  // With shared packing only, to prefetch: partial sums of the next block and, when the sums are
+  // then complete, the rows that they go to (else null).
+  const float* next;
+  const std::byte* out;
+  int64_t out_row_bytes;
 
   // Weights to prefetch in step s, as the address that corresponds to `weights` in that step:
   // `near` up to step `turn`, then `far`.
@@ -128,8 +134,8 @@ class Walk {
     for (int64_t first = share.first; first < share.last; first += blocks.chunk) {
       const Range chunk{first, std::min(first + blocks.chunk, share.last)};
       for (int64_t s = 0; s < blocks.slices; ++s)
-        multiply_slice(kernel, rows, chunk, blocks, s,
-                       shared + padded * s * blocks.slice * Kernel::kElement, carry, true);
+        multiply_slice<true>(kernel, rows, chunk, blocks, s,
+                             shared + padded * s * blocks.slice * Kernel::kElement, carry);
     }
   }
 
@@ -143,11 +149,13 @@ class Walk {
       kernel.pack(x_, rows.first + group.first, group.size(), k, steps,
                   scratch_ + group.first * steps * Kernel::kStep * Kernel::kElement);
     }
-    multiply_slice(kernel, rows, chunk, blocks, s, scratch_, carry, false);
+    multiply_slice<false>(kernel, rows, chunk, blocks, s, scratch_, carry);
   }
 
+  // Resident: activations packed once, and each group of panels meant to stay in L1.
+  template <bool Resident>
   void multiply_slice(const Kernel& kernel, Range rows, Range chunk, const Blocking& blocks,
-                      int64_t s, const std::byte* packed, float* carry, bool resident) {
+                      int64_t s, const std::byte* packed, float* carry) {
     const int64_t k = s * blocks.slice;
     const int64_t depth = std::min(blocks.slice, p_.depth - k);
     const int64_t steps = ceil_div(depth, Kernel::kStep);
@@ -188,9 +196,19 @@ class Walk {
         block.rows = group.size();
         block.before = is_first ? nullptr : own;
         block.after = is_last ? hot : own;
-        block.next = resident ? own + Kernel::kRows * block.panels * kPanelColumns : nullptr;
         block.lines = streaming ? Range{0, g == 0 ? 16 : 0} : even_share(16, g, groups);
-        kernel.multiply(block);
+        if constexpr (Resident) {
+          const Array& out = epilogue_.out;
+          const int64_t element = int64_t(elem_bytes(out.elem));
+          block.next = own + Kernel::kRows * block.panels * kPanelColumns;
+          block.out_row_bytes = out.cols * element;
+          block.out = is_last ? out.data + (rows.first + group.first) * block.out_row_bytes +
+                                    unit * kPanelColumns * element
+                              : nullptr;
+          kernel.multiply_resident(block);
+        } else {
+          kernel.multiply(block);
+        }
         if (is_last)
           finish(hot, kernel.sum_rows(block.rows), block, rows.first + group.first, unit);
       }
