@@ -56,6 +56,8 @@ PENSTOCK_INLINE void multiply_tiles(const Block& b, int64_t rows_per_tile, int64
 
   for (int64_t s = 0; s < b.steps; ++s) {
     const std::byte* ahead = (s < b.turn ? b.near : b.far) + s * kTileBytes;
+    // Unrolled, the burst of 32 prefetches keeps tile loads waiting: one row then takes 8 % longer.
+#pragma GCC unroll 1
     for (int64_t line = b.lines.first; line < b.lines.last; ++line) {
       _mm_prefetch(reinterpret_cast<const char*>(ahead + line * 64), _MM_HINT_T1);
       if constexpr (Columns > 1)
