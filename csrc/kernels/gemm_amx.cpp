@@ -173,6 +173,8 @@ class AmxKernel {
 
   explicit AmxKernel(int64_t rows) : tile_rows_(std::min(rows, kTileRows)) {
     const TileConfig config{int(tile_rows_)};
+    // GCC's intrinsic declares that it reads 8 bytes of the 64; the stores of the others may be lost.
+    asm volatile("" : : "r"(&config) : "memory");
     _tile_loadconfig(&config);
   }
   ~AmxKernel() { _tile_release(); }

@@ -54,6 +54,9 @@ struct Panels {
 //         for groups of panels                          a slice of weights stays in L1
 //           for groups of rows: accumulate
 //
+// Activations are packed slice by slice, by each thread for itself; or, many rows of them, a row
+// block at once by all threads together (Walk::run_shared).
+//
 // Partial sums of unfinished slices are kept as float32, which is exact: the chain over k is the
 // same with one slice or many.
 struct Blocking {
