@@ -166,7 +166,10 @@ void run_linear(const std::vector<std::pair<Bytes, int64_t>>& parts, const std::
   }
   pool.reserve_scratch(linear_scratch_bytes(matrix, rows));
   const Array a = input(x.data(), in, k), y = input(out.data(), to, n);
-  pool.run([&](Worker& worker) { linear(matrix, a, y, rows, activation, worker); });
+  const Memory shared(linear_shared_bytes(matrix, rows));
+  pool.run([&](Worker& worker) {
+    linear(matrix, a, y, rows, activation, shared.data(), worker);
+  });
 }
 
 }  // namespace

@@ -120,6 +120,8 @@ void Executor::append_linear(MatrixId id, BufferId x, BufferId out, Activation g
   const RowKind rows = bound(x).rows;
   const int64_t most = rows == RowKind::tokens ? shape_.max_tokens : shape_.max_logits;
   pool_.reserve_scratch(linear_scratch_bytes(w, most));
+  const size_t shared = linear_shared_bytes(w, most);
+  if (shared > shared_.bytes()) shared_ = Memory(shared);
   ops_.push_back(LinearOp{w, in, y, gate, rows});
 }
 
@@ -310,6 +312,7 @@ void Executor::copy_blocks(std::span<const int32_t> copies, const Worker& worker
 struct Executor::Runner {
   const StepView& step;
   Worker& worker;
+  std::byte* shared;
 
   void operator()(const EmbedOp& op) const { embed(op.args, step, worker); }
   void operator()(const AddNormOp& op) const {
@@ -317,7 +320,7 @@ struct Executor::Runner {
   }
   void operator()(const LinearOp& op) const {
     if (const int64_t rows = rows_of(op.rows, step))
-      linear(op.w, op.x, op.out, rows, op.gate, worker);
+      linear(op.w, op.x, op.out, rows, op.gate, shared, worker);
   }
   void operator()(const RopeWriteOp& op) const { rope_write(op.args, step, worker); }
   void operator()(const AttentionOp& op) const { attention(op.args, step, *op.work, worker); }
@@ -333,7 +336,7 @@ void Executor::run(const StepView& step, std::span<const int32_t> copies) {
       worker.barrier->wait(worker);
     }
     for (const Op& op : ops_) {
-      std::visit(Runner{step, worker}, op);
+      std::visit(Runner{step, worker, shared_.data()}, op);
       worker.barrier->wait(worker);
     }
   });
@@ -347,7 +350,7 @@ std::vector<double> Executor::profile(const StepView& step, std::span<const int3
     worker.barrier->wait(worker);
     auto last = std::chrono::steady_clock::now();
     for (size_t i = 0; i < ops_.size(); ++i) {
-      std::visit(Runner{step, worker}, ops_[i]);
+      std::visit(Runner{step, worker, shared_.data()}, ops_[i]);
       worker.barrier->wait(worker);
       if (worker.id != 0) continue;
       const auto now = std::chrono::steady_clock::now();

@@ -165,6 +165,7 @@ class Executor {
   std::vector<Buffer> buffers_;
   std::vector<Memory> constants_;
   std::vector<Matrix> matrices_;
+  Memory shared_;  // of one product at a time
   std::vector<std::unique_ptr<AttentionWork>> works_;  // one per distinct shape
   std::vector<std::vector<ArgmaxPartial>> partials_;
   std::vector<Op> ops_;

@@ -86,16 +86,26 @@ size_t linear_scratch_bytes(const PackedMatrix& w, int64_t rows) {
   return size_t(most);
 }
 
+size_t linear_shared_bytes(const PackedMatrix& w, int64_t rows) {
+#if defined(__AMX_BF16__)
+  if (w.elem == Elem::bf16) return size_t(amx_shared_bytes(Panels(w), rows));
+#endif
+  (void)w, (void)rows;
+  return 0;
+}
+
 void linear(const PackedMatrix& w, const Array& x, const Array& out, int64_t rows, Activation gate,
-            const Worker& worker) {
+            [[maybe_unused]] std::byte* shared, const Worker& worker) {
   const Panels p(w);
   const Epilogue epilogue{w.bias, out, w.n, w.gated, gate};
-  const Range units = even_share(p.units, worker.id, worker.count);
-  if (rows == 0 || units.size() == 0) return;
-#if defined(__AMX_BF16__)
+  if (rows == 0) return;
+#if defined(__AMX_BF16__)  // with a barrier inside: every thread calls, even one without units
   if (w.elem == Elem::bf16 && x.elem == Elem::bf16)
-    return linear_amx(p, x, epilogue, rows, units, worker.scratch);
-#elif defined(__AVX512BF16__)
+    return linear_amx(p, x, epilogue, rows, shared, worker);
+#endif
+  const Range units = even_share(p.units, worker.id, worker.count);
+  if (units.size() == 0) return;
+#if !defined(__AMX_BF16__) && defined(__AVX512BF16__)
   if (w.elem == Elem::bf16 && x.elem == Elem::bf16)
     return linear_dot(p, x, epilogue, rows, units, worker.scratch);
 #endif

@@ -54,6 +54,9 @@ struct Panels {
 //         for groups of panels                          a slice of weights stays in L1
 //           for groups of rows: accumulate
 //
+// Activations are packed slice by slice, by each thread for itself; or, many rows of them, a row
+// block at once by all threads together (Walk::run_shared).
+//
 // Partial sums of unfinished slices are kept as float32, which is exact: the chain over k is the
 // same with one slice or many.
 struct Blocking {
@@ -82,16 +85,22 @@ constexpr int64_t carry_bytes(int64_t rows, int64_t depth, int64_t element) {
   return activation_bytes(rows, depth, element) < whole ? kCarryBytes : 0;
 }
 
-// rows: padded as the kernel packs them. element: bytes of a packed activation.
-constexpr Blocking blocking(int64_t rows, int64_t depth, int64_t element, int64_t units,
-                            int per_unit) {
-  const int64_t longest = activation_bytes(rows, depth, element) / (rows * element) / 32 * 32;
+// Slices of at most `longest` k, as even as can be. rows: padded as the kernel packs them.
+constexpr Blocking slices_of(int64_t rows, int64_t depth, int64_t longest, int64_t units,
+                             int per_unit) {
   const int64_t slices = ceil_div(depth, longest);
   if (slices == 1) return {round_up(depth, 32), 1, std::max<int64_t>(units, 1)};
   const int64_t slice = round_up(ceil_div(depth, slices), 32);
   const int64_t unit_carry = rows * per_unit * kPanelColumns * int64_t(sizeof(float));
   const int64_t chunks = ceil_div(units, kCarryBytes / unit_carry);
   return {slice, ceil_div(depth, slice), ceil_div(units, std::max<int64_t>(chunks, 1))};
+}
+
+// With packing by each thread for itself. element: bytes of a packed activation.
+constexpr Blocking blocking(int64_t rows, int64_t depth, int64_t element, int64_t units,
+                            int per_unit) {
+  const int64_t longest = activation_bytes(rows, depth, element) / (rows * element) / 32 * 32;
+  return slices_of(rows, depth, longest, units, per_unit);
 }
 
 }  // namespace penstock

@@ -6,9 +6,10 @@
 namespace penstock {
 
 // x and w in bfloat16 on tile registers.
-void linear_amx(const Panels& p, const Array& x, const Epilogue& e, int64_t rows, Range units,
-                std::byte* scratch);
+void linear_amx(const Panels& p, const Array& x, const Epilogue& e, int64_t rows,
+                std::byte* shared, const Worker& worker);
 int64_t amx_scratch_bytes(const Panels& p, int64_t rows);
+int64_t amx_shared_bytes(const Panels& p, int64_t rows);
 
 // x and w in bfloat16 with dot products of pairs.
 void linear_dot(const Panels& p, const Array& x, const Epilogue& e, int64_t rows, Range units,

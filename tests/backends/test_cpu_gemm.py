@@ -175,7 +175,7 @@ def test_a_row_does_not_depend_on_its_batch(module: Any, gate: str, elem: str, x
         whole = product.run(module, x, "float32", 1)
         for threads in THREADS[1:]:
             assert np.array_equal(product.run(module, x, "float32", threads), whole)
-        for rows in (1, 2, 3, 5, 15, 16, 17, 31, 32, 33, 257, m - 1):
+        for rows in (1, 2, 3, 5, 15, 16, 17, 31, 32, 33, 128, 129, 257, m - 1):
             for first in sorted({0, (m - rows) // 2, m - rows}):
                 if rows > m or (rows > 40 and first):
                     continue
