@@ -31,6 +31,8 @@ class Tiles {
  public:
   explicit Tiles(int depth) {
     const TileConfig config(depth);
+    // GCC's intrinsic says that it reads 8 bytes, and the stores of the others may be left out.
+    asm volatile("" : : "r"(&config) : "memory");
     _tile_loadconfig(&config);
   }
   ~Tiles() { _tile_release(); }
@@ -51,8 +53,16 @@ struct Block {
   int64_t tile_depth;  // k per tile
 };
 
+// Signed rows times unsigned codes as stored, or signed ones as unpacked. A tile's number is part of
+// the instruction to the compiler, so no function can be given it.
+#define PENSTOCK_TILE_DOT(sum, x, w)              \
+  do {                                            \
+    if constexpr (Signed) _tile_dpbssd(sum, x, w); \
+    else _tile_dpbsud(sum, x, w);                 \
+  } while (false)
+
 // The dots of one group, as stored tiles [panel][row tile].
-template <int RowTiles, int Panels>
+template <int RowTiles, int Panels, bool Signed>
 PENSTOCK_INLINE void dot_group(const Block& b, int64_t g, int32_t* dots) {
   const std::byte* x0 = b.x + g * b.steps * b.tile_depth;
   const std::byte* x1 = x0 + kTileRows * b.row_bytes;
@@ -65,15 +75,15 @@ PENSTOCK_INLINE void dot_group(const Block& b, int64_t g, int32_t* dots) {
   for (int64_t s = 0; s < b.steps; ++s) {
     _tile_loadd(6, w0 + s * b.tile_depth * kPanelColumns, 64);
     _tile_loadd(4, x0 + s * b.tile_depth, b.row_bytes);
-    _tile_dpbsud(0, 4, 6);
+    PENSTOCK_TILE_DOT(0, 4, 6);
     if constexpr (Panels > 1) {
       _tile_loadd(7, w1 + s * b.tile_depth * kPanelColumns, 64);
-      _tile_dpbsud(1, 4, 7);
+      PENSTOCK_TILE_DOT(1, 4, 7);
     }
     if constexpr (RowTiles > 1) {
       _tile_loadd(5, x1 + s * b.tile_depth, b.row_bytes);
-      _tile_dpbsud(2, 5, 6);
-      if constexpr (Panels > 1) _tile_dpbsud(3, 5, 7);
+      PENSTOCK_TILE_DOT(2, 5, 6);
+      if constexpr (Panels > 1) PENSTOCK_TILE_DOT(3, 5, 7);
     }
   }
   _tile_stored(0, dots, 64);
@@ -82,8 +92,11 @@ PENSTOCK_INLINE void dot_group(const Block& b, int64_t g, int32_t* dots) {
   if constexpr (RowTiles > 1 && Panels > 1) _tile_stored(3, dots + 3 * kTileInts, 64);
 }
 
-// sums += x_scale * w_scale * (start + dots), for one group. sums and dots: [panel][row][16].
-template <int RowTiles, int Panels>
+#undef PENSTOCK_TILE_DOT
+
+// sums += x_scale * w_scale * (start + dots), for one group; signed dots need no start. sums and
+// dots: [panel][row][16].
+template <int RowTiles, int Panels, bool Signed>
 PENSTOCK_INLINE void add_group(const int32_t* dots, const float* x_scales, const int32_t* starts,
                                int64_t row_floats, const std::byte* scales, int64_t panel_bytes,
                                bool first, float* sums) {
@@ -91,11 +104,11 @@ PENSTOCK_INLINE void add_group(const int32_t* dots, const float* x_scales, const
   for (int i = 0; i < Panels; ++i) w[i] = _mm512_load_ps(scales + i * panel_bytes);
   for (int64_t r = 0; r < RowTiles * kTileRows; ++r) {
     const __m512 scale = _mm512_set1_ps(x_scales[r * row_floats]);
-    const __m512i start = _mm512_set1_epi32(starts[r * row_floats]);
     for (int i = 0; i < Panels; ++i) {
       const int64_t at = i * RowTiles * kTileInts + r * kPanelColumns;
       const __m512 before = first ? _mm512_setzero_ps() : _mm512_load_ps(sums + at);
-      const __m512i d = _mm512_add_epi32(start, _mm512_load_si512(dots + at));
+      __m512i d = _mm512_load_si512(dots + at);
+      if constexpr (!Signed) d = _mm512_add_epi32(d, _mm512_set1_epi32(starts[r * row_floats]));
       _mm512_store_ps(sums + at, _mm512_fmadd_ps(_mm512_mul_ps(scale, w[i]),
                                                  _mm512_cvtepi32_ps(d), before));
     }
@@ -110,35 +123,49 @@ struct Scratch {
 
 constexpr int64_t kSumsBytes = 4 * kTileInts * 4;
 
-// All groups of one block; its weights' scales from `scales` on.
-template <int RowTiles, int Panels>
+// All groups of one block; its weights' scales from `scales` on. The tiles of a group are multiplied
+// before the dots of the one before it are scaled, so that both run at once.
+template <int RowTiles, int Panels, bool Signed>
 void multiply(const IntPanels& p, const IntRows& x, int64_t row, const Block& b,
               const std::byte* scales, const std::byte* next, Range lines, const Scratch& to) {
   const float* x_scales = x.scales(row);
   const int32_t* starts = x.starts(row);
   const int64_t row_floats = x.row_bytes / 4;
+  const auto dots = [&](int64_t g) { return to.dots + g % 2 * 4 * kTileInts; };
+  dot_group<RowTiles, Panels, Signed>(b, 0, dots(0));
   for (int64_t g = 0; g < p.groups; ++g) {
     for (int64_t line = lines.first; line < lines.last; ++line)
       for (int i = 0; i < Panels; ++i)
         _mm_prefetch(reinterpret_cast<const char*>(next + i * p.panel_bytes + g * p.group_bytes +
                                                    line * 64),
                      _MM_HINT_T1);
-    int32_t* dots = to.dots + g % 2 * 4 * kTileInts;
-    dot_group<RowTiles, Panels>(b, g, dots);
-    add_group<RowTiles, Panels>(dots, x_scales + g, starts + g, row_floats,
-                                scales + g * p.group_bytes, p.panel_bytes, g == 0, to.sums);
+    if (g + 1 < p.groups) dot_group<RowTiles, Panels, Signed>(b, g + 1, dots(g + 1));
+    add_group<RowTiles, Panels, Signed>(dots(g), x_scales + g, starts + g, row_floats,
+                                        scales + g * p.group_bytes, p.panel_bytes, g == 0,
+                                        to.sums);
   }
 }
 
-// 4-bit codes of a panel as bytes, [k/4][16][4].
+using Multiply = void (*)(const IntPanels&, const IntRows&, int64_t, const Block&,
+                          const std::byte*, const std::byte*, Range, const Scratch&);
+
+template <bool Signed>
+Multiply choose(int row_tiles, int panels) {
+  if (row_tiles == 2) return panels == 2 ? multiply<2, 2, Signed> : multiply<2, 1, Signed>;
+  return panels == 2 ? multiply<1, 2, Signed> : multiply<1, 1, Signed>;
+}
+
+// 4-bit codes of a panel as signed bytes, [k/4][16][4].
 void unpack_panel(const IntPanels& p, const std::byte* panel, std::byte* to) {
-  const __m512i low = _mm512_set1_epi8(15);
+  const __m512i low = _mm512_set1_epi8(15), zero = _mm512_set1_epi8(8);
   for (int64_t g = 0; g < p.groups; ++g, panel += p.group_bytes)
     for (int64_t i = 0; i < p.code_bytes; i += 64, to += 128) {
       _mm_prefetch(reinterpret_cast<const char*>(panel + i + 4096), _MM_HINT_T0);
       const __m512i row = _mm512_load_si512(panel + i);
-      _mm512_store_si512(to, _mm512_and_si512(row, low));
-      _mm512_store_si512(to + 64, _mm512_and_si512(_mm512_srli_epi16(row, 4), low));
+      const __m512i first = _mm512_and_si512(row, low);
+      const __m512i second = _mm512_and_si512(_mm512_srli_epi16(row, 4), low);
+      _mm512_store_si512(to, _mm512_sub_epi8(first, zero));
+      _mm512_store_si512(to + 64, _mm512_sub_epi8(second, zero));
     }
 }
 
@@ -176,13 +203,9 @@ void int_linear_amx(const IntPanels& p, const IntRows& x, const Epilogue& e, int
         const Range lines = packed ? Range{0, 0} : even_share(p.group_bytes / 64, g, groups);
         const std::byte* scales = weights + p.code_bytes;
         block.x = x.row(row);
-        if (row_tiles == 2) {
-          if (panels == 2) multiply<2, 2>(p, x, row, block, scales, next, lines, scratch);
-          else multiply<2, 1>(p, x, row, block, scales, next, lines, scratch);
-        } else {
-          if (panels == 2) multiply<1, 2>(p, x, row, block, scales, next, lines, scratch);
-          else multiply<1, 1>(p, x, row, block, scales, next, lines, scratch);
-        }
+        const auto multiply_block = packed ? choose<true>(row_tiles, panels)
+                                           : choose<false>(row_tiles, panels);
+        multiply_block(p, x, row, block, scales, next, lines, scratch);
         const int64_t real = std::min(row_tiles * kTileRows, rows - row);
         const int64_t panel = row_tiles * kTileInts;
         for (int64_t u = 0; u < here; ++u) {

@@ -46,7 +46,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     quantization: QuantizationName = "none"
     """int8 or int4: round the matrices to so many bits while they are loaded."""
     quantization_group: int | None = None
-    """Columns that share a scale: 32, 64, 128, or 0 for whole rows; None: 128 for int8, 32 for
+    """Columns that share a scale: 32, 64, 128, or 0 for whole rows; None: 128 for int8, 64 for
     int4."""
     quantize_head: bool = True
     """With quantization, keep the output matrix in int8; else it stays in dtype."""
