@@ -100,11 +100,16 @@ def test_fusion_keeps_schemes_and_joins_only_equal_ones() -> None:
     assert [op.scheme for op in fused.ops if isinstance(op, Linear)] == [schemes.linear] * 8 + [
         schemes.head
     ]
-    assert "scheme=int4 by 64" in explain(fused) and "scheme=int8 by 128" in explain(fused)
+    assert "scheme=int4 by 64" in explain(fused)
+    assert "scheme=int8 by 128" in explain(fused)
     mixed = tuple(
-        replace(op, scheme=HEAD) if isinstance(op, Linear) and op.out.endswith((".k", ".up")) else op
+        replace(op, scheme=HEAD)
+        if isinstance(op, Linear) and op.out.endswith((".k", ".up"))
+        else op
         for op in primitive.ops
     )
-    parts = [len(op.parts) for op in fuse(replace(primitive, ops=mixed)).ops if isinstance(op, Linear)]
+    parts = [
+        len(op.parts) for op in fuse(replace(primitive, ops=mixed)).ops if isinstance(op, Linear)
+    ]
     assert max(parts) == 1
     assert any(isinstance(op, Embed) for op in fused.ops)

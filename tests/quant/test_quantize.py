@@ -36,7 +36,8 @@ def test_every_value_goes_to_its_nearest_code(matrix: np.ndarray, scheme: QuantS
     tensor = quantize(matrix, scheme)
     assert tensor.codes.shape == matrix.shape
     assert tensor.scales.shape == (len(matrix), scheme.groups(matrix.shape[1]))
-    assert tensor.codes.min() >= scheme.lowest and tensor.codes.max() <= scheme.highest
+    assert tensor.codes.min() >= scheme.lowest
+    assert tensor.codes.max() <= scheme.highest
     scales = spread(tensor)
     error = np.abs(tensor.codes * scales - matrix.astype(np.float64))
     # The quotient is rounded in float32 before it is rounded to a code.
@@ -75,7 +76,8 @@ def test_the_largest_value_is_exact_and_zeros_stay(scheme: QuantScheme) -> None:
     matrix[0, 3], matrix[1, 65] = 8.0, -16.0
     tensor = quantize(matrix, scheme)
     np.testing.assert_allclose(dequantize(tensor), matrix, rtol=1e-6)
-    assert not tensor.codes[2].any() and not tensor.scales[2].any()
+    assert not tensor.codes[2].any()
+    assert not tensor.scales[2].any()
 
 
 def test_four_bits_use_sixteen_codes() -> None:

@@ -63,9 +63,7 @@ def dequantize(tensor: QuantizedTensor) -> F32:
     return tensor.codes.astype(np.float32) * spread
 
 
-def _quantize_rows(
-    x: F32, scheme: QuantScheme, codes: NDArray[np.int8], scales: F32
-) -> None:
+def _quantize_rows(x: F32, scheme: QuantScheme, codes: NDArray[np.int8], scales: F32) -> None:
     k = x.shape[1]
     size = scheme.group_size or max(k, 1)
     whole = k // size * size
