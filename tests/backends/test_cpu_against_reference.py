@@ -185,7 +185,8 @@ def test_quantized_logits_agree_with_the_reference(
     spec: ModelSpec, name: Any, dtype: DType, isa: str
 ) -> None:
     """A value on the border between two codes may go either way, and is then 1/127 of its group's
-    largest apart in what follows. In float32 that is rare: steps without it agree to rounding."""
+    largest apart in what follows. In float32 that is rare, and the steps
+    without it, of which int8 has some here, agree to rounding."""
     weights, schemes = DummyWeights(spec, 3, dtype), choose(name, None, True)
     plan = fuse(lower(spec, dtype, quantization=schemes))
     executor = bind(plan, weights, LIMITS, native.load(isa))
@@ -200,8 +201,8 @@ def test_quantized_logits_agree_with_the_reference(
             assert largest[-1] < (0.1 if dtype == "float32" else 0.25)
             assert np.abs(got - expected).mean() < (0.01 if dtype == "float32" else 0.03)
             assert rounding.mean() > 0.015
-    if dtype == "float32":
-        assert min(largest) < 1e-4
+    if (name, dtype) == ("int8", "float32"):
+        assert min(largest) < 1e-5
     executor.close()
 
 

@@ -105,7 +105,7 @@ def test_values_that_are_not_finite_are_refused(scheme: QuantScheme, value: floa
 
 @pytest.mark.parametrize(("bits", "size"), [(3, 32), (8, 0), (4, 48)])
 def test_schemes_that_do_not_exist(bits: int, size: int) -> None:
-    with pytest.raises(ValueError, match="not (3|0|48)"):
+    with pytest.raises(ValueError, match=r"not (3|0|48)"):
         QuantScheme(bits, size)  # type: ignore[arg-type]
 
 
