@@ -155,7 +155,9 @@ def resolve(
             "lower it, or give the model a rope scaling in its config.json"
         )
     weights = weight_bytes(spec, dtype, schemes)
-    reasons["weight_bytes"] = "codes, scales, and what stays in dtype"
+    reasons["weight_bytes"] = (
+        f"all in {dtype}" if schemes.linear is None else f"codes, scales, and the rest in {dtype}"
+    )
     if config.kv_cache_bytes is None:
         free = max(0, hardware.memory_available - weights)
         wanted = max_num_seqs * -(-most_len // BLOCK_SIZE) * block_bytes
