@@ -143,7 +143,9 @@ def test_a_reader_that_went_away_is_no_error() -> None:
 
 def test_interrupt_is_quiet() -> None:
     code = (
-        "import sys, time, types; from penstock.cli import main as cli\n"
+        "import signal, sys, time, types; from penstock.cli import main as cli\n"
+        # A test run in the background inherits an ignored SIGINT.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def run(args): print('up', flush=True); time.sleep(30)\n"
         "module = types.SimpleNamespace(add_arguments=lambda p: None, run=run)\n"
         "cli.importlib.import_module = lambda name: module\n"

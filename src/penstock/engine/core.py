@@ -176,6 +176,8 @@ class EngineCore:
     def _report_prompts(self, step: ScheduledStep, result: StepResult) -> dict[str, str]:
         """Keep the prompt log-probabilities of this step; returns what failed, by request id."""
         errors: dict[str, str] = {}
+        if not self._prompt_logprobs:
+            return errors
         row = 0
         for sequence, start, count, num_logits, _ in step.sequences:
             rows = result.logits[row : row + num_logits]

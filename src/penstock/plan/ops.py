@@ -50,10 +50,11 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Op:
-    """Base. ``_reads`` and ``_writes`` of each class list the fields that name buffers."""
+    """Base. Each class lists its fields that name buffers read and written, and weights."""
 
     _reads: ClassVar[tuple[str, ...]] = ()
     _writes: ClassVar[tuple[str, ...]] = ()
+    _weights: ClassVar[tuple[str, ...]] = ()
 
     @property
     def reads(self) -> tuple[BufferName, ...]:
@@ -66,7 +67,7 @@ class Op:
     @property
     def weights(self) -> tuple[WeightName, ...]:
         """Canonical weights this op needs, in the order of its fields."""
-        return ()
+        return tuple(v for f in self._weights if (v := getattr(self, f)) is not None)
 
     @property
     def kind(self) -> str:
@@ -74,7 +75,7 @@ class Op:
 
     def options(self) -> dict[str, object]:
         """Fields that are neither buffers nor weights; what ``explain`` prints."""
-        hidden = {*self._reads, *self._writes, "weight", "bias", "parts", "q_norm", "k_norm"}
+        hidden = {*self._reads, *self._writes, *self._weights, "parts"}
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in hidden}
 
 
@@ -86,12 +87,9 @@ class Embed(Op):
     """``out[t] = weight[token_ids[t]]`` as float32. out ``[T, hidden]``."""
 
     _writes = ("out",)
+    _weights = ("weight",)
     weight: WeightName
     out: BufferName
-
-    @property
-    def weights(self) -> tuple[WeightName, ...]:
-        return (self.weight,)
 
 
 @dataclass(frozen=True)
@@ -188,14 +186,11 @@ class RmsNorm(Op):
 
     _reads = ("x",)
     _writes = ("out",)
+    _weights = ("weight",)
     x: BufferName
     out: BufferName
     weight: WeightName
     eps: float
-
-    @property
-    def weights(self) -> tuple[WeightName, ...]:
-        return (self.weight,)
 
 
 @dataclass(frozen=True)
@@ -215,15 +210,12 @@ class HeadNorm(Op):
 
     _reads = ("x",)
     _writes = ("out",)
+    _weights = ("weight",)
     x: BufferName
     out: BufferName
     head_dim: int
     weight: WeightName
     eps: float
-
-    @property
-    def weights(self) -> tuple[WeightName, ...]:
-        return (self.weight,)
 
 
 @dataclass(frozen=True)
@@ -279,15 +271,12 @@ class AddNorm(Op):
 
     _reads = ("residual", "delta")
     _writes = ("residual", "out")
+    _weights = ("weight",)
     residual: BufferName
     delta: BufferName | None
     out: BufferName
     weight: WeightName
     eps: float
-
-    @property
-    def weights(self) -> tuple[WeightName, ...]:
-        return (self.weight,)
 
 
 @dataclass(frozen=True)
@@ -301,6 +290,7 @@ class RopeWrite(Op):
 
     _reads = ("qkv",)
     _writes = ("q",)
+    _weights = ("q_norm", "k_norm")
     layer: int
     qkv: BufferName
     q: BufferName
@@ -311,7 +301,3 @@ class RopeWrite(Op):
     q_norm: WeightName | None
     k_norm: WeightName | None
     eps: float
-
-    @property
-    def weights(self) -> tuple[WeightName, ...]:
-        return tuple(w for w in (self.q_norm, self.k_norm) if w is not None)
