@@ -129,6 +129,29 @@ void bind_executor(nb::module_& m) {
           },
           "matrix"_a, "bias"_a)
       .def(
+          "add_int_matrix",
+          [](PyExecutor& self, int bits, int64_t group, int64_t n, int64_t k, bool gated) {
+            return self.get().add_int_matrix(bits, group, n, k, gated);
+          },
+          "bits"_a, "group"_a, "n"_a, "k"_a, "gated"_a)
+      .def(
+          "pack_int_rows",
+          [](PyExecutor& self, IntMatrixId matrix, int64_t first, int64_t count,
+             const Codes& codes, const Scales& scales) {
+            nb::gil_scoped_release unlocked;
+            self.get().pack_int_rows(matrix, first, count, {codes.data(), codes.size()},
+                                     {scales.data(), scales.size()});
+          },
+          "matrix"_a, "first"_a, "count"_a, "codes"_a, "scales"_a)
+      .def(
+          "append_int_linear",
+          [](PyExecutor& self, IntMatrixId matrix, std::optional<ConstantId> bias, BufferId x,
+             BufferId out, const std::string& gate) {
+            self.get().append_int_linear(matrix, bias.value_or(kNone), x, out,
+                                         parse_activation(gate));
+          },
+          "matrix"_a, "bias"_a.none(), "x"_a, "out"_a, "gate"_a)
+      .def(
           "append_embed",
           [](PyExecutor& self, ConstantId table, const std::string& elem, BufferId out) {
             self.get().append_embed(table, parse_elem(elem), out);

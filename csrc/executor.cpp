@@ -68,18 +68,53 @@ MatrixId Executor::add_matrix(Elem elem, int64_t n, int64_t k, bool gated) {
   return MatrixId(matrices_.size()) - 1;
 }
 
+namespace {
+
+// Where rows from `first` on of a matrix go; throws if they lie outside it.
+PartPlace place_of(int64_t n, bool gated, int64_t first, int64_t count) {
+  const bool fits = gated ? count == n && (first == 0 || first == n)
+                          : count >= 1 && first >= 0 && first + count <= n;
+  if (!fits) refuse("a part lies outside its matrix");
+  return gated ? gated_part(first == 0 ? 0 : 1) : joined_part(first, count, n);
+}
+
+}  // namespace
+
 void Executor::pack_rows(MatrixId id, int64_t first, int64_t count,
                          std::span<const std::byte> rows) {
   Matrix& m = matrix(id);
   const PackedMatrix& w = m.packed;
+  const PartPlace place = place_of(w.n, w.gated, first, count);
   if (rows.size() != size_t(count * w.k) * elem_bytes(w.elem))
     refuse("a part's bytes are not its rows times the matrix's columns");
-  const bool fits = w.gated ? count == w.n && (first == 0 || first == w.n)
-                            : count >= 1 && first >= 0 && first + count <= w.n;
-  if (!fits) refuse("a part lies outside its matrix");
-  const PartPlace place = w.gated ? gated_part(first == 0 ? 0 : 1) : joined_part(first, count, w.n);
   pool_.run([&](Worker& worker) {
     pack_part(w.elem, rows.data(), count, w.k, place, m.memory.data(), worker);
+  });
+}
+
+IntMatrixId Executor::add_int_matrix(int bits, int64_t group, int64_t n, int64_t k, bool gated) {
+  if (n < 1 || k < 1 || k > kMostIntDepth)
+    refuse("a quantized matrix needs rows, and 1 to " + std::to_string(kMostIntDepth) +
+           " columns");
+  if ((bits != 8 && bits != 4) || group < 0 || group % 32 != 0)
+    refuse("weights are quantized to 8 or 4 bits, in groups of a multiple of 32");
+  IntMatrix packed{bits, group, n, k, gated, nullptr, nullptr};
+  Memory memory(int_packed_bytes(packed));
+  packed.panels = memory.data();
+  int_matrices_.push_back({packed, std::move(memory)});
+  return IntMatrixId(int_matrices_.size()) - 1;
+}
+
+void Executor::pack_int_rows(IntMatrixId id, int64_t first, int64_t count,
+                             std::span<const int8_t> codes, std::span<const float> scales) {
+  IntMatrixStore& m = int_matrix(id);
+  const IntMatrix& w = m.packed;
+  const PartPlace place = place_of(w.n, w.gated, first, count);
+  if (codes.size() != size_t(count * w.k) ||
+      scales.size() != size_t(count * int_groups(w.k, w.group)))
+    refuse("a part's codes or scales are not its rows times the matrix's columns or groups");
+  pool_.run([&](Worker& worker) {
+    pack_int_part(w, codes.data(), scales.data(), count, place, m.memory.data(), worker);
   });
 }
 
@@ -110,19 +145,36 @@ void Executor::append_add_norm(BufferId residual, BufferId delta, BufferId out,
   ops_.push_back(AddNormOp{args, rows});
 }
 
-void Executor::append_linear(MatrixId id, BufferId x, BufferId out, Activation gate) {
-  const PackedMatrix& w = matrix(id).packed;
+RowKind Executor::check_product(int64_t n, int64_t k, bool gated, BufferId x, BufferId out,
+                                Activation gate) const {
   const Array& in = typed(x, {Elem::f32, Elem::bf16}, "a matrix product's input");
   const Array& y = typed(out, {Elem::f32, Elem::bf16}, "a matrix product's output");
-  if (in.cols != w.k || y.cols != w.n || bound(x).rows != bound(out).rows)
+  if (in.cols != k || y.cols != n || bound(x).rows != bound(out).rows)
     refuse("input, matrix and output of a product differ in shape");
-  if (w.gated != (gate != Activation::none)) refuse("a gated matrix needs an activation");
-  const RowKind rows = bound(x).rows;
-  const int64_t most = rows == RowKind::tokens ? shape_.max_tokens : shape_.max_logits;
-  pool_.reserve_scratch(linear_scratch_bytes(w, most));
-  const size_t shared = linear_shared_bytes(w, most);
-  if (shared > shared_.bytes()) shared_ = Memory(shared);
-  ops_.push_back(LinearOp{w, in, y, gate, rows});
+  if (gated != (gate != Activation::none)) refuse("a gated matrix needs an activation");
+  return bound(x).rows;
+}
+
+void Executor::reserve_shared(size_t bytes) {
+  if (bytes > shared_.bytes()) shared_ = Memory(bytes);
+}
+
+void Executor::append_linear(MatrixId id, BufferId x, BufferId out, Activation gate) {
+  const PackedMatrix& w = matrix(id).packed;
+  const RowKind rows = check_product(w.n, w.k, w.gated, x, out, gate);
+  pool_.reserve_scratch(linear_scratch_bytes(w, most_rows(rows)));
+  reserve_shared(linear_shared_bytes(w, most_rows(rows)));
+  ops_.push_back(LinearOp{w, bound(x).array, bound(out).array, gate, rows});
+}
+
+void Executor::append_int_linear(IntMatrixId id, ConstantId bias, BufferId x, BufferId out,
+                                 Activation gate) {
+  IntMatrix& w = int_matrix(id).packed;
+  const RowKind rows = check_product(w.n, w.k, w.gated, x, out, gate);
+  if (bias != kNone) w.bias = floats(bias, w.gated ? 2 * w.n : w.n, "a bias");
+  pool_.reserve_scratch(int_scratch_bytes(w, most_rows(rows)));
+  reserve_shared(int_shared_bytes(w, most_rows(rows)));
+  ops_.push_back(IntLinearOp{w, bound(x).array, bound(out).array, gate, rows});
 }
 
 void Executor::append_rope_write(const RopeWriteSpec& s) {
@@ -219,6 +271,11 @@ Executor::Matrix& Executor::matrix(MatrixId id) {
   return matrices_[size_t(id)];
 }
 
+Executor::IntMatrixStore& Executor::int_matrix(IntMatrixId id) {
+  if (id < 0 || size_t(id) >= int_matrices_.size()) refuse("no such quantized matrix");
+  return int_matrices_[size_t(id)];
+}
+
 const KvLayer& Executor::kv(int layer) const {
   if (layer < 0 || size_t(layer) >= kv_.size()) refuse("no such KV layer");
   return kv_[size_t(layer)].layer;
@@ -237,6 +294,7 @@ int64_t Executor::max_rows(BufferId id) const {
 size_t Executor::weight_bytes() const {
   size_t total = 0;
   for (const Matrix& m : matrices_) total += m.memory.bytes();
+  for (const IntMatrixStore& m : int_matrices_) total += m.memory.bytes();
   for (const Memory& m : constants_) total += m.bytes();
   return total;
 }
@@ -322,6 +380,9 @@ struct Executor::Runner {
     if (const int64_t rows = rows_of(op.rows, step))
       linear(op.w, op.x, op.out, rows, op.gate, shared, worker);
   }
+  void operator()(const IntLinearOp& op) const {
+    int_linear(op.w, op.x, op.out, rows_of(op.rows, step), op.gate, shared, worker);
+  }
   void operator()(const RopeWriteOp& op) const { rope_write(op.args, step, worker); }
   void operator()(const AttentionOp& op) const { attention(op.args, step, *op.work, worker); }
   void operator()(const SelectRowsOp& op) const { select_rows(op.args, step, worker); }
@@ -367,6 +428,7 @@ std::vector<std::string> Executor::op_names() const {
     names.push_back(std::visit(Overloaded{[](const EmbedOp&) { return "Embed"; },
                                           [](const AddNormOp&) { return "AddNorm"; },
                                           [](const LinearOp&) { return "Linear"; },
+                                          [](const IntLinearOp&) { return "Linear"; },
                                           [](const RopeWriteOp&) { return "RopeWrite"; },
                                           [](const AttentionOp&) { return "Attention"; },
                                           [](const SelectRowsOp&) { return "SelectRows"; },

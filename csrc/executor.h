@@ -14,6 +14,7 @@
 #include "kernels/attention.h"
 #include "kernels/embed.h"
 #include "kernels/gemm.h"
+#include "kernels/gemm_int.h"
 #include "kernels/norm.h"
 #include "kernels/rope_write.h"
 #include "kernels/select.h"
@@ -48,6 +49,7 @@ struct KvGeometry {
 using BufferId = int;
 using ConstantId = int;
 using MatrixId = int;
+using IntMatrixId = int;
 constexpr int kNone = -1;
 
 class Executor {
@@ -62,11 +64,18 @@ class Executor {
   // matrix are n of gate, then n of up. Packs on all threads.
   void pack_rows(MatrixId matrix, int64_t first, int64_t count, std::span<const std::byte> rows);
   void set_bias(MatrixId matrix, ConstantId bias);
+  // A matrix of 8 or 4 bits; `group` columns share a scale, 0 means all of them.
+  IntMatrixId add_int_matrix(int bits, int64_t group, int64_t n, int64_t k, bool gated);
+  // As pack_rows: codes [count, k], and their scales [count, groups].
+  void pack_int_rows(IntMatrixId matrix, int64_t first, int64_t count,
+                     std::span<const int8_t> codes, std::span<const float> scales);
 
   void append_embed(ConstantId table, Elem elem, BufferId out);
   void append_add_norm(BufferId residual, BufferId delta, BufferId out, ConstantId weight,
                        float eps);
   void append_linear(MatrixId matrix, BufferId x, BufferId out, Activation gate);
+  void append_int_linear(IntMatrixId matrix, ConstantId bias, BufferId x, BufferId out,
+                         Activation gate);
   struct RopeWriteSpec {
     int layer;
     BufferId qkv, q;
@@ -112,6 +121,10 @@ class Executor {
     PackedMatrix packed;
     Memory memory;
   };
+  struct IntMatrixStore {
+    IntMatrix packed;
+    Memory memory;
+  };
   struct KvStore {
     KvLayer layer;
     Memory memory;
@@ -130,6 +143,12 @@ class Executor {
     Activation gate;
     RowKind rows;
   };
+  struct IntLinearOp {
+    IntMatrix w;
+    Array x, out;
+    Activation gate;
+    RowKind rows;
+  };
   struct RopeWriteOp {
     RopeWriteArgs args;
   };
@@ -144,8 +163,8 @@ class Executor {
     ArgmaxArgs args;
     RowKind rows;
   };
-  using Op = std::variant<EmbedOp, AddNormOp, LinearOp, RopeWriteOp, AttentionOp, SelectRowsOp,
-                          ArgmaxOp>;
+  using Op = std::variant<EmbedOp, AddNormOp, LinearOp, IntLinearOp, RopeWriteOp, AttentionOp,
+                          SelectRowsOp, ArgmaxOp>;
   struct Runner;
 
   const Buffer& bound(BufferId id) const;
@@ -153,6 +172,14 @@ class Executor {
   const std::byte* constant(ConstantId id, size_t bytes, const char* what) const;
   const float* floats(ConstantId id, int64_t count, const char* what) const;
   Matrix& matrix(MatrixId id);
+  IntMatrixStore& int_matrix(IntMatrixId id);
+  // Input, output and row kind of a product, checked against n, k and gated of its matrix.
+  RowKind check_product(int64_t n, int64_t k, bool gated, BufferId x, BufferId out,
+                        Activation gate) const;
+  void reserve_shared(size_t bytes);
+  int64_t most_rows(RowKind rows) const {
+    return rows == RowKind::tokens ? shape_.max_tokens : shape_.max_logits;
+  }
   const KvLayer& kv(int layer) const;
   AttentionWork* work_for(const AttentionShape& shape);
   void check(const StepView& step, std::span<const int32_t> block_copies) const;
@@ -165,6 +192,7 @@ class Executor {
   std::vector<Buffer> buffers_;
   std::vector<Memory> constants_;
   std::vector<Matrix> matrices_;
+  std::vector<IntMatrixStore> int_matrices_;
   Memory shared_;  // of one product at a time
   std::vector<std::unique_ptr<AttentionWork>> works_;  // one per distinct shape
   std::vector<std::vector<ArgmaxPartial>> partials_;

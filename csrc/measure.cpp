@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 
+#include "amx.h"
 #include "memory.h"
 #include "pool.h"
 #include "simd.h"
@@ -57,19 +58,11 @@ double rate(int threads, double operations, Make make) {
 }
 
 #if defined(__AMX_TILE__)
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
 struct Tiles {
   Tiles() {
     TileConfig config;
     for (int t = 0; t < 8; ++t) config.row_bytes[t] = 64, config.rows[t] = 16;
-    _tile_loadconfig(&config);
+    config.load();
     // Four sums of two left and two right operands: what a product kernel keeps in its tiles.
     _tile_zero(0);
     _tile_zero(1);

@@ -10,7 +10,7 @@
 
 #if defined(__AMX_BF16__)
 
-#include <immintrin.h>
+#include "../amx.h"
 
 #include "attention_tiles.h"
 
@@ -83,14 +83,6 @@ class AmxTiles {
   static constexpr int64_t kScoreBytes = kScoreStride * sizeof(float);
   static constexpr int64_t kWeightBytes = kScoreStride * sizeof(bf16);
 
-  struct alignas(64) Configuration {
-    uint8_t palette = 1;
-    uint8_t start_row = 0;
-    uint8_t reserved[14] = {};
-    uint16_t row_bytes[16] = {};
-    uint8_t rows[16] = {};
-  };
-
   // The inner dimension of a score tile: the largest even divisor of dim up to 32. Equal steps
   // need one configuration, and a padded last step would read beyond the keys.
   static int depth(int dim) {
@@ -102,7 +94,7 @@ class AmxTiles {
   void configure(int inner) const {
     const int first = std::min(rows_, kPanel);
     const int second = rows_ > kPanel ? rows_ - kPanel : first;
-    Configuration c;
+    TileConfig c;
     for (int i = 0; i < 4; ++i) {
       c.rows[i] = uint8_t(i < 2 ? first : second);
       c.row_bytes[i] = 64;
@@ -112,7 +104,7 @@ class AmxTiles {
     c.row_bytes[4] = c.row_bytes[5] = uint16_t(inner * sizeof(bf16));
     c.rows[6] = c.rows[7] = uint8_t(inner / 2);
     c.row_bytes[6] = c.row_bytes[7] = 64;
-    _tile_loadconfig(&c);
+    c.load();
   }
 
   void weigh_two_panels(const bf16* p, const SplitBlocks& blocks, float* out,

@@ -5,21 +5,15 @@
 
 #if defined(__AMX_BF16__)
 
-#include <immintrin.h>
+#include "../amx.h"
 
 namespace penstock {
 namespace {
 
 // Tiles 0-3 accumulate (row tile, panel) = (0,0) (0,1) (1,0) (1,1); 4 and 5 hold activations,
 // 6 and 7 weights.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-
-  explicit TileConfig(int rows_of_activations) {
+struct ProductTileConfig : TileConfig {
+  explicit ProductTileConfig(int rows_of_activations) {
     for (int t = 0; t < 8; ++t) {
       row_bytes[t] = 64;
       rows[t] = uint8_t(t < 6 ? rows_of_activations : 16);
@@ -172,10 +166,7 @@ class AmxKernel {
   }
 
   explicit AmxKernel(int64_t rows) : tile_rows_(std::min(rows, kTileRows)) {
-    const TileConfig config{int(tile_rows_)};
-    // GCC's intrinsic declares that it reads 8 bytes of the 64; the stores of the others may be lost.
-    asm volatile("" : : "r"(&config) : "memory");
-    _tile_loadconfig(&config);
+    ProductTileConfig(int(tile_rows_)).load();
   }
   ~AmxKernel() { _tile_release(); }
   AmxKernel(const AmxKernel&) = delete;

@@ -11,6 +11,9 @@ from penstock.cache.geometry import BLOCK_SIZE
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
 from penstock.models.spec import DType, ModelSpec
+from penstock.quant.choice import QuantizationName, choose
+from penstock.quant.memory import weight_bytes
+from penstock.quant.scheme import Quantization
 
 LoadFormat = Literal["auto", "dummy"]
 DTypeOption = Literal["auto", "float32", "bfloat16", "float16"]
@@ -40,6 +43,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Type of the weights in memory; auto keeps the checkpoint's."""
     load_format: LoadFormat = "auto"
     """dummy: seeded random weights from a config alone."""
+    quantization: QuantizationName = "none"
+    """int8 or int4: round the matrices to so many bits while they are loaded."""
+    quantization_group: int | None = None
+    """Columns that share a scale: 32, 64, 128, or 0 for whole rows; None: 128 for int8, 64 for
+    int4."""
+    quantize_head: bool = True
+    """With quantization, keep the output matrix in int8; else it stays in dtype."""
     backend: BackendName = "auto"
     threads: int | None = None
     """Compute threads; None: the physical cores this process may use."""
@@ -64,6 +74,10 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     served_model_name: str
     dtype: DType
     load_format: LoadFormat
+    quantization: QuantizationName
+    quantization_group: int | None
+    quantize_head: bool
+    weight_bytes: int
     backend: Literal["cpu", "reference"]
     threads: int
     max_model_len: int
@@ -74,6 +88,11 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool
     seed: int
     reasons: dict[str, str]
+
+    @property
+    def schemes(self) -> Quantization:
+        """What the plan's products are quantized to."""
+        return choose(self.quantization, self.quantization_group, self.quantize_head)
 
     def explain(self) -> str:
         """One line per option: value and why."""
@@ -102,6 +121,15 @@ def resolve(
             raise ConfigError(f"{name} must be at least 1, not {value}")
     decide("dtype", config.dtype, "the checkpoint's")
     dtype: DType = spec.dtype if config.dtype == "auto" else config.dtype
+    schemes = choose(config.quantization, config.quantization_group, config.quantize_head)
+    group = config.quantization_group
+    if schemes.linear is not None:
+        group = schemes.linear.group_size or 0
+        reasons["quantization"] = "as asked"
+        decide("quantization_group", config.quantization_group, f"for {config.quantization}")
+        reasons["quantize_head"] = f"the output matrix in {schemes.head or dtype}"
+    else:
+        reasons["quantization"] = "the checkpoint's values"
     decide("backend", config.backend, "the native backend")
     backend: Literal["cpu", "reference"] = "reference" if config.backend == "reference" else "cpu"
     decide("threads", config.threads, f"{hardware.physical_cores} physical cores are usable")
@@ -126,9 +154,12 @@ def resolve(
             f"max_model_len {most_len} exceeds the model's {spec.max_positions} positions; "
             "lower it, or give the model a rope scaling in its config.json"
         )
-    weight_bytes = spec.num_parameters * (4 if dtype == "float32" else 2)
+    weights = weight_bytes(spec, dtype, schemes)
+    reasons["weight_bytes"] = (
+        f"all in {dtype}" if schemes.linear is None else f"codes, scales, and the rest in {dtype}"
+    )
     if config.kv_cache_bytes is None:
-        free = max(0, hardware.memory_available - weight_bytes)
+        free = max(0, hardware.memory_available - weights)
         wanted = max_num_seqs * -(-most_len // BLOCK_SIZE) * block_bytes
         kv_bytes = min(wanted, int(free * KV_SHARE))
         why = (
@@ -161,6 +192,10 @@ def resolve(
         served_model_name=config.served_model_name or config.model or "penstock-demo",
         dtype=dtype,
         load_format=config.load_format,
+        quantization=config.quantization,
+        quantization_group=group,
+        quantize_head=config.quantize_head,
+        weight_bytes=weights,
         backend=backend,
         threads=threads,
         max_model_len=min(most_len, held),

@@ -110,12 +110,21 @@ class _KvTraffic:
 def weight_bytes_per_step(plan: Plan) -> int:
     """Bytes of all weights that a step reads whole: everything but the embedding's lookup.
 
-    A tied embedding counts once, as the output matrix.
+    A tied embedding counts once, as the output matrix; a quantized matrix, as its codes and
+    scales.
     """
     shapes = plan.spec.weight_shapes()
-    names = {name for op in plan.ops if not isinstance(op, Embed) for name in op.weights}
     element = 4 if plan.weight_dtype == "float32" else 2
-    return sum(int(np.prod(shapes[name])) for name in names) * element
+    sizes: dict[str, int] = {}
+    for op in plan.ops:
+        if isinstance(op, Embed):
+            continue
+        for name in op.weights:
+            sizes[name] = int(np.prod(shapes[name])) * element
+        if isinstance(op, Linear) and op.scheme is not None:
+            for part in op.parts:
+                sizes[part.weight] = op.scheme.nbytes(part.n, op.k)
+    return sum(sizes.values())
 
 
 def linear_flops(plan: Plan, rows: Rows) -> int:

@@ -127,6 +127,7 @@ def _match_qkv(
         return None
     chained = (
         q.x == k.x == v.x
+        and q.scheme == k.scheme == v.scheme
         and (rope_q.x, rope_k.x) == (q.out, k.out)
         and (write.k, write.v) == (rope_k.out, v.out)
         and rope_q.rope == rope_k.rope
@@ -144,6 +145,7 @@ def _gate_in_epilogue(ops: Ops, buffers: Buffers) -> Ops:
                 isinstance(gate, Linear)
                 and isinstance(up, Linear)
                 and gate.x == up.x
+                and gate.scheme == up.scheme
                 and (gate.out, up.out) == (op.gate, op.up)
             ):
                 fused[-2:] = [

@@ -24,27 +24,39 @@ from penstock.plan.ops import (
     SelectRows,
 )
 from penstock.plan.plan import KvLayer, Plan
+from penstock.quant.scheme import Quantization, QuantScheme
 
 RESIDUAL = "x"
+_NOT_QUANTIZED = Quantization()
 
 
-def lower(spec: ModelSpec, dtype: DType | None = None, max_positions: int | None = None) -> Plan:
+def lower(
+    spec: ModelSpec,
+    dtype: DType | None = None,
+    max_positions: int | None = None,
+    quantization: Quantization = _NOT_QUANTIZED,
+) -> Plan:
     """The primitive plan of ``spec`` with weights in ``dtype`` (default: the checkpoint's).
 
-    ``max_positions`` bounds the rope tables (default: the model's own limit).
+    ``max_positions`` bounds the rope tables (default: the model's own limit); ``quantization``
+    says which products are of integers (default: none).
     """
-    return _Lowering(spec, dtype or spec.dtype, max_positions or spec.max_positions).plan()
+    positions = max_positions or spec.max_positions
+    return _Lowering(spec, dtype or spec.dtype, positions, quantization).plan()
 
 
 class _Lowering:
     """Collects ops and declares each buffer as it is first written."""
 
-    def __init__(self, spec: ModelSpec, dtype: DType, max_positions: int) -> None:
+    def __init__(
+        self, spec: ModelSpec, dtype: DType, max_positions: int, quantization: Quantization
+    ) -> None:
         if not spec.layers:
             raise ModelError("the model has no layers; num_hidden_layers must be at least 1")
         self._spec = spec
         self._dtype = dtype
         self._max_positions = max_positions
+        self._quantization = quantization
         # Matrix products read what the hardware multiplies: bfloat16 for bfloat16 weights.
         self._activation: Element = "bfloat16" if dtype == "bfloat16" else "float32"
         self._ops: list[Op] = []
@@ -90,10 +102,15 @@ class _Lowering:
 
     def _linear(self, x: BufferName, at: str, n: int, bias: bool) -> BufferName:
         """A product of x with weight ``at``, into a float32 buffer of the same name."""
-        k = self._buffers[x].cols
         out = self._new(at, n)
-        self._ops.append(Linear(x, out, k, (LinearPart(at, n, f"{at}.bias" if bias else None),)))
+        part = LinearPart(at, n, f"{at}.bias" if bias else None)
+        self._ops.append(self._product(x, out, part, self._quantization.linear))
         return out
+
+    def _product(
+        self, x: BufferName, out: BufferName, part: LinearPart, scheme: QuantScheme | None
+    ) -> Linear:
+        return Linear(x, out, self._buffers[x].cols, (part,), scheme=scheme)
 
     def _rope_index(self, rope: RopeSpec) -> int:
         if rope not in self._ropes:
@@ -152,7 +169,9 @@ class _Lowering:
         self._ops += [
             SelectRows(RESIDUAL, last),
             RmsNorm(last, normed, "final_norm", spec.norm_eps),
-            Linear(normed, logits, spec.hidden_size, (LinearPart(weight, spec.vocab_size),)),
+            self._product(
+                normed, logits, LinearPart(weight, spec.vocab_size), self._quantization.head
+            ),
             Argmax(logits, argmax),
         ]
         return logits, argmax

@@ -20,6 +20,7 @@ from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
 from penstock.models.spec import Activation
+from penstock.quant.scheme import QuantScheme
 
 BufferName = str
 WeightName = str
@@ -108,6 +109,13 @@ class Linear(Op):
     accumulated in float32 over ascending k, never split. With ``gated`` there are exactly two
     parts of equal size, gate and up, and ``out = gated(x @ gate.T) * (x @ up.T)`` has
     ``n = part.n`` columns.
+
+    With a ``scheme`` the product is one of integers. W is quantized by it, and each row of x to
+    int8 over the same groups of k: ``x_scale[g] = max|x| / 127`` in float32, ``x_code =
+    x / x_scale[g]`` rounded to nearest even, at most 127 in magnitude (all 0 where the scale is
+    0; a value that is not finite makes its group's scale NaN). ``x @ W.T`` is then the sum, in
+    float32 over ascending g, of ``(x_scale[g] * w_scale[n, g]) * dot(x_code, w_code)``, with the
+    dot over the columns of g exact in int32.
     """
 
     _reads = ("x",)
@@ -117,6 +125,7 @@ class Linear(Op):
     k: int
     parts: tuple[LinearPart, ...]
     gated: Activation | None = None
+    scheme: QuantScheme | None = None
 
     @property
     def n(self) -> int:

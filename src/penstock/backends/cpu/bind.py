@@ -15,7 +15,6 @@ from penstock.backends.cpu.interface import (
     BufferId,
     Bytes,
     ConstantId,
-    MatrixId,
     NativeExecutor,
     NativeModule,
 )
@@ -28,6 +27,7 @@ from penstock.models.spec import DType
 from penstock.plan import ops
 from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
+from penstock.quant import QuantScheme, quantize
 
 _DTYPES: dict[DType, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
@@ -128,25 +128,43 @@ class _Binder:
         )
 
     def _linear(self, op: ops.Linear) -> None:
+        if op.scheme is not None:
+            self._int_linear(op, op.scheme)
+            return
         matrix = self._native.add_matrix(self._plan.weight_dtype, op.n, op.k, op.gated is not None)
         first = 0
         for part in op.parts:
             self._native.pack_rows(matrix, first, part.n, self._stored(part.weight))
             first += part.n
-        self._bias(op, matrix)
+        bias = self._bias(op)
+        if bias is not None:
+            self._native.set_bias(matrix, bias)
         self._native.append_linear(
             matrix, self.buffers[op.x], self.buffers[op.out], op.gated or "none"
         )
 
-    def _bias(self, op: ops.Linear, matrix: MatrixId) -> None:
+    def _int_linear(self, op: ops.Linear, scheme: QuantScheme) -> None:
+        matrix = self._native.add_int_matrix(
+            scheme.bits, scheme.group_size or 0, op.n, op.k, op.gated is not None
+        )
+        first = 0
+        for part in op.parts:
+            tensor = quantize(self._weights.get(part.weight), scheme, part.weight)
+            self._native.pack_int_rows(matrix, first, part.n, tensor.codes, tensor.scales)
+            first += part.n
+        self._native.append_int_linear(
+            matrix, self._bias(op), self.buffers[op.x], self.buffers[op.out], op.gated or "none"
+        )
+
+    def _bias(self, op: ops.Linear) -> ConstantId | None:
+        """The parts' biases joined, zeros where one has none; None if none has any."""
         if all(part.bias is None for part in op.parts):
-            return
+            return None
         joined = [
             np.zeros(part.n, np.float32) if part.bias is None else self._as_floats(part.bias)
             for part in op.parts
         ]
-        bias = self._native.add_constant(_bytes(np.concatenate(joined)))
-        self._native.set_bias(matrix, bias)
+        return self._native.add_constant(_bytes(np.concatenate(joined)))
 
     def _rope_write(self, op: ops.RopeWrite) -> None:
         cos, sin = self._rope(op.rope)

@@ -14,6 +14,7 @@ Bytes = NDArray[np.uint8]
 BufferId = NewType("BufferId", int)
 ConstantId = NewType("ConstantId", int)
 MatrixId = NewType("MatrixId", int)
+IntMatrixId = NewType("IntMatrixId", int)
 
 
 class NativeExecutor(Protocol):
@@ -39,6 +40,17 @@ class NativeExecutor(Protocol):
 
     def set_bias(self, matrix: MatrixId, bias: ConstantId) -> None: ...
 
+    def add_int_matrix(self, bits: int, group: int, n: int, k: int, gated: bool) -> IntMatrixId: ...
+
+    def pack_int_rows(
+        self,
+        matrix: IntMatrixId,
+        first: int,
+        count: int,
+        codes: NDArray[np.int8],
+        scales: NDArray[np.float32],
+    ) -> None: ...
+
     def append_embed(self, table: ConstantId, elem: str, out: BufferId) -> None: ...
 
     def append_add_norm(
@@ -51,6 +63,15 @@ class NativeExecutor(Protocol):
     ) -> None: ...
 
     def append_linear(self, matrix: MatrixId, x: BufferId, out: BufferId, gate: str) -> None: ...
+
+    def append_int_linear(
+        self,
+        matrix: IntMatrixId,
+        bias: ConstantId | None,
+        x: BufferId,
+        out: BufferId,
+        gate: str,
+    ) -> None: ...
 
     def append_rope_write(
         self,

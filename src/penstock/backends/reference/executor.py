@@ -15,6 +15,7 @@ from penstock.backends.reference.numerics import (
     activate,
     as_bfloat16,
     attend,
+    int_product,
     rms_norm,
     rotate,
 )
@@ -22,6 +23,7 @@ from penstock.engine.step import BLOCK_SIZE, StepInput, StepResult
 from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.plan import Plan
+from penstock.quant import QuantizedTensor, QuantScheme, quantize
 
 
 class ReferenceExecutor:
@@ -38,6 +40,7 @@ class ReferenceExecutor:
             name: np.asarray(weights.get(name)).astype(np.float32)
             for name in plan.spec.weight_shapes()
         }
+        self._quantized: dict[str, QuantizedTensor] = {}
         self._ropes = [rope_tables(rope, plan.max_positions) for rope in plan.ropes]
         dtypes = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
         slots = limits.num_blocks * BLOCK_SIZE
@@ -89,12 +92,22 @@ class ReferenceExecutor:
         x = self._buffers[op.x]
         outs = []
         for part in op.parts:
-            y = x @ self._weights[part.weight].T
+            y = self._product(x, part.weight, op.scheme)
             outs.append(y + self._weights[part.bias] if part.bias else y)
         if op.gated:
             self._put(op.out, activate(outs[0], op.gated) * outs[1])
         else:
             self._put(op.out, np.concatenate(outs, axis=1))
+
+    def _product(self, x: F32, weight: str, scheme: QuantScheme | None) -> F32:
+        """``x @ W.T``; quantized weights are kept, as a tied embedding may be needed in both."""
+        matrix = self._weights[weight]
+        if scheme is None:
+            product: F32 = x @ matrix.T
+            return product
+        if weight not in self._quantized:
+            self._quantized[weight] = quantize(matrix, scheme, weight)
+        return int_product(x, self._quantized[weight])
 
     def _attention(self, op: ops.Attention, step: StepInput) -> None:
         q = self._buffers[op.q].reshape(step.num_tokens, op.heads, op.head_dim)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.models.spec import Activation
+from penstock.quant import QuantizedTensor
 
 F32 = NDArray[np.float32]
 
@@ -22,6 +23,32 @@ def rms_norm(x: F32, weight: F32, eps: float) -> F32:
     """Over the last axis: ``x / sqrt(mean(x**2) + eps) * weight``."""
     mean = np.mean(np.square(x), axis=-1, keepdims=True, dtype=np.float32)
     return (x / np.sqrt(mean + np.float32(eps)) * weight).astype(np.float32)
+
+
+def int_product(x: F32, w: QuantizedTensor) -> F32:
+    """``x @ W.T`` in integers, as :class:`penstock.plan.ops.Linear` defines it.
+
+    x ``[rows, k]``, w ``[n, k]``; returns ``[rows, n]``.
+    """
+    k = x.shape[1]
+    size = w.scheme.group_size or k
+    out = np.zeros((len(x), len(w.codes)), np.float32)
+    for g, first in enumerate(range(0, k, size)):
+        columns = slice(first, min(first + size, k))
+        codes, scales = quantize_rows(x[:, columns])
+        # float64 holds every sum of products of bytes exactly, and multiplies faster than integers.
+        dots = codes.astype(np.float64) @ w.codes[:, columns].T.astype(np.float64)
+        out += (scales * w.scales[:, g]) * dots.astype(np.float32)
+    return out
+
+
+def quantize_rows(x: F32) -> tuple[NDArray[np.int8], F32]:
+    """One group of activations ``[rows, size]`` to int8 codes and a scale ``[rows, 1]``."""
+    most = np.abs(x).max(axis=1, keepdims=True)
+    scales = (np.where(np.isfinite(most), most, np.nan) / np.float32(127)).astype(np.float32)
+    usable = scales > 0
+    codes = np.rint(x / np.where(usable, scales, np.float32(1)))
+    return np.where(usable, np.clip(codes, -127, 127), 0).astype(np.int8), scales
 
 
 def activate(x: F32, kind: Activation) -> F32:

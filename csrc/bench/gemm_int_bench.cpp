@@ -1,0 +1,125 @@
+// Measures products with quantized weights on one instruction set. Not installed; tests/ checks them.
+//
+//   gemm_int_bench [threads]   decode GB/s beside a plain read of the same bytes, prefill TOP/s
+//
+// Times are of the processor (thread 0), so that other load on the machine shows less.
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "../kernels/gemm_int.h"
+#include "../memory.h"
+#include "../pool.h"
+#include "../simd.h"
+
+using namespace penstock;
+
+namespace {
+
+double seconds() {
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
+
+template <class F>
+double best_of(int runs, F&& f) {
+  double best = 1e9;
+  for (int i = 0; i < runs; ++i) {
+    const double start = seconds();
+    f();
+    best = std::min(best, seconds() - start);
+  }
+  return best;
+}
+
+// Sum as 64-byte lines: the fastest way to only read.
+void read_bytes(const std::byte* from, size_t bytes, float* sink) {
+  f32x16 sums[4] = {f32x16::zero(), f32x16::zero(), f32x16::zero(), f32x16::zero()};
+  for (size_t i = 0; i + 256 <= bytes; i += 256)
+    for (size_t j = 0; j < 4; ++j)
+      sums[j] += f32x16::load(reinterpret_cast<const float*>(from + i + 64 * j));
+  *sink += hsum(sums[0] + sums[1] + sums[2] + sums[3]);
+}
+
+struct Shape {
+  const char* name;
+  int64_t n, k;
+  bool gated;
+};
+
+void speed(int threads, int bits, int64_t group) {
+  Pool pool(threads, true);
+  const Shape shapes[] = {{"qkv", 3072, 2048, false}, {"gate_up", 8192, 2048, true},
+                          {"down", 2048, 8192, false}};
+  std::vector<float> sink(static_cast<size_t>(threads) * 16);
+  for (const Shape& s : shapes) {
+    IntMatrix w{bits, group, s.n, s.k, s.gated, nullptr, nullptr};
+    const size_t bytes = int_packed_bytes(w);
+    // Enough copies that no cache holds them; the system's last-level cache may be very large.
+    const size_t copies = std::max<size_t>(1, (size_t(1) << 30) / bytes);
+    Memory panels(bytes * copies);
+    std::memset(panels.data(), 0, panels.bytes());  // zeros are scales as good as any
+    constexpr int64_t kMost = 512;
+    std::mt19937 rng(1);
+    std::vector<float> x(size_t(kMost * s.k)), out(size_t(kMost * s.n));
+    for (float& v : x) v = float(int(rng() % 17)) - 8;
+    w.panels = panels.data();
+    pool.reserve_scratch(int_scratch_bytes(w, kMost));
+    const Memory shared(int_shared_bytes(w, kMost));
+    size_t next = 0;
+    const auto product = [&](int64_t rows) {
+      w.panels = panels.data() + (next++ % copies) * bytes;
+      const Array in{reinterpret_cast<std::byte*>(x.data()), Elem::f32, s.k};
+      const Array result{reinterpret_cast<std::byte*>(out.data()), Elem::f32, s.n};
+      pool.run([&](Worker& worker) {
+        int_linear(w, in, result, rows, Activation::silu, shared.data(), worker);
+      });
+    };
+    const auto read = [&] {
+      const std::byte* from = panels.data() + (next++ % copies) * bytes;
+      pool.run([&](Worker& worker) {
+        const size_t share = bytes / 64 / size_t(worker.count) * 64;
+        read_bytes(from + share * size_t(worker.id), share, &sink[size_t(worker.id) * 16]);
+      });
+    };
+    double read_time = 1e9, one = 1e9;
+    for (int round = 0; round < 5; ++round) {
+      read_time = std::min(read_time, best_of(4, read));
+      one = std::min(one, best_of(4, [&] { product(1); }));
+    }
+    std::printf("int%d by %-3ld %-8s read %5.1f GB/s, M=1 %5.1f GB/s (%3.0f %%)", bits,
+                long(group), s.name, double(bytes) / read_time * 1e-9, double(bytes) / one * 1e-9,
+                100 * read_time / one);
+    const double operations = 2.0 * double(s.n) * double(s.k) * (s.gated ? 2 : 1);
+    for (const int64_t rows : {2, 4, 8, 16, 32, 64, 512}) {
+      const double time = best_of(rows > 100 ? 4 : 8, [&] { product(rows); });
+      std::printf("  M=%ld %.3f", long(rows), operations * double(rows) / time * 1e-12);
+    }
+    std::printf(" TOP/s\n");
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+#if defined(__AMX_INT8__)
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) {
+    std::perror("arch_prctl");
+    return 1;
+  }
+#endif
+  const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
+  for (const int bits : {8, 4})
+    for (const int64_t group : {32, 64, 128, 0}) speed(threads, bits, group);
+  return 0;
+}

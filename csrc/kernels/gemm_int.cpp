@@ -1,0 +1,176 @@
+#include "gemm_int.h"
+
+#include <cstring>
+
+#include "../pool.h"
+#include "../simd.h"
+#include "gemm_int_blocks.h"
+
+namespace penstock {
+namespace {
+
+// Up to so many rows are quantized by every thread for itself, which takes less than a barrier.
+constexpr int64_t kOwnRows = 4;
+
+// From so many rows on tiles are faster than registers. 4-bit codes must be unpacked for them.
+// (K = 2048, TOP/s in registers and in tiles: 8 bits, 8 rows 0.15 and 0.15, 16 rows 0.23 and 0.29;
+// 4 bits in groups of 32, 16 rows 0.26 and 0.23, 32 rows 0.31 and 0.31.)
+constexpr int64_t amx_rows(int bits) { return bits == 8 ? 9 : 17; }
+
+
+int64_t rows_bytes(const IntPanels& p, int64_t rows) {
+  // The last tile may have more rows than there are: they are read, not used.
+  return IntRows(p, nullptr).row_bytes * round_up(rows, kIntTileRows);
+}
+
+PENSTOCK_INLINE void store_codes(f32x16 codes, int8_t* to) {
+#if defined(__AVX512F__)
+  _mm_store_si128(reinterpret_cast<__m128i*>(to),
+                  _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(codes.v)));
+#else
+  alignas(64) float values[f32x16::lanes];
+  codes.store(values);
+  for (int i = 0; i < f32x16::lanes; ++i) to[i] = int8_t(values[i]);
+#endif
+}
+
+// One group of a row: `count` values of x, zeros up to `group`.
+template <class T>
+void quantize_group(const T* x, int64_t count, int64_t group, int32_t zero, int8_t* codes,
+                    float& scale, int32_t& start) {
+  f32x16 most = f32x16::zero(), nothing = f32x16::zero();
+  for (int64_t i = 0; i < count; i += f32x16::lanes) {
+    const f32x16 v = f32x16::load_n(x + i, int(std::min<int64_t>(count - i, f32x16::lanes)));
+    most = max(abs(v), most);
+    nothing = fma(v, f32x16::zero(), nothing);  // NaN if v is NaN or infinite
+  }
+  // A value that is not finite makes the scale NaN, and so the row's results.
+  scale = hmax(most) / 127.0f + hsum(nothing);
+  start = 0;
+  if (!(scale > 0)) {
+    std::memset(codes, 0, size_t(group));
+    return;
+  }
+  const f32x16 by = f32x16::broadcast(scale);
+  const f32x16 limit = f32x16::broadcast(127.0f);  // the division of subnormals is not exact
+  const f32x16 low = f32x16::broadcast(-127.0f);
+  f32x16 total = f32x16::zero();
+  for (int64_t i = 0; i < group; i += f32x16::lanes) {
+    f32x16 q = f32x16::zero();
+    if (i < count) {
+      const int there = int(std::min<int64_t>(count - i, f32x16::lanes));
+      q = max(low, min(limit, round_even(f32x16::load_n(x + i, there) / by)));
+    }
+    total += q;
+    store_codes(q, codes + i);
+  }
+  start = -zero * int32_t(hsum(total));  // below 2^24 in every lane: exact
+}
+
+template <class T>
+void quantize_row(const IntPanels& p, const Array& x, int64_t row, const IntRows& to,
+                  int64_t at) {
+  for (int64_t g = 0; g < p.groups; ++g) {
+    const int64_t first = g * p.group;
+    quantize_group(x.row<T>(row) + first, std::min(p.group, x.cols - first), p.group,
+                   kept_zero(p.bits), to.codes(at) + first, to.scales(at)[g], to.starts(at)[g]);
+  }
+}
+
+void quantize_rows(const IntPanels& p, const Array& x, Range rows, const IntRows& to) {
+  for (int64_t r = rows.first; r < rows.last; ++r) {
+    if (x.elem == Elem::bf16) quantize_row<bf16>(p, x, r, to, r);
+    else quantize_row<float>(p, x, r, to, r);
+  }
+}
+
+// Column `lane` of a panel from one row of codes and its scales.
+void pack_column(const IntPanels& p, const int8_t* codes, int64_t k, const float* scales, int lane,
+                 std::byte* panel) {
+  const int per_row = p.bits == 8 ? 4 : 8;
+  const int zero = p.bits == 8 ? 128 : 8;
+  for (int64_t g = 0; g < p.groups; ++g, panel += p.group_bytes) {
+    const int64_t first = g * p.group;
+    for (int64_t i = 0; i < p.group; i += per_row) {
+      uint8_t code[8];
+      for (int j = 0; j < per_row; ++j)
+        code[j] = uint8_t(zero + (first + i + j < k ? codes[first + i + j] : 0));
+      if (p.bits == 4)
+        for (int j = 0; j < 4; ++j) code[j] = uint8_t(code[j] | code[j + 4] << 4);
+      std::memcpy(panel + i / per_row * kCodeRowBytes + lane * 4, code, 4);
+    }
+    std::memcpy(panel + p.code_bytes + lane * 4, scales + g, 4);
+  }
+}
+
+void zero_column(const IntPanels& p, int lane, std::byte* panel) {
+  const float scale = 0;
+  for (int64_t g = 0; g < p.groups; ++g, panel += p.group_bytes) {
+    for (int64_t i = 0; i < p.code_bytes; i += kCodeRowBytes)
+      std::memset(panel + i + lane * 4, p.bits == 8 ? 0x80 : 0x88, 4);
+    std::memcpy(panel + p.code_bytes + lane * 4, &scale, 4);
+  }
+}
+
+}  // namespace
+
+int64_t int_groups(int64_t k, int64_t group) { return group ? ceil_div(k, group) : 1; }
+
+size_t int_packed_bytes(const IntMatrix& w) {
+  const IntPanels p(w);
+  return size_t(p.units * p.per_unit * p.panel_bytes);
+}
+
+void pack_int_part(const IntMatrix& w, const int8_t* codes, const float* scales, int64_t n,
+                   PartPlace place, std::byte* panels, const Worker& worker) {
+  const IntPanels p(w);
+  const int64_t count = ceil_div(place.lane + n, kPanelColumns);
+  const Range own = even_share(count, worker.id, worker.count);
+  for (int64_t i = own.first; i < own.last; ++i) {
+    std::byte* panel = panels + (place.panel + i * place.stride) * p.panel_bytes;
+    for (int lane = i == 0 ? place.lane : 0; lane < kPanelColumns; ++lane) {
+      const int64_t row = i * kPanelColumns + lane - place.lane;
+      if (row < n)
+        pack_column(p, codes + row * w.k, w.k, scales + row * p.groups, lane, panel);
+      else if (place.pads_end)
+        zero_column(p, lane, panel);
+    }
+  }
+}
+
+size_t int_shared_bytes(const IntMatrix& w, int64_t rows) {
+  return size_t(rows_bytes(IntPanels(w), rows));
+}
+
+size_t int_scratch_bytes(const IntMatrix& w, int64_t rows) {
+  const IntPanels p(w);
+  int64_t hot = int_registers_hot_bytes();
+#if defined(__AMX_INT8__)
+  hot = std::max(hot, int_amx_hot_bytes(p));
+#endif
+  return size_t(rows_bytes(p, std::min(rows, kOwnRows)) + hot);
+}
+
+void int_linear(const IntMatrix& w, const Array& x, const Array& out, int64_t rows,
+                Activation gate, std::byte* shared, const Worker& worker) {
+  if (rows == 0) return;
+  const IntPanels p(w);
+  const bool own = rows <= kOwnRows;
+  const IntRows quantized(p, own ? worker.scratch : shared);
+  if (own || worker.count == 1) {
+    quantize_rows(p, x, {0, rows}, quantized);
+  } else {
+    quantize_rows(p, x, even_share(rows, worker.id, worker.count), quantized);
+    worker.barrier->wait(worker);
+  }
+  const Range units = even_share(p.units, worker.id, worker.count);
+  if (units.size() == 0) return;
+  const Epilogue epilogue{w.bias, out, w.n, w.gated, gate};
+  std::byte* hot = worker.scratch + rows_bytes(p, std::min(rows, kOwnRows));
+#if defined(__AMX_INT8__)
+  if (rows >= amx_rows(w.bits)) return int_linear_amx(p, quantized, epilogue, rows, units, hot);
+#endif
+  int_linear_registers(p, quantized, epilogue, rows, units, hot);
+}
+
+}  // namespace penstock

@@ -1,0 +1,56 @@
+// Matrix products with weights quantized to 8 or 4 bits: out = x @ W^T + bias, optionally gated.
+//
+// A row's k columns are divided into groups that share a scale. Each row of x is quantized to 8
+// bits over the same groups: scale = max|x| / 127, codes = x / scale rounded to nearest even. Then
+//   out = sum over ascending groups g of (x_scale[g] * w_scale[g]) * (dot of codes in g),
+// one float32 fused multiply-add a group. The dots are integers, hence exact: which instructions
+// compute them, and in which order, cannot be seen in the result. So one row may take VNNI and 512
+// rows AMX, and still every row's bits are the same in any batch and on any number of threads.
+//
+// Panels. 16 output columns form a panel; panels follow each other without gaps, gate and up
+// alternating as in gemm.h. In a panel, each group's codes are followed by its 16 float32 scales.
+// Codes are unsigned, offset by 128 or 8, in 64-byte rows:
+//   8 bits: 16 columns by 4 k;
+//   4 bits: 16 columns by 8 k, the first 4 in the low nibbles.
+// So a row is an operand of VPDPBUSD, and 16 of them (or 8 unpacked) an AMX tile. k is padded to a
+// whole number of groups; what pads it is multiplied by zeros.
+#pragma once
+
+#include "gemm.h"
+
+namespace penstock {
+
+struct IntMatrix {
+  int bits;       // 8 or 4
+  int64_t group;  // k per scale, a multiple of 32; 0: the whole row
+  int64_t n;      // output columns; a gated matrix holds twice as many
+  int64_t k;
+  bool gated;
+  const std::byte* panels;  // int_packed_bytes() of them, 64-byte aligned
+  const float* bias;        // as in PackedMatrix
+};
+
+// Dots are summed in int32: 127 * 127 * k must fit.
+constexpr int64_t kMostIntDepth = int64_t(1) << 17;
+
+// Scales of one row of a matrix.
+int64_t int_groups(int64_t k, int64_t group);
+
+size_t int_packed_bytes(const IntMatrix& w);
+
+// Pack a part: codes [n, k] in -127..127 or -8..7, scales [n, int_groups]. Otherwise as pack_part.
+void pack_int_part(const IntMatrix& w, const int8_t* codes, const float* scales, int64_t n,
+                   PartPlace place, std::byte* panels, const Worker& worker);
+
+// Scratch that int_linear() needs on each thread, for at most `rows` rows.
+size_t int_scratch_bytes(const IntMatrix& w, int64_t rows);
+
+// Memory that it needs besides, shared by the threads.
+size_t int_shared_bytes(const IntMatrix& w, int64_t rows);
+
+// As linear(). `shared` is the same memory on every thread and may serve every product in turn:
+// the barrier after each is enough. There is a barrier inside too, so every thread must call.
+void int_linear(const IntMatrix& w, const Array& x, const Array& out, int64_t rows,
+                Activation gate, std::byte* shared, const Worker& worker);
+
+}  // namespace penstock

@@ -1,0 +1,217 @@
+// Integer products on AMX tiles: the choice for many rows.
+#include "gemm_int_blocks.h"
+
+#if defined(__AMX_INT8__)
+
+#include "../amx.h"
+
+namespace penstock {
+namespace {
+
+constexpr int64_t kTileRows = 16;
+
+// Tiles 0-3 accumulate (row tile, panel) = (0,0) (0,1) (1,0) (1,1); 4 and 5 hold rows of x, 6 and 7
+// weights. A group of 32 fills half a tile's depth.
+struct IntTileConfig : TileConfig {
+  explicit IntTileConfig(int depth) {
+    for (int t = 0; t < 8; ++t) {
+      row_bytes[t] = uint16_t(t == 4 || t == 5 ? depth : 64);
+      rows[t] = uint8_t(t < 6 ? kTileRows : depth / 4);
+    }
+  }
+};
+
+class Tiles {
+ public:
+  explicit Tiles(int depth) {
+    IntTileConfig(depth).load();
+  }
+  ~Tiles() { _tile_release(); }
+  Tiles(const Tiles&) = delete;
+  Tiles& operator=(const Tiles&) = delete;
+};
+
+constexpr int64_t kTileInts = kTileRows * kPanelColumns;
+
+// What a block works with: one or two panels by one or two tiles of rows.
+struct Block {
+  const std::byte* x;  // first row
+  int64_t row_bytes;
+  const std::byte* codes;  // first panel's, 8 bits each
+  int64_t code_stride;     // from group to group
+  int64_t panel_stride;
+  int64_t steps;       // tiles a group
+  int64_t tile_depth;  // k per tile
+};
+
+// Signed rows times unsigned codes as stored, or signed ones as unpacked. A tile's number is part of
+// the instruction to the compiler, so no function can be given it.
+#define PENSTOCK_TILE_DOT(sum, x, w)              \
+  do {                                            \
+    if constexpr (Signed) _tile_dpbssd(sum, x, w); \
+    else _tile_dpbsud(sum, x, w);                 \
+  } while (false)
+
+// The dots of one group, as stored tiles [panel][row tile].
+template <int RowTiles, int Panels, bool Signed>
+PENSTOCK_INLINE void dot_group(const Block& b, int64_t g, int32_t* dots) {
+  const std::byte* x0 = b.x + g * b.steps * b.tile_depth;
+  const std::byte* x1 = x0 + kTileRows * b.row_bytes;
+  const std::byte* w0 = b.codes + g * b.code_stride;
+  const std::byte* w1 = w0 + b.panel_stride;
+  _tile_zero(0);
+  if constexpr (Panels > 1) _tile_zero(1);
+  if constexpr (RowTiles > 1) _tile_zero(2);
+  if constexpr (RowTiles > 1 && Panels > 1) _tile_zero(3);
+  for (int64_t s = 0; s < b.steps; ++s) {
+    _tile_loadd(6, w0 + s * b.tile_depth * kPanelColumns, 64);
+    _tile_loadd(4, x0 + s * b.tile_depth, b.row_bytes);
+    PENSTOCK_TILE_DOT(0, 4, 6);
+    if constexpr (Panels > 1) {
+      _tile_loadd(7, w1 + s * b.tile_depth * kPanelColumns, 64);
+      PENSTOCK_TILE_DOT(1, 4, 7);
+    }
+    if constexpr (RowTiles > 1) {
+      _tile_loadd(5, x1 + s * b.tile_depth, b.row_bytes);
+      PENSTOCK_TILE_DOT(2, 5, 6);
+      if constexpr (Panels > 1) PENSTOCK_TILE_DOT(3, 5, 7);
+    }
+  }
+  _tile_stored(0, dots, 64);
+  if constexpr (RowTiles > 1) _tile_stored(2, dots + kTileInts, 64);
+  if constexpr (Panels > 1) _tile_stored(1, dots + RowTiles * kTileInts, 64);
+  if constexpr (RowTiles > 1 && Panels > 1) _tile_stored(3, dots + 3 * kTileInts, 64);
+}
+
+#undef PENSTOCK_TILE_DOT
+
+// sums += x_scale * w_scale * (start + dots), for one group; signed dots need no start. sums and
+// dots: [panel][row][16].
+template <int RowTiles, int Panels, bool Signed>
+PENSTOCK_INLINE void add_group(const int32_t* dots, const float* x_scales, const int32_t* starts,
+                               int64_t row_floats, const std::byte* scales, int64_t panel_bytes,
+                               bool first, float* sums) {
+  __m512 w[Panels];
+  for (int i = 0; i < Panels; ++i) w[i] = _mm512_load_ps(scales + i * panel_bytes);
+  for (int64_t r = 0; r < RowTiles * kTileRows; ++r) {
+    const __m512 scale = _mm512_set1_ps(x_scales[r * row_floats]);
+    for (int i = 0; i < Panels; ++i) {
+      const int64_t at = i * RowTiles * kTileInts + r * kPanelColumns;
+      const __m512 before = first ? _mm512_setzero_ps() : _mm512_load_ps(sums + at);
+      __m512i d = _mm512_load_si512(dots + at);
+      if constexpr (!Signed) d = _mm512_add_epi32(d, _mm512_set1_epi32(starts[r * row_floats]));
+      _mm512_store_ps(sums + at, _mm512_fmadd_ps(_mm512_mul_ps(scale, w[i]),
+                                                 _mm512_cvtepi32_ps(d), before));
+    }
+  }
+}
+
+struct Scratch {
+  float* sums;        // [2][32][16]
+  int32_t* dots;      // two of those, so that a group's tiles need not wait for the one before
+  std::byte* codes;   // two panels of 4-bit codes as bytes
+};
+
+constexpr int64_t kSumsBytes = 4 * kTileInts * 4;
+
+// All groups of one block; its weights' scales from `scales` on. The tiles of a group are multiplied
+// before the dots of the one before it are scaled, so that both run at once.
+template <int RowTiles, int Panels, bool Signed>
+void multiply(const IntPanels& p, const IntRows& x, int64_t row, const Block& b,
+              const std::byte* scales, const std::byte* next, Range lines, const Scratch& to) {
+  const float* x_scales = x.scales(row);
+  const int32_t* starts = x.starts(row);
+  const int64_t row_floats = x.row_bytes / 4;
+  const auto dots = [&](int64_t g) { return to.dots + g % 2 * 4 * kTileInts; };
+  dot_group<RowTiles, Panels, Signed>(b, 0, dots(0));
+  for (int64_t g = 0; g < p.groups; ++g) {
+    for (int64_t line = lines.first; line < lines.last; ++line)
+      for (int i = 0; i < Panels; ++i)
+        _mm_prefetch(reinterpret_cast<const char*>(next + i * p.panel_bytes + g * p.group_bytes +
+                                                   line * 64),
+                     _MM_HINT_T1);
+    if (g + 1 < p.groups) dot_group<RowTiles, Panels, Signed>(b, g + 1, dots(g + 1));
+    add_group<RowTiles, Panels, Signed>(dots(g), x_scales + g, starts + g, row_floats,
+                                        scales + g * p.group_bytes, p.panel_bytes, g == 0,
+                                        to.sums);
+  }
+}
+
+using Multiply = void (*)(const IntPanels&, const IntRows&, int64_t, const Block&,
+                          const std::byte*, const std::byte*, Range, const Scratch&);
+
+template <bool Signed>
+Multiply choose(int row_tiles, int panels) {
+  if (row_tiles == 2) return panels == 2 ? multiply<2, 2, Signed> : multiply<2, 1, Signed>;
+  return panels == 2 ? multiply<1, 2, Signed> : multiply<1, 1, Signed>;
+}
+
+// 4-bit codes of a panel as signed bytes, [k/4][16][4].
+void unpack_panel(const IntPanels& p, const std::byte* panel, std::byte* to) {
+  const __m512i low = _mm512_set1_epi8(15), zero = _mm512_set1_epi8(8);
+  for (int64_t g = 0; g < p.groups; ++g, panel += p.group_bytes)
+    for (int64_t i = 0; i < p.code_bytes; i += 64, to += 128) {
+      _mm_prefetch(reinterpret_cast<const char*>(panel + i + 4096), _MM_HINT_T0);
+      const __m512i row = _mm512_load_si512(panel + i);
+      const __m512i first = _mm512_and_si512(row, low);
+      const __m512i second = _mm512_and_si512(_mm512_srli_epi16(row, 4), low);
+      _mm512_store_si512(to, _mm512_sub_epi8(first, zero));
+      _mm512_store_si512(to + 64, _mm512_sub_epi8(second, zero));
+    }
+}
+
+}  // namespace
+
+void int_linear_amx(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows,
+                    Range units, std::byte* hot) {
+  const int tile_depth = p.group % 64 ? 32 : 64;
+  const Tiles tiles(tile_depth);
+  const Scratch scratch{reinterpret_cast<float*>(hot),
+                        reinterpret_cast<int32_t*>(hot + kSumsBytes), hot + 3 * kSumsBytes};
+  const bool packed = p.bits == 4;
+  const int64_t stride = p.per_unit == 2 ? 1 : 2;  // units
+  const int64_t blocks = ceil_div(rows, int_block_rows(x.row_bytes));
+  for (int64_t b = 0; b < blocks; ++b) {
+    const Range rows_here = even_share(ceil_div(rows, kTileRows), b, blocks);  // in tiles
+    const int64_t groups = ceil_div(rows_here.size(), 2);
+    for (int64_t unit = units.first; unit < units.last; unit += stride) {
+      const int64_t here = std::min(stride, units.last - unit);
+      const int panels = int(here) * p.per_unit;
+      const std::byte* weights = p.data + unit * p.per_unit * p.panel_bytes;
+      Block block{nullptr, x.row_bytes, weights, p.group_bytes, p.panel_bytes,
+                  p.group / tile_depth, tile_depth};
+      if (packed) {
+        block.codes = scratch.codes;
+        block.code_stride = p.group * kPanelColumns;
+        block.panel_stride = p.depth() * kPanelColumns;
+        for (int i = 0; i < panels; ++i)
+          unpack_panel(p, weights + i * p.panel_bytes, scratch.codes + i * block.panel_stride);
+      }
+      const std::byte* next = weights + panels * p.panel_bytes;
+      for (int64_t g = 0; g < groups; ++g) {
+        const int64_t row = (rows_here.first + 2 * g) * kTileRows;
+        const int row_tiles = int(std::min<int64_t>(2, rows_here.last - rows_here.first - 2 * g));
+        const Range lines = packed ? Range{0, 0} : even_share(p.group_bytes / 64, g, groups);
+        const std::byte* scales = weights + p.code_bytes;
+        block.x = x.row(row);
+        const auto multiply_block = packed ? choose<true>(row_tiles, panels)
+                                           : choose<false>(row_tiles, panels);
+        multiply_block(p, x, row, block, scales, next, lines, scratch);
+        const int64_t real = std::min(row_tiles * kTileRows, rows - row);
+        const int64_t panel = row_tiles * kTileInts;
+        for (int64_t u = 0; u < here; ++u) {
+          const float* own = scratch.sums + u * p.per_unit * panel;
+          e.finish(own, own + panel, row, real, (unit + u) * kPanelColumns);
+        }
+      }
+    }
+  }
+}
+
+int64_t int_amx_hot_bytes(const IntPanels& p) {
+  return 3 * kSumsBytes + (p.bits == 4 ? 2 * p.depth() * kPanelColumns : 0);
+}
+
+}  // namespace penstock
+
+#endif

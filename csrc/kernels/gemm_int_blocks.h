@@ -1,0 +1,89 @@
+// What the kernels of integer products share: how panels and quantized rows lie in memory.
+#pragma once
+
+#include "gemm_blocks.h"
+#include "gemm_epilogue.h"
+#include "gemm_int.h"
+
+namespace penstock {
+
+constexpr int64_t kCodeRowBytes = 64;  // a row of a panel: 16 columns, 32 bits each
+constexpr int64_t kScaleBytes = kPanelColumns * int64_t(sizeof(float));
+
+// A matrix seen as panels of groups.
+struct IntPanels {
+  const std::byte* data;
+  int bits;
+  int64_t group;  // k per scale, as stored
+  int64_t groups;
+  int64_t code_bytes;   // of one group in one panel
+  int64_t group_bytes;  // those and the scales
+  int64_t panel_bytes;
+  int64_t units;
+  int per_unit;
+
+  explicit IntPanels(const IntMatrix& w)
+      : data(w.panels),
+        bits(w.bits),
+        group(w.group ? w.group : round_up(w.k, 64)),
+        groups(ceil_div(w.k, group)),
+        code_bytes(group * kPanelColumns * w.bits / 8),
+        group_bytes(code_bytes + kScaleBytes),
+        panel_bytes(groups * group_bytes),
+        units(ceil_div(w.n, kPanelColumns)),
+        per_unit(w.gated ? 2 : 1) {}
+
+  int64_t depth() const { return groups * group; }
+};
+
+// Rows of x as quantized. A row holds its codes, then for each group the scale (float) and what the
+// dot starts from (int32). Rows lie an odd number of cache lines apart: at a power of two the
+// sixteen rows of a tile would fight for one set of the cache.
+struct IntRows {
+  std::byte* data;
+  int64_t scales_at;
+  int64_t starts_at;
+  int64_t row_bytes;
+
+  IntRows(const IntPanels& p, std::byte* memory)
+      : data(memory),
+        scales_at(p.depth()),
+        starts_at(scales_at + p.groups * 4),
+        row_bytes(round_up(starts_at + p.groups * 4, 64) / 64 * 64) {
+    if (row_bytes / 64 % 2 == 0) row_bytes += 64;
+  }
+
+  std::byte* row(int64_t r) const { return data + r * row_bytes; }
+  int8_t* codes(int64_t r) const { return reinterpret_cast<int8_t*>(row(r)); }
+  float* scales(int64_t r) const { return reinterpret_cast<float*>(row(r) + scales_at); }
+  int32_t* starts(int64_t r) const { return reinterpret_cast<int32_t*>(row(r) + starts_at); }
+};
+
+// Quantized rows of a block stay in half of a 2 MiB L2, beside the weights passing through.
+constexpr int64_t kIntBlockBytes = 1 << 20;
+constexpr int64_t kIntTileRows = 32;  // rows are read in groups of up to so many
+
+constexpr int64_t int_block_rows(int64_t row_bytes) {
+  return std::max(kIntTileRows, kIntBlockBytes / row_bytes / kIntTileRows * kIntTileRows);
+}
+
+// Unsigned codes u stand for u - zero. Kernels sum u * x, so a group's dot starts from
+// -zero * (sum of x). AVX2 has no exact product of unsigned and signed bytes of full range; its
+// kernel takes the offset away itself.
+constexpr int32_t kept_zero(int bits) {
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+  return bits == 8 ? 0 : 8;
+#else
+  return bits == 8 ? 128 : 8;
+#endif
+}
+
+// The kernels. Rows [0, rows) of x, output columns of `units`. hot: int_hot_bytes() of scratch.
+void int_linear_registers(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows,
+                          Range units, std::byte* hot);
+void int_linear_amx(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows,
+                    Range units, std::byte* hot);
+int64_t int_registers_hot_bytes();
+int64_t int_amx_hot_bytes(const IntPanels& p);
+
+}  // namespace penstock

@@ -1,0 +1,10 @@
+// Products with quantized weights as a Python function over NumPy arrays, for tests.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace penstock {
+
+void bind_int_linear(nanobind::module_& m);
+
+}  // namespace penstock

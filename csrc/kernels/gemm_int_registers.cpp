@@ -1,0 +1,126 @@
+// Integer products in vector registers: every instruction set, and the choice for few rows.
+#include "gemm_int_blocks.h"
+#include "gemm_int_simd.h"
+
+namespace penstock {
+namespace {
+
+// Dots, their float sums and the weights must fit the registers: 2 * 6 * 2 + 4 of 32; of AVX2's 16
+// half as wide, only the dots of 4 rows do.
+#if defined(__AVX512F__)
+constexpr int kRows = 6;
+constexpr int kPanels = 2;
+#else
+constexpr int kRows = 4;
+constexpr int kPanels = 1;
+#endif
+
+// Up to so many rows panels are read one by one, as one stream of memory.
+constexpr int64_t kStreamedRows = 2;
+// A stream is prefetched so far ahead; and where panels are read side by side, the next ones.
+constexpr int64_t kStreamAhead = 4 << 10;
+
+// sums: [Panels][Rows][16]
+template <int Bits, int Rows, int Panels>
+void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte* weights,
+              int64_t ahead, float* sums) {
+  f32x16 total[Panels][Rows];
+  for (int i = 0; i < Panels; ++i)
+    for (int r = 0; r < Rows; ++r) total[i][r] = f32x16::zero();
+
+  const int8_t* codes = x.codes(row);
+  const float* x_scales = x.scales(row);
+  const int32_t* starts = x.starts(row);
+  const int64_t row_floats = x.row_bytes / 4;
+  for (int64_t g = 0; g < p.groups; ++g) {
+    i32x16 dots[Panels][Rows];
+    for (int r = 0; r < Rows; ++r)
+      for (int i = 0; i < Panels; ++i) dots[i][r] = i32x16::broadcast(starts[r * row_floats + g]);
+    const std::byte* end = weights + p.code_bytes;
+    for (; weights < end; weights += kCodeRowBytes, codes += 4 * kQuads<Bits>) {
+      if (ahead)
+        for (int i = 0; i < Panels; ++i)
+          __builtin_prefetch(weights + i * p.panel_bytes + ahead);
+      Line<Bits> lines[Panels];
+      for (int i = 0; i < Panels; ++i) lines[i] = Line<Bits>::load(weights + i * p.panel_bytes);
+      for (int r = 0; r < Rows; ++r)
+        for (int i = 0; i < Panels; ++i) dot<Bits>(dots[i][r], lines[i], codes + r * x.row_bytes);
+    }
+    if (ahead)
+      for (int i = 0; i < Panels; ++i) __builtin_prefetch(weights + i * p.panel_bytes + ahead);
+    for (int i = 0; i < Panels; ++i) {
+      const f32x16 scale =
+          f32x16::load(reinterpret_cast<const float*>(weights + i * p.panel_bytes));
+      for (int r = 0; r < Rows; ++r)
+        total[i][r] = fma(f32x16::broadcast(x_scales[r * row_floats + g]) * scale,
+                          dots[i][r].to_float(), total[i][r]);
+    }
+    weights += kScaleBytes;
+  }
+
+  for (int i = 0; i < Panels; ++i)
+    for (int r = 0; r < Rows; ++r) total[i][r].store(sums + (i * Rows + r) * kPanelColumns);
+}
+
+using Multiply = void (*)(const IntPanels&, const IntRows&, int64_t, const std::byte*, int64_t,
+                          float*);
+
+template <int Bits, int Panels>
+Multiply multiply_rows(int64_t rows) {
+  switch (rows) {
+    case 1: return multiply<Bits, 1, Panels>;
+    case 2: return multiply<Bits, 2, Panels>;
+    case 3: return multiply<Bits, 3, Panels>;
+    case 4: return multiply<Bits, 4, Panels>;
+    case 5: return multiply<Bits, std::min(5, kRows), Panels>;
+    default: return multiply<Bits, std::min(6, kRows), Panels>;
+  }
+}
+
+Multiply choose(int bits, int64_t rows, int panels) {
+  if (bits == 8)
+    return panels == 1 ? multiply_rows<8, 1>(rows) : multiply_rows<8, kPanels>(rows);
+  return panels == 1 ? multiply_rows<4, 1>(rows) : multiply_rows<4, kPanels>(rows);
+}
+
+}  // namespace
+
+void int_linear_registers(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows,
+                          Range units, std::byte* hot) {
+  float* sums = reinterpret_cast<float*>(hot);
+  const int side_by_side = rows <= kStreamedRows ? 1 : kPanels;
+  const int64_t stride = p.per_unit == 2 ? 1 : side_by_side;  // units
+  const int64_t blocks = ceil_div(rows, int_block_rows(x.row_bytes));
+  for (int64_t b = 0; b < blocks; ++b) {
+    const Range block = even_share(rows, b, blocks);
+    const int64_t groups = ceil_div(block.size(), kRows);
+    for (int64_t unit = units.first; unit < units.last; unit += stride) {
+      const int64_t here = std::min(stride, units.last - unit);
+      const int panels = int(here) * p.per_unit;
+      const std::byte* weights = p.data + unit * p.per_unit * p.panel_bytes;
+      for (int64_t g = 0; g < groups; ++g) {
+        const Range some = even_share(block.size(), g, groups);
+        const int64_t first = block.first + some.first;
+        for (int i = 0; i < panels;) {
+          const int width = std::min(side_by_side, panels - i);
+          const int64_t next = width == 1 ? kStreamAhead : width * p.panel_bytes;
+          choose(p.bits, some.size(), width)(p, x, first, weights + i * p.panel_bytes,
+                                             g == 0 ? next : 0,
+                                             sums + i * some.size() * kPanelColumns);
+          i += width;
+        }
+        const int64_t panel = some.size() * kPanelColumns;
+        for (int64_t u = 0; u < here; ++u) {
+          const float* own = sums + u * p.per_unit * panel;
+          e.finish(own, own + panel, first, some.size(), (unit + u) * kPanelColumns);
+        }
+      }
+    }
+  }
+}
+
+int64_t int_registers_hot_bytes() {
+  return 2 * kRows * kPanelColumns * int64_t(sizeof(float));
+}
+
+}  // namespace penstock

@@ -1,0 +1,143 @@
+// Sixteen int32 lanes and exact dots of bytes, for each instruction set.
+//
+// A Line is a 64-byte row of a panel made ready: 16 columns by kQuads times 4 k. dot() adds to each
+// column's lane its products with the same k of a row of x.
+#pragma once
+
+#include "../simd.h"
+
+namespace penstock {
+
+PENSTOCK_INLINE int32_t load_quad(const int8_t* x) {
+  int32_t quad;
+  std::memcpy(&quad, x, sizeof(quad));
+  return quad;
+}
+
+template <int Bits>
+constexpr int kQuads = 8 / Bits;
+
+#if defined(__AVX512VNNI__)
+
+struct i32x16 {
+  __m512i v;
+  static PENSTOCK_INLINE i32x16 broadcast(int32_t x) { return {_mm512_set1_epi32(x)}; }
+  PENSTOCK_INLINE f32x16 to_float() const { return {_mm512_cvtepi32_ps(v)}; }
+};
+
+template <int Bits>
+struct Line {
+  __m512i quads[kQuads<Bits>];
+
+  static PENSTOCK_INLINE Line load(const std::byte* from) {
+    const __m512i row = _mm512_load_si512(from);
+    if constexpr (Bits == 8) {
+      return {{row}};
+    } else {
+      const __m512i low = _mm512_set1_epi8(15);
+      return {{_mm512_and_si512(row, low), _mm512_and_si512(_mm512_srli_epi16(row, 4), low)}};
+    }
+  }
+};
+
+template <int Bits>
+PENSTOCK_INLINE void dot(i32x16& sum, const Line<Bits>& w, const int8_t* x) {
+  for (int q = 0; q < kQuads<Bits>; ++q)
+    sum.v = _mm512_dpbusd_epi32(sum.v, w.quads[q], _mm512_set1_epi32(load_quad(x + 4 * q)));
+}
+
+#elif defined(__AVX2__)
+
+struct i32x16 {
+  __m256i lo, hi;
+  static PENSTOCK_INLINE i32x16 broadcast(int32_t x) {
+    return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)};
+  }
+  PENSTOCK_INLINE f32x16 to_float() const {
+    return {_mm256_cvtepi32_ps(lo), _mm256_cvtepi32_ps(hi)};
+  }
+};
+
+// PMADDUBSW saturates the sum of two products at 32767. Nibbles stay below 2 * 15 * 127; bytes do
+// as |w| times x with the sign of w, at 2 * 127 * 127.
+template <int Bits>
+struct Line;
+
+template <>
+struct Line<8> {
+  __m256i lo, hi;  // signed
+  static PENSTOCK_INLINE Line load(const std::byte* from) {
+    const __m256i* row = reinterpret_cast<const __m256i*>(from);
+    const __m256i offset = _mm256_set1_epi8(-128);
+    return {_mm256_xor_si256(_mm256_load_si256(row), offset),
+            _mm256_xor_si256(_mm256_load_si256(row + 1), offset)};
+  }
+};
+
+template <>
+struct Line<4> {
+  __m256i lo[2], hi[2];  // of each quad
+  static PENSTOCK_INLINE Line load(const std::byte* from) {
+    const __m256i* row = reinterpret_cast<const __m256i*>(from);
+    const __m256i low = _mm256_set1_epi8(15);
+    const __m256i a = _mm256_load_si256(row), b = _mm256_load_si256(row + 1);
+    return {{_mm256_and_si256(a, low), _mm256_and_si256(_mm256_srli_epi16(a, 4), low)},
+            {_mm256_and_si256(b, low), _mm256_and_si256(_mm256_srli_epi16(b, 4), low)}};
+  }
+};
+
+PENSTOCK_INLINE __m256i add_pairs(__m256i sum, __m256i pairs) {
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+template <int Bits>
+PENSTOCK_INLINE void dot(i32x16& sum, const Line<Bits>& w, const int8_t* x) {
+  if constexpr (Bits == 8) {
+    const __m256i a = _mm256_set1_epi32(load_quad(x));
+    sum.lo = add_pairs(sum.lo, _mm256_maddubs_epi16(_mm256_abs_epi8(w.lo),
+                                                    _mm256_sign_epi8(a, w.lo)));
+    sum.hi = add_pairs(sum.hi, _mm256_maddubs_epi16(_mm256_abs_epi8(w.hi),
+                                                    _mm256_sign_epi8(a, w.hi)));
+  } else {
+    const __m256i a = _mm256_set1_epi32(load_quad(x)), b = _mm256_set1_epi32(load_quad(x + 4));
+    // Four products of nibbles stay below 32767 too.
+    sum.lo = add_pairs(sum.lo, _mm256_add_epi16(_mm256_maddubs_epi16(w.lo[0], a),
+                                                _mm256_maddubs_epi16(w.lo[1], b)));
+    sum.hi = add_pairs(sum.hi, _mm256_add_epi16(_mm256_maddubs_epi16(w.hi[0], a),
+                                                _mm256_maddubs_epi16(w.hi[1], b)));
+  }
+}
+
+#else  // any machine: the compiler's own vectors
+
+struct i32x16 {
+  typedef int32_t vector __attribute__((vector_size(64)));
+  vector v;
+  static PENSTOCK_INLINE i32x16 broadcast(int32_t x) { return {vector{} + x}; }
+  PENSTOCK_INLINE f32x16 to_float() const {
+    return {__builtin_convertvector(v, f32x16::vector)};
+  }
+};
+
+template <int Bits>
+struct Line {
+  i32x16::vector row;  // each lane four bytes, as stored
+
+  static PENSTOCK_INLINE Line load(const std::byte* from) {
+    Line line;
+    std::memcpy(&line.row, from, sizeof(line.row));
+    return line;
+  }
+};
+
+template <int Bits>
+PENSTOCK_INLINE void dot(i32x16& sum, const Line<Bits>& w, const int8_t* x) {
+  constexpr int mask = (1 << Bits) - 1;
+  for (int q = 0; q < kQuads<Bits>; ++q)
+    for (int i = 0; i < 4; ++i)
+      sum.v += ((w.row >> (8 * i + Bits * q)) & mask) * int32_t(x[4 * q + i]);
+}
+
+#endif
+
+}  // namespace penstock

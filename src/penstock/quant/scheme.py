@@ -1,0 +1,60 @@
+"""What a matrix is quantized to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Bits = Literal[4, 8]
+
+GROUP_SIZES = (32, 64, 128)
+
+
+@dataclass(frozen=True)
+class QuantScheme:
+    """Symmetric integers of ``bits`` bits, with one float32 scale per group of a row's columns.
+
+    ``group_size`` columns share a scale, the last group of a row being shorter where k is no
+    multiple of it; None: the whole row (an output channel) is one group.
+    """
+
+    bits: Bits
+    group_size: int | None
+
+    def __post_init__(self) -> None:
+        if self.bits not in (4, 8):
+            raise ValueError(f"weights are quantized to 4 or 8 bits, not {self.bits}")
+        if self.group_size is not None and self.group_size not in GROUP_SIZES:
+            raise ValueError(f"groups have 32, 64 or 128 columns, not {self.group_size}")
+
+    def __str__(self) -> str:
+        return f"int{self.bits} by {self.group_size or 'row'}"
+
+    @property
+    def lowest(self) -> int:
+        """Least code. 8 bits do without -128, which has no negative among the codes."""
+        return -127 if self.bits == 8 else -8
+
+    @property
+    def highest(self) -> int:
+        return 127 if self.bits == 8 else 7
+
+    def groups(self, k: int) -> int:
+        """Scales of a row of ``k`` columns."""
+        return 1 if self.group_size is None else -(-k // self.group_size)
+
+    def nbytes(self, n: int, k: int) -> int:
+        """Bytes of an ``[n, k]`` matrix: its codes and its scales."""
+        return n * (-(-k * self.bits // 8) + 4 * self.groups(k))
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """Which schemes a model's matrix products use; None: the weights' own type.
+
+    Norms, biases, the embedding's lookup, activations between ops and the KV cache stay as they
+    are in every case.
+    """
+
+    linear: QuantScheme | None = None
+    head: QuantScheme | None = None

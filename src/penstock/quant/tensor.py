@@ -1,0 +1,92 @@
+"""Rounding to nearest: from a floating-point matrix to codes and scales, and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import WeightError
+from penstock.quant.scheme import QuantScheme
+
+F32 = NDArray[np.float32]
+
+_CHUNK = 1 << 18
+"""Elements quantized at a time, so that the passes over them run in cache."""
+
+
+@dataclass(frozen=True)
+class QuantizedTensor:
+    """An ``[n, k]`` matrix as ``codes * scale`` of each code's group.
+
+    codes int8 ``[n, k]``, 4-bit ones too; scales float32 ``[n, groups]``. Group g of a row is its
+    columns from ``g * group_size`` to ``(g + 1) * group_size``, or to k if that is less.
+    """
+
+    scheme: QuantScheme
+    codes: NDArray[np.int8]
+    scales: F32
+
+
+def quantize(matrix: NDArray[Any], scheme: QuantScheme, name: str = "a matrix") -> QuantizedTensor:
+    """Round ``matrix`` ``[n, k]``, of any floating type, to the nearest codes, ties to even.
+
+    8 bits: scale = max|w| / 127, so every error is at most half a scale. 4 bits: the value of
+    largest magnitude becomes -8 and scale = -value / 8, which uses all sixteen codes; errors are
+    at most half a scale, and up to a whole one for values of the other sign near that magnitude,
+    whose +8 does not exist. A group of zeros has scale 0.
+
+    Raises WeightError, naming ``name``, if a value is not finite.
+    """
+    n, k = matrix.shape
+    codes = np.empty((n, k), np.int8)
+    scales = np.empty((n, scheme.groups(k)), np.float32)
+    rows = max(1, _CHUNK // max(k, 1))
+    for first in range(0, n, rows):
+        some = slice(first, first + rows)
+        _quantize_rows(matrix[some].astype(np.float32), scheme, codes[some], scales[some])
+    if not np.isfinite(scales).all():
+        raise WeightError(
+            f"{name} has values that are not finite, which cannot be quantized; "
+            "load it with --quantization none, or repair the checkpoint"
+        )
+    return QuantizedTensor(scheme, codes, scales)
+
+
+def dequantize(tensor: QuantizedTensor) -> F32:
+    """The float32 matrix that the codes stand for, ``[n, k]``."""
+    k = tensor.codes.shape[1]
+    size = tensor.scheme.group_size or max(k, 1)
+    spread = np.repeat(tensor.scales, size, axis=1)[:, :k]
+    return tensor.codes.astype(np.float32) * spread
+
+
+def _quantize_rows(x: F32, scheme: QuantScheme, codes: NDArray[np.int8], scales: F32) -> None:
+    k = x.shape[1]
+    size = scheme.group_size or max(k, 1)
+    whole = k // size * size
+    for columns, groups in (
+        (slice(0, whole), slice(0, whole // size)),
+        (slice(whole, k), slice(whole // size, None)),
+    ):
+        part = x[:, columns]
+        if part.shape[1]:
+            grouped = part.reshape(len(x), -1, min(size, part.shape[1]))
+            codes[:, columns], scales[:, groups] = _quantize_groups(grouped, scheme)
+
+
+def _quantize_groups(x: F32, scheme: QuantScheme) -> tuple[NDArray[np.int8], F32]:
+    """x ``[rows, groups, size]`` to codes ``[rows, groups * size]``, scales ``[rows, groups]``."""
+    high, low = x.max(axis=2), x.min(axis=2)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        if scheme.bits == 8:
+            scales = np.maximum(high, -low) / np.float32(127)
+        else:
+            scales = np.where(high > -low, high, low) / np.float32(-8)
+        # A group of zeros gives 0 / 0; codes of values that are not finite are never used.
+        rounded = np.rint(np.divide(x, scales[:, :, None]))
+        np.nan_to_num(rounded, copy=False, nan=0.0)
+        np.clip(rounded, scheme.lowest, scheme.highest, out=rounded)
+        return rounded.astype(np.int8).reshape(len(x), -1), scales

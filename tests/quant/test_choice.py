@@ -1,0 +1,111 @@
+"""Options become schemes, schemes become a plan and bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.bench.meter import weight_bytes_per_step
+from penstock.config import EngineConfig, resolve
+from penstock.errors import ConfigError
+from penstock.hardware import detect
+from penstock.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, RopeSpec
+from penstock.plan.explain import explain
+from penstock.plan.fuse import fuse
+from penstock.plan.lower import lower
+from penstock.plan.ops import Linear, Op
+from penstock.quant import Quantization, QuantScheme
+from penstock.quant.choice import choose
+from penstock.quant.memory import weight_bytes
+
+HEAD = QuantScheme(8, 128)
+
+
+def make_spec(tie: bool) -> ModelSpec:
+    rope = RopeSpec(theta=1e4, dim=16)
+    attention = AttentionSpec(6, 2, 16, rope, 0.25, qkv_bias=True)
+    return ModelSpec(
+        architecture="Tiny",
+        vocab_size=211,
+        hidden_size=72,
+        layers=(LayerSpec(attention, MlpSpec(104)),) * 2,
+        norm_eps=1e-5,
+        tie_embeddings=tie,
+        max_positions=512,
+        dtype="bfloat16",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "group", "head", "expected"),
+    [
+        ("none", None, True, Quantization()),
+        ("int8", None, True, Quantization(QuantScheme(8, 128), HEAD)),
+        ("int4", None, True, Quantization(QuantScheme(4, 64), HEAD)),
+        ("int4", 32, False, Quantization(QuantScheme(4, 32), None)),
+        ("int8", 0, True, Quantization(QuantScheme(8, None), HEAD)),
+    ],
+)
+def test_choose(name: Any, group: int | None, head: bool, expected: Quantization) -> None:
+    assert choose(name, group, head) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quantization": "int4", "quantization_group": 48}, "32, 64, 128, or 0 for whole rows"),
+        ({"quantization": "int8", "quantization_group": -1}, "32, 64, 128, or 0 for whole rows"),
+        ({"quantization_group": 32}, "has no effect without quantization"),
+        ({"quantization": "int3"}, "none, int8 or int4, not 'int3'"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve(EngineConfig(**options), detect(), make_spec(True), Path("m"), Path("m"))
+
+
+def test_resolved() -> None:
+    config = EngineConfig(quantization="int4", max_model_len=64, max_num_seqs=2)
+    resolved = resolve(config, detect(), make_spec(True), Path("m"), Path("m"))
+    assert (resolved.quantization, resolved.quantization_group) == ("int4", 64)
+    assert resolved.schemes == Quantization(QuantScheme(4, 64), HEAD)
+    assert "quantization_group  " in resolved.explain()
+    assert resolved.weight_bytes == weight_bytes(make_spec(True), "bfloat16", resolved.schemes)
+    # What is resolved can be asked for again.
+    assert choose("int4", resolved.quantization_group, resolved.quantize_head) == resolved.schemes
+
+
+@pytest.mark.parametrize("tie", [True, False])
+@pytest.mark.parametrize("head", [True, False])
+@pytest.mark.parametrize("name", ["none", "int8", "int4"])
+def test_bytes_agree(name: Any, head: bool, tie: bool) -> None:
+    """What the plan reads each step, and the embedding's lookup besides, is what memory holds."""
+    spec, schemes = make_spec(tie), choose(name, None, head)
+    plan = fuse(lower(spec, quantization=schemes))
+    per_step = weight_bytes_per_step(plan)
+    shared = tie and schemes.head is None
+    lookup = 0 if shared else spec.vocab_size * spec.hidden_size * 2
+    assert per_step + lookup == weight_bytes(spec, "bfloat16", schemes)
+    if name != "none" and head:
+        assert per_step < weight_bytes_per_step(fuse(lower(spec))) * 0.6
+
+
+def test_fusion_keeps_schemes_and_joins_only_equal_ones() -> None:
+    spec, schemes = make_spec(False), choose("int4", None, True)
+    primitive = lower(spec, quantization=schemes)
+    fused = fuse(primitive)
+    assert [op.scheme for op in fused.ops if isinstance(op, Linear)] == [schemes.linear] * 8 + [
+        schemes.head
+    ]
+    assert "scheme=int4 by 64" in explain(fused)
+    assert "scheme=int8 by 128" in explain(fused)
+    mixed = fuse(replace(primitive, ops=tuple(_other_keys(op) for op in primitive.ops)))
+    assert {len(op.parts) for op in mixed.ops if isinstance(op, Linear)} == {1}
+
+
+def _other_keys(op: Op) -> Op:
+    unlike = isinstance(op, Linear) and op.out.endswith((".k", ".up"))
+    return replace(op, scheme=HEAD) if unlike else op
