@@ -355,7 +355,7 @@ def test_the_engine_dies_with_its_parent() -> None:
     )
     assert parent.returncode == -signal.SIGKILL
     pid = int(parent.stdout)
-    deadline = time.monotonic() + 1
+    deadline = time.monotonic() + 10
     while _runs(pid):
         assert time.monotonic() < deadline, "the engine outlived its parent"
         time.sleep(0.02)
@@ -374,10 +374,15 @@ def test_an_idle_engine_waits_without_work() -> None:
     async def main() -> None:
         async with engine() as (process, _, _ready):
             before = (await process.stats()).steps
-            ticks = _cpu_ticks(process.pid)
-            await asyncio.sleep(0.3)
+            spent = []
+            # An engine that spins does so in every window; a fault-in or a sample of the kernel's
+            # coarse clock hits one.
+            for _ in range(5):
+                ticks = _cpu_ticks(process.pid)
+                await asyncio.sleep(0.3)
+                spent.append(_cpu_ticks(process.pid) - ticks)
             assert (await process.stats()).steps == before
-            assert _cpu_ticks(process.pid) - ticks <= 2
+            assert min(spent) <= 2
 
     run(main())
 
