@@ -63,5 +63,5 @@ def demo_model_path() -> Path:
 
 
 def draft_model_path() -> Path:
-    """The folder of the demo model's smaller sibling: same tokenizer, a sixteenth of the work."""
+    """The folder of the demo model's smaller sibling: same tokenizer, a ninth of the weights."""
     return Path(__file__).parent / "demo" / "draft"

@@ -1,0 +1,41 @@
+"""The models inside the package are what the package says of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock import demo_model_path, draft_model_path
+from penstock.models.registry import load_model_spec
+from penstock.tokenizer import load_tokenizer
+from penstock.weights.checkpoint import open_weights
+
+FOLDERS = [demo_model_path(), draft_model_path()]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=["demo", "draft"])
+def test_checkpoint_card_and_tokenizer_agree(folder: Path) -> None:
+    spec = load_model_spec(folder)
+    weights = open_weights(folder, spec)
+    assert set(weights.names()) == set(spec.weight_shapes())
+    record = json.loads((folder / "training.json").read_text())
+    assert record["complete"] is True
+    assert record["parameters"] == spec.num_parameters
+    card = (folder / "README.md").read_text()
+    assert f"{record['held_out_bits_per_byte']:.3f} bits per byte" in card
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.vocab_size == spec.vocab_size
+    assert tokenizer.eos_token_ids == spec.eos_token_ids
+    text = "def f(x):\n\treturn {'é': x}  # \N{SNOWMAN}\r\n"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_the_draft_speaks_the_demo_models_tokens_and_is_small() -> None:
+    demo, draft = (load_model_spec(folder) for folder in FOLDERS)
+    assert draft.num_parameters * 8 <= demo.num_parameters
+    vocabularies = [(folder / "tokenizer.json").read_bytes() for folder in FOLDERS]
+    assert vocabularies[0] == vocabularies[1]
+    size = sum((folder / "model.safetensors").stat().st_size for folder in FOLDERS)
+    assert size <= 24 << 20
