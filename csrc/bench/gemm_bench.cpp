@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "read_loop.h"
 #include "../kernels/gemm.h"
 #include "../pool.h"
 #include "../simd.h"
@@ -230,15 +231,6 @@ double best_of(int runs, Pool& pool, F&& work) {
     best = std::min(best, *std::max_element(spent.begin(), spent.end()));
   }
   return best;
-}
-
-// Sum as 64-byte lines: the fastest way to only read.
-void read_bytes(const std::byte* from, size_t bytes, float* sink) {
-  f32x16 sums[4] = {f32x16::zero(), f32x16::zero(), f32x16::zero(), f32x16::zero()};
-  for (size_t i = 0; i + 256 <= bytes; i += 256)
-    for (size_t j = 0; j < 4; ++j)
-      sums[j] += f32x16::load(reinterpret_cast<const float*>(from + i + 64 * j));
-  *sink += hsum(sums[0] + sums[1] + sums[2] + sums[3]);
 }
 
 struct Shape {

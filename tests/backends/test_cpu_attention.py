@@ -14,9 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from penstock.backends.cpu import native
 from penstock.engine.step import BLOCK_SIZE
-from penstock.errors import ConfigError
 
 F32 = NDArray[np.float32]
 DTYPES: dict[str, Any] = {
@@ -25,14 +23,6 @@ DTYPES: dict[str, Any] = {
     "bfloat16": ml_dtypes.bfloat16,
 }
 ELEMENTS = tuple(DTYPES)
-
-
-@pytest.fixture(params=native.runnable())
-def module(request: pytest.FixtureRequest) -> Any:
-    try:
-        return native.load(request.param)
-    except ConfigError as error:  # the CPU has it, the system does not grant it
-        pytest.skip(str(error))
 
 
 @dataclass(frozen=True)

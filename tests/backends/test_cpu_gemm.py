@@ -13,26 +13,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-
-from penstock.backends.cpu import native
-from penstock.errors import ConfigError
+from native_arrays import as_bytes
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 WEIGHTS = ("float32", "bfloat16", "float16")
 ACTIVATIONS = ("float32", "bfloat16")
 THREADS = (1, 2, 3, 7)
-
-
-@pytest.fixture(params=native.runnable(), scope="module")
-def module(request: pytest.FixtureRequest) -> Any:
-    try:
-        return native.load(request.param)
-    except ConfigError as error:  # the CPU has it, the system does not grant it
-        pytest.skip(str(error))
-
-
-def as_bytes(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 @dataclass(frozen=True)

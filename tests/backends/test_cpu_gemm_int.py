@@ -12,6 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from native_arrays import as_bytes
 
 from penstock.backends.cpu import native
 from penstock.backends.reference.numerics import activate, quantize_rows
@@ -20,18 +21,6 @@ from penstock.quant import QuantizedTensor, QuantScheme, quantize
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
 SCHEMES = [QuantScheme(bits, size) for bits in (8, 4) for size in (32, 64, 128, None)]
-
-
-@pytest.fixture(params=native.runnable(), scope="module")
-def module(request: pytest.FixtureRequest) -> Any:
-    try:
-        return native.load(request.param)
-    except ConfigError as error:  # the CPU has it, the system does not grant it
-        pytest.skip(str(error))
-
-
-def as_bytes(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 @dataclass(frozen=True)

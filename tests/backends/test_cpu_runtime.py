@@ -13,24 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from native_arrays import as_bytes
 
 from penstock.backends.cpu import native
 from penstock.errors import ConfigError
 
 VARIANTS = native.runnable()
 THREADS = (1, 2, 3, 7)
-
-
-@pytest.fixture(params=VARIANTS, scope="module")
-def module(request: pytest.FixtureRequest) -> Any:
-    try:
-        return native.load(request.param)
-    except ConfigError as error:  # the CPU has it, the system does not grant it
-        pytest.skip(str(error))
-
-
-def as_bytes(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def convert(module: Any, x: np.ndarray, source: str, target: str) -> np.ndarray:
