@@ -112,7 +112,7 @@ void bind_executor(nb::module_& m) {
       .def(
           "add_matrix",
           [](PyExecutor& self, const std::string& elem, int64_t n, int64_t k, bool gated) {
-            return self.get().add_matrix(parse_elem(elem), n, k, gated);
+            return self.get().add_matrix(PackedMatrix{parse_elem(elem), n, k, gated, {}, {}});
           },
           "elem"_a, "n"_a, "k"_a, "gated"_a)
       .def(
@@ -123,32 +123,41 @@ void bind_executor(nb::module_& m) {
           },
           "matrix"_a, "first"_a, "count"_a, "rows"_a)
       .def(
-          "set_bias",
-          [](PyExecutor& self, MatrixId matrix, ConstantId bias) {
-            self.get().set_bias(matrix, bias);
-          },
-          "matrix"_a, "bias"_a)
-      .def(
           "add_int_matrix",
           [](PyExecutor& self, int bits, int64_t group, int64_t n, int64_t k, bool gated) {
-            return self.get().add_int_matrix(bits, group, n, k, gated);
+            return self.get().add_matrix(IntMatrix{bits, group, n, k, gated, {}, {}});
           },
           "bits"_a, "group"_a, "n"_a, "k"_a, "gated"_a)
       .def(
           "pack_int_rows",
-          [](PyExecutor& self, IntMatrixId matrix, int64_t first, int64_t count,
-             const Codes& codes, const Scales& scales) {
+          [](PyExecutor& self, MatrixId matrix, int64_t first, int64_t count, const Codes& codes,
+             const Scales& scales) {
             nb::gil_scoped_release unlocked;
             self.get().pack_int_rows(matrix, first, count, {codes.data(), codes.size()},
                                      {scales.data(), scales.size()});
           },
           "matrix"_a, "first"_a, "count"_a, "codes"_a, "scales"_a)
       .def(
-          "append_int_linear",
-          [](PyExecutor& self, IntMatrixId matrix, std::optional<ConstantId> bias, BufferId x,
+          "add_grid_matrix",
+          [](PyExecutor& self, int bits, int64_t n, int64_t k, bool gated) {
+            return self.get().add_matrix(GridMatrix{bits, n, k, gated, {}, {}});
+          },
+          "bits"_a, "n"_a, "k"_a, "gated"_a)
+      .def(
+          "pack_grid_rows",
+          [](PyExecutor& self, MatrixId matrix, int64_t first, int64_t count,
+             const std::string& elem, const Bytes& rows) {
+            const Elem type = parse_elem(elem);
+            nb::gil_scoped_release unlocked;
+            return self.get().pack_grid_rows(matrix, first, count, type, span_of(rows));
+          },
+          "matrix"_a, "first"_a, "count"_a, "elem"_a, "rows"_a)
+      .def(
+          "append_linear",
+          [](PyExecutor& self, MatrixId matrix, std::optional<ConstantId> bias, BufferId x,
              BufferId out, const std::string& gate) {
-            self.get().append_int_linear(matrix, bias.value_or(kNone), x, out,
-                                         parse_activation(gate));
+            self.get().append_linear(matrix, bias.value_or(kNone), x, out,
+                                     parse_activation(gate));
           },
           "matrix"_a, "bias"_a.none(), "x"_a, "out"_a, "gate"_a)
       .def(
@@ -164,13 +173,6 @@ void bind_executor(nb::module_& m) {
             self.get().append_add_norm(residual, delta.value_or(kNone), out, weight, eps);
           },
           "residual"_a, "delta"_a.none(), "out"_a, "weight"_a, "eps"_a)
-      .def(
-          "append_linear",
-          [](PyExecutor& self, MatrixId matrix, BufferId x, BufferId out,
-             const std::string& gate) {
-            self.get().append_linear(matrix, x, out, parse_activation(gate));
-          },
-          "matrix"_a, "x"_a, "out"_a, "gate"_a)
       .def(
           "append_rope_write",
           [](PyExecutor& self, int layer, BufferId qkv, BufferId q, int heads, ConstantId cos,

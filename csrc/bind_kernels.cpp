@@ -13,7 +13,7 @@
 #include "kernels/argmax.h"
 #include "kernels/attention_py.h"
 #include "kernels/embed.h"
-#include "kernels/gemm_int_py.h"
+#include "kernels/gemm_quantized_py.h"
 #include "kernels/norm.h"
 #include "kernels/select.h"
 #include "memory.h"
@@ -186,7 +186,7 @@ void bind_kernels(nb::module_& m) {
   m.def("linear", &run_linear, nb::kw_only(), "parts"_a, "elem"_a, "k"_a, "bias"_a.none(),
         "gate"_a, "x"_a, "x_elem"_a, "out"_a, "out_elem"_a, "threads"_a);
   bind_attention(m);
-  bind_int_linear(m);
+  bind_quantized_linear(m);
 }
 
 }  // namespace penstock

@@ -1,6 +1,7 @@
 #include "executor.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <stdexcept>
@@ -60,11 +61,42 @@ ConstantId Executor::add_constant(std::span<const std::byte> bytes) {
   return ConstantId(constants_.size()) - 1;
 }
 
-MatrixId Executor::add_matrix(Elem elem, int64_t n, int64_t k, bool gated) {
-  if (n < 1 || k < 1 || elem == Elem::i32) refuse("a matrix needs rows, columns and a float type");
-  Memory memory(packed_bytes(elem, n, k, gated));
-  const PackedMatrix packed{elem, n, k, gated, memory.data(), nullptr};
-  matrices_.push_back({packed, std::move(memory)});
+namespace {
+
+void check_shape(const PackedMatrix& w) {
+  if (w.n < 1 || w.k < 1 || w.elem == Elem::i32)
+    refuse("a matrix needs rows, columns and a float type");
+}
+
+void check_depth(int64_t n, int64_t k, int64_t most) {
+  if (n < 1 || k < 1 || k > most)
+    refuse("a quantized matrix needs rows, and 1 to " + std::to_string(most) + " columns");
+}
+
+void check_shape(const IntMatrix& w) {
+  check_depth(w.n, w.k, kMostIntDepth);
+  if ((w.bits != 8 && w.bits != 4) || w.group < 0 || w.group % 32 != 0)
+    refuse("weights are quantized to 8 or 4 bits, in groups of a multiple of 32");
+}
+
+void check_shape(const GridMatrix& w) {
+  check_depth(w.n, w.k, kMostGridDepth);
+  if (w.bits != 8 && w.bits != 4) refuse("weights are quantized to 8 or 4 bits");
+}
+
+}  // namespace
+
+MatrixId Executor::add_matrix(AnyMatrix matrix) {
+  Memory memory = std::visit(
+      [](auto& w) {
+        check_shape(w);
+        Memory panels(packed_bytes(w));
+        w.panels = panels.data();
+        w.bias = nullptr;
+        return panels;
+      },
+      matrix);
+  matrices_.push_back({matrix, std::move(memory)});
   return MatrixId(matrices_.size()) - 1;
 }
 
@@ -82,45 +114,41 @@ PartPlace place_of(int64_t n, bool gated, int64_t first, int64_t count) {
 
 void Executor::pack_rows(MatrixId id, int64_t first, int64_t count,
                          std::span<const std::byte> rows) {
-  Matrix& m = matrix(id);
-  const PackedMatrix& w = m.packed;
+  const PackedMatrix& w = matrix_of<PackedMatrix>(id);
+  std::byte* const panels = matrix(id).memory.data();
   const PartPlace place = place_of(w.n, w.gated, first, count);
   if (rows.size() != size_t(count * w.k) * elem_bytes(w.elem))
     refuse("a part's bytes are not its rows times the matrix's columns");
   pool_.run([&](Worker& worker) {
-    pack_part(w.elem, rows.data(), count, w.k, place, m.memory.data(), worker);
+    pack_part(w.elem, rows.data(), count, w.k, place, panels, worker);
   });
 }
 
-IntMatrixId Executor::add_int_matrix(int bits, int64_t group, int64_t n, int64_t k, bool gated) {
-  if (n < 1 || k < 1 || k > kMostIntDepth)
-    refuse("a quantized matrix needs rows, and 1 to " + std::to_string(kMostIntDepth) +
-           " columns");
-  if ((bits != 8 && bits != 4) || group < 0 || group % 32 != 0)
-    refuse("weights are quantized to 8 or 4 bits, in groups of a multiple of 32");
-  IntMatrix packed{bits, group, n, k, gated, nullptr, nullptr};
-  Memory memory(int_packed_bytes(packed));
-  packed.panels = memory.data();
-  int_matrices_.push_back({packed, std::move(memory)});
-  return IntMatrixId(int_matrices_.size()) - 1;
-}
-
-void Executor::pack_int_rows(IntMatrixId id, int64_t first, int64_t count,
+void Executor::pack_int_rows(MatrixId id, int64_t first, int64_t count,
                              std::span<const int8_t> codes, std::span<const float> scales) {
-  IntMatrixStore& m = int_matrix(id);
-  const IntMatrix& w = m.packed;
+  const IntMatrix& w = matrix_of<IntMatrix>(id);
+  std::byte* const panels = matrix(id).memory.data();
   const PartPlace place = place_of(w.n, w.gated, first, count);
   if (codes.size() != size_t(count * w.k) ||
       scales.size() != size_t(count * int_groups(w.k, w.group)))
     refuse("a part's codes or scales are not its rows times the matrix's columns or groups");
   pool_.run([&](Worker& worker) {
-    pack_int_part(w, codes.data(), scales.data(), count, place, m.memory.data(), worker);
+    pack_int_part(w, codes.data(), scales.data(), count, place, panels, worker);
   });
 }
 
-void Executor::set_bias(MatrixId id, ConstantId bias) {
-  PackedMatrix& w = matrix(id).packed;
-  w.bias = floats(bias, w.gated ? 2 * w.n : w.n, "a bias");
+bool Executor::pack_grid_rows(MatrixId id, int64_t first, int64_t count, Elem elem,
+                              std::span<const std::byte> rows) {
+  const GridMatrix& w = matrix_of<GridMatrix>(id);
+  std::byte* const panels = matrix(id).memory.data();
+  const PartPlace place = place_of(w.n, w.gated, first, count);
+  if (elem == Elem::i32 || rows.size() != size_t(count * w.k) * elem_bytes(elem))
+    refuse("a part's bytes are not its rows times the matrix's columns");
+  std::atomic<bool> finite = true;
+  pool_.run([&](Worker& worker) {
+    if (!quantize_grid_part(w, elem, rows.data(), count, place, panels, worker)) finite = false;
+  });
+  return finite;
 }
 
 void Executor::append_embed(ConstantId table, Elem elem, BufferId out) {
@@ -159,22 +187,19 @@ void Executor::reserve_shared(size_t bytes) {
   if (bytes > shared_.bytes()) shared_ = Memory(bytes);
 }
 
-void Executor::append_linear(MatrixId id, BufferId x, BufferId out, Activation gate) {
-  const PackedMatrix& w = matrix(id).packed;
-  const RowKind rows = check_product(w.n, w.k, w.gated, x, out, gate);
-  pool_.reserve_scratch(linear_scratch_bytes(w, most_rows(rows)));
-  reserve_shared(linear_shared_bytes(w, most_rows(rows)));
-  ops_.push_back(LinearOp{w, bound(x).array, bound(out).array, gate, rows});
-}
-
-void Executor::append_int_linear(IntMatrixId id, ConstantId bias, BufferId x, BufferId out,
-                                 Activation gate) {
-  IntMatrix& w = int_matrix(id).packed;
-  const RowKind rows = check_product(w.n, w.k, w.gated, x, out, gate);
-  if (bias != kNone) w.bias = floats(bias, w.gated ? 2 * w.n : w.n, "a bias");
-  pool_.reserve_scratch(int_scratch_bytes(w, most_rows(rows)));
-  reserve_shared(int_shared_bytes(w, most_rows(rows)));
-  ops_.push_back(IntLinearOp{w, bound(x).array, bound(out).array, gate, rows});
+void Executor::append_linear(MatrixId id, ConstantId bias, BufferId x, BufferId out,
+                             Activation gate) {
+  AnyMatrix& any = matrix(id).packed;
+  const RowKind rows = std::visit(
+      [&](auto& w) {
+        const RowKind kind = check_product(w.n, w.k, w.gated, x, out, gate);
+        if (bias != kNone) w.bias = floats(bias, w.gated ? 2 * w.n : w.n, "a bias");
+        pool_.reserve_scratch(linear_scratch_bytes(w, most_rows(kind)));
+        reserve_shared(linear_shared_bytes(w, most_rows(kind)));
+        return kind;
+      },
+      any);
+  ops_.push_back(LinearOp{any, bound(x).array, bound(out).array, gate, rows});
 }
 
 void Executor::append_rope_write(const RopeWriteSpec& s) {
@@ -271,9 +296,11 @@ Executor::Matrix& Executor::matrix(MatrixId id) {
   return matrices_[size_t(id)];
 }
 
-Executor::IntMatrixStore& Executor::int_matrix(IntMatrixId id) {
-  if (id < 0 || size_t(id) >= int_matrices_.size()) refuse("no such quantized matrix");
-  return int_matrices_[size_t(id)];
+template <class Kind>
+const Kind& Executor::matrix_of(MatrixId id) {
+  const Kind* kind = std::get_if<Kind>(&matrix(id).packed);
+  if (!kind) refuse("the matrix is of another kind than what is packed into it");
+  return *kind;
 }
 
 const KvLayer& Executor::kv(int layer) const {
@@ -294,7 +321,6 @@ int64_t Executor::max_rows(BufferId id) const {
 size_t Executor::weight_bytes() const {
   size_t total = 0;
   for (const Matrix& m : matrices_) total += m.memory.bytes();
-  for (const IntMatrixStore& m : int_matrices_) total += m.memory.bytes();
   for (const Memory& m : constants_) total += m.bytes();
   return total;
 }
@@ -377,11 +403,10 @@ struct Executor::Runner {
     add_norm(op.args, rows_of(op.rows, step), worker);
   }
   void operator()(const LinearOp& op) const {
-    if (const int64_t rows = rows_of(op.rows, step))
-      linear(op.w, op.x, op.out, rows, op.gate, shared, worker);
-  }
-  void operator()(const IntLinearOp& op) const {
-    int_linear(op.w, op.x, op.out, rows_of(op.rows, step), op.gate, shared, worker);
+    const int64_t rows = rows_of(op.rows, step);
+    if (rows == 0) return;
+    std::visit([&](const auto& w) { linear(w, op.x, op.out, rows, op.gate, shared, worker); },
+               op.w);
   }
   void operator()(const RopeWriteOp& op) const { rope_write(op.args, step, worker); }
   void operator()(const AttentionOp& op) const { attention(op.args, step, *op.work, worker); }
@@ -428,7 +453,6 @@ std::vector<std::string> Executor::op_names() const {
     names.push_back(std::visit(Overloaded{[](const EmbedOp&) { return "Embed"; },
                                           [](const AddNormOp&) { return "AddNorm"; },
                                           [](const LinearOp&) { return "Linear"; },
-                                          [](const IntLinearOp&) { return "Linear"; },
                                           [](const RopeWriteOp&) { return "RopeWrite"; },
                                           [](const AttentionOp&) { return "Attention"; },
                                           [](const SelectRowsOp&) { return "SelectRows"; },

@@ -14,6 +14,7 @@
 #include "kernels/attention.h"
 #include "kernels/embed.h"
 #include "kernels/gemm.h"
+#include "kernels/gemm_grid.h"
 #include "kernels/gemm_int.h"
 #include "kernels/norm.h"
 #include "kernels/rope_write.h"
@@ -49,8 +50,10 @@ struct KvGeometry {
 using BufferId = int;
 using ConstantId = int;
 using MatrixId = int;
-using IntMatrixId = int;
 constexpr int kNone = -1;
+
+// Every kind has packed_bytes(), linear(), linear_scratch_bytes() and linear_shared_bytes().
+using AnyMatrix = std::variant<PackedMatrix, IntMatrix, GridMatrix>;
 
 class Executor {
  public:
@@ -59,23 +62,24 @@ class Executor {
   // --- building; every call throws std::invalid_argument on a handle or size that cannot be
   BufferId add_buffer(size_t offset, Elem elem, int64_t cols, RowKind rows);
   ConstantId add_constant(std::span<const std::byte> bytes);
-  MatrixId add_matrix(Elem elem, int64_t n, int64_t k, bool gated);
-  // `rows` [count, k] in the matrix's element type become its rows from `first`; the rows of a gated
+  // Its panels and bias are set later.
+  MatrixId add_matrix(AnyMatrix matrix);
+  // Of a PackedMatrix: `rows` [count, k] in the matrix's element type become its rows from `first`; the rows of a gated
   // matrix are n of gate, then n of up. Packs on all threads.
   void pack_rows(MatrixId matrix, int64_t first, int64_t count, std::span<const std::byte> rows);
-  void set_bias(MatrixId matrix, ConstantId bias);
-  // A matrix of 8 or 4 bits; `group` columns share a scale, 0 means all of them.
-  IntMatrixId add_int_matrix(int bits, int64_t group, int64_t n, int64_t k, bool gated);
-  // As pack_rows: codes [count, k], and their scales [count, groups].
-  void pack_int_rows(IntMatrixId matrix, int64_t first, int64_t count,
+  // As pack_rows, of an IntMatrix: codes [count, k], and their scales [count, groups].
+  void pack_int_rows(MatrixId matrix, int64_t first, int64_t count,
                      std::span<const int8_t> codes, std::span<const float> scales);
+  // As pack_rows, of a GridMatrix, which rounds rows of any float type. False if a value is not
+  // finite.
+  bool pack_grid_rows(MatrixId matrix, int64_t first, int64_t count, Elem elem,
+                      std::span<const std::byte> rows);
 
   void append_embed(ConstantId table, Elem elem, BufferId out);
   void append_add_norm(BufferId residual, BufferId delta, BufferId out, ConstantId weight,
                        float eps);
-  void append_linear(MatrixId matrix, BufferId x, BufferId out, Activation gate);
-  void append_int_linear(IntMatrixId matrix, ConstantId bias, BufferId x, BufferId out,
-                         Activation gate);
+  void append_linear(MatrixId matrix, ConstantId bias, BufferId x, BufferId out,
+                     Activation gate);
   struct RopeWriteSpec {
     int layer;
     BufferId qkv, q;
@@ -118,11 +122,7 @@ class Executor {
     RowKind rows;
   };
   struct Matrix {
-    PackedMatrix packed;
-    Memory memory;
-  };
-  struct IntMatrixStore {
-    IntMatrix packed;
+    AnyMatrix packed;
     Memory memory;
   };
   struct KvStore {
@@ -138,13 +138,7 @@ class Executor {
     RowKind rows;
   };
   struct LinearOp {
-    PackedMatrix w;
-    Array x, out;
-    Activation gate;
-    RowKind rows;
-  };
-  struct IntLinearOp {
-    IntMatrix w;
+    AnyMatrix w;
     Array x, out;
     Activation gate;
     RowKind rows;
@@ -163,7 +157,7 @@ class Executor {
     ArgmaxArgs args;
     RowKind rows;
   };
-  using Op = std::variant<EmbedOp, AddNormOp, LinearOp, IntLinearOp, RopeWriteOp, AttentionOp,
+  using Op = std::variant<EmbedOp, AddNormOp, LinearOp, RopeWriteOp, AttentionOp,
                           SelectRowsOp, ArgmaxOp>;
   struct Runner;
 
@@ -172,7 +166,8 @@ class Executor {
   const std::byte* constant(ConstantId id, size_t bytes, const char* what) const;
   const float* floats(ConstantId id, int64_t count, const char* what) const;
   Matrix& matrix(MatrixId id);
-  IntMatrixStore& int_matrix(IntMatrixId id);
+  template <class Kind>
+  const Kind& matrix_of(MatrixId id);
   // Input, output and row kind of a product, checked against n, k and gated of its matrix.
   RowKind check_product(int64_t n, int64_t k, bool gated, BufferId x, BufferId out,
                         Activation gate) const;
@@ -192,7 +187,6 @@ class Executor {
   std::vector<Buffer> buffers_;
   std::vector<Memory> constants_;
   std::vector<Matrix> matrices_;
-  std::vector<IntMatrixStore> int_matrices_;
   Memory shared_;  // of one product at a time
   std::vector<std::unique_ptr<AttentionWork>> works_;  // one per distinct shape
   std::vector<std::vector<ArgmaxPartial>> partials_;

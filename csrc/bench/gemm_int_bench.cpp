@@ -1,6 +1,6 @@
 // Measures products with quantized weights on one instruction set. Not installed; tests/ checks them.
 //
-//   gemm_int_bench [threads]   decode GB/s beside a plain read of the same bytes, prefill TOP/s
+//   gemm_int_bench [threads [int8|int4|grid8|grid4...]]   decode GB/s beside a plain read of the same bytes, prefill TOP/s
 //
 // Times are of the processor (thread 0), so that other load on the machine shows less.
 #include <sys/mman.h>
@@ -12,9 +12,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "read_loop.h"
+#include "../kernels/gemm_grid.h"
 #include "../kernels/gemm_int.h"
 #include "../memory.h"
 #include "../pool.h"
@@ -47,14 +49,17 @@ struct Shape {
   bool gated;
 };
 
-void speed(int threads, int bits, int64_t group) {
+template <class Matrix>
+void speed(int threads, const char* name, Matrix w) {
   Pool pool(threads, true);
   const Shape shapes[] = {{"qkv", 3072, 2048, false}, {"gate_up", 8192, 2048, true},
                           {"down", 2048, 8192, false}};
   std::vector<float> sink(static_cast<size_t>(threads) * 16);
   for (const Shape& s : shapes) {
-    IntMatrix w{bits, group, s.n, s.k, s.gated, nullptr, nullptr};
-    const size_t bytes = int_packed_bytes(w);
+    w.n = s.n;
+    w.k = s.k;
+    w.gated = s.gated;
+    const size_t bytes = packed_bytes(w);
     // Enough copies that no cache holds them; the system's last-level cache may be very large.
     const size_t copies = std::max<size_t>(1, (size_t(1) << 30) / bytes);
     Memory panels(bytes * copies);
@@ -64,15 +69,15 @@ void speed(int threads, int bits, int64_t group) {
     std::vector<float> x(size_t(kMost * s.k)), out(size_t(kMost * s.n));
     for (float& v : x) v = float(int(rng() % 17)) - 8;
     w.panels = panels.data();
-    pool.reserve_scratch(int_scratch_bytes(w, kMost));
-    const Memory shared(int_shared_bytes(w, kMost));
+    pool.reserve_scratch(linear_scratch_bytes(w, kMost));
+    const Memory shared(linear_shared_bytes(w, kMost));
     size_t next = 0;
     const auto product = [&](int64_t rows) {
       w.panels = panels.data() + (next++ % copies) * bytes;
       const Array in{reinterpret_cast<std::byte*>(x.data()), Elem::f32, s.k};
       const Array result{reinterpret_cast<std::byte*>(out.data()), Elem::f32, s.n};
       pool.run([&](Worker& worker) {
-        int_linear(w, in, result, rows, Activation::silu, shared.data(), worker);
+        linear(w, in, result, rows, Activation::silu, shared.data(), worker);
       });
     };
     const auto read = [&] {
@@ -87,11 +92,10 @@ void speed(int threads, int bits, int64_t group) {
       read_time = std::min(read_time, best_of(4, read));
       one = std::min(one, best_of(4, [&] { product(1); }));
     }
-    std::printf("int%d by %-3ld %-8s read %5.1f GB/s, M=1 %5.1f GB/s (%3.0f %%)", bits,
-                long(group), s.name, double(bytes) / read_time * 1e-9, double(bytes) / one * 1e-9,
+    std::printf("%-11s %-8s read %5.1f GB/s, M=1 %5.1f GB/s (%3.0f %%)", name, s.name, double(bytes) / read_time * 1e-9, double(bytes) / one * 1e-9,
                 100 * read_time / one);
     const double operations = 2.0 * double(s.n) * double(s.k) * (s.gated ? 2 : 1);
-    for (const int64_t rows : {2, 4, 8, 16, 32, 64, 512}) {
+    for (const int64_t rows : {2, 3, 4, 8, 16, 32, 64, 128, 512}) {
       const double time = best_of(rows > 100 ? 4 : 8, [&] { product(rows); });
       std::printf("  M=%ld %.3f", long(rows), operations * double(rows) / time * 1e-12);
     }
@@ -111,7 +115,16 @@ int main(int argc, char** argv) {
   }
 #endif
   const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
+  const std::string only = argc > 2 ? argv[2] : "";
+  for (const int bits : {8, 4}) {
+    const std::string name = "grid" + std::to_string(bits);
+    if (name.find(only) == 0) speed(threads, name.c_str(), GridMatrix{bits, 0, 0, false, {}, {}});
+  }
   for (const int bits : {8, 4})
-    for (const int64_t group : {32, 64, 128, 0}) speed(threads, bits, group);
+    for (const int64_t group : {32, 64, 128, 0}) {
+      const std::string name = "int" + std::to_string(bits) + " by " + std::to_string(group);
+      if (name.find(only) == 0)
+        speed(threads, name.c_str(), IntMatrix{bits, group, 0, 0, false, {}, {}});
+    }
   return 0;
 }

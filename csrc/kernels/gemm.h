@@ -32,6 +32,10 @@ struct PackedMatrix {
 // Bytes of a matrix's panels: n columns, or n of gate and n of up.
 size_t packed_bytes(Elem elem, int64_t n, int64_t k, bool gated = false);
 
+inline size_t packed_bytes(const PackedMatrix& w) {
+  return packed_bytes(w.elem, w.n, w.k, w.gated);
+}
+
 // Where the columns of a part (a row-major [n, k] array) go among the matrix's panels.
 struct PartPlace {
   int64_t panel;  // of the part's first column

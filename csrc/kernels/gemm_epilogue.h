@@ -16,6 +16,16 @@ PENSTOCK_INLINE f32x16 activate(Activation a, f32x16 x) {
   return x;
 }
 
+// Accumulators as they are: [part][rows][16].
+struct FloatSums {
+  const float* sums;
+  int64_t part_floats;  // from gate to up
+
+  PENSTOCK_INLINE f32x16 get(int part, int64_t row) const {
+    return f32x16::load(sums + part * part_floats + row * kPanelColumns);
+  }
+};
+
 struct Epilogue {
   const float* bias;  // as in PackedMatrix
   Array out;
@@ -23,18 +33,19 @@ struct Epilogue {
   bool gated;
   Activation gate;
 
-  // Finish 16 columns from `column` on of `rows` rows from `row` on. sums: [rows][16], then for a
-  // gated matrix [rows][16] of up at `up`.
-  void finish(const float* sums, const float* up, int64_t row, int64_t rows, int64_t column) const {
+  // Finish 16 columns from `column` on of `rows` rows from `row` on. sums.get(part, r) is row r of
+  // the first part, or of up.
+  template <class Sums>
+  void finish(const Sums& sums, int64_t row, int64_t rows, int64_t column) const {
     const int columns = int(n - column < kPanelColumns ? n - column : kPanelColumns);
     const f32x16 none = f32x16::zero();
     const f32x16 b = bias ? f32x16::load_n(bias + column, columns) : none;
     const f32x16 up_b = bias && gated ? f32x16::load_n(bias + n + column, columns) : none;
     for (int64_t r = 0; r < rows; ++r) {
-      f32x16 y = f32x16::load(sums + r * kPanelColumns);
+      f32x16 y = sums.get(0, r);
       if (bias) y += b;
       if (gated) {
-        f32x16 u = f32x16::load(up + r * kPanelColumns);
+        f32x16 u = sums.get(1, r);
         if (bias) u += up_b;
         y = activate(gate, y) * u;
       }

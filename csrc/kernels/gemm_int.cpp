@@ -116,7 +116,7 @@ void zero_column(const IntPanels& p, int lane, std::byte* panel) {
 
 int64_t int_groups(int64_t k, int64_t group) { return group ? ceil_div(k, group) : 1; }
 
-size_t int_packed_bytes(const IntMatrix& w) {
+size_t packed_bytes(const IntMatrix& w) {
   const IntPanels p(w);
   return size_t(p.units * p.per_unit * p.panel_bytes);
 }
@@ -138,11 +138,11 @@ void pack_int_part(const IntMatrix& w, const int8_t* codes, const float* scales,
   }
 }
 
-size_t int_shared_bytes(const IntMatrix& w, int64_t rows) {
+size_t linear_shared_bytes(const IntMatrix& w, int64_t rows) {
   return size_t(rows_bytes(IntPanels(w), rows));
 }
 
-size_t int_scratch_bytes(const IntMatrix& w, int64_t rows) {
+size_t linear_scratch_bytes(const IntMatrix& w, int64_t rows) {
   const IntPanels p(w);
   int64_t hot = int_registers_hot_bytes();
 #if defined(__AMX_INT8__)
@@ -151,7 +151,7 @@ size_t int_scratch_bytes(const IntMatrix& w, int64_t rows) {
   return size_t(rows_bytes(p, std::min(rows, kOwnRows)) + hot);
 }
 
-void int_linear(const IntMatrix& w, const Array& x, const Array& out, int64_t rows,
+void linear(const IntMatrix& w, const Array& x, const Array& out, int64_t rows,
                 Activation gate, std::byte* shared, const Worker& worker) {
   if (rows == 0) return;
   const IntPanels p(w);

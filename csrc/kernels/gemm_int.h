@@ -26,7 +26,7 @@ struct IntMatrix {
   int64_t n;      // output columns; a gated matrix holds twice as many
   int64_t k;
   bool gated;
-  const std::byte* panels;  // int_packed_bytes() of them, 64-byte aligned
+  const std::byte* panels;  // packed_bytes() of them, 64-byte aligned
   const float* bias;        // as in PackedMatrix
 };
 
@@ -36,21 +36,21 @@ constexpr int64_t kMostIntDepth = int64_t(1) << 17;
 // Scales of one row of a matrix.
 int64_t int_groups(int64_t k, int64_t group);
 
-size_t int_packed_bytes(const IntMatrix& w);
+size_t packed_bytes(const IntMatrix& w);
 
 // Pack a part: codes [n, k] in -127..127 or -8..7, scales [n, int_groups]. Otherwise as pack_part.
 void pack_int_part(const IntMatrix& w, const int8_t* codes, const float* scales, int64_t n,
                    PartPlace place, std::byte* panels, const Worker& worker);
 
 // Scratch that int_linear() needs on each thread, for at most `rows` rows.
-size_t int_scratch_bytes(const IntMatrix& w, int64_t rows);
+size_t linear_scratch_bytes(const IntMatrix& w, int64_t rows);
 
 // Memory that it needs besides, shared by the threads.
-size_t int_shared_bytes(const IntMatrix& w, int64_t rows);
+size_t linear_shared_bytes(const IntMatrix& w, int64_t rows);
 
 // As linear(). `shared` is the same memory on every thread and may serve every product in turn:
 // the barrier after each is enough. There is a barrier inside too, so every thread must call.
-void int_linear(const IntMatrix& w, const Array& x, const Array& out, int64_t rows,
+void linear(const IntMatrix& w, const Array& x, const Array& out, int64_t rows,
                 Activation gate, std::byte* shared, const Worker& worker);
 
 }  // namespace penstock

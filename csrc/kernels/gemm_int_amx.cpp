@@ -201,7 +201,7 @@ void int_linear_amx(const IntPanels& p, const IntRows& x, const Epilogue& e, int
         const int64_t panel = row_tiles * kTileInts;
         for (int64_t u = 0; u < here; ++u) {
           const float* own = scratch.sums + u * p.per_unit * panel;
-          e.finish(own, own + panel, row, real, (unit + u) * kPanelColumns);
+          e.finish(FloatSums{own, panel}, row, real, (unit + u) * kPanelColumns);
         }
       }
     }

@@ -112,7 +112,7 @@ void int_linear_registers(const IntPanels& p, const IntRows& x, const Epilogue& 
         const int64_t panel = some.size() * kPanelColumns;
         for (int64_t u = 0; u < here; ++u) {
           const float* own = sums + u * p.per_unit * panel;
-          e.finish(own, own + panel, first, some.size(), (unit + u) * kPanelColumns);
+          e.finish(FloatSums{own, panel}, first, some.size(), (unit + u) * kPanelColumns);
         }
       }
     }

@@ -23,6 +23,8 @@ struct i32x16 {
   __m512i v;
   static PENSTOCK_INLINE i32x16 broadcast(int32_t x) { return {_mm512_set1_epi32(x)}; }
   PENSTOCK_INLINE f32x16 to_float() const { return {_mm512_cvtepi32_ps(v)}; }
+  PENSTOCK_INLINE void store(int32_t* to) const { _mm512_storeu_si512(to, v); }
+  PENSTOCK_INLINE i32x16 operator+(i32x16 b) const { return {_mm512_add_epi32(v, b.v)}; }
 };
 
 template <int Bits>
@@ -55,6 +57,13 @@ struct i32x16 {
   }
   PENSTOCK_INLINE f32x16 to_float() const {
     return {_mm256_cvtepi32_ps(lo), _mm256_cvtepi32_ps(hi)};
+  }
+  PENSTOCK_INLINE void store(int32_t* to) const {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), lo);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to) + 1, hi);
+  }
+  PENSTOCK_INLINE i32x16 operator+(i32x16 b) const {
+    return {_mm256_add_epi32(lo, b.lo), _mm256_add_epi32(hi, b.hi)};
   }
 };
 
@@ -117,6 +126,8 @@ struct i32x16 {
   PENSTOCK_INLINE f32x16 to_float() const {
     return {__builtin_convertvector(v, f32x16::vector)};
   }
+  PENSTOCK_INLINE void store(int32_t* to) const { std::memcpy(to, &v, sizeof(v)); }
+  PENSTOCK_INLINE i32x16 operator+(i32x16 b) const { return {v + b.v}; }
 };
 
 template <int Bits>

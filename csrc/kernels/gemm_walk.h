@@ -224,7 +224,7 @@ class Walk {
               int64_t unit) const {
     const int64_t panel = sum_rows * kPanelColumns;  // floats
     for (int i = 0; i < block.panels; i += p_.per_unit)
-      epilogue_.finish(sums + i * panel, sums + (i + 1) * panel, row, block.rows,
+      epilogue_.finish(FloatSums{sums + i * panel, panel}, row, block.rows,
                        (unit + i / p_.per_unit) * kPanelColumns);
   }
 

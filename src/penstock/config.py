@@ -46,8 +46,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     quantization: QuantizationName = "none"
     """int8 or int4: round the matrices to so many bits while they are loaded."""
     quantization_group: int | None = None
-    """Columns that share a scale: 32, 64, 128, or 0 for whole rows; None: 128 for int8, 64 for
-    int4."""
+    """Columns that share a float32 scale: 32, 64, 128, or 0 for whole rows; None: whole rows, and
+    in int4 windows of 32 columns on the row's 8-bit grid."""
     quantize_head: bool = True
     """With quantization, keep the output matrix in int8; else it stays in dtype."""
     backend: BackendName = "auto"
@@ -122,11 +122,8 @@ def resolve(
     decide("dtype", config.dtype, "the checkpoint's")
     dtype: DType = spec.dtype if config.dtype == "auto" else config.dtype
     schemes = choose(config.quantization, config.quantization_group, config.quantize_head)
-    group = config.quantization_group
     if schemes.linear is not None:
-        group = schemes.linear.group_size or 0
-        reasons["quantization"] = "as asked"
-        decide("quantization_group", config.quantization_group, f"for {config.quantization}")
+        reasons["quantization"] = f"matrices in {schemes.linear}"
         reasons["quantize_head"] = f"the output matrix in {schemes.head or dtype}"
     else:
         reasons["quantization"] = "the checkpoint's values"
@@ -193,7 +190,7 @@ def resolve(
         dtype=dtype,
         load_format=config.load_format,
         quantization=config.quantization,
-        quantization_group=group,
+        quantization_group=config.quantization_group,
         quantize_head=config.quantize_head,
         weight_bytes=weights,
         backend=backend,

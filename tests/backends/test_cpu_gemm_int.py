@@ -17,16 +17,16 @@ from native_arrays import as_bytes
 from penstock.backends.cpu import native
 from penstock.backends.reference.numerics import activate, quantize_rows
 from penstock.errors import ConfigError
-from penstock.quant import QuantizedTensor, QuantScheme, quantize
+from penstock.quant import GroupTensor, GroupScheme, quantize
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
-SCHEMES = [QuantScheme(bits, size) for bits in (8, 4) for size in (32, 64, 128, None)]
+SCHEMES = [GroupScheme(bits, size) for bits in (8, 4) for size in (32, 64, 128, None)]
 
 
 @dataclass(frozen=True)
 class Product:
-    scheme: QuantScheme
-    parts: tuple[QuantizedTensor, ...]
+    scheme: GroupScheme
+    parts: tuple[GroupTensor, ...]
     gate: str = "none"
     bias: np.ndarray | None = None
 
@@ -36,7 +36,7 @@ class Product:
         rng: np.random.Generator,
         sizes: tuple[int, ...],
         k: int,
-        scheme: QuantScheme,
+        scheme: GroupScheme,
         gate: str = "none",
         bias: bool = False,
     ) -> Product:
@@ -106,7 +106,7 @@ def check(module: Any, product: Product, x: np.ndarray, threads: int) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("k", [1, 5, 31, 64, 100, 257, 688])
-def test_odd_sizes(module: Any, k: int, scheme: QuantScheme) -> None:
+def test_odd_sizes(module: Any, k: int, scheme: GroupScheme) -> None:
     rng = np.random.default_rng(k)
     for n in (1, 15, 33):
         for m in (1, 3, 8, 17, 40):
@@ -118,7 +118,7 @@ def test_odd_sizes(module: Any, k: int, scheme: QuantScheme) -> None:
 @pytest.mark.parametrize("bits", [8, 4])
 def test_codes_at_their_limits(module: Any, bits: Any) -> None:
     """Products of the largest bytes, all of one sign: nothing saturates."""
-    scheme = QuantScheme(bits, 128)
+    scheme = GroupScheme(bits, 128)
     signs = np.where(np.arange(48) % 2, 1, -1)[:, None]
     matrix = (np.ones((48, 512)) * signs).astype(np.float32)
     product = Product(scheme, (quantize(matrix, scheme),))
@@ -133,7 +133,7 @@ def test_codes_at_their_limits(module: Any, bits: Any) -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-def test_joined_parts_share_panels(module: Any, scheme: QuantScheme) -> None:
+def test_joined_parts_share_panels(module: Any, scheme: GroupScheme) -> None:
     rng = np.random.default_rng(6)
     product = Product.random(rng, (21, 3, 8, 16, 1), 66, scheme, bias=True)
     for threads, m in ((1, 2), (2, 9), (3, 30), (7, 4)):
@@ -142,7 +142,7 @@ def test_joined_parts_share_panels(module: Any, scheme: QuantScheme) -> None:
 
 @pytest.mark.parametrize("gate", ["silu", "gelu_tanh", "gelu"])
 @pytest.mark.parametrize("scheme", [SCHEMES[2], SCHEMES[4]], ids=str)
-def test_gated(module: Any, scheme: QuantScheme, gate: str) -> None:
+def test_gated(module: Any, scheme: GroupScheme, gate: str) -> None:
     rng = np.random.default_rng(7)
     for n, m, bias in ((1, 1, False), (16, 5, True), (37, 19, False), (80, 35, True)):
         product = Product.random(rng, (n, n), 80, scheme, gate, bias)
@@ -151,7 +151,7 @@ def test_gated(module: Any, scheme: QuantScheme, gate: str) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("gate", ["none", "silu"])
-def test_a_row_does_not_depend_on_its_batch(module: Any, gate: str, scheme: QuantScheme) -> None:
+def test_a_row_does_not_depend_on_its_batch(module: Any, gate: str, scheme: GroupScheme) -> None:
     """Bitwise, though few rows and many take different instructions; 4200 of k make row blocks."""
     rng = np.random.default_rng(8)
     for n, k, m in ((40, 96, 70), (36, 4200, 300)):
@@ -169,7 +169,7 @@ def test_a_row_does_not_depend_on_its_batch(module: Any, gate: str, scheme: Quan
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-def test_instruction_sets_agree(scheme: QuantScheme) -> None:
+def test_instruction_sets_agree(scheme: GroupScheme) -> None:
     """Those with fused multiply-add give the same bits: there is nothing else to differ in."""
     rng = np.random.default_rng(10)
     product = Product.random(rng, (50,), 300, scheme)
@@ -188,7 +188,7 @@ def test_instruction_sets_agree(scheme: QuantScheme) -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-def test_nan_and_infinity_stay_in_their_row(module: Any, scheme: QuantScheme) -> None:
+def test_nan_and_infinity_stay_in_their_row(module: Any, scheme: GroupScheme) -> None:
     rng = np.random.default_rng(9)
     product = Product.random(rng, (35,), 150, scheme)
     for m in (2, 17, 50):

@@ -52,7 +52,7 @@ Options = dict[str, Any]
     scope="module",
     params=[
         {"quantization": "int8"},
-        {"quantization": "int8", "quantization_group": 0, "quantize_head": False},
+        {"quantization": "int8", "quantization_group": 128, "quantize_head": False},
         {"quantization": "int4"},
         {"quantization": "int4", "quantization_group": 32, "dtype": "float32"},
     ],

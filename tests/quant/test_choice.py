@@ -17,11 +17,11 @@ from penstock.plan.explain import explain
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.ops import Linear, Op
-from penstock.quant import Quantization, QuantScheme
+from penstock.quant import GridScheme, GroupScheme, Quantization
 from penstock.quant.choice import choose
 from penstock.quant.memory import weight_bytes
 
-HEAD = QuantScheme(8, 128)
+HEAD = GridScheme(8)
 
 
 def make_spec(tie: bool) -> ModelSpec:
@@ -43,10 +43,12 @@ def make_spec(tie: bool) -> ModelSpec:
     ("name", "group", "head", "expected"),
     [
         ("none", None, True, Quantization()),
-        ("int8", None, True, Quantization(QuantScheme(8, 128), HEAD)),
-        ("int4", None, True, Quantization(QuantScheme(4, 64), HEAD)),
-        ("int4", 32, False, Quantization(QuantScheme(4, 32), None)),
-        ("int8", 0, True, Quantization(QuantScheme(8, None), HEAD)),
+        ("int8", None, True, Quantization(GridScheme(8), HEAD)),
+        ("int4", None, True, Quantization(GridScheme(4), HEAD)),
+        ("int4", 32, False, Quantization(GroupScheme(4, 32), None)),
+        ("int8", 0, True, Quantization(GridScheme(8), HEAD)),
+        ("int8", 64, True, Quantization(GroupScheme(8, 64), HEAD)),
+        ("int4", 0, True, Quantization(GroupScheme(4, None), HEAD)),
     ],
 )
 def test_choose(name: Any, group: int | None, head: bool, expected: Quantization) -> None:
@@ -70,9 +72,9 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
 def test_resolved() -> None:
     config = EngineConfig(quantization="int4", max_model_len=64, max_num_seqs=2)
     resolved = resolve(config, detect(), make_spec(True), Path("m"), Path("m"))
-    assert (resolved.quantization, resolved.quantization_group) == ("int4", 64)
-    assert resolved.schemes == Quantization(QuantScheme(4, 64), HEAD)
-    assert "quantization_group  " in resolved.explain()
+    assert (resolved.quantization, resolved.quantization_group) == ("int4", None)
+    assert resolved.schemes == Quantization(GridScheme(4), HEAD)
+    assert "matrices in int4 by 32 on int8" in resolved.explain()
     assert resolved.weight_bytes == weight_bytes(make_spec(True), "bfloat16", resolved.schemes)
     # What is resolved can be asked for again.
     assert choose("int4", resolved.quantization_group, resolved.quantize_head) == resolved.schemes
@@ -100,8 +102,8 @@ def test_fusion_keeps_schemes_and_joins_only_equal_ones() -> None:
     assert [op.scheme for op in fused.ops if isinstance(op, Linear)] == [schemes.linear] * 8 + [
         schemes.head
     ]
-    assert "scheme=int4 by 64" in explain(fused)
-    assert "scheme=int8 by 128" in explain(fused)
+    assert "scheme=int4 by 32 on int8" in explain(fused)
+    assert "scheme=int8" in explain(fused)
     mixed = fuse(replace(primitive, ops=tuple(_other_keys(op) for op in primitive.ops)))
     assert {len(op.parts) for op in mixed.ops if isinstance(op, Linear)} == {1}
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from penstock.errors import WeightError
-from penstock.quant import QuantizedTensor, QuantScheme, dequantize, quantize
+from penstock.quant import GroupTensor, GroupScheme, dequantize, quantize
 
-SCHEMES = [QuantScheme(bits, size) for bits in (8, 4) for size in (32, 64, 128, None)]
+SCHEMES = [GroupScheme(bits, size) for bits in (8, 4) for size in (32, 64, 128, None)]
 
 schemes = st.sampled_from(SCHEMES)
 matrices = hnp.arrays(
@@ -23,7 +23,7 @@ matrices = hnp.arrays(
 )
 
 
-def spread(tensor: QuantizedTensor) -> np.ndarray:
+def spread(tensor: GroupTensor) -> np.ndarray:
     """The scale of every element, in float64."""
     k = tensor.codes.shape[1]
     size = tensor.scheme.group_size or k
@@ -32,7 +32,7 @@ def spread(tensor: QuantizedTensor) -> np.ndarray:
 
 @settings(max_examples=150, deadline=None)
 @given(matrices, schemes)
-def test_every_value_goes_to_its_nearest_code(matrix: np.ndarray, scheme: QuantScheme) -> None:
+def test_every_value_goes_to_its_nearest_code(matrix: np.ndarray, scheme: GroupScheme) -> None:
     tensor = quantize(matrix, scheme)
     assert tensor.codes.shape == matrix.shape
     assert tensor.scales.shape == (len(matrix), scheme.groups(matrix.shape[1]))
@@ -49,7 +49,7 @@ def test_every_value_goes_to_its_nearest_code(matrix: np.ndarray, scheme: QuantS
 
 @settings(max_examples=100, deadline=None)
 @given(matrices, schemes)
-def test_what_is_on_the_grid_stays(matrix: np.ndarray, scheme: QuantScheme) -> None:
+def test_what_is_on_the_grid_stays(matrix: np.ndarray, scheme: GroupScheme) -> None:
     """Quantizing what was dequantized gives the same codes, up to the sign of a scale."""
     once = quantize(matrix, scheme)
     again = quantize(dequantize(once), scheme)
@@ -58,7 +58,7 @@ def test_what_is_on_the_grid_stays(matrix: np.ndarray, scheme: QuantScheme) -> N
 
 @settings(max_examples=50, deadline=None)
 @given(matrices, schemes)
-def test_rows_and_groups_are_independent(matrix: np.ndarray, scheme: QuantScheme) -> None:
+def test_rows_and_groups_are_independent(matrix: np.ndarray, scheme: GroupScheme) -> None:
     whole = quantize(matrix, scheme)
     for row in range(len(matrix)):
         alone = quantize(matrix[row : row + 1], scheme)
@@ -71,7 +71,7 @@ def test_rows_and_groups_are_independent(matrix: np.ndarray, scheme: QuantScheme
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-def test_the_largest_value_is_exact_and_zeros_stay(scheme: QuantScheme) -> None:
+def test_the_largest_value_is_exact_and_zeros_stay(scheme: GroupScheme) -> None:
     matrix = np.zeros((3, 70), np.float32)
     matrix[0, 3], matrix[1, 65] = 8.0, -16.0
     tensor = quantize(matrix, scheme)
@@ -82,7 +82,7 @@ def test_the_largest_value_is_exact_and_zeros_stay(scheme: QuantScheme) -> None:
 
 def test_four_bits_use_sixteen_codes() -> None:
     matrix = np.linspace(-8, 7, 32, dtype=np.float32)[None]
-    assert set(quantize(matrix, QuantScheme(4, 32)).codes[0]) == set(range(-8, 8))
+    assert set(quantize(matrix, GroupScheme(4, 32)).codes[0]) == set(range(-8, 8))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
@@ -96,7 +96,7 @@ def test_other_types_are_read_as_they_are(dtype: type) -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-def test_values_that_are_not_finite_are_refused(scheme: QuantScheme, value: float) -> None:
+def test_values_that_are_not_finite_are_refused(scheme: GroupScheme, value: float) -> None:
     matrix = np.ones((2, 50), np.float32)
     matrix[1, 49] = value
     with pytest.raises(WeightError, match=r"layers\.3\.q has values that are not finite"):
@@ -106,10 +106,10 @@ def test_values_that_are_not_finite_are_refused(scheme: QuantScheme, value: floa
 @pytest.mark.parametrize(("bits", "size"), [(3, 32), (8, 0), (4, 48)])
 def test_schemes_that_do_not_exist(bits: int, size: int) -> None:
     with pytest.raises(ValueError, match=r"not (3|0|48)"):
-        QuantScheme(bits, size)  # type: ignore[arg-type]
+        GroupScheme(bits, size)  # type: ignore[arg-type]
 
 
 def test_bytes() -> None:
-    assert QuantScheme(8, 128).nbytes(10, 256) == 10 * (256 + 2 * 4)
-    assert QuantScheme(4, 32).nbytes(10, 100) == 10 * (50 + 4 * 4)
-    assert QuantScheme(4, None).nbytes(1, 7) == 4 + 4
+    assert GroupScheme(8, 128).nbytes(10, 256) == 10 * (256 + 2 * 4)
+    assert GroupScheme(4, 32).nbytes(10, 100) == 10 * (50 + 4 * 4)
+    assert GroupScheme(4, None).nbytes(1, 7) == 4 + 4

@@ -110,7 +110,14 @@ class Linear(Op):
     parts of equal size, gate and up, and ``out = gated(x @ gate.T) * (x @ up.T)`` has
     ``n = part.n`` columns.
 
-    With a ``scheme`` the product is one of integers. W is quantized by it, and each row of x to
+    With a ``scheme`` the product is one of integers.
+
+    On the grid, each row of x is quantized to int8: ``x_scale = max|x| / 127`` in float32,
+    ``x_code = x * (127 / max|x|)`` rounded to nearest even (scale and codes are 0 where max|x| is
+    below 1e-30; a value that is not finite makes the scale NaN). ``x @ W.T`` is then
+    ``float32(dot) * (x_scale * w_scale[n])``, with the dot of codes and points exact in int32.
+
+    In groups, W is quantized by the scheme, and each row of x to
     int8 over the same groups of k: ``x_scale[g] = max|x| / 127`` in float32, ``x_code =
     x / x_scale[g]`` rounded to nearest even, at most 127 in magnitude (all 0 where the scale is
     0; a value that is not finite makes its group's scale NaN). ``x @ W.T`` is then the sum, in

@@ -1,6 +1,19 @@
 """Weights in 8 or 4 bits: how they are chosen, made from floating point, and undone."""
 
-from penstock.quant.scheme import Quantization, QuantScheme
-from penstock.quant.tensor import QuantizedTensor, dequantize, quantize
+from penstock.quant.errors import not_finite
+from penstock.quant.grid import GridTensor, quantize_to_grid
+from penstock.quant.scheme import GridScheme, GroupScheme, Quantization, QuantScheme
+from penstock.quant.tensor import GroupTensor, dequantize, quantize
 
-__all__ = ["QuantScheme", "Quantization", "QuantizedTensor", "dequantize", "quantize"]
+__all__ = [
+    "GridScheme",
+    "GridTensor",
+    "GroupScheme",
+    "GroupTensor",
+    "QuantScheme",
+    "Quantization",
+    "dequantize",
+    "not_finite",
+    "quantize",
+    "quantize_to_grid",
+]

@@ -5,19 +5,24 @@ from __future__ import annotations
 from typing import Literal
 
 from penstock.errors import ConfigError
-from penstock.quant.scheme import GROUP_SIZES, Bits, Quantization, QuantScheme
+from penstock.quant.scheme import (
+    GROUP_SIZES,
+    Bits,
+    GridScheme,
+    GroupScheme,
+    Quantization,
+    QuantScheme,
+)
 
 QuantizationName = Literal["none", "int8", "int4"]
 
-DEFAULT_GROUPS = {8: 128, 4: 64}
-"""By bits; docs/quantization.md has the measurements."""
-HEAD_SCHEME = QuantScheme(8, DEFAULT_GROUPS[8])
+HEAD_SCHEME = GridScheme(8)
 """Of the output matrix, whatever the others have: rounding errors of logits reach the reader
 directly."""
 
 
 def choose(name: QuantizationName, group: int | None, head: bool) -> Quantization:
-    """The schemes that the options ask for; ``group`` 0 is a whole row, None the default.
+    """The schemes that the options ask for; ``group`` 0 is a whole row, None a row's grid.
 
     Raises ConfigError where they do not go together.
     """
@@ -35,5 +40,7 @@ def choose(name: QuantizationName, group: int | None, head: bool) -> Quantizatio
         raise ConfigError(
             f"quantization_group must be 32, 64, 128, or 0 for whole rows, not {group}"
         )
-    size = DEFAULT_GROUPS[bits[name]] if group is None else group
-    return Quantization(QuantScheme(bits[name], size or None), HEAD_SCHEME if head else None)
+    scheme: QuantScheme = GridScheme(bits[name])
+    if group is not None and (name, group) != ("int8", 0):  # which is what the grid is
+        scheme = GroupScheme(bits[name], group or None)
+    return Quantization(scheme, HEAD_SCHEME if head else None)

@@ -8,10 +8,33 @@ from typing import Literal
 Bits = Literal[4, 8]
 
 GROUP_SIZES = (32, 64, 128)
+GRID_GROUP = 32
+"""Columns that share a window of a row's grid."""
 
 
 @dataclass(frozen=True)
-class QuantScheme:
+class GridScheme:
+    """Whole numbers of 8 bits with one float32 scale per row, its grid.
+
+    With 4 bits, groups of 32 columns use 16 points of the grid each, evenly apart: a window, whose
+    step and origin take a byte. Products are one exact sum of integers per output.
+    """
+
+    bits: Bits
+
+    def __post_init__(self) -> None:
+        _check_bits(self.bits)
+
+    def __str__(self) -> str:
+        return f"int{self.bits}" + ("" if self.bits == 8 else f" by {GRID_GROUP} on int8")
+
+    def nbytes(self, n: int, k: int) -> int:
+        """Bytes of an ``[n, k]`` matrix: codes, windows and scales."""
+        return n * (k + 4 if self.bits == 8 else -(-k // 2) + -(-k // GRID_GROUP) + 4)
+
+
+@dataclass(frozen=True)
+class GroupScheme:
     """Symmetric integers of ``bits`` bits, with one float32 scale per group of a row's columns.
 
     ``group_size`` columns share a scale, the last group of a row being shorter where k is no
@@ -22,8 +45,7 @@ class QuantScheme:
     group_size: int | None
 
     def __post_init__(self) -> None:
-        if self.bits not in (4, 8):
-            raise ValueError(f"weights are quantized to 4 or 8 bits, not {self.bits}")
+        _check_bits(self.bits)
         if self.group_size is not None and self.group_size not in GROUP_SIZES:
             raise ValueError(f"groups have 32, 64 or 128 columns, not {self.group_size}")
 
@@ -46,6 +68,14 @@ class QuantScheme:
     def nbytes(self, n: int, k: int) -> int:
         """Bytes of an ``[n, k]`` matrix: its codes and its scales."""
         return n * (-(-k * self.bits // 8) + 4 * self.groups(k))
+
+
+def _check_bits(bits: int) -> None:
+    if bits not in (4, 8):
+        raise ValueError(f"weights are quantized to 4 or 8 bits, not {bits}")
+
+
+QuantScheme = GridScheme | GroupScheme
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import WeightError
-from penstock.quant.scheme import QuantScheme
+from penstock.quant.errors import not_finite
+from penstock.quant.scheme import GroupScheme
 
 F32 = NDArray[np.float32]
 
@@ -18,19 +18,19 @@ _CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
-class QuantizedTensor:
+class GroupTensor:
     """An ``[n, k]`` matrix as ``codes * scale`` of each code's group.
 
     codes int8 ``[n, k]``, 4-bit ones too; scales float32 ``[n, groups]``. Group g of a row is its
     columns from ``g * group_size`` to ``(g + 1) * group_size``, or to k if that is less.
     """
 
-    scheme: QuantScheme
+    scheme: GroupScheme
     codes: NDArray[np.int8]
     scales: F32
 
 
-def quantize(matrix: NDArray[Any], scheme: QuantScheme, name: str = "a matrix") -> QuantizedTensor:
+def quantize(matrix: NDArray[Any], scheme: GroupScheme, name: str = "a matrix") -> GroupTensor:
     """Round ``matrix`` ``[n, k]``, of any floating type, to the nearest codes, ties to even.
 
     8 bits: scale = max|w| / 127, so every error is at most half a scale. 4 bits: the value of
@@ -48,14 +48,11 @@ def quantize(matrix: NDArray[Any], scheme: QuantScheme, name: str = "a matrix") 
         some = slice(first, first + rows)
         _quantize_rows(matrix[some].astype(np.float32), scheme, codes[some], scales[some])
     if not np.isfinite(scales).all():
-        raise WeightError(
-            f"{name} has values that are not finite, which cannot be quantized; "
-            "load it with --quantization none, or repair the checkpoint"
-        )
-    return QuantizedTensor(scheme, codes, scales)
+        raise not_finite(name)
+    return GroupTensor(scheme, codes, scales)
 
 
-def dequantize(tensor: QuantizedTensor) -> F32:
+def dequantize(tensor: GroupTensor) -> F32:
     """The float32 matrix that the codes stand for, ``[n, k]``."""
     k = tensor.codes.shape[1]
     size = tensor.scheme.group_size or max(k, 1)
@@ -63,7 +60,7 @@ def dequantize(tensor: QuantizedTensor) -> F32:
     return tensor.codes.astype(np.float32) * spread
 
 
-def _quantize_rows(x: F32, scheme: QuantScheme, codes: NDArray[np.int8], scales: F32) -> None:
+def _quantize_rows(x: F32, scheme: GroupScheme, codes: NDArray[np.int8], scales: F32) -> None:
     k = x.shape[1]
     size = scheme.group_size or max(k, 1)
     whole = k // size * size
@@ -77,7 +74,7 @@ def _quantize_rows(x: F32, scheme: QuantScheme, codes: NDArray[np.int8], scales:
             codes[:, columns], scales[:, groups] = _quantize_groups(grouped, scheme)
 
 
-def _quantize_groups(x: F32, scheme: QuantScheme) -> tuple[NDArray[np.int8], F32]:
+def _quantize_groups(x: F32, scheme: GroupScheme) -> tuple[NDArray[np.int8], F32]:
     """x ``[rows, groups, size]`` to codes ``[rows, groups * size]``, scales ``[rows, groups]``."""
     high, low = x.max(axis=2), x.min(axis=2)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

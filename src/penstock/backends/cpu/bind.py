@@ -15,6 +15,7 @@ from penstock.backends.cpu.interface import (
     BufferId,
     Bytes,
     ConstantId,
+    MatrixId,
     NativeExecutor,
     NativeModule,
 )
@@ -27,7 +28,7 @@ from penstock.models.spec import DType
 from penstock.plan import ops
 from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
-from penstock.quant import QuantScheme, quantize
+from penstock.quant import GridScheme, QuantScheme, not_finite, quantize
 
 _DTYPES: dict[DType, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
@@ -128,33 +129,37 @@ class _Binder:
         )
 
     def _linear(self, op: ops.Linear) -> None:
-        if op.scheme is not None:
-            self._int_linear(op, op.scheme)
-            return
-        matrix = self._native.add_matrix(self._plan.weight_dtype, op.n, op.k, op.gated is not None)
+        native = self._native
+        gated = op.gated is not None
+        if op.scheme is None:
+            matrix = native.add_matrix(self._plan.weight_dtype, op.n, op.k, gated)
+        elif isinstance(op.scheme, GridScheme):
+            matrix = native.add_grid_matrix(op.scheme.bits, op.n, op.k, gated)
+        else:
+            size = op.scheme.group_size or 0
+            matrix = native.add_int_matrix(op.scheme.bits, size, op.n, op.k, gated)
         first = 0
         for part in op.parts:
-            self._native.pack_rows(matrix, first, part.n, self._stored(part.weight))
+            self._pack(matrix, first, part, op.scheme)
             first += part.n
-        bias = self._bias(op)
-        if bias is not None:
-            self._native.set_bias(matrix, bias)
-        self._native.append_linear(
-            matrix, self.buffers[op.x], self.buffers[op.out], op.gated or "none"
-        )
-
-    def _int_linear(self, op: ops.Linear, scheme: QuantScheme) -> None:
-        matrix = self._native.add_int_matrix(
-            scheme.bits, scheme.group_size or 0, op.n, op.k, op.gated is not None
-        )
-        first = 0
-        for part in op.parts:
-            tensor = quantize(self._weights.get(part.weight), scheme, part.weight)
-            self._native.pack_int_rows(matrix, first, part.n, tensor.codes, tensor.scales)
-            first += part.n
-        self._native.append_int_linear(
+        native.append_linear(
             matrix, self._bias(op), self.buffers[op.x], self.buffers[op.out], op.gated or "none"
         )
+
+    def _pack(
+        self, matrix: MatrixId, first: int, part: ops.LinearPart, scheme: QuantScheme | None
+    ) -> None:
+        if scheme is None:
+            self._native.pack_rows(matrix, first, part.n, self._stored(part.weight))
+        elif isinstance(scheme, GridScheme):
+            rows = self._weights.get(part.weight)
+            if not self._native.pack_grid_rows(
+                matrix, first, part.n, rows.dtype.name, _bytes(rows)
+            ):
+                raise not_finite(part.weight)
+        else:
+            tensor = quantize(self._weights.get(part.weight), scheme, part.weight)
+            self._native.pack_int_rows(matrix, first, part.n, tensor.codes, tensor.scales)
 
     def _bias(self, op: ops.Linear) -> ConstantId | None:
         """The parts' biases joined, zeros where one has none; None if none has any."""

@@ -14,7 +14,6 @@ Bytes = NDArray[np.uint8]
 BufferId = NewType("BufferId", int)
 ConstantId = NewType("ConstantId", int)
 MatrixId = NewType("MatrixId", int)
-IntMatrixId = NewType("IntMatrixId", int)
 
 
 class NativeExecutor(Protocol):
@@ -38,18 +37,24 @@ class NativeExecutor(Protocol):
 
     def pack_rows(self, matrix: MatrixId, first: int, count: int, rows: Bytes) -> None: ...
 
-    def set_bias(self, matrix: MatrixId, bias: ConstantId) -> None: ...
-
-    def add_int_matrix(self, bits: int, group: int, n: int, k: int, gated: bool) -> IntMatrixId: ...
+    def add_int_matrix(self, bits: int, group: int, n: int, k: int, gated: bool) -> MatrixId: ...
 
     def pack_int_rows(
         self,
-        matrix: IntMatrixId,
+        matrix: MatrixId,
         first: int,
         count: int,
         codes: NDArray[np.int8],
         scales: NDArray[np.float32],
     ) -> None: ...
+
+    def add_grid_matrix(self, bits: int, n: int, k: int, gated: bool) -> MatrixId: ...
+
+    def pack_grid_rows(
+        self, matrix: MatrixId, first: int, count: int, elem: str, rows: Bytes
+    ) -> bool:
+        """Round rows to the grid and pack them; False if a value is not finite."""
+        ...
 
     def append_embed(self, table: ConstantId, elem: str, out: BufferId) -> None: ...
 
@@ -62,11 +67,9 @@ class NativeExecutor(Protocol):
         eps: float,
     ) -> None: ...
 
-    def append_linear(self, matrix: MatrixId, x: BufferId, out: BufferId, gate: str) -> None: ...
-
-    def append_int_linear(
+    def append_linear(
         self,
-        matrix: IntMatrixId,
+        matrix: MatrixId,
         bias: ConstantId | None,
         x: BufferId,
         out: BufferId,

@@ -15,6 +15,7 @@ from penstock.backends.reference.numerics import (
     activate,
     as_bfloat16,
     attend,
+    grid_product,
     int_product,
     rms_norm,
     rotate,
@@ -23,7 +24,14 @@ from penstock.engine.step import BLOCK_SIZE, StepInput, StepResult
 from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.plan import Plan
-from penstock.quant import QuantizedTensor, QuantScheme, quantize
+from penstock.quant import (
+    GridScheme,
+    GridTensor,
+    GroupTensor,
+    QuantScheme,
+    quantize,
+    quantize_to_grid,
+)
 
 
 class ReferenceExecutor:
@@ -40,7 +48,7 @@ class ReferenceExecutor:
             name: np.asarray(weights.get(name)).astype(np.float32)
             for name in plan.spec.weight_shapes()
         }
-        self._quantized: dict[str, QuantizedTensor] = {}
+        self._quantized: dict[str, GroupTensor | GridTensor] = {}
         self._ropes = [rope_tables(rope, plan.max_positions) for rope in plan.ropes]
         dtypes = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
         slots = limits.num_blocks * BLOCK_SIZE
@@ -106,8 +114,13 @@ class ReferenceExecutor:
             product: F32 = x @ matrix.T
             return product
         if weight not in self._quantized:
-            self._quantized[weight] = quantize(matrix, scheme, weight)
-        return int_product(x, self._quantized[weight])
+            self._quantized[weight] = (
+                quantize_to_grid(matrix, scheme, weight)
+                if isinstance(scheme, GridScheme)
+                else quantize(matrix, scheme, weight)
+            )
+        tensor = self._quantized[weight]
+        return grid_product(x, tensor) if isinstance(tensor, GridTensor) else int_product(x, tensor)
 
     def _attention(self, op: ops.Attention, step: StepInput) -> None:
         q = self._buffers[op.q].reshape(step.num_tokens, op.heads, op.head_dim)

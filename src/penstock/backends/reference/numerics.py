@@ -9,9 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.models.spec import Activation
-from penstock.quant import QuantizedTensor
+from penstock.quant import GridTensor, GroupTensor
 
 F32 = NDArray[np.float32]
+
+LEAST_MAGNITUDE = np.float32(1e-30)
+"""Rows of activations that are all smaller count as zero: the reciprocal stays finite."""
 
 
 def as_bfloat16(x: F32) -> F32:
@@ -25,7 +28,7 @@ def rms_norm(x: F32, weight: F32, eps: float) -> F32:
     return (x / np.sqrt(mean + np.float32(eps)) * weight).astype(np.float32)
 
 
-def int_product(x: F32, w: QuantizedTensor) -> F32:
+def int_product(x: F32, w: GroupTensor) -> F32:
     """``x @ W.T`` in integers, as :class:`penstock.plan.ops.Linear` defines it.
 
     x ``[rows, k]``, w ``[n, k]``; returns ``[rows, n]``.
@@ -40,6 +43,29 @@ def int_product(x: F32, w: QuantizedTensor) -> F32:
         dots = codes.astype(np.float64) @ w.codes[:, columns].T.astype(np.float64)
         out += (scales * w.scales[:, g]) * dots.astype(np.float32)
     return out
+
+
+def grid_product(x: F32, w: GridTensor) -> F32:
+    """``x @ W.T`` with W on its grid, as :class:`penstock.plan.ops.Linear` defines it.
+
+    x ``[rows, k]``, w ``[n, k]``; returns ``[rows, n]``.
+    """
+    codes, scales = quantize_whole_rows(x)
+    dots = codes.astype(np.float64) @ w.points().T.astype(np.float64)
+    result: F32 = dots.astype(np.float32) * (scales * w.scales)
+    return result
+
+
+def quantize_whole_rows(x: F32) -> tuple[NDArray[np.int8], F32]:
+    """Activations ``[rows, k]`` to int8 codes and a scale a row, ``[rows, 1]``."""
+    most = np.abs(x).max(axis=1, keepdims=True)
+    finite = np.isfinite(most)
+    nil = ~(most >= LEAST_MAGNITUDE) | ~finite
+    scales = np.where(nil, np.float32(0), most / np.float32(127))
+    scales = np.where(finite, scales, np.float32(np.nan)).astype(np.float32)
+    by = np.where(nil, np.float32(0), np.float32(127) / np.where(nil, np.float32(1), most))
+    codes = np.rint(np.where(nil, np.float32(0), x) * by)
+    return np.clip(codes, -127, 127).astype(np.int8), scales
 
 
 def quantize_rows(x: F32) -> tuple[NDArray[np.int8], F32]:

@@ -5,6 +5,6 @@
 
 namespace penstock {
 
-void bind_int_linear(nanobind::module_& m);
+void bind_quantized_linear(nanobind::module_& m);
 
 }  // namespace penstock

@@ -1,0 +1,308 @@
+// Products on the 8-bit grid with AMX tiles: the choice for more than a few rows.
+#include "gemm_grid_line.h"
+
+#if defined(__AMX_INT8__)
+
+#include "amx_tiles.h"
+
+namespace penstock {
+namespace {
+
+// Two panels of 16 KiB stay in L1, beside the rows that stream through.
+constexpr int64_t kSliceSteps = 16;
+constexpr int64_t kGridBytes = 2 * kSliceSteps * kGridTileBytes;
+// Quantized rows of a part of the depth stay in half of a 2 MiB L2, sums in the other.
+constexpr int64_t kRowsBytes = 1 << 20;
+constexpr int64_t kSumsBytes = 1 << 20;
+constexpr int64_t kGroupTiles = 2;
+constexpr int64_t kGroupSums = 4 * kTileBytes;
+// Fewer rows have fewer sums to carry from slice to slice.
+constexpr int64_t kFewRows = 96;
+constexpr int64_t kFewSliceSteps = 8;
+// Up to 32 rows: steps of 4-bit weights that are expanded ahead of the tiles, and how much further
+// ahead codes are prefetched.
+constexpr int64_t kRingAhead = 4;
+constexpr int64_t kRingSteps = 8;
+constexpr int64_t kRingPanel = kRingSteps * kGridTileBytes;
+constexpr int64_t kFetchAhead = 4 << 10;
+constexpr int64_t kMostGroups = kRowBlock / (kGroupTiles * kTileRows);
+// With fewer groups of rows than this, rows of x are used again while still in L1.
+constexpr int64_t kStreamedGroups = 3;
+
+static_assert(kMostGroups * kGroupSums <= kSumsBytes);
+
+// One or two panels' weights for one slice of the depth.
+struct Place {
+  int64_t unit;
+  int panels;
+  int64_t slice;
+};
+
+class GridWalk {
+ public:
+  GridWalk(const GridPanels& p, const QuantizedRows& x, const Epilogue& e, int64_t rows,
+           Range units, std::byte* scratch)
+      : p_(p),
+        x_(x),
+        e_(e),
+        rows_(rows),
+        units_(units),
+        stride_(p.per_unit == 2 ? 1 : 2),
+        slices_(ceil_div(p.steps, x.slice_steps)),
+        grid_{scratch, scratch + kGridBytes},
+        hot_(scratch + 2 * kGridBytes),
+        sums_(hot_ + kGroupSums) {}
+
+  void run() {
+    const ProductTiles tiles(x_.tile_rows);
+    const int64_t groups = ceil_div(x_.tiles, kGroupTiles);
+    if (groups == 1) {
+      groups_ = {0, 1};
+      deep_ = 1;
+      wide_ = units_.size();
+      return one_group();
+    }
+    const int64_t blocks = ceil_div(groups, kMostGroups);
+    for (int64_t b = 0; b < blocks; ++b) row_block(even_share(groups, b, blocks));
+  }
+
+ private:
+  // One group of rows: all of the depth at once, 4-bit weights by way of a ring of steps.
+  void one_group() {
+    for (Place at = place(units_.first, 0); at.panels;) {
+      const Place next = after(at);
+      if (p_.bits == 8) {
+        group(at, next, next, 0);
+      } else {
+        if (at.unit == units_.first)
+          for (int64_t item = 0; item < 2 * ring_ahead(); ++item)
+            expand(at, item, ring(0, item), kRingPanel);
+        ring_group(at, next);
+      }
+      at = next;
+    }
+  }
+
+  // Where a group of k of global step `step` goes.
+  std::byte* ring(int64_t step, int64_t item) const {
+    return grid_[0] + (step + item / 2) % kRingSteps * kGridTileBytes +
+           item % 2 * (kGridTileBytes / 2);
+  }
+
+  // Steps; no further than the next place.
+  int64_t ring_ahead() const { return std::min(kRingAhead, p_.steps); }
+
+  void ring_group(const Place& at, const Place& next) {
+    const int64_t ahead = ring_ahead();
+    const int64_t turn = (at.unit - units_.first) / stride_ * p_.steps;  // global step
+    TileBlock b;
+    b.rows = x_.tile(0, 0);
+    b.row_step = x_.row_step();
+    b.panel_bytes = kRingPanel;
+    b.steps = p_.steps;
+    b.before = nullptr;
+    b.after = hot_;
+    multiply(
+        b, int(x_.tiles), at.panels, [&](int64_t s) { return ring(turn + s, 0); },
+        [&](int64_t s) {
+          int64_t item = 2 * (s + ahead);
+          const Place* to = &at;
+          if (item >= 2 * p_.steps) {
+            item -= 2 * p_.steps;
+            to = &next;
+            if (!next.panels) return;
+          }
+          for (int64_t i = item; i < item + 2; ++i) {
+            prefetch(*to, i, kFetchAhead);
+            expand(*to, i, ring(turn + s + ahead, i % 2), kRingPanel);
+          }
+        });
+    finish(at, 0, int(x_.tiles));
+  }
+
+  void row_block(Range groups) {
+    groups_ = groups;
+    const int64_t slice_bytes = groups.size() * kGroupTiles * x_.row_step() * x_.slice_steps;
+    deep_ = std::min(slices_, std::max<int64_t>(1, kRowsBytes / slice_bytes));
+    wide_ = deep_ == slices_ ? units_.size()
+                             : stride_ * (kSumsBytes / (groups.size() * kGroupSums));
+    Place at = place(units_.first, 0);
+    turn_ = 0;
+    if (p_.bits == 4) expand_all(at);
+    while (at.panels) {
+      const Place next = after(at);
+      const Place later = p_.bits == 4 && next.panels ? after(next) : next;
+      for (int64_t g = 0; g < groups.size(); ++g) group(at, next, later, g);
+      turn_ ^= 1;
+      at = next;
+    }
+  }
+
+  Place place(int64_t unit, int64_t slice) const {
+    const int64_t here = std::min(stride_, units_.last - unit);
+    return {unit, int(here * p_.per_unit), slice};
+  }
+
+  // In this order, innermost first: slices that rows stay in L2 for, panels, chunks of panels
+  // whose sums stay in L2, parts of the depth, chunks. `panels` 0: the end.
+  Place after(const Place& at) const {
+    const int64_t chunk = (at.unit - units_.first) / wide_;
+    const int64_t first = units_.first + chunk * wide_;
+    const int64_t last = std::min(first + wide_, units_.last);
+    const int64_t part = at.slice / deep_ * deep_;
+    if (at.slice + 1 < std::min(part + deep_, slices_)) return place(at.unit, at.slice + 1);
+    if (at.unit + stride_ < last) return place(at.unit + stride_, part);
+    if (part + deep_ < slices_) return place(first, part + deep_);
+    if (last < units_.last) return place(last, 0);
+    return {0, 0, 0};
+  }
+
+  int64_t steps_of(const Place& at) const {
+    return std::min(x_.slice_steps, p_.steps - at.slice * x_.slice_steps);
+  }
+  const std::byte* panel(const Place& at) const {
+    return p_.data + at.unit * p_.per_unit * p_.panel_bytes;
+  }
+
+  // A group of k, of every panel of a place, from codes to the grid.
+  PENSTOCK_INLINE void expand(const Place& at, int64_t item, std::byte* to,
+                              int64_t panel_bytes) const {
+    const int64_t s = at.slice * x_.slice_steps + item / 2, g = item % 2;
+    const std::byte* codes = panel(at) + p_.step_at(s) + g * (kGridTileBytes / 4);
+    const std::byte* windows = panel(at) + p_.windows_at(s) + g * kPanelColumns;
+    for (int i = 0; i < at.panels; ++i)
+      expand_group(codes + i * p_.panel_bytes, windows + i * p_.panel_bytes,
+                   to + i * panel_bytes);
+  }
+  void expand_all(const Place& at) {
+    for (int64_t item = 0; item < 2 * steps_of(at); ++item)
+      expand(at, item, grid_[turn_] + item * (kGridTileBytes / 2), slice_bytes());
+  }
+  int64_t slice_bytes() const { return x_.slice_steps * kGridTileBytes; }
+  PENSTOCK_INLINE void prefetch(const Place& at, int64_t item, int64_t ahead = 0) const {
+    const int64_t s = at.slice * x_.slice_steps + item / 2;
+    const std::byte* codes =
+        panel(at) + p_.step_at(s) + item % 2 * (kGridGroup * kPanelColumns / 2) + ahead;
+    const std::byte* windows = panel(at) + p_.windows_at(s) + ahead;
+    for (int i = 0; i < at.panels; ++i) {
+      for (int64_t line = 0; line < 4; ++line)
+        __builtin_prefetch(codes + i * p_.panel_bytes + line * kGridLine, 0, 2);
+      __builtin_prefetch(windows + i * p_.panel_bytes, 0, 2);
+    }
+  }
+
+  // One group of rows, beside its share of making `next` and `later` ready.
+  void group(const Place& at, const Place& next, const Place& later, int64_t g) {
+    const int64_t tile = (groups_.first + g) * kGroupTiles;
+    const int row_tiles = int(std::min(kGroupTiles, x_.tiles - tile));
+    const bool ends = at.slice + 1 == slices_;
+    std::byte* const own =
+        sums_ + ((deep_ == slices_ ? 0 : (at.unit - units_.first) % wide_ / stride_) *
+                     groups_.size() + g) * kGroupSums;
+    TileBlock b;
+    b.rows = x_.tile(tile, at.slice);
+    b.row_step = x_.row_step();
+    b.steps = steps_of(at);
+    b.before = at.slice ? own : nullptr;
+    b.after = ends ? hot_ : own;
+    if (p_.bits == 8) {
+      const std::byte* const weights = panel(at) + p_.step_at(at.slice * x_.slice_steps);
+      b.panel_bytes = p_.panel_bytes;
+      const Range lines = even_share(next.panels ? 16 * steps_of(next) : 0, g, groups_.size());
+      const std::byte* from =
+          next.panels ? panel(next) + p_.step_at(next.slice * x_.slice_steps) : nullptr;
+      const int64_t second = next.panels > 1 ? p_.panel_bytes : 0;
+      const int64_t each = ceil_div(lines.size(), b.steps);
+      multiply(
+          b, row_tiles, at.panels, [&](int64_t s) { return weights + s * kGridTileBytes; },
+          [&](int64_t s) {
+            const int64_t last = std::min(lines.last, lines.first + (s + 1) * each);
+            for (int64_t line = lines.first + s * each; line < last; ++line) {
+              __builtin_prefetch(from + line * kGridLine, 0, 2);
+              __builtin_prefetch(from + second + line * kGridLine, 0, 2);
+            }
+          });
+    } else {
+      b.panel_bytes = slice_bytes();
+      const Range items = even_share(next.panels ? 2 * steps_of(next) : 0, g, groups_.size());
+      const int64_t to_fetch = later.panels ? 2 * steps_of(later) : 0;
+      const int64_t each = ceil_div(items.size(), b.steps);
+      const std::byte* const weights = grid_[turn_];
+      std::byte* const grid = grid_[turn_ ^ 1];
+      multiply(
+          b, row_tiles, at.panels, [&](int64_t s) { return weights + s * kGridTileBytes; },
+          [&](int64_t s) {
+            const int64_t last = std::min(items.last, items.first + (s + 1) * each);
+            for (int64_t item = items.first + s * each; item < last; ++item) {
+              if (item < to_fetch) prefetch(later, item);
+              expand(next, item, grid + item * (kGridTileBytes / 2), slice_bytes());
+            }
+          });
+    }
+    if (ends) finish(at, tile, row_tiles);
+  }
+
+  template <class Weights, class Ahead>
+  PENSTOCK_INLINE void multiply(const TileBlock& b, int row_tiles, int panels, Weights&& weights,
+                                Ahead&& ahead) const {
+    constexpr TileDot bytes = TileDot::bytes;
+    if (row_tiles > 1 && panels > 1 && groups_.size() >= kStreamedGroups)
+      multiply_tiles<bytes, 2, 2, true>(b, weights, ahead);
+    else if (row_tiles > 1)
+      panels > 1 ? multiply_tiles<bytes, 2, 2, false>(b, weights, ahead)
+                 : multiply_tiles<bytes, 2, 1, false>(b, weights, ahead);
+    else
+      panels > 1 ? multiply_tiles<bytes, 1, 2, false>(b, weights, ahead)
+                 : multiply_tiles<bytes, 1, 1, false>(b, weights, ahead);
+  }
+
+  void finish(const Place& at, int64_t tile, int row_tiles) const {
+    const int64_t row = tile * x_.tile_rows;
+    const int64_t real = std::min(row_tiles * x_.tile_rows, rows_ - row);
+    const int64_t panel_ints = row_tiles * x_.tile_rows * kPanelColumns;
+    const int32_t* dots = reinterpret_cast<const int32_t*>(hot_);
+    const int64_t floats = p_.panel_bytes / int64_t(sizeof(float));
+    for (int i = 0; i < at.panels; i += p_.per_unit) {
+      const int64_t unit = at.unit + i / p_.per_unit;
+      const GridSums sums{dots + i * panel_ints, panel_ints, x_.scales + row, x_.starts + row,
+                          p_.scales(unit * p_.per_unit), floats};
+      e_.finish(sums, row, real, unit * kPanelColumns);
+    }
+  }
+
+  const GridPanels p_;
+  const QuantizedRows x_;
+  const Epilogue e_;
+  const int64_t rows_;
+  const Range units_;
+  const int64_t stride_;  // units of a place
+  const int64_t slices_;
+  std::byte* const grid_[2];  // 4 bits: weights in use, and those being expanded
+  std::byte* const hot_;      // finished sums of one group
+  std::byte* const sums_;
+  Range groups_{0, 0};  // of rows, of this block
+  int64_t deep_ = 1;    // slices of a part of the depth
+  int64_t wide_ = 1;    // units of a chunk
+  int turn_ = 0;
+};
+
+}  // namespace
+
+int64_t grid_amx_slice_steps(const GridPanels& p, int64_t rows) {
+  if (rows <= kGroupTiles * kTileRows) return p.steps;
+  const int64_t most = rows <= kFewRows ? kFewSliceSteps : kSliceSteps;
+  return ceil_div(p.steps, ceil_div(p.steps, most));
+}
+
+int64_t grid_amx_scratch_bytes(const GridPanels&, int64_t rows) {
+  return 2 * kGridBytes + kGroupSums + (rows > kTileRows ? kSumsBytes : kGroupSums);
+}
+
+void grid_linear_amx(const GridPanels& p, const QuantizedRows& x, const Epilogue& e, int64_t rows,
+                     Range units, std::byte* scratch) {
+  GridWalk(p, x, e, rows, units, scratch).run();
+}
+
+}  // namespace penstock
+
+#endif

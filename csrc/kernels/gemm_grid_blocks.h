@@ -1,0 +1,129 @@
+// What the kernels of products on the 8-bit grid share: how panels and rows of x lie in memory.
+#pragma once
+
+#include "gemm_blocks.h"
+#include "gemm_epilogue.h"
+#include "gemm_grid.h"
+
+namespace penstock {
+
+constexpr int64_t kGridLine = 64;        // bytes of a panel's row
+constexpr int64_t kGridStep = 64;        // k of 16 rows, and of an AMX tile
+constexpr int64_t kGridTileBytes = kGridStep * kPanelColumns;
+constexpr int64_t kWindowedK = 128;      // with 4 bits: k whose windows fill a line
+constexpr int64_t kWindowedBytes = kWindowedK * kPanelColumns / 2 + kGridLine;
+
+// A matrix seen as panels of steps, 64 k each.
+struct GridPanels {
+  const std::byte* data;
+  int bits;
+  int64_t steps;
+  int64_t panel_bytes;
+  int64_t units;
+  int per_unit;
+
+  explicit GridPanels(const GridMatrix& w)
+      : data(w.panels),
+        bits(w.bits),
+        steps(w.bits == 8 ? ceil_div(w.k, kGridStep) : 2 * ceil_div(w.k, kWindowedK)),
+        panel_bytes(weight_bytes() + kPanelColumns * int64_t(sizeof(float))),
+        units(ceil_div(w.n, kPanelColumns)),
+        per_unit(w.gated ? 2 : 1) {}
+
+  // Of one panel, without its scales.
+  int64_t weight_bytes() const {
+    return bits == 8 ? steps * kGridTileBytes : steps / 2 * kWindowedBytes;
+  }
+  // Where a step's codes begin in a panel.
+  int64_t step_at(int64_t s) const {
+    return bits == 8 ? s * kGridTileBytes
+                     : s / 2 * kWindowedBytes + s % 2 * (kGridStep * kPanelColumns / 2);
+  }
+  // Where the windows of its two groups begin.
+  int64_t windows_at(int64_t s) const {
+    return (s / 2 + 1) * kWindowedBytes - kGridLine + s % 2 * 2 * kPanelColumns;
+  }
+  const float* scales(int64_t panel) const {
+    return reinterpret_cast<const float*>(data + panel * panel_bytes + weight_bytes());
+  }
+};
+
+// Rows of x, quantized: [slice][tile of rows][step][row][64 k], so that a kernel's operands lie
+// together; beside them each row's scale and what its dots start from.
+struct QuantizedRows {
+  std::byte* codes;
+  float* scales;
+  int32_t* starts;   // -128 * (sum of the row): takes the weights' offset away
+  int64_t tile_rows;
+  int64_t tiles;
+  int64_t steps;
+  int64_t slice_steps;
+
+  QuantizedRows(std::byte* memory, int64_t rows, int64_t per_tile, int64_t all_steps,
+                int64_t steps_per_slice)
+      : codes(memory),
+        scales(reinterpret_cast<float*>(memory + ceil_div(rows, per_tile) * per_tile * all_steps *
+                                                     kGridStep)),
+        starts(reinterpret_cast<int32_t*>(scales + round_up(rows, 16))),
+        tile_rows(per_tile),
+        tiles(ceil_div(rows, per_tile)),
+        steps(all_steps),
+        slice_steps(steps_per_slice) {}
+
+  static int64_t bytes(int64_t rows, int64_t per_tile, int64_t all_steps) {
+    return round_up(rows, per_tile) * all_steps * kGridStep + 8 * round_up(rows, 16);
+  }
+
+  int64_t row_step() const { return tile_rows * kGridStep; }  // bytes from step to step
+  // The first row of a tile at a slice's first step.
+  std::byte* tile(int64_t t, int64_t slice) const {
+    const int64_t first = slice * slice_steps;
+    const int64_t here = std::min(slice_steps, steps - first);
+    return codes + (first * tiles + t * here) * row_step();
+  }
+  int8_t* block(int64_t row, int64_t step) const {
+    return reinterpret_cast<int8_t*>(tile(row / tile_rows, step / slice_steps) +
+                                     step % slice_steps * row_step() +
+                                     row % tile_rows * kGridStep);
+  }
+};
+
+// Dots of 16 columns as stored by a kernel, for Epilogue::finish: [part][rows][16].
+struct GridSums {
+  const int32_t* dots;
+  int64_t part_ints;  // from gate to up
+  const float* x_scales;
+  const int32_t* starts;
+  const float* w_scales;  // of the first panel
+  int64_t scale_floats;   // from one panel's to the next's
+
+  PENSTOCK_INLINE f32x16 get(int part, int64_t row) const {
+    alignas(64) int32_t sums[f32x16::lanes];
+    const int32_t* from = dots + part * part_ints + row * kPanelColumns;
+#if defined(__AVX512F__)
+    (void)sums;
+    const __m512i sum = _mm512_add_epi32(_mm512_load_si512(from), _mm512_set1_epi32(starts[row]));
+    const f32x16 dot{_mm512_cvtepi32_ps(sum)};
+#else
+    alignas(64) float floats[f32x16::lanes];
+    for (int i = 0; i < f32x16::lanes; ++i) sums[i] = from[i] + starts[row];
+    for (int i = 0; i < f32x16::lanes; ++i) floats[i] = float(sums[i]);
+    const f32x16 dot = f32x16::load(floats);
+#endif
+    return dot * (f32x16::broadcast(x_scales[row]) * f32x16::load(w_scales + part * scale_floats));
+  }
+};
+
+// The kernels. Rows [0, rows) of x, output columns of `units`.
+void grid_linear_registers(const GridPanels& p, const QuantizedRows& x, const Epilogue& e,
+                           int64_t rows, Range units, std::byte* scratch);
+int64_t grid_registers_scratch_bytes(const GridPanels& p);
+extern const int64_t kGridRegisterRows;  // of x that the kernel takes at once
+
+void grid_linear_amx(const GridPanels& p, const QuantizedRows& x, const Epilogue& e, int64_t rows,
+                     Range units, std::byte* scratch);
+int64_t grid_amx_scratch_bytes(const GridPanels& p, int64_t rows);
+// Of the depth, for so many rows, at once.
+int64_t grid_amx_slice_steps(const GridPanels& p, int64_t rows);
+
+}  // namespace penstock

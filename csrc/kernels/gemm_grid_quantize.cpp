@@ -1,0 +1,116 @@
+// From floating-point rows to the 8-bit grid. quant/grid.py is the same in NumPy, to the bit.
+#include <cmath>
+#include <vector>
+
+#include "../simd.h"
+#include "gemm_grid_blocks.h"
+
+namespace penstock {
+namespace {
+
+constexpr int64_t kLanes = f32x16::lanes;
+static_assert(kGridGroup == 2 * kLanes);
+
+void widen(Elem elem, const std::byte* from, int64_t count, float* to) {
+  const auto copy = [&](const auto* values) {
+    for (int64_t i = 0; i < count; ++i) to[i] = to_f32(values[i]);
+  };
+  if (elem == Elem::f32) copy(reinterpret_cast<const float*>(from));
+  if (elem == Elem::bf16) copy(reinterpret_cast<const bf16*>(from));
+  if (elem == Elem::f16) copy(reinterpret_cast<const f16*>(from));
+}
+
+float hmin(f32x16 a) { return -hmax(f32x16::zero() - a); }
+
+// Largest magnitude; NaN if a value is not finite.
+float magnitude(const float* row, int64_t padded) {
+  f32x16 most = f32x16::zero(), nothing = f32x16::zero();
+  for (int64_t i = 0; i < padded; i += kLanes) {
+    const f32x16 v = f32x16::load(row + i);
+    most = max(abs(v), most);
+    nothing = fma(v, f32x16::zero(), nothing);
+  }
+  return hmax(most) + hsum(nothing);
+}
+
+struct Fit {
+  f32x16 codes[2];
+  float error;
+
+  // Codes of a group, in units of the grid, in a window; and the sum of squared errors.
+  Fit(const f32x16* x, float step, float origin) {
+    const f32x16 s = f32x16::broadcast(step), z = f32x16::broadcast(origin);
+    const f32x16 most = f32x16::broadcast(15.0f);
+    f32x16 squares[2];
+    for (int i = 0; i < 2; ++i) {
+      codes[i] = max(f32x16::zero(), min(most, round_even(x[i] / s) + z));
+      const f32x16 off = x[i] - s * (codes[i] - z);
+      squares[i] = off * off;
+    }
+    error = hsum(squares[0] + squares[1]);
+  }
+};
+
+// Steps and origins are tried that cover the group's range, then the next finer step, which cuts
+// the ends off, at two origins.
+void fit_group(const f32x16* x, int8_t* codes, uint8_t& window) {
+  const f32x16 zero = f32x16::zero();
+  const float low = hmin(min(min(x[0], x[1]), zero)), high = hmax(max(max(x[0], x[1]), zero));
+  const auto clamped = [](float v, float least, float most) {
+    return std::fmin(std::fmax(v, least), most);
+  };
+  const float covering = std::ceil((high - low) / 15.0f);
+  const float wide = clamped(covering, 1.0f, 16.0f), fine = clamped(covering - 1.0f, 1.0f, 16.0f);
+  const float steps[3] = {wide, fine, fine};
+  const float origins[3] = {-low / wide, -low / fine, 7.5f - (high + low) / 2.0f / fine};
+  float least = std::numeric_limits<float>::infinity();
+  for (int i = 0; i < 3; ++i) {
+    const float origin = clamped(std::nearbyint(origins[i]), 0.0f, 15.0f);
+    const Fit fit(x, steps[i], origin);
+    if (!(fit.error < least)) continue;
+    least = fit.error;
+    alignas(64) float values[kGridGroup];
+    fit.codes[0].store(values);
+    fit.codes[1].store(values + kLanes);
+    for (int64_t j = 0; j < kGridGroup; ++j) codes[j] = int8_t(values[j]);
+    window = uint8_t(int(steps[i]) - 1 + 16 * int(origin));
+  }
+}
+
+}  // namespace
+
+bool quantize_grid_row(int bits, Elem elem, const std::byte* row, int64_t k, int8_t* codes,
+                       uint8_t* windows, float& scale, std::vector<float>& scratch) {
+  const int64_t padded = round_up(k, kGridGroup);
+  scratch.assign(size_t(padded), 0.0f);
+  float* const x = scratch.data();
+  widen(elem, row, k, x);
+  const float most = magnitude(x, padded);
+  scale = most / (bits == 8 ? 127.0f : kWindowReach);
+  const bool finite = most == most;
+  if (!(scale >= std::numeric_limits<float>::min())) {
+    scale = 0;
+    std::fill(codes, codes + k, int8_t(0));
+    if (windows) std::fill(windows, windows + padded / kGridGroup, uint8_t(0));
+    return finite;
+  }
+  const f32x16 by = f32x16::broadcast(scale);
+  alignas(64) int8_t group[kGridGroup];
+  for (int64_t g = 0; g < padded / kGridGroup; ++g) {
+    const int64_t first = g * kGridGroup;
+    const f32x16 on_grid[2] = {f32x16::load(x + first) / by, f32x16::load(x + first + kLanes) / by};
+    if (bits == 4) {
+      fit_group(on_grid, group, windows[g]);
+    } else {
+      alignas(64) float values[kGridGroup];
+      const f32x16 limit = f32x16::broadcast(127.0f), low = f32x16::broadcast(-127.0f);
+      for (int i = 0; i < 2; ++i)
+        max(low, min(limit, round_even(on_grid[i]))).store(values + i * kLanes);
+      for (int64_t j = 0; j < kGridGroup; ++j) group[j] = int8_t(values[j]);
+    }
+    std::copy(group, group + std::min(kGridGroup, k - first), codes + first);
+  }
+  return finite;
+}
+
+}  // namespace penstock

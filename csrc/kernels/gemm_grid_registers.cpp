@@ -1,0 +1,166 @@
+// Products on the 8-bit grid in vector registers: every instruction set, and the choice for few
+// rows.
+#include "gemm_grid_line.h"
+
+namespace penstock {
+namespace {
+
+// Dots, a row of each panel and a quad of x must fit the registers: 2 * 12 + 3 of 32; of AVX2's 16
+// half as wide, those of 4 rows do.
+#if defined(__AVX512F__)
+constexpr int kRows = 12;
+constexpr int kPanels = 2;
+#else
+constexpr int kRows = 4;
+constexpr int kPanels = 1;
+#endif
+
+// Up to so many rows panels are read one by one, as one stream of memory.
+constexpr int64_t kStreamedRows = 2;
+constexpr int64_t kStreamAhead = 4 << 10;
+
+// dots: [Panels][Rows][16]
+template <int Bits, int Rows, int Panels>
+void multiply(const GridPanels& p, const QuantizedRows& x, int64_t row, const std::byte* panel,
+              int64_t ahead, int32_t* dots) {
+  // Each dot waits for the one before it in its chain, so few rows take several chains.
+  constexpr int chains = Rows * Panels <= 2 ? 4 : Rows * Panels <= 4 ? 2 : 1;
+  i32x16 sums[chains][Panels][Rows];
+  for (int c = 0; c < chains; ++c)
+    for (int i = 0; i < Panels; ++i)
+      for (int r = 0; r < Rows; ++r) sums[c][i][r] = i32x16::broadcast(0);
+  const int8_t* x_codes = x.block(row, 0);
+  const auto add = [&](const Line<8>* line, int quad) __attribute__((always_inline)) {
+    for (int r = 0; r < Rows; ++r)
+      for (int i = 0; i < Panels; ++i)
+        dot<8>(sums[quad % chains][i][r], line[i], x_codes + r * kGridStep + 4 * quad);
+  };
+  for (int64_t s = 0; s < p.steps; ++s, x_codes += x.row_step()) {
+    const std::byte* const codes = panel + p.step_at(s);
+    const auto prefetch = [&](const std::byte* line) __attribute__((always_inline)) {
+      if (ahead)
+        for (int i = 0; i < Panels; ++i) __builtin_prefetch(line + i * p.panel_bytes + ahead);
+    };
+    Line<8> line[Panels], second[Panels];
+    if constexpr (Bits == 8) {
+#pragma GCC unroll 4
+      for (int quad = 0; quad < 16; ++quad) {
+        prefetch(codes + quad * kGridLine);
+        for (int i = 0; i < Panels; ++i)
+          line[i] = Line<8>::load(codes + i * p.panel_bytes + quad * kGridLine);
+        add(line, quad);
+      }
+    } else {
+      const std::byte* const windows = panel + p.windows_at(s);
+      prefetch(windows);
+#pragma GCC unroll 1
+      for (int g = 0; g < 2; ++g) {
+        Window window[Panels];
+        for (int i = 0; i < Panels; ++i)
+          window[i] = Window::load(windows + i * p.panel_bytes + g * kPanelColumns);
+#pragma GCC unroll 4
+        for (int quad = 8 * g; quad < 8 * g + 8; quad += 2) {
+          prefetch(codes + quad / 2 * kGridLine);
+          for (int i = 0; i < Panels; ++i)
+            expand_lines(window[i], codes + i * p.panel_bytes + quad / 2 * kGridLine, line[i],
+                         second[i]);
+          add(line, quad);
+          add(second, quad + 1);
+        }
+      }
+    }
+  }
+  for (int i = 0; i < Panels; ++i)
+    for (int r = 0; r < Rows; ++r) {
+      i32x16 sum = sums[0][i][r];
+      for (int c = 1; c < chains; ++c) sum = sum + sums[c][i][r];
+      sum.store(dots + (i * Rows + r) * kPanelColumns);
+    }
+}
+
+using Multiply = void (*)(const GridPanels&, const QuantizedRows&, int64_t, const std::byte*,
+                          int64_t, int32_t*);
+
+template <int Bits, int Panels, int Rows = kRows>
+Multiply multiply_rows(int64_t rows) {
+  if constexpr (Rows > 1)
+    if (rows < Rows) return multiply_rows<Bits, Panels, Rows - 1>(rows);
+  return multiply<Bits, Rows, Panels>;
+}
+
+Multiply choose(int bits, int64_t rows, int panels) {
+  if (bits == 8)
+    return panels == 1 ? multiply_rows<8, 1>(rows) : multiply_rows<8, kPanels>(rows);
+  return panels == 1 ? multiply_rows<4, 1>(rows) : multiply_rows<4, kPanels>(rows);
+}
+
+void expand_step(const GridPanels& p, const std::byte* panel, int64_t s, std::byte* to) {
+  const std::byte* codes = panel + p.step_at(s);
+  const std::byte* windows = panel + p.windows_at(s);
+  constexpr int64_t group_bytes = kGridGroup * kPanelColumns;
+  expand_group(codes, windows, to);
+  expand_group(codes + group_bytes / 2, windows + kPanelColumns, to + group_bytes);
+}
+
+constexpr int64_t kDotsBytes = 2 * kRows * kPanelColumns * int64_t(sizeof(int32_t));
+
+}  // namespace
+
+const int64_t kGridRegisterRows = kRows;
+
+int64_t grid_registers_scratch_bytes(const GridPanels& p) {
+  return kDotsBytes + (p.bits == 4 ? 2 * p.steps * kGridTileBytes : 0);
+}
+
+void grid_linear_registers(const GridPanels& p, const QuantizedRows& x, const Epilogue& e,
+                           int64_t rows, Range units, std::byte* scratch) {
+  int32_t* const dots = reinterpret_cast<int32_t*>(scratch);
+  std::byte* const grid = scratch + kDotsBytes;
+  const bool expands = p.bits == 4 && x.tiles > 1;  // once for all rows
+  GridPanels expanded = p;
+  if (expands) {
+    expanded.bits = 8;
+    expanded.panel_bytes = p.steps * kGridTileBytes;
+  }
+  const GridPanels& read = expands ? expanded : p;
+  const int side_by_side = rows <= kStreamedRows ? 1 : kPanels;
+  const int64_t stride = p.per_unit == 2 ? 1 : side_by_side;  // units
+  for (int64_t unit = units.first; unit < units.last; unit += stride) {
+    const int64_t here = std::min(stride, units.last - unit);
+    const int panels = int(here) * p.per_unit;
+    const int64_t first_panel = unit * p.per_unit;
+    const std::byte* weights = p.data + first_panel * p.panel_bytes;
+    if (expands) {
+      for (int i = 0; i < panels; ++i)
+        for (int64_t s = 0; s < p.steps; ++s) {
+          for (int64_t line = 0; line < 8; ++line)
+            __builtin_prefetch(weights + i * p.panel_bytes + p.step_at(s) + kStreamAhead +
+                               line * kGridLine);
+          expand_step(p, weights + i * p.panel_bytes, s,
+                      grid + (i * p.steps + s) * kGridTileBytes);
+        }
+      weights = grid;
+    }
+    for (int64_t tile = 0; tile < x.tiles; ++tile) {
+      const int64_t row = tile * x.tile_rows;
+      const int64_t some = std::min(x.tile_rows, rows - row);
+      for (int i = 0; i < panels;) {
+        const int width = std::min(side_by_side, panels - i);
+        const int64_t next = width == 1 ? kStreamAhead : width * read.panel_bytes;
+        choose(read.bits, some, width)(read, x, row, weights + i * read.panel_bytes,
+                                       tile == 0 && !expands ? next : 0,
+                                       dots + i * some * kPanelColumns);
+        i += width;
+      }
+      const int64_t panel = some * kPanelColumns;
+      const int64_t floats = p.panel_bytes / int64_t(sizeof(float));
+      for (int64_t u = 0; u < here; ++u) {
+        const GridSums sums{dots + u * p.per_unit * panel, panel, x.scales + row, x.starts + row,
+                            p.scales(first_panel + u * p.per_unit), floats};
+        e.finish(sums, row, some, (unit + u) * kPanelColumns);
+      }
+    }
+  }
+}
+
+}  // namespace penstock
