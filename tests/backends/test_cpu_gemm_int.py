@@ -17,7 +17,7 @@ from native_arrays import as_bytes
 from penstock.backends.cpu import native
 from penstock.backends.reference.numerics import activate, quantize_rows
 from penstock.errors import ConfigError
-from penstock.quant import GroupTensor, GroupScheme, quantize
+from penstock.quant import GroupScheme, GroupTensor, quantize
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
 SCHEMES = [GroupScheme(bits, size) for bits in (8, 4) for size in (32, 64, 128, None)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from penstock.errors import WeightError
-from penstock.quant import GroupTensor, GroupScheme, dequantize, quantize
+from penstock.quant import GroupScheme, GroupTensor, dequantize, quantize
 
 SCHEMES = [GroupScheme(bits, size) for bits in (8, 4) for size in (32, 64, 128, None)]
 
