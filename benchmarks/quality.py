@@ -19,9 +19,10 @@ def bits_per_byte(llm: LLM, text: str, window: int) -> tuple[float, int]:
     tokens = llm.tokenizer.encode(text)
     chunks = [tokens[i : i + window] for i in range(0, len(tokens), window)]
     chunks = [chunk for chunk in chunks if len(chunk) > 1]
+    prompts = [{"prompt_token_ids": chunk} for chunk in chunks]
     params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0)
     bits, counted = 0.0, 0
-    for chunk, output in zip(chunks, llm.generate(chunks, params), strict=True):
+    for chunk, output in zip(chunks, llm.generate(prompts, params), strict=True):
         assert output.prompt_logprobs is not None
         for token, logprobs in zip(chunk[1:], output.prompt_logprobs[1:], strict=True):
             assert logprobs is not None

@@ -68,6 +68,8 @@ void quantize_row(const T* x, int64_t k, const QuantizedRows& to, int64_t row) {
   to.starts[row] = 0;
   const bool nil = !(largest >= kLeastMagnitude);
   if (nil && largest == largest) to.scales[row] = 0;
+  int32_t* const sums = to.group_sums ? to.minus_sums(row) : nullptr;
+  if (sums) std::fill(sums, sums + to.groups_stride(), 0);
   const f32x16 by = f32x16::broadcast(nil ? 0.0f : 127.0f / largest);
   const f32x16 limit = f32x16::broadcast(127.0f), low = f32x16::broadcast(-127.0f);
   f32x16 total = f32x16::zero();
@@ -78,6 +80,7 @@ void quantize_row(const T* x, int64_t k, const QuantizedRows& to, int64_t row) {
       std::memset(codes, 0, kGridStep);
       continue;
     }
+    f32x16 group = f32x16::zero();
     for (int64_t i = 0; i < kGridStep; i += lanes) {
       f32x16 q = f32x16::zero();
       if (const int64_t left = k - first - i; left > 0) {
@@ -87,6 +90,8 @@ void quantize_row(const T* x, int64_t k, const QuantizedRows& to, int64_t row) {
       }
       total += q;
       store_codes(q, codes + i);
+      group = i % kGridGroup ? group + q : q;
+      if (sums && i % kGridGroup) sums[2 * s + i / kGridGroup] = -int32_t(hsum(group));
     }
   }
   // Below 2^24 in every lane, hence exact.

@@ -50,9 +50,9 @@ struct GridRows {
   const float* scales;     // [n]
 };
 
-// A row of a matrix in 4 bits reaches to this multiple of its scale: the nearest to the grid's ends
-// at which no window's code lies beyond them.
-constexpr float kWindowReach = 119.0f;
+// A row of a matrix in 4 bits reaches to this multiple of its scale: 8 of the largest steps that do
+// not leave the grid.
+constexpr float kWindowReach = 120.0f;
 
 // Rounds a row of k values to the grid: codes [k], windows [ceil(k / 32)] with 4 bits. False if a
 // value is not finite. `scratch` is for the caller to keep from row to row.

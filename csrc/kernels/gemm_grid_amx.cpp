@@ -24,7 +24,9 @@ constexpr int64_t kFewSliceSteps = 8;
 constexpr int64_t kRingAhead = 4;
 constexpr int64_t kRingSteps = 8;
 constexpr int64_t kRingPanel = kRingSteps * kGridTileBytes;
-constexpr int64_t kFetchAhead = 4 << 10;
+constexpr int64_t kFetchAhead = 2 << 10;
+// And 8-bit weights are prefetched.
+constexpr int64_t kNearSteps = 2;
 constexpr int64_t kMostGroups = kRowBlock / (kGroupTiles * kTileRows);
 // With fewer groups of rows than this, rows of x are used again while still in L1.
 constexpr int64_t kStreamedGroups = 3;
@@ -69,10 +71,29 @@ class GridWalk {
  private:
   // One group of rows: all of the depth at once, 4-bit weights by way of a ring of steps.
   void one_group() {
+    const int64_t near = std::min(kNearSteps, p_.steps);
     for (Place at = place(units_.first, 0); at.panels;) {
       const Place next = after(at);
+      prefetch_scales(at);
       if (p_.bits == 8) {
-        group(at, next, next, 0);
+        const std::byte* const weights = panel(at);
+        const std::byte* const then = next.panels ? panel(next) : weights;
+        const int64_t second = at.panels > 1 ? p_.panel_bytes : 0;
+        TileBlock b = whole_depth();
+        b.panel_bytes = p_.panel_bytes;
+        multiply(
+            b, int(x_.tiles), at.panels, [&](int64_t s) { return weights + s * kGridTileBytes; },
+            [&](int64_t s) {
+              const int64_t step = s + near;
+              const std::byte* const from = step < p_.steps
+                                                ? weights + step * kGridTileBytes
+                                                : then + (step - p_.steps) * kGridTileBytes;
+              for (int64_t line = 0; line < kGridTileBytes; line += kGridLine) {
+                __builtin_prefetch(from + line);
+                __builtin_prefetch(from + second + line);
+              }
+            });
+        finish(at, 0, int(x_.tiles));
       } else {
         if (at.unit == units_.first)
           for (int64_t item = 0; item < 2 * ring_ahead(); ++item)
@@ -81,6 +102,10 @@ class GridWalk {
       }
       at = next;
     }
+  }
+
+  TileBlock whole_depth() const {
+    return {x_.tile(0, 0), x_.row_step(), 0, p_.steps, nullptr, hot_};
   }
 
   // Where a group of k of global step `step` goes.
@@ -95,13 +120,8 @@ class GridWalk {
   void ring_group(const Place& at, const Place& next) {
     const int64_t ahead = ring_ahead();
     const int64_t turn = (at.unit - units_.first) / stride_ * p_.steps;  // global step
-    TileBlock b;
-    b.rows = x_.tile(0, 0);
-    b.row_step = x_.row_step();
+    TileBlock b = whole_depth();
     b.panel_bytes = kRingPanel;
-    b.steps = p_.steps;
-    b.before = nullptr;
-    b.after = hot_;
     multiply(
         b, int(x_.tiles), at.panels, [&](int64_t s) { return ring(turn + s, 0); },
         [&](int64_t s) {
@@ -132,6 +152,7 @@ class GridWalk {
     while (at.panels) {
       const Place next = after(at);
       const Place later = p_.bits == 4 && next.panels ? after(next) : next;
+      if (at.slice + 1 == slices_) prefetch_scales(at);
       for (int64_t g = 0; g < groups.size(); ++g) group(at, next, later, g);
       turn_ ^= 1;
       at = next;
@@ -240,6 +261,12 @@ class GridWalk {
           });
     }
     if (ends) finish(at, tile, row_tiles);
+  }
+
+  // Scales are a line of memory of their own, wanted at the end.
+  void prefetch_scales(const Place& at) const {
+    for (int i = 0; i < at.panels; ++i)
+      __builtin_prefetch(p_.scales(at.unit * p_.per_unit + i));
   }
 
   template <class Weights, class Ahead>

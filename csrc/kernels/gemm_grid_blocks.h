@@ -51,9 +51,12 @@ struct GridPanels {
 // Rows of x, quantized: [slice][tile of rows][step][row][64 k], so that a kernel's operands lie
 // together; beside them each row's scale and what its dots start from.
 struct QuantizedRows {
+  static constexpr int64_t kSummedRows = 2;
+
   std::byte* codes;
   float* scales;
   int32_t* starts;   // -128 * (sum of the row): takes the weights' offset away
+  int32_t* group_sums;  // of up to kSummedRows rows, [row][group of 32]: minus the group's sum
   int64_t tile_rows;
   int64_t tiles;
   int64_t steps;
@@ -65,14 +68,19 @@ struct QuantizedRows {
         scales(reinterpret_cast<float*>(memory + ceil_div(rows, per_tile) * per_tile * all_steps *
                                                      kGridStep)),
         starts(reinterpret_cast<int32_t*>(scales + round_up(rows, 16))),
+        group_sums(rows <= kSummedRows ? starts + round_up(rows, 16) : nullptr),
         tile_rows(per_tile),
         tiles(ceil_div(rows, per_tile)),
         steps(all_steps),
         slice_steps(steps_per_slice) {}
 
   static int64_t bytes(int64_t rows, int64_t per_tile, int64_t all_steps) {
-    return round_up(rows, per_tile) * all_steps * kGridStep + 8 * round_up(rows, 16);
+    const int64_t sums = std::min(rows, kSummedRows) * 2 * all_steps * int64_t(sizeof(int32_t));
+    return round_up(rows, per_tile) * all_steps * kGridStep + 8 * round_up(rows, 16) +
+           round_up(sums, 64);
   }
+  int64_t groups_stride() const { return 2 * steps; }
+  int32_t* minus_sums(int64_t row) const { return group_sums + row * groups_stride(); }
 
   int64_t row_step() const { return tile_rows * kGridStep; }  // bytes from step to step
   // The first row of a tile at a slice's first step.

@@ -15,9 +15,11 @@ constexpr int kRows = 4;
 constexpr int kPanels = 1;
 #endif
 
-// Up to so many rows panels are read one by one, as one stream of memory.
+// Up to so many rows panels are read one by one, as one stream of memory, prefetched so far ahead.
+// (One row, of the bandwidth of a plain read, 4 bits and 8: 1 KiB 90 and 108 %, 2 KiB 99 and 110,
+// 4 KiB 85 and 100.)
 constexpr int64_t kStreamedRows = 2;
-constexpr int64_t kStreamAhead = 4 << 10;
+constexpr int64_t kStreamAhead = 2 << 10;
 
 // dots: [Panels][Rows][16]
 template <int Bits, int Rows, int Panels>
@@ -78,6 +80,64 @@ void multiply(const GridPanels& p, const QuantizedRows& x, int64_t row, const st
     }
 }
 
+#if defined(__AVX512VNNI__)
+// As multiply<4>, for few rows: a group's dots with the codes as they are, its step and origin
+// taken in once at its end. Half the instructions, so that memory is waited for and nothing else.
+template <int Rows, int Panels>
+void multiply_windows(const GridPanels& p, const QuantizedRows& x, int64_t row,
+                      const std::byte* panel, int64_t ahead, int32_t* dots) {
+  __m512i sums[Panels][Rows];
+  for (int i = 0; i < Panels; ++i)
+    for (int r = 0; r < Rows; ++r) sums[i][r] = _mm512_setzero_si512();
+  const int8_t* x_codes = x.block(row, 0);
+  const int32_t* minus_sums = x.minus_sums(row);
+  const __m512i nibble = _mm512_set1_epi32(15);
+  for (int64_t s = 0; s < p.steps; ++s, x_codes += x.row_step(), minus_sums += 2) {
+    const std::byte* const codes = panel + p.step_at(s);
+    const std::byte* const windows = panel + p.windows_at(s);
+#pragma GCC unroll 2
+    for (int g = 0; g < 2; ++g) {
+      __m512i step[Panels], group[Panels][Rows];
+      for (int i = 0; i < Panels; ++i) {
+        const __m512i both = _mm512_cvtepu8_epi32(_mm_load_si128(
+            reinterpret_cast<const __m128i*>(windows + i * p.panel_bytes + g * kPanelColumns)));
+        step[i] = _mm512_add_epi32(_mm512_and_si512(both, nibble), _mm512_set1_epi32(1));
+        const __m512i origin = _mm512_srli_epi32(both, 4);
+        for (int r = 0; r < Rows; ++r)  // both fit 16 bits, and the origin's upper half is zero
+          group[i][r] = _mm512_madd_epi16(
+              origin, _mm512_set1_epi32(minus_sums[r * x.groups_stride() + g]));
+      }
+      for (int quad = 8 * g; quad < 8 * g + 8; quad += 2) {
+        const std::byte* const at = codes + quad / 2 * kGridLine;
+        if (ahead)
+          for (int i = 0; i < Panels; ++i) __builtin_prefetch(at + i * p.panel_bytes + ahead);
+        for (int i = 0; i < Panels; ++i) {
+          const Line<4> line = Line<4>::load(at + i * p.panel_bytes);
+          for (int r = 0; r < Rows; ++r) {
+            i32x16 sum{group[i][r]};
+            dot<4>(sum, line, x_codes + r * kGridStep + 4 * quad);
+            group[i][r] = sum.v;
+          }
+        }
+      }
+      for (int i = 0; i < Panels; ++i)
+        for (int r = 0; r < Rows; ++r)
+          sums[i][r] =
+              _mm512_add_epi32(sums[i][r], _mm512_mullo_epi32(group[i][r], step[i]));
+    }
+    if (ahead)
+      for (int i = 0; i < Panels; ++i) __builtin_prefetch(windows + i * p.panel_bytes + ahead);
+  }
+  for (int i = 0; i < Panels; ++i)
+    for (int r = 0; r < Rows; ++r) {
+      // The epilogue expects weights plus 128.
+      const __m512i offset = _mm512_set1_epi32(-x.starts[row + r]);
+      _mm512_storeu_si512(dots + (i * Rows + r) * kPanelColumns,
+                          _mm512_add_epi32(sums[i][r], offset));
+    }
+}
+#endif
+
 using Multiply = void (*)(const GridPanels&, const QuantizedRows&, int64_t, const std::byte*,
                           int64_t, int32_t*);
 
@@ -91,6 +151,10 @@ Multiply multiply_rows(int64_t rows) {
 Multiply choose(int bits, int64_t rows, int panels) {
   if (bits == 8)
     return panels == 1 ? multiply_rows<8, 1>(rows) : multiply_rows<8, kPanels>(rows);
+#if defined(__AVX512VNNI__)
+  if (rows == 1) return panels == 1 ? multiply_windows<1, 1> : multiply_windows<1, kPanels>;
+  if (rows == 2) return panels == 1 ? multiply_windows<2, 1> : multiply_windows<2, kPanels>;
+#endif
   return panels == 1 ? multiply_rows<4, 1>(rows) : multiply_rows<4, kPanels>(rows);
 }
 
