@@ -5,144 +5,22 @@
 
 #if defined(__AMX_BF16__)
 
-#include "../amx.h"
+#include "amx_tiles.h"
 
 namespace penstock {
 namespace {
 
-// Tiles 0-3 accumulate (row tile, panel) = (0,0) (0,1) (1,0) (1,1); 4 and 5 hold activations,
-// 6 and 7 weights.
-struct ProductTileConfig : TileConfig {
-  explicit ProductTileConfig(int rows_of_activations) {
-    for (int t = 0; t < 8; ++t) {
-      row_bytes[t] = 64;
-      rows[t] = uint8_t(t < 6 ? rows_of_activations : 16);
-    }
-  }
-};
-
-constexpr int64_t kTileBytes = 1024;  // of weights; 32 k by 16 columns
 constexpr int64_t kTileK = 32;
-constexpr int64_t kTileRows = 16;
 
-// `Rows` row tiles of `tile_bytes` each step by `Columns` panels.
-template <int Rows, int Columns>
-PENSTOCK_INLINE void multiply_tiles(const Block& b, int64_t rows_per_tile, int64_t sum_rows) {
-  const int64_t step = rows_per_tile * 64;
-  const std::byte* a0 = b.activations;
-  const std::byte* a1 = a0 + b.steps * step;
-  const std::byte* w0 = b.weights;
-  const std::byte* w1 = w0 + b.panel_bytes;
-  const int64_t panel = sum_rows * kPanelColumns;  // floats
-  constexpr int64_t tile = kTileRows * kPanelColumns;
-
-  if (b.before) {
-    _tile_loadd(0, b.before, 64);
-    if constexpr (Columns > 1) _tile_loadd(1, b.before + panel, 64);
-    if constexpr (Rows > 1) _tile_loadd(2, b.before + tile, 64);
-    if constexpr (Rows > 1 && Columns > 1) _tile_loadd(3, b.before + panel + tile, 64);
-  } else {
-    _tile_zero(0);
-    if constexpr (Columns > 1) _tile_zero(1);
-    if constexpr (Rows > 1) _tile_zero(2);
-    if constexpr (Rows > 1 && Columns > 1) _tile_zero(3);
-  }
-
-  for (int64_t s = 0; s < b.steps; ++s) {
-    const std::byte* ahead = (s < b.turn ? b.near : b.far) + s * kTileBytes;
-    // Unrolled, the burst of 32 prefetches keeps tile loads waiting: one row then takes 8 % longer.
+// Prefetches a block's share of the next weights.
+PENSTOCK_INLINE void prefetch_lines(const Block& b, const std::byte* ahead, bool second) {
+  // Unrolled, the burst of 32 prefetches keeps tile loads waiting: one row then takes 8 % longer.
 #pragma GCC unroll 1
-    for (int64_t line = b.lines.first; line < b.lines.last; ++line) {
-      _mm_prefetch(reinterpret_cast<const char*>(ahead + line * 64), _MM_HINT_T1);
-      if constexpr (Columns > 1)
-        _mm_prefetch(reinterpret_cast<const char*>(ahead + b.panel_bytes + line * 64),
-                     _MM_HINT_T1);
-    }
-    _tile_loadd(6, w0 + s * kTileBytes, 64);
-    _tile_loadd(4, a0 + s * step, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    if constexpr (Columns > 1) {
-      _tile_loadd(7, w1 + s * kTileBytes, 64);
-      _tile_dpbf16ps(1, 4, 7);
-    }
-    if constexpr (Rows > 1) {
-      _tile_loadd(5, a1 + s * step, 64);
-      _tile_dpbf16ps(2, 5, 6);
-      if constexpr (Columns > 1) _tile_dpbf16ps(3, 5, 7);
-    }
-  }
-
-  _tile_stored(0, b.after, 64);
-  if constexpr (Columns > 1) _tile_stored(1, b.after + panel, 64);
-  if constexpr (Rows > 1) _tile_stored(2, b.after + tile, 64);
-  if constexpr (Rows > 1 && Columns > 1) _tile_stored(3, b.after + panel + tile, 64);
-}
-
-// As <2, 2>, for blocks of whole tiles whose weights stay in L1 from one group of rows to the next.
-// What costs time there is what passes through L1, so activations, of no use again soon, are loaded
-// with the streaming hint, the next group's sums are prefetched, and sums are loaded and stored in
-// between products. (One thread, 512 rows, K = 2048, peak 2.55 TFLOP/s: 1.23 without any of it, 1.53
-// with the hint, 1.70 with the prefetch too, 1.74 with all.)
-void multiply_whole(const Block& b) {
-  const std::byte* a0 = b.activations;
-  const std::byte* a1 = a0 + b.steps * kTileBytes;
-  const std::byte* w0 = b.weights;
-  const std::byte* w1 = w0 + b.panel_bytes;
-  constexpr int64_t tile = kTileRows * kPanelColumns;  // floats
-
-  const auto prefetch = [&](int64_t s) __attribute__((always_inline)) {
-    const std::byte* ahead = b.far + s * kTileBytes;
-    for (int64_t line = b.lines.first; line < b.lines.last; ++line) {
-      _mm_prefetch(reinterpret_cast<const char*>(ahead + line * 64), _MM_HINT_T1);
+  for (int64_t line = b.lines.first; line < b.lines.last; ++line) {
+    _mm_prefetch(reinterpret_cast<const char*>(ahead + line * 64), _MM_HINT_T1);
+    if (second)
       _mm_prefetch(reinterpret_cast<const char*>(ahead + b.panel_bytes + line * 64), _MM_HINT_T1);
-    }
-    if (s >= kTileRows) return;
-    for (int64_t line = 0; line < 4; ++line)
-      _mm_prefetch(reinterpret_cast<const char*>(b.next + (4 * s + line) * 16), _MM_HINT_T0);
-    if (!b.out) return;
-    for (int64_t row = 2 * s; row < 2 * s + 2; ++row)
-      for (int64_t line = 0; line < 2; ++line)
-        _mm_prefetch(reinterpret_cast<const char*>(b.out + row * b.out_row_bytes + line * 64),
-                     _MM_HINT_T0);
-  };
-
-  int64_t s = 0;
-  if (b.before) {
-    prefetch(0);
-    _tile_loadd(6, w0, 64);
-    _tile_stream_loadd(4, a0, 64);
-    _tile_stream_loadd(0, b.before, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, w1, 64);
-    _tile_stream_loadd(1, b.before + 2 * tile, 64);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_stream_loadd(5, a1, 64);
-    _tile_stream_loadd(2, b.before + tile, 64);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_stream_loadd(3, b.before + 3 * tile, 64);
-    _tile_dpbf16ps(3, 5, 7);
-    s = 1;
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
   }
-  for (; s < b.steps; ++s) {
-    prefetch(s);
-    _tile_loadd(6, w0 + s * kTileBytes, 64);
-    _tile_stream_loadd(4, a0 + s * kTileBytes, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, w1 + s * kTileBytes, 64);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_stream_loadd(5, a1 + s * kTileBytes, 64);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-  }
-  _tile_stored(0, b.after, 64);
-  _tile_stored(1, b.after + 2 * tile, 64);
-  _tile_stored(2, b.after + tile, 64);
-  _tile_stored(3, b.after + 3 * tile, 64);
 }
 
 // Up to 16 rows are one tile of as many rows; more are packed in whole tiles, the last filled up
@@ -165,12 +43,7 @@ class AmxKernel {
     return {g * kRows, std::min((g + 1) * kRows, rows)};
   }
 
-  explicit AmxKernel(int64_t rows) : tile_rows_(std::min(rows, kTileRows)) {
-    ProductTileConfig(int(tile_rows_)).load();
-  }
-  ~AmxKernel() { _tile_release(); }
-  AmxKernel(const AmxKernel&) = delete;
-  AmxKernel& operator=(const AmxKernel&) = delete;
+  explicit AmxKernel(int64_t rows) : tile_rows_(std::min(rows, kTileRows)), tiles_(tile_rows_) {}
 
   int64_t sum_rows(int64_t rows) const { return round_up(rows, tile_rows_); }
 
@@ -199,26 +72,57 @@ class AmxKernel {
     }
   }
 
+  // Blocks of whole tiles whose weights stay in L1 from one group of rows to the next: the next
+  // group's sums are prefetched too. (One thread, 512 rows, K = 2048, peak 2.55 TFLOP/s: 1.23
+  // without it and without streaming, 1.53 streaming, 1.74 with both.)
   void multiply_resident(const Block& b) const {
-    if (sum_rows(b.rows) == kRows && b.panels == kPanels)
-      multiply_whole(b);
-    else
-      multiply(b);
+    if (sum_rows(b.rows) < kRows || b.panels < kPanels) return multiply(b);
+    const Range share = b.next_lines;
+    const int64_t each = ceil_div(share.size(), b.steps);
+    tiles<2, 2, true>(b, [&](int64_t s) __attribute__((always_inline)) {
+      const int64_t last = std::min(share.last, share.first + (s + 1) * each);
+      for (int64_t line = share.first + s * each; line < last; ++line) {
+        const auto* at = reinterpret_cast<const char*>(b.far + line * 64);
+        _mm_prefetch(at, _MM_HINT_T1);
+        _mm_prefetch(at + b.panel_bytes, _MM_HINT_T1);
+      }
+      if (s >= kTileRows) return;
+      for (int64_t line = 0; line < 4; ++line)
+        _mm_prefetch(reinterpret_cast<const char*>(b.next + (4 * s + line) * 16), _MM_HINT_T0);
+      if (!b.out) return;
+      for (int64_t row = 2 * s; row < 2 * s + 2; ++row)
+        for (int64_t line = 0; line < 2; ++line)
+          _mm_prefetch(reinterpret_cast<const char*>(b.out + row * b.out_row_bytes + line * 64),
+                       _MM_HINT_T0);
+    });
   }
 
   void multiply(const Block& b) const {
-    const int64_t sums = sum_rows(b.rows);
-    if (sums > kTileRows) {
-      if (b.panels > 1) multiply_tiles<2, 2>(b, tile_rows_, sums);
-      else multiply_tiles<2, 1>(b, tile_rows_, sums);
-    } else {
-      if (b.panels > 1) multiply_tiles<1, 2>(b, tile_rows_, sums);
-      else multiply_tiles<1, 1>(b, tile_rows_, sums);
-    }
+    const bool second = b.panels > 1;
+    const auto ahead = [&](int64_t s) __attribute__((always_inline)) {
+      prefetch_lines(b, (s < b.turn ? b.near : b.far) + s * kTileBytes, second);
+    };
+    if (sum_rows(b.rows) > kTileRows)
+      second ? tiles<2, 2, false>(b, ahead) : tiles<2, 1, false>(b, ahead);
+    else
+      second ? tiles<1, 2, false>(b, ahead) : tiles<1, 1, false>(b, ahead);
   }
 
  private:
+  template <int Rows, int Columns, bool Streamed, class Ahead>
+  void tiles(const Block& b, Ahead&& ahead) const {
+    const TileBlock block{b.activations,
+                          tile_rows_ * 64,
+                          b.panel_bytes,
+                          b.steps,
+                          reinterpret_cast<const std::byte*>(b.before),
+                          reinterpret_cast<std::byte*>(b.after)};
+    multiply_tiles<TileDot::bf16, Rows, Columns, Streamed>(
+        block, [&](int64_t s) { return b.weights + s * kTileBytes; }, ahead);
+  }
+
   int64_t tile_rows_;
+  ProductTiles tiles_;
 };
 
 }  // namespace

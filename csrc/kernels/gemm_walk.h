@@ -37,6 +37,7 @@ struct Block {
   const float* next;
   const std::byte* out;
   int64_t out_row_bytes;
+  Range next_lines;  // this group's share of a panel's next weights, from `far` on, in cache lines
 
   // Weights to prefetch in step s, as the address that corresponds to `weights` in that step:
   // `near` up to step `turn`, then `far`.
@@ -204,6 +205,7 @@ class Walk {
         block.lines = streaming ? Range{0, g == 0 ? 16 : 0} : even_share(16, g, groups);
         if constexpr (Resident) {
           const Array& out = epilogue_.out;
+          block.next_lines = even_share(steps * step_bytes / 64, g, groups);
           const int64_t element = int64_t(elem_bytes(out.elem));
           block.next = own + Kernel::kRows * block.panels * kPanelColumns;
           block.out_row_bytes = out.cols * element;
