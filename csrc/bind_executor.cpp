@@ -55,7 +55,7 @@ void construct(PyExecutor* self, int threads, bool pin, int num_blocks, int max_
   }
 }
 
-// A NumPy view of the arena, as bytes [max rows, row bytes]; keeps the arena alive, not the
+// A NumPy view of the arena, as bytes [max rows, cols in bytes]; keeps the arena alive, not the
 // executor.
 nb::object view(const PyExecutor& self, BufferId id) {
   const Executor& executor = self.get();
@@ -64,7 +64,9 @@ nb::object view(const PyExecutor& self, BufferId id) {
   nb::capsule keep(owner, [](void* p) noexcept { delete static_cast<std::shared_ptr<Memory>*>(p); });
   const size_t rows = size_t(executor.max_rows(id));
   const size_t bytes = size_t(array.cols) * elem_bytes(array.elem);
-  return nb::ndarray<nb::numpy, uint8_t, nb::ndim<2>>(array.data, {rows, bytes}, keep).cast();
+  const int64_t stride = array.stride * int64_t(elem_bytes(array.elem));
+  return nb::ndarray<nb::numpy, uint8_t, nb::ndim<2>>(array.data, {rows, bytes}, keep, {stride, 1})
+      .cast();
 }
 
 nb::object kv_copy(const PyExecutor& self, int layer) {
@@ -98,10 +100,11 @@ void bind_executor(nb::module_& m) {
       .def(
           "add_buffer",
           [](PyExecutor& self, size_t offset, const std::string& elem, int64_t cols,
-             const std::string& rows) {
-            return self.get().add_buffer(offset, parse_elem(elem), cols, parse_rows(rows));
+             size_t row_bytes, const std::string& rows) {
+            return self.get().add_buffer(offset, parse_elem(elem), cols, row_bytes,
+                                         parse_rows(rows));
           },
-          "offset"_a, "elem"_a, "cols"_a, "rows"_a)
+          "offset"_a, "elem"_a, "cols"_a, "row_bytes"_a, "rows"_a)
       .def(
           "add_constant",
           [](PyExecutor& self, const Bytes& bytes) {

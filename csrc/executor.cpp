@@ -41,12 +41,14 @@ Executor::Executor(const ExecutorShape& shape, const std::vector<KvGeometry>& kv
 
 // --- building ----------------------------------------------------------------------------------
 
-BufferId Executor::add_buffer(size_t offset, Elem elem, int64_t cols, RowKind rows) {
+BufferId Executor::add_buffer(size_t offset, Elem elem, int64_t cols, size_t row_bytes,
+                              RowKind rows) {
   const int64_t most = rows == RowKind::tokens ? shape_.max_tokens : shape_.max_logits;
-  if (cols < 1 || offset % 64 != 0 ||
-      offset + size_t(most * cols) * elem_bytes(elem) > arena_->bytes())
-    refuse("a buffer lies outside the arena, or not on a cache line");
-  buffers_.push_back({{arena_->data() + offset, elem, cols}, rows});
+  const size_t element = elem_bytes(elem);
+  if (cols < 1 || row_bytes < size_t(cols) * element || row_bytes % element != 0 ||
+      offset % 64 != 0 || offset + size_t(most) * row_bytes > arena_->bytes())
+    refuse("a buffer lies outside the arena, not on a cache line, or its rows overlap");
+  buffers_.push_back({{arena_->data() + offset, elem, cols, int64_t(row_bytes / element)}, rows});
   return BufferId(buffers_.size()) - 1;
 }
 

@@ -60,7 +60,8 @@ class Executor {
   Executor(const ExecutorShape& shape, const std::vector<KvGeometry>& kv_layers);
 
   // --- building; every call throws std::invalid_argument on a handle or size that cannot be
-  BufferId add_buffer(size_t offset, Elem elem, int64_t cols, RowKind rows);
+  // row_bytes: from row to row, of `cols` elements or more.
+  BufferId add_buffer(size_t offset, Elem elem, int64_t cols, size_t row_bytes, RowKind rows);
   ConstantId add_constant(std::span<const std::byte> bytes);
   // Its panels and bias are set later.
   MatrixId add_matrix(AnyMatrix matrix);

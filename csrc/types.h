@@ -32,11 +32,12 @@ struct StepView {
 struct Array {
   std::byte* data;
   Elem elem;
-  int64_t cols;  // the row stride too
+  int64_t cols;
+  int64_t stride = cols;  // elements from row to row
 
   template <class T>
   T* row(int64_t r) const {
-    return reinterpret_cast<T*>(data) + r * cols;
+    return reinterpret_cast<T*>(data) + r * stride;
   }
 };
 

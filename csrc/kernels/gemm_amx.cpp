@@ -75,11 +75,17 @@ class AmxKernel {
   // Blocks of whole tiles whose weights stay in L1 from one group of rows to the next: the next
   // group's sums are prefetched too. (One thread, 512 rows, K = 2048, peak 2.55 TFLOP/s: 1.23
   // without it and without streaming, 1.53 streaming, 1.74 with both.)
-  void multiply_resident(const Block& b) const {
-    if (sum_rows(b.rows) < kRows || b.panels < kPanels) return multiply(b);
+  template <class Meanwhile>
+  void multiply_resident(const Block& b, Meanwhile&& meanwhile) const {
+    if (sum_rows(b.rows) < kRows || b.panels < kPanels) {
+      meanwhile(kRows);
+      return multiply(b);
+    }
+    const int64_t rows_a_step = ceil_div(kRows, b.steps);
     const Range share = b.next_lines;
     const int64_t each = ceil_div(share.size(), b.steps);
     tiles<2, 2, true>(b, [&](int64_t s) __attribute__((always_inline)) {
+      meanwhile(rows_a_step);
       const int64_t last = std::min(share.last, share.first + (s + 1) * each);
       for (int64_t line = share.first + s * each; line < last; ++line) {
         const auto* at = reinterpret_cast<const char*>(b.far + line * 64);

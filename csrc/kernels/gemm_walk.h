@@ -12,7 +12,9 @@
 //   pack(x, first, rows, k, depth, to)
 //                               columns [k, k + depth) of a group of rows, zeros beyond x.cols
 //   multiply(block)
-//   multiply_resident(block)    with kSharedSlice: the same result
+//   multiply_resident(block, meanwhile)
+//                               with kSharedSlice: the same result; meanwhile(rows) is called as
+//                               it goes, for all of a group's rows before `after` is written
 #pragma once
 
 #include "../pool.h"
@@ -177,6 +179,7 @@ class Walk {
     const int64_t ahead = std::min(steps, ceil_div(kAheadBytes, step_bytes));
     const int64_t stride = std::max<int64_t>(1, Kernel::kPanels / p_.per_unit);  // units
     const std::byte* weights = p_.data + k * p_.row_bytes;
+    Pending pending{};
     for (int64_t unit = chunk.first; unit < chunk.last; unit += stride) {
       Block block;
       const int64_t units = std::min(stride, chunk.last - unit);
@@ -194,7 +197,7 @@ class Walk {
         block.turn = 0;
         block.near = block.far = next;
       }
-      float* partial = carry + (unit - chunk.first) * p_.per_unit * padded * kPanelColumns;
+      float* const partial = carry + (unit - chunk.first) * p_.per_unit * padded * kPanelColumns;
       for (int64_t g = 0; g < groups; ++g) {
         const Range group = Kernel::group(rows.size(), g);
         float* own = partial + group.first * block.panels * kPanelColumns;
@@ -208,26 +211,44 @@ class Walk {
           block.next_lines = even_share(steps * step_bytes / 64, g, groups);
           const int64_t element = int64_t(elem_bytes(out.elem));
           block.next = own + Kernel::kRows * block.panels * kPanelColumns;
-          block.out_row_bytes = out.cols * element;
+          block.out_row_bytes = out.stride * element;
           block.out = is_last ? out.data + (rows.first + group.first) * block.out_row_bytes +
                                     unit * kPanelColumns * element
                               : nullptr;
-          kernel.multiply_resident(block);
+          kernel.multiply_resident(block, [&](int64_t most) __attribute__((always_inline)) {
+            finish(pending, most);
+          });
         } else {
           kernel.multiply(block);
         }
-        if (is_last)
-          finish(hot, kernel.sum_rows(block.rows), block, rows.first + group.first, unit);
+        if (!is_last) continue;
+        pending = {hot,      kernel.sum_rows(block.rows),    block.panels,
+                   unit,     {rows.first + group.first, rows.first + group.last}};
+        if constexpr (!Resident) finish(pending, block.rows);
       }
     }
+    finish(pending, pending.rows.size());
   }
 
-  void finish(const float* sums, int64_t sum_rows, const Block& block, int64_t row,
-              int64_t unit) const {
-    const int64_t panel = sum_rows * kPanelColumns;  // floats
-    for (int i = 0; i < block.panels; i += p_.per_unit)
-      epilogue_.finish(FloatSums{sums + i * panel, panel}, row, block.rows,
-                       (unit + i / p_.per_unit) * kPanelColumns);
+  // Complete sums that wait to become output. With shared packing each step of the next block takes
+  // a few of their rows, so that vector units work beside the tiles.
+  struct Pending {
+    const float* sums;
+    int64_t sum_rows;  // of a panel's sums
+    int panels;
+    int64_t unit;
+    Range rows;  // of the output, not done yet
+  };
+
+  PENSTOCK_INLINE void finish(Pending& p, int64_t most) const {
+    const int64_t rows = std::min(most, p.rows.size());
+    if (rows == 0) return;
+    const int64_t panel = p.sum_rows * kPanelColumns;  // floats
+    for (int i = 0; i < p.panels; i += p_.per_unit)
+      epilogue_.finish(FloatSums{p.sums + i * panel, panel}, p.rows.first, rows,
+                       (p.unit + i / p_.per_unit) * kPanelColumns);
+    p.sums += rows * kPanelColumns;
+    p.rows.first += rows;
   }
 
   Panels p_;

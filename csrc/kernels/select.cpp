@@ -7,11 +7,14 @@
 namespace penstock {
 
 void select_rows(const SelectRowsArgs& args, const StepView& step, const Worker& worker) {
-  const size_t bytes = size_t(args.x.cols) * elem_bytes(args.x.elem);
+  const size_t element = elem_bytes(args.x.elem);
+  const size_t bytes = size_t(args.x.cols) * element;
+  const size_t x_stride = size_t(args.x.stride) * element;
+  const size_t out_stride = size_t(args.out.stride) * element;
   const Share mine = share(step.logits, worker);
   for (int64_t r = mine.begin; r < mine.end; ++r)
-    std::memcpy(args.out.data + size_t(r) * bytes,
-                args.x.data + size_t(step.logit_rows[r]) * bytes, bytes);
+    std::memcpy(args.out.data + size_t(r) * out_stride,
+                args.x.data + size_t(step.logit_rows[r]) * x_stride, bytes);
 }
 
 }  // namespace penstock

@@ -8,18 +8,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.plan.ops import BufferName, Rows
+from penstock.plan.ops import Buffer, BufferName, Rows
 from penstock.plan.plan import Plan
 
 ALIGNMENT = 64
 """A cache line, and the widest vector."""
 
 
+PAGE_OF_SETS = 1024
+"""Rows a multiple of this many bytes apart fall into few sets of a cache, and a product that
+writes a column of them evicts its own lines."""
+
+
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Byte offsets into the arena. Every buffer has room for its greatest number of rows."""
+    """Byte offsets into the arena. Every buffer has room for its greatest number of rows.
+
+    ``strides``: bytes from row to row, a whole number of cache lines, for rows of tokens never a
+    multiple of 1,024.
+    """
 
     offsets: dict[BufferName, int]
+    strides: dict[BufferName, int]
     sizes: dict[BufferName, int]
     total_bytes: int
 
@@ -32,8 +42,9 @@ class MemoryPlan:
 def plan_memory(plan: Plan, max_tokens: int, max_logit_rows: int) -> MemoryPlan:
     """Place every buffer of ``plan`` for steps of at most this many rows of each kind."""
     rows = {Rows.TOKENS: max_tokens, Rows.LOGITS: max_logit_rows}
+    strides = {name: _stride(buffer) for name, buffer in plan.buffers.items()}
     sizes = {
-        name: -(-buffer.row_bytes * rows[buffer.rows] // ALIGNMENT) * ALIGNMENT
+        name: -(-strides[name] * rows[buffer.rows] // ALIGNMENT) * ALIGNMENT
         for name, buffer in plan.buffers.items()
     }
     lives = _lives(plan)
@@ -52,7 +63,14 @@ def plan_memory(plan: Plan, max_tokens: int, max_logit_rows: int) -> MemoryPlan:
             offset = max(offset, end)
         offsets[name] = offset
     total = max((offsets[name] + sizes[name] for name in offsets), default=0)
-    return MemoryPlan(offsets, sizes, total)
+    return MemoryPlan(offsets, strides, sizes, total)
+
+
+def _stride(buffer: Buffer) -> int:
+    if buffer.rows is Rows.LOGITS:
+        return buffer.row_bytes
+    lines = -(-buffer.row_bytes // ALIGNMENT) * ALIGNMENT
+    return lines if lines % PAGE_OF_SETS else lines + ALIGNMENT
 
 
 def _lives(plan: Plan) -> dict[BufferName, tuple[int, int]]:

@@ -71,7 +71,11 @@ def bind(
         binder = _Binder(plan, weights, native)
         for name, buffer in plan.buffers.items():
             binder.buffers[name] = native.add_buffer(
-                memory.offsets[name], buffer.element, buffer.cols, buffer.rows.value
+                memory.offsets[name],
+                buffer.element,
+                buffer.cols,
+                memory.strides[name],
+                buffer.rows.value,
             )
         for op in plan.ops:
             binder.append(op)
