@@ -6,6 +6,7 @@ masked slot that leaks shows up as NaN.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from penstock.backends.cpu import native
 from penstock.engine.step import BLOCK_SIZE
 
 F32 = NDArray[np.float32]
@@ -22,7 +24,7 @@ DTYPES: dict[str, Any] = {
     "float16": np.float16,
     "bfloat16": ml_dtypes.bfloat16,
 }
-ELEMENTS = tuple(DTYPES)
+ELEMENTS = (*DTYPES, "int8")
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,20 @@ class Shape:
         return self.heads // self.kv_heads
 
     def rounded(self, x: F32) -> F32:
+        """x ``[..., D]`` as the cache gives it back."""
+        if self.element == "int8":
+            codes, scales = quantized(x)
+            return codes * scales.astype(np.float32)[..., None]
         return x.astype(DTYPES[self.element]).astype(np.float32)
+
+
+def quantized(x: F32) -> tuple[NDArray[np.int8], NDArray[Any]]:
+    """Codes ``[..., D]`` and bfloat16 scales ``[...]`` of an INT8 cache."""
+    most = np.abs(x).max(-1) / np.float32(127)
+    scales = np.where(np.isfinite(most), most, np.nan).astype(ml_dtypes.bfloat16)
+    wide = scales.astype(np.float32)[..., None]
+    codes = np.rint(x / np.where(wide > 0, wide, 1))
+    return np.where(wide > 0, codes, 0).astype(np.int8), scales
 
 
 @dataclass(frozen=True)
@@ -65,21 +80,42 @@ class Cache:
 
     def __init__(self, shape: Shape, blocks: int) -> None:
         self.shape = shape
-        dtype = np.dtype(DTYPES[shape.element])
-        size = blocks * shape.kv_heads * 2 * BLOCK_SIZE * shape.head_dim
-        self.bytes = np.full(size * dtype.itemsize, 0xFF, np.uint8)  # NaN in every format
-        self.tiles = self.bytes.view(dtype).reshape(blocks, shape.kv_heads, 2, -1)
+        quads = shape.element == "int8"
+        dtype = np.dtype(np.int8 if quads else DTYPES[shape.element])
+        self.dim = -(-shape.head_dim // 4) * 4 if quads else shape.head_dim
+        tile = BLOCK_SIZE * self.dim * dtype.itemsize
+        part = tile + (2 * BLOCK_SIZE if quads else 0)
+        # All bits set is NaN in every format, and so are the scales of its codes.
+        self.bytes = np.full(blocks * shape.kv_heads * 2 * part, 0xFF, np.uint8)
+        parts = self.bytes.reshape(blocks, shape.kv_heads, 2, part)
+        self.tiles = parts[..., :tile].view(dtype)
+        self.scales = parts[..., tile:].view(ml_dtypes.bfloat16)
 
     def write(self, slot: int, k: F32, v: F32) -> None:
         block, at = divmod(slot, BLOCK_SIZE)
-        dim, heads = self.shape.head_dim, self.shape.kv_heads
+        dim, heads = self.dim, self.shape.kv_heads
         keys, values = self.tiles[block, :, 0], self.tiles[block, :, 1]
         if self.shape.element == "bfloat16":
-            keys.reshape(heads, dim // 2, BLOCK_SIZE, 2)[:, :, at] = k.reshape(heads, -1, 2)
-            values.reshape(heads, BLOCK_SIZE // 2, dim, 2)[:, at // 2, :, at % 2] = v
+            _view(keys, (heads, dim // 2, BLOCK_SIZE, 2))[:, :, at] = k.reshape(heads, -1, 2)
+            _view(values, (heads, BLOCK_SIZE // 2, dim, 2))[:, at // 2, :, at % 2] = v
+        elif self.shape.element == "int8":
+            n = self.shape.head_dim
+            codes = np.zeros((heads, dim), np.int8)
+            codes[:, :n], self.scales[block, :, 0, at] = quantized(k)
+            quads = _view(keys, (heads, dim // 4, BLOCK_SIZE, 4))
+            quads[:, :, at] = codes.reshape(heads, -1, 4)
+            codes, self.scales[block, :, 1, at] = quantized(v)
+            _view(values, (heads, BLOCK_SIZE // 4, dim, 4))[:, at // 4, :n, at % 4] = codes
         else:
-            keys.reshape(heads, dim, BLOCK_SIZE)[:, :, at] = k
-            values.reshape(heads, BLOCK_SIZE, dim)[:, at] = v
+            _view(keys, (heads, dim, BLOCK_SIZE))[:, :, at] = k
+            _view(values, (heads, BLOCK_SIZE, dim))[:, at] = v
+
+
+def _view(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """``array`` in ``shape``, never a copy: what is written to it must reach the cache."""
+    view = array.view()
+    view.shape = shape
+    return view
 
 
 @dataclass(frozen=True)
@@ -167,6 +203,9 @@ def assert_close(shape: Shape, part: Part, actual: F32) -> None:
     # Weights are rounded to bfloat16 (half an ulp is at most 2**-8); otherwise float32 throughout.
     relative = 2.0**-8 * 1.05 if shape.element == "bfloat16" else 2e-5
     error = np.abs(actual - expected)
+    if shape.element == "int8":
+        # Weights and queries are rounded to 16 bits of their row's largest, not each to its own.
+        relative, size = 4e-4, size.mean(-1, keepdims=True)
     assert np.all(error <= relative * size + 1e-6)
     assert error.mean() <= relative / 4 * size.mean() + 1e-6  # roundings do not all agree
 
@@ -264,16 +303,65 @@ def test_threads_change_nothing(module: Any, threads: int, window: int, element:
             np.testing.assert_array_equal(a, b)
 
 
-def test_own_bad_values_are_not_hidden(module: Any) -> None:
-    """A NaN that a query does see reaches its output, and no earlier query's."""
-    shape = Shape(2, 1, 32, "float32")
+@pytest.mark.parametrize("element", ["float32", "int8"])
+@pytest.mark.parametrize("bad_value", [np.nan, np.inf])
+def test_own_bad_keys_are_not_hidden(module: Any, bad_value: float, element: str) -> None:
+    """A key that is not finite reaches the outputs that see it, and no earlier query's."""
+    shape = Shape(2, 1, 32, element)
     s = sequence(shape, 300, 4)
     bad = replace(s, k=s.k.copy())
-    bad.k[290] = np.nan
+    bad.k[290] = bad_value
     (clean,) = attend(module, shape, [Part(s, 0, 300)])
     (rows,) = attend(module, shape, [Part(bad, 0, 300)])
     np.testing.assert_array_equal(rows[:290], clean[:290])
     assert np.isnan(rows[290:]).all()
+
+
+@pytest.mark.parametrize("bad_value", [np.nan, np.inf])
+@pytest.mark.parametrize("where", ["q", "v"])
+def test_own_bad_queries_and_values_of_an_int8_cache(
+    module: Any, where: str, bad_value: float
+) -> None:
+    """One value that is not finite spoils its token's head: its row of q, or whoever sees it."""
+    shape = Shape(2, 1, 32, "int8")
+    s = sequence(shape, 300, 4)
+    bad = replace(s, **{where: getattr(s, where).copy()})
+    getattr(bad, where)[290, 0, 3] = bad_value
+    (clean,) = attend(module, shape, [Part(s, 0, 300)])
+    (rows,) = attend(module, shape, [Part(bad, 0, 300)])
+    np.testing.assert_array_equal(rows[:290], clean[:290])
+    if where == "v":
+        assert np.isnan(rows[290:]).all()
+    else:
+        assert np.isnan(rows[290, 0]).all()
+        np.testing.assert_array_equal(rows[290, 1], clean[290, 1])
+        np.testing.assert_array_equal(rows[291:], clean[291:])
+
+
+@pytest.mark.parametrize(
+    ("where", "size"),
+    [*itertools.product("qkv", [0.0, 1e-44, 1e-39, 1e-32]), ("q", 50.0), ("k", 50.0), ("v", 1e30)],
+)
+def test_scales_of_an_int8_cache_at_the_ends_of_their_range(
+    module: Any, size: float, where: str
+) -> None:
+    """Zeros weigh evenly or give zeros; what vanishes does so quietly, and nothing overflows."""
+    shape = Shape(2, 1, 32, "int8")
+    s = sequence(shape, 70, 5)
+    part = Part(replace(s, **{where: getattr(s, where) * np.float32(size)}), 0, 70)
+    (rows,) = attend(module, shape, [part])
+    expected, scale = oracle(shape, part)
+    np.testing.assert_allclose(rows, expected, rtol=0, atol=4e-4 * scale.mean() + 1e-30)
+
+
+@pytest.mark.parametrize("isa", sorted({"amx", "avx512"} & set(native.runnable())))
+def test_dots_of_bytes_are_the_same_everywhere(isa: str) -> None:
+    """Sums of integers are exact: rounding is where both variants do it."""
+    shape = Shape(4, 2, 48, "int8")
+    parts = ragged(shape, 8)
+    got = attend(native.load(isa), shape, parts)
+    for a, b in zip(got, attend(native.load("avx512"), shape, parts), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_refuses_impossible_heads(module: Any) -> None:
@@ -353,7 +441,7 @@ def test_rope_write(module: Any, head_dim: int, rope_dim: int, norm: bool, eleme
     expected = Cache(shape, blocks)
     for t in range(tokens):
         expected.write(int(slots[t]), keys[t].astype(np.float32), qkv[t, 8:])
-    ulp = {"float32": 2.0**-22, "bfloat16": 2.0**-8, "float16": 2.0**-10}
+    ulp = {"float32": 2.0**-22, "bfloat16": 2.0**-8, "float16": 2.0**-10, "int8": 2.0**-8}
     np.testing.assert_allclose(
         queries.reshape(tokens, 6, head_dim),
         expected_heads(qkv[:, :6], weights[0], positions, tables),
@@ -361,6 +449,21 @@ def test_rope_write(module: Any, head_dim: int, rope_dim: int, norm: bool, eleme
         atol=1e-6,
     )
     # NaN must stand where NaN stands: nothing is written but the tokens' slots.
+    if element == "int8":
+        # Keys are computed twice here, and on the border of two codes either may be chosen.
+        codes, wanted = (c.tiles[:, :, 0].astype(np.int32) for c in (cache, expected))
+        assert np.abs(codes - wanted).max() <= 1
+        assert np.mean(codes != wanted) < 0.01
+        np.testing.assert_array_equal(cache.tiles[:, :, 1], expected.tiles[:, :, 1])
+        np.testing.assert_allclose(
+            cache.scales[:, :, 0].astype(np.float32),
+            expected.scales[:, :, 0].astype(np.float32),
+            rtol=2 * ulp[element],
+        )
+        np.testing.assert_array_equal(
+            cache.scales[:, :, 1].view(np.uint16), expected.scales[:, :, 1].view(np.uint16)
+        )
+        return
     np.testing.assert_allclose(
         cache.tiles[:, :, 0].astype(np.float32),
         expected.tiles[:, :, 0].astype(np.float32),
@@ -370,3 +473,38 @@ def test_rope_write(module: Any, head_dim: int, rope_dim: int, norm: bool, eleme
     np.testing.assert_array_equal(
         cache.tiles[:, :, 1].view(np.uint8), expected.tiles[:, :, 1].view(np.uint8)
     )
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_rope_write_marks_what_is_not_finite(module: Any, bad: float) -> None:
+    """The scale of such a head is NaN and its codes zeros; its neighbours are as ever."""
+    shape = Shape(2, 2, 32, "int8")
+    x = np.random.default_rng(1).standard_normal((3, 6, 32), dtype=np.float32)
+    x[1, 4, 7] = bad  # token 1, value head 0
+    x[2, 5] = 0  # token 2, value head 1
+    cache = Cache(shape, 1)
+    tables = rope(3, 32)
+    module.rope_write(
+        x.reshape(3, -1),
+        np.empty((3, 64), np.float32),
+        cache.bytes,
+        "int8",
+        heads=2,
+        kv_heads=2,
+        cos=tables.cos,
+        sin=tables.sin,
+        q_norm=None,
+        k_norm=None,
+        eps=1e-6,
+        positions=np.arange(3, dtype=np.int32),
+        slots=np.arange(3, dtype=np.int32),
+        threads=1,
+    )
+    expected = Cache(shape, 1)
+    for t in range(3):
+        expected.write(t, x[t, 2:4], x[t, 4:])
+    np.testing.assert_array_equal(cache.tiles[0, :, 1], expected.tiles[0, :, 1])
+    scales = cache.scales[0, :, 1, :3].astype(np.float32)
+    assert np.isnan(scales[0, 1])
+    assert scales[1, 2] == 0
+    assert np.isfinite(np.delete(scales.ravel(), 1)).all()
