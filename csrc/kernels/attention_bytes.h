@@ -12,13 +12,22 @@
 namespace penstock {
 
 // Rows of 16-bit integers as two planes of bytes, high * 256 + low. Those of q are signed in both,
-// those of weights unsigned in both.
+// those of weights unsigned in both. Rows come in panels of up to 8: a panel's high bytes, then its
+// low bytes, so that one tile holds both planes of a panel.
 struct ByteRows {
-  std::byte* high;
-  std::byte* low;
-  int stride;  // bytes between rows
+  static constexpr int kPanel = 8;
 
-  ByteRows from(int row) const { return {high + row * stride, low + row * stride, stride}; }
+  std::byte* base;
+  int stride;  // bytes between rows
+  int planes;  // rows between a row's planes: those of a panel
+
+  ByteRows(std::byte* base, int stride, int rows)
+      : base(base), stride(stride), planes(std::min(rows, kPanel)) {}
+
+  std::byte* high(int row) const {
+    return base + int64_t(row / kPanel * 2 * kPanel + row % kPanel) * stride;
+  }
+  std::byte* low(int row) const { return high(row) + int64_t(planes) * stride; }
 };
 
 // Bytes in a row of weights: a split, padded as kScoreStride is.
@@ -76,12 +85,14 @@ inline float split_weights(const float* weights, float largest, int first, int l
   return largest / kMostWeight;
 }
 
-// emit(row, column, n, sums) for every register of sums over blocks of left[r] times codes. One
+// emit(row, column, n, sums) for every register of sums over blocks of rows `row`.. of left, from
+// byte `at` on, times codes. One
 // side of VPDPBUSD is unsigned: weights are; for q, whose planes are signed, codes are made so, by
 // adding 128, which adds 128 times the row's sum to every column.
 template <bool SignedRows, int Rows, int Cols, class Emit>
-PENSTOCK_INLINE void byte_product(const ByteRows& left, const std::byte* const* blocks, int count,
-                                  int64_t column, int inner, int right_stride, int n, Emit emit) {
+PENSTOCK_INLINE void byte_product(const ByteRows& left, int row, int at,
+                                  const std::byte* const* blocks, int count, int64_t column,
+                                  int inner, int right_stride, int n, Emit emit) {
   const auto lanes = [n](int c) { return std::clamp(n - c * f32x16::lanes, 0, f32x16::lanes); };
   const auto quad = [](const std::byte* x) {
     int32_t bits;
@@ -103,8 +114,9 @@ PENSTOCK_INLINE void byte_product(const ByteRows& left, const std::byte* const* 
         if (SignedRows) line[c] = _mm512_xor_si512(line[c], _mm512_set1_epi8(-128));
       }
       for (int r = 0; r < Rows; ++r) {
-        const int64_t at = int64_t(r) * left.stride + 4 * (b * inner + k);
-        const __m512i top = quad(left.high + at), bottom = quad(left.low + at);
+        const int64_t from = at + 4 * (b * inner + k);
+        const __m512i top = quad(left.high(row + r) + from);
+        const __m512i bottom = quad(left.low(row + r) + from);
         for (int c = 0; c < Cols; ++c) {
           high[r][c] = dot(high[r][c], top, line[c]);
           low[r][c] = dot(low[r][c], bottom, line[c]);
@@ -125,13 +137,13 @@ class VectorByteTiles {
 
   void scores(const ByteRows& q, const KvLayer& kv, const SplitBlocks& blocks, float* out) const {
     __m512i added[kTileRows];
-    for (int r = 0; r < rows_; ++r) added[r] = _mm512_set1_epi32(128 * row_sum(q.from(r)));
+    for (int r = 0; r < rows_; ++r) added[r] = _mm512_set1_epi32(128 * row_sum(q, r));
     for (int b = blocks.first; b < blocks.last; ++b) {
       prefetch_tile(blocks.fetch_values[b]);
       const bf16* scales = scales_of(blocks.keys[b], kv);
       by_rows<kRows>(rows_, [&]<int Rows>(int row) {
         byte_product<true, Rows, kCols>(
-            q.from(row), blocks.keys + b, 1, 0, padded_ / 4, kBlockSize, kBlockSize,
+            q, row, 0, blocks.keys + b, 1, 0, padded_ / 4, kBlockSize, kBlockSize,
             [&](int r, int column, int, __m512i sums) {
               const f32x16 dots{_mm512_cvtepi32_ps(_mm512_sub_epi32(sums, added[row + r]))};
               (dots * f32x16::load(scales + column))
@@ -144,14 +156,12 @@ class VectorByteTiles {
   void weigh(const ByteRows& p, const float* scales, const SplitBlocks& blocks, float* out,
              int out_stride) const {
     constexpr int width = kCols * f32x16::lanes;
-    ByteRows left = p;
-    left.high += blocks.first * kBlockSize;
-    left.low += blocks.first * kBlockSize;
     for (int column = 0; column < dim_; column += width)
       by_rows<kRows>(rows_, [&]<int Rows>(int row) {
         byte_product<false, Rows, kCols>(
-            left.from(row), blocks.values + blocks.first, blocks.last - blocks.first, column,
-            kBlockSize / 4, padded_, std::min(width, dim_ - column),
+            p, row, blocks.first * kBlockSize, blocks.values + blocks.first,
+            blocks.last - blocks.first, column, kBlockSize / 4, padded_,
+            std::min(width, dim_ - column),
             [&](int r, int at, int n, __m512i sums) {
               (f32x16{_mm512_cvtepi32_ps(sums)} * f32x16::broadcast(scales[row + r]))
                   .store_n(out + (row + r) * out_stride + column + at, n);
@@ -163,10 +173,10 @@ class VectorByteTiles {
   static constexpr int kRows = 4;  // two planes of 4 rows by 2 registers: 16 of 32
   static constexpr int kCols = 2;
 
-  int32_t row_sum(const ByteRows& row) const {
+  int32_t row_sum(const ByteRows& q, int row) const {
     int32_t sum = 0;
     for (int i = 0; i < padded_; ++i)
-      sum += 256 * int32_t(int8_t(row.high[i])) + int32_t(int8_t(row.low[i]));
+      sum += 256 * int32_t(int8_t(q.high(row)[i])) + int32_t(int8_t(q.low(row)[i]));
     return sum;
   }
 
@@ -186,8 +196,7 @@ class ByteSplits {
     alignas(64) float wide[256 + f32x16::lanes];
     for (int r = 0; r < tile.rows; ++r) {
       widen_query(tile, r, wide);
-      const ByteRows row = q.from(r);
-      factors_[r] = split_query(wide, padded, row.high, row.low) * tile.args.scale;
+      factors_[r] = split_query(wide, padded, q.high(r), q.low(r)) * tile.args.scale;
     }
   }
 
@@ -216,20 +225,16 @@ class ByteSplits {
         w = scaled_exponentials(x, scratch_.value_scales, x, factors_[r], out[r * stride + dim],
                                 columns, first, last);
       out[r * stride + dim + 1] = w.sum;
-      const ByteRows row = p.from(r);
-      scales[r] = split_weights(x, w.largest, first, last, row.high, row.low);
+      scales[r] = split_weights(x, w.largest, first, last, p.high(r), p.low(r));
     }
     kernel_.weigh(p, scales, blocks, out, stride);
   }
 
  private:
   ByteRows queries() const {
-    const int padded = tile_.args.kv.padded_dim();
-    return {scratch_.queries, scratch_.queries + kTileRows * padded, padded};
+    return {scratch_.queries, tile_.args.kv.padded_dim(), tile_.rows};
   }
-  ByteRows weights() const {
-    return {scratch_.weights, scratch_.weights + kTileRows * kWeightStride, kWeightStride};
-  }
+  ByteRows weights() const { return {scratch_.weights, kWeightStride, tile_.rows}; }
 
   const Tile& tile_;
   const Scratch& scratch_;
