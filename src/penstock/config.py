@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -151,6 +151,11 @@ def resolve(
             f"max_num_batched_tokens ({budget}) is less than max_num_seqs ({max_num_seqs}), so not "
             "every running sequence would get a token in every step; raise the first or lower the "
             "second"
+        )
+    if config.kv_cache_dtype not in get_args(KvCacheDTypeOption):
+        raise ConfigError(
+            "kv_cache_dtype must be auto, int8, float32, bfloat16 or float16, "
+            f"not {config.kv_cache_dtype!r}"
         )
     decide("kv_cache_dtype", config.kv_cache_dtype, "the weights' type")
     kv_dtype: KvDType = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype

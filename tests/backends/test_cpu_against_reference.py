@@ -20,6 +20,7 @@ from penstock.backends.cpu.bind import bind
 from penstock.backends.cpu.executor import CpuExecutor
 from penstock.backends.reference.executor import ReferenceExecutor
 from penstock.cache.geometry import KvDType
+from penstock.config import kv_block_bytes
 from penstock.engine.step import BLOCK_SIZE, StepInput
 from penstock.errors import ConfigError
 from penstock.models.spec import (
@@ -231,6 +232,16 @@ def test_logits_with_an_int8_cache_agree_with_the_reference(
             assert error.max() < largest
             assert error.mean() < (1e-2 if dtype == "bfloat16" else rounding.mean() / 4)
             assert rounding.mean() > 3e-3
+    executor.close()
+
+
+@pytest.mark.parametrize("kv_dtype", get_args(KvDType))
+@pytest.mark.parametrize("dim", [16, 50])
+def test_a_cache_takes_the_bytes_that_the_budget_counts(dim: int, kv_dtype: KvDType) -> None:
+    spec = make_spec(dim=dim)
+    executor = make_executor(spec, "bfloat16", kv_dtype=kv_dtype)
+    taken = sum(executor._native.kv_copy(i).size for i in range(len(spec.layers)))
+    assert taken == LIMITS.num_blocks * kv_block_bytes(spec, kv_dtype)
     executor.close()
 
 
