@@ -1,8 +1,9 @@
 // Attention over an INT8 cache by dots of bytes; attention_int8.h says what is computed.
 //
 // A tile kernel (VectorByteTiles here, or attention_bytes_amx.h) has
-//   scores(q, kv, blocks, out)              as in attention_tiles.h, with the keys' scales applied
-//   weigh(p, scales, blocks, out, stride)   rows of p, times their scales
+//   scores(q, kv, blocks, feed, out)             as in attention_tiles.h, times the keys' scales
+//   weigh(p, scales, blocks, feed, out, stride)  rows of p, times their scales
+// and each fetches a quarter of what feed has, softmax the other half.
 #pragma once
 
 #if defined(__AVX512VNNI__)
@@ -135,16 +136,18 @@ class VectorByteTiles {
  public:
   VectorByteTiles(int rows, int dim) : rows_(rows), dim_(dim), padded_((dim + 3) / 4 * 4) {}
 
-  void scores(const ByteRows& q, const KvLayer& kv, const SplitBlocks& blocks, float* out) const {
+  void scores(const ByteRows& q, const KvLayer& kv, const SplitBlocks& blocks, Feed& feed,
+              float* out) const {
+    const int lines = feed.lines(0.25f, kSplitBlocks * 4);
     __m512i added[kTileRows];
     for (int r = 0; r < rows_; ++r) added[r] = _mm512_set1_epi32(128 * row_sum(q, r));
     for (int b = blocks.first; b < blocks.last; ++b) {
-      prefetch_tile(blocks.fetch_values[b]);
       const bf16* scales = scales_of(blocks.keys[b], kv);
       by_rows<kRows>(rows_, [&]<int Rows>(int row) {
         byte_product<true, Rows, kCols>(
             q, row, 0, blocks.keys + b, 1, 0, padded_ / 4, kBlockSize, kBlockSize,
             [&](int r, int column, int, __m512i sums) {
+              if (row + r < 2) feed.fetch(lines);
               const f32x16 dots{_mm512_cvtepi32_ps(_mm512_sub_epi32(sums, added[row + r]))};
               (dots * f32x16::load(scales + column))
                   .store(out + (row + r) * kScoreStride + b * kBlockSize + column);
@@ -153,8 +156,9 @@ class VectorByteTiles {
     }
   }
 
-  void weigh(const ByteRows& p, const float* scales, const SplitBlocks& blocks, float* out,
-             int out_stride) const {
+  void weigh(const ByteRows& p, const float* scales, const SplitBlocks& blocks, Feed& feed,
+             float* out, int out_stride) const {
+    const int lines = feed.lines(0.25f, dim_ / f32x16::lanes + 1);
     constexpr int width = kCols * f32x16::lanes;
     for (int column = 0; column < dim_; column += width)
       by_rows<kRows>(rows_, [&]<int Rows>(int row) {
@@ -163,6 +167,7 @@ class VectorByteTiles {
             blocks.last - blocks.first, column, kBlockSize / 4, padded_,
             std::min(width, dim_ - column),
             [&](int r, int at, int n, __m512i sums) {
+              if (row + r == 0) feed.fetch(lines);
               (f32x16{_mm512_cvtepi32_ps(sums)} * f32x16::broadcast(scales[row + r]))
                   .store_n(out + (row + r) * out_stride + column + at, n);
             });
@@ -202,10 +207,12 @@ class ByteSplits {
 
   void run(int split, float* out) const {
     const int dim = tile_.dim(), stride = partial_stride(dim);
-    const SplitBlocks blocks = gather_codes(tile_, split, scratch_);
+    const SplitBlocks blocks = gather<int8_t>(tile_, split, scratch_);
+    prefetch_value_scales(tile_, blocks);
+    Feed feed(blocks, tile_.args.kv.part_bytes());
     const ByteRows p = weights();
     float* scores = scratch_.scores;
-    kernel_.scores(queries(), tile_.args.kv, blocks, scores);
+    kernel_.scores(queries(), tile_.args.kv, blocks, feed, scores);
     widen_value_scales(tile_, blocks, scratch_.value_scales);
     // All maxima come first: the latency of one then does not hold up the next.
     for (int r = 0; r < tile_.rows; ++r) {
@@ -214,6 +221,7 @@ class ByteSplits {
           columns.empty() ? kNoScore : mask_and_max(scores + r * kScoreStride, columns) * factors_[r];
     }
     const int first = blocks.first * kBlockSize, last = blocks.last * kBlockSize;
+    const int lines = feed.lines(0.5f, tile_.rows * kSplitTokens / f32x16::lanes);
     float scales[kTileRows];
     for (int r = 0; r < tile_.rows; ++r) {
       const Columns columns(tile_.begin[r], tile_.end[r], split);
@@ -223,11 +231,11 @@ class ByteSplits {
         std::fill(x + first, x + last, 0.0f);
       else
         w = scaled_exponentials(x, scratch_.value_scales, x, factors_[r], out[r * stride + dim],
-                                columns, first, last);
+                                columns, first, last, feed, lines);
       out[r * stride + dim + 1] = w.sum;
       scales[r] = split_weights(x, w.largest, first, last, p.high(r), p.low(r));
     }
-    kernel_.weigh(p, scales, blocks, out, stride);
+    kernel_.weigh(p, scales, blocks, feed, out, stride);
   }
 
  private:

@@ -26,19 +26,20 @@ class AmxByteTiles {
   AmxByteTiles(const AmxByteTiles&) = delete;
   AmxByteTiles& operator=(const AmxByteTiles&) = delete;
 
-  void scores(const ByteRows& q, const KvLayer& kv, const SplitBlocks& blocks, float* out) const {
+  void scores(const ByteRows& q, const KvLayer& kv, const SplitBlocks& blocks, Feed& feed,
+              float* out) const {
     if (depth_ != kBlockSize) configure(depth_);
     if (panels_ == 1)
-      scores_of_panel(q, kv, blocks, out);
+      scores_of_panel(q, kv, blocks, feed, out);
     else
       scores_of_panels(q, kv, blocks, out);
   }
 
-  void weigh(const ByteRows& p, const float* scales, const SplitBlocks& blocks, float* out,
-             int out_stride) const {
+  void weigh(const ByteRows& p, const float* scales, const SplitBlocks& blocks, Feed& feed,
+             float* out, int out_stride) const {
     if (depth_ != kBlockSize) configure(kBlockSize);
     if (panels_ == 1)
-      weigh_panel(p, scales, blocks, out, out_stride);
+      weigh_panel(p, scales, blocks, feed, out, out_stride);
     else
       weigh_panels(p, scales, blocks, out, out_stride);
   }
@@ -94,15 +95,14 @@ class AmxByteTiles {
   }
 
   // Two blocks at a time: four accumulators, since each waits long for the product before.
-  void scores_of_panel(const ByteRows& q, const KvLayer& kv, const SplitBlocks& blocks,
+  void scores_of_panel(const ByteRows& q, const KvLayer& kv, const SplitBlocks& blocks, Feed& feed,
                        float* out) const {
     alignas(64) Sums sums[4];
+    const int lines = feed.lines(0.25f, kSplitBlocks * 2 * (dim_ / depth_ / 2 + 1));
     for (int b = blocks.first; b < blocks.last; b += 2) {
       const bool two = b + 1 < blocks.last;
       const std::byte* keys = blocks.keys[b];
       const std::byte* next = two ? blocks.keys[b + 1] : keys;
-      prefetch_tile(blocks.fetch_values[b]);
-      if (two) prefetch_tile(blocks.fetch_values[b + 1]);
       zero();
       for (int d = 0; d < dim_; d += depth_, keys += depth_ * kBlockSize,
                next += depth_ * kBlockSize) {
@@ -111,16 +111,20 @@ class AmxByteTiles {
         _tile_loadd(6, keys + 64, kKeyStride);
         _tile_dpbssd(0, 4, 5);
         _tile_dpbssd(1, 4, 6);
+        feed.fetch(lines);
         if (!two) continue;
         _tile_loadd(7, next, kKeyStride);
         _tile_loadd(5, next + 64, kKeyStride);
         _tile_dpbssd(2, 4, 7);
         _tile_dpbssd(3, 4, 5);
+        feed.fetch(lines);
       }
       store(sums);
-      for (int i = 0; i < (two ? 4 : 2); ++i)
+      for (int i = 0; i < (two ? 4 : 2); ++i) {
         put_scores(sums[i], 0, scales_of(blocks.keys[b + i / 2], kv) + i % 2 * 16,
                    out + (b + i / 2) * kBlockSize + i % 2 * 16);
+        feed.fetch(lines);
+      }
     }
   }
 
@@ -129,7 +133,6 @@ class AmxByteTiles {
     alignas(64) Sums sums[4];
     const int64_t panel = int64_t(2 * kPanel) * q.stride;
     for (int b = blocks.first; b < blocks.last; ++b) {
-      prefetch_tile(blocks.fetch_values[b]);
       for (int half = 0; half < 2; ++half) {
         const std::byte* keys = blocks.keys[b] + 64 * half;
         zero();
@@ -154,25 +157,27 @@ class AmxByteTiles {
     }
   }
 
-  void weigh_panel(const ByteRows& p, const float* scales, const SplitBlocks& blocks, float* out,
-                   int out_stride) const {
+  void weigh_panel(const ByteRows& p, const float* scales, const SplitBlocks& blocks, Feed& feed,
+                   float* out, int out_stride) const {
     alignas(64) Sums sums[4];
+    const int lines = feed.lines(0.25f, kSplitBlocks * (dim_ + 63) / 64 * 2);
     const int64_t stride = int64_t(dim_) * 4;
     for (int column = 0; column < dim_; column += 64) {
       const int tiles = std::min(4, (dim_ - column) / 16);
       zero();
       for (int b = blocks.first; b < blocks.last; ++b) {
         const std::byte* values = blocks.values[b] + column * 4;
-        if (column == 0) prefetch_tile(blocks.fetch_keys[b]);
         _tile_loadd(4, p.base + b * kBlockSize, p.stride);
         _tile_loadd(5, values, stride);
         _tile_dpbusd(0, 4, 5);
+        feed.fetch(lines);
         if (tiles < 2) continue;
         _tile_loadd(6, values + 64, stride);
         _tile_dpbusd(1, 4, 6);
         if (tiles < 3) continue;
         _tile_loadd(7, values + 128, stride);
         _tile_dpbusd(2, 4, 7);
+        feed.fetch(lines);
         if (tiles < 4) continue;
         _tile_loadd(5, values + 192, stride);
         _tile_dpbusd(3, 4, 5);

@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "../simd.h"
+#include "attention_feed.h"
 #include "attention_item.h"
 #include "attention_softmax.h"
 #include "attention_tiles.h"
@@ -34,13 +35,10 @@ inline void widen_query(const Tile& tile, int row, float* out) {
   std::fill(out + dim, out + tile.args.kv.padded_dim(), 0.0f);
 }
 
-// The blocks of a split, with their tokens' value scales in scratch.
-inline SplitBlocks gather_codes(const Tile& tile, int split, const Scratch& scratch) {
-  const SplitBlocks blocks = gather<int8_t>(tile, split, scratch);
-  // Wanted between keys and values, both of which are read in order: ahead of what streams them.
+// Wanted between keys and values, so ahead of what streams both.
+inline void prefetch_value_scales(const Tile& tile, const SplitBlocks& blocks) {
   for (int b = blocks.first; b < blocks.last; ++b)
     __builtin_prefetch(scales_of(blocks.values[b], tile.args.kv));
-  return blocks;
 }
 
 inline void widen_value_scales(const Tile& tile, const SplitBlocks& blocks, float* out) {
@@ -56,16 +54,18 @@ struct CodeWeights {
 };
 
 // weights = exp(scale * scores - maximum) * value scale, zero where not visible in [first, last).
-// The order of the sum is that of exponentials().
+// The order of the sum is that of exponentials(). Every register of them fetches `lines` of feed.
 inline CodeWeights scaled_exponentials(const float* scores, const float* value_scales,
                                        float* weights, float scale, float maximum,
-                                       const Columns& columns, int first, int last) {
+                                       const Columns& columns, int first, int last, Feed& feed,
+                                       int lines) {
   const f32x16 zero = f32x16::zero();
   const f32x16 factor = f32x16::broadcast(scale);
   const f32x16 shift = f32x16::broadcast(-maximum);
   f32x16 sum = zero, largest = zero, bad = zero;
   for (int i = first; i < columns.low; i += f32x16::lanes) zero.store(weights + i);
   for (int i = columns.low; i < columns.high; i += f32x16::lanes) {
+    feed.fetch(lines);
     const f32x16 p = exp(fma(f32x16::load(scores + i), factor, shift));
     sum += p;
     f32x16 w = p * f32x16::load(value_scales + i);
@@ -91,7 +91,8 @@ class CodeSplits {
   void run(int split, float* out) const {
     const int dim = tile_.dim(), stride = partial_stride(dim);
     const float scale = tile_.args.scale;
-    const SplitBlocks blocks = gather_codes(tile_, split, scratch_);
+    const SplitBlocks blocks = gather<int8_t>(tile_, split, scratch_);
+    Feed none(SplitBlocks{}, 0);  // VectorTiles prefetches by itself
     kernel_.scores(queries(), padded(), blocks, scratch_.scores);
     widen_value_scales(tile_, blocks, scratch_.value_scales);
     auto* weights = reinterpret_cast<float*>(scratch_.weights);
@@ -110,7 +111,7 @@ class CodeSplits {
       rescale(blocks, scores);
       *maximum = mask_and_max(scores, columns) * scale;
       *sum = scaled_exponentials(scores, scratch_.value_scales, to, scale, *maximum, columns,
-                                 first, last)
+                                 first, last, none, 0)
                  .sum;
     }
     kernel_.weigh(weights, blocks, out, stride);
