@@ -46,7 +46,7 @@ void construct(PyExecutor* self, int threads, bool pin, int num_blocks, int max_
   for (const auto& [heads, dim] : kv_layers) layers.push_back({heads, dim});
   const ExecutorShape shape{threads,       pin,           num_blocks, max_tokens,  max_logits,
                             max_sequences, max_positions, vocabulary, arena_bytes,
-                            parse_elem(kv_elem)};
+                            parse_kv_elem(kv_elem)};
   try {
     new (self) PyExecutor{std::make_unique<Executor>(shape, layers)};
   } catch (const std::system_error& error) {

@@ -40,6 +40,11 @@ inline Elem parse_elem(std::string_view name) {
   throw std::invalid_argument("no element type is called '" + std::string(name) + "'");
 }
 
+// Of the KV cache, which may also be quantized.
+inline Elem parse_kv_elem(std::string_view name) {
+  return name == "int8" ? Elem::i8 : parse_elem(name);
+}
+
 inline Activation parse_activation(std::string_view name) {
   if (name == "none") return Activation::none;
   if (name == "silu") return Activation::silu;

@@ -9,9 +9,11 @@ namespace penstock {
 
 constexpr int kBlockSize = 32;  // tokens per KV block; cache/geometry.py has the reason
 
-enum class Elem : uint8_t { f32, bf16, f16, i32 };
+enum class Elem : uint8_t { f32, bf16, f16, i32, i8 };
 
-constexpr size_t elem_bytes(Elem e) { return e == Elem::f32 || e == Elem::i32 ? 4 : 2; }
+constexpr size_t elem_bytes(Elem e) {
+  return e == Elem::f32 || e == Elem::i32 ? 4 : e == Elem::i8 ? 1 : 2;
+}
 
 // One step, as borrowed int32 arrays; engine/step.py documents each.
 struct StepView {
@@ -44,6 +46,9 @@ struct Array {
 // The cache of one layer: blocks of kBlockSize tokens, per KV head one key tile and one value tile.
 // bf16:     keys [D/2][32][2], values [16][D][2]: both are right-hand operands of a bf16 dot
 //           product (pairs innermost), so attention transposes nothing.
+// i8:       keys [D/4][32][4], values [8][D][4], likewise for dots of bytes, with D rounded up to a
+//           multiple of 4 (the codes that are added to keys are zeros); each tile is followed by a
+//           scale per token, bf16 [32]: one cache line.
 // f32, f16: keys [D][32], values [32][D].
 struct KvLayer {
   std::byte* base;
@@ -51,12 +56,16 @@ struct KvLayer {
   int kv_heads;
   int head_dim;
 
-  size_t tile_bytes() const { return size_t(head_dim) * kBlockSize * elem_bytes(elem); }
-  size_t block_bytes() const { return 2 * tile_bytes() * kv_heads; }
+  int padded_dim() const { return elem == Elem::i8 ? (head_dim + 3) / 4 * 4 : head_dim; }
+  size_t scale_bytes() const { return elem == Elem::i8 ? 2 * kBlockSize : 0; }
+  // Of the elements alone; a tile's scales, where it has any, begin here.
+  size_t tile_bytes() const { return size_t(padded_dim()) * kBlockSize * elem_bytes(elem); }
+  size_t part_bytes() const { return tile_bytes() + scale_bytes(); }
+  size_t block_bytes() const { return 2 * part_bytes() * kv_heads; }
   std::byte* keys(int64_t block, int head) const {
-    return base + block * block_bytes() + 2 * tile_bytes() * head;
+    return base + block * block_bytes() + 2 * part_bytes() * head;
   }
-  std::byte* values(int64_t block, int head) const { return keys(block, head) + tile_bytes(); }
+  std::byte* values(int64_t block, int head) const { return keys(block, head) + part_bytes(); }
 };
 
 // What a kernel knows of the thread it runs on. Every kernel is called once by each of `count`

@@ -89,14 +89,14 @@ struct Setup {
       context_lens.push_back(context);
     }
     cache = Memory(kv().block_bytes() * block_ids.size());
-    fill(cache.data(), cache.bytes(), random);
+    fill_cache(random);
     const size_t tokens = positions.size();
     qkv.resize(tokens * (m.heads + 2 * m.kv_heads) * m.head_dim * sizeof(float));
     q.resize(tokens * m.heads * m.head_dim * sizeof(float));
     out.resize(q.size());
     auto* x = reinterpret_cast<float*>(qkv.data());
     for (size_t i = 0; i < qkv.size() / sizeof(float); ++i) x[i] = float(random() % 1000) / 500 - 1;
-    fill(q.data(), q.size(), random);
+    fill(q.data(), q.size(), activations(), random);
     step.positions = positions.data();
     step.slots = slots.data();
     step.query_starts = query_starts.data();
@@ -110,12 +110,14 @@ struct Setup {
   KvLayer kv() const {
     return {const_cast<std::byte*>(cache.data()), elem, model.kv_heads, model.head_dim};
   }
-  Elem activations() const { return elem == Elem::bf16 ? Elem::bf16 : Elem::f32; }
+  Elem activations() const {
+    return elem == Elem::bf16 || elem == Elem::i8 ? Elem::bf16 : Elem::f32;
+  }
   Array array(const std::vector<std::byte>& v) const {
     return {const_cast<std::byte*>(v.data()), activations(), int64_t(model.heads) * model.head_dim};
   }
 
-  void fill(std::byte* to, size_t bytes, std::mt19937& random) const {
+  static void fill(std::byte* to, size_t bytes, Elem elem, std::mt19937& random) {
     if (elem == Elem::f32) {
       auto* x = reinterpret_cast<float*>(to);
       for (size_t i = 0; i < bytes / 4; ++i) x[i] = float(random() % 1000) / 500 - 1;
@@ -126,6 +128,18 @@ struct Setup {
         x[i] = elem == Elem::bf16 ? to_bf16(value).bits : to_f16(value).bits;
       }
     }
+  }
+
+  void fill_cache(std::mt19937& random) {
+    if (elem != Elem::i8) return fill(cache.data(), cache.bytes(), elem, random);
+    for (size_t i = 0; i < cache.bytes(); ++i)
+      cache.data()[i] = std::byte(uint8_t(int(random() % 255) - 127));
+    const KvLayer layer = kv();
+    for (int64_t block = 0; block < int64_t(block_ids.size()); ++block)
+      for (int head = 0; head < layer.kv_heads; ++head)
+        for (std::byte* tile : {layer.keys(block, head), layer.values(block, head)})
+          std::fill_n(reinterpret_cast<bf16*>(tile + layer.tile_bytes()), kBlockSize,
+                      to_bf16(1.0f / 127));
   }
 };
 
@@ -171,7 +185,9 @@ double time_read(const Setup& s, Pool& pool) {
   return least;
 }
 
-const char* name(Elem e) { return e == Elem::f32 ? "f32" : e == Elem::bf16 ? "bf16" : "f16"; }
+const char* name(Elem e) {
+  return e == Elem::f32 ? "f32" : e == Elem::bf16 ? "bf16" : e == Elem::f16 ? "f16" : "int8";
+}
 
 void decode(const Model& model, Elem elem, int sequences, int context, Pool& pool) {
   const Setup s(model, elem, sequences, 1, context);
@@ -208,8 +224,9 @@ int main(int argc, char** argv) {
   Pool pool(threads, false);
   std::printf("threads: %d\n", threads);
   for (const Model& model : kModels)
-    for (const Elem elem : {Elem::bf16, Elem::f16, Elem::f32}) {
-      for (const auto& [sequences, context] : {std::pair{1, 512}, {1, 8192}, {16, 2048}})
+    for (const Elem elem : {Elem::bf16, Elem::i8}) {
+      for (const auto& [sequences, context] :
+           {std::pair{1, 512}, {1, 2048}, {1, 8192}, {1, 32768}, {16, 2048}})
         decode(model, elem, sequences, context, pool);
       for (const auto& [queries, context] : {std::pair{512, 512}, {512, 4096}})
         prefill(model, elem, queries, context, pool);

@@ -3,86 +3,18 @@
 #include "attention.h"
 
 #include <algorithm>
-#include <type_traits>
 
 #include "../simd.h"
 #include "attention_amx.h"
+#include "attention_bytes.h"
+#include "attention_bytes_amx.h"
+#include "attention_int8.h"
+#include "attention_item.h"
 #include "attention_softmax.h"
 #include "attention_tiles.h"
 
 namespace penstock {
 namespace {
-
-constexpr int kStreamRows = 16;  // up to here time goes to reading the cache
-
-// A worker's scratch. Sizes are those of the widest element.
-struct Scratch {
-  std::byte* queries;     // [kTileRows][head_dim]
-  float* scores;          // [kTileRows][kScoreStride]
-  std::byte* weights;     // [kTileRows][kScoreStride]
-  float* partial;         // [kTileRows][partial_stride]
-  float* merged;          // [kTileRows][partial_stride]
-  std::byte* values[2];   // value tiles with rows out of sight zeroed
-  size_t bytes;
-
-  Scratch(std::byte* base, int dim) {
-    std::byte* at = base;
-    const auto take = [&at](int64_t floats) {
-      std::byte* start = at;
-      at += (floats * int64_t(sizeof(float)) + 63) / 64 * 64;
-      return start;
-    };
-    queries = take(int64_t(kTileRows) * dim);
-    scores = reinterpret_cast<float*>(take(int64_t(kTileRows) * kScoreStride));
-    weights = take(int64_t(kTileRows) * kScoreStride);
-    partial = reinterpret_cast<float*>(take(int64_t(kTileRows) * partial_stride(dim)));
-    merged = reinterpret_cast<float*>(take(int64_t(kTileRows) * partial_stride(dim)));
-    for (auto& tile : values) tile = take(int64_t(kBlockSize) * dim);
-    bytes = size_t(at - base);
-  }
-};
-
-// What one unit of work sees: a tile of rows of one sequence under one KV head.
-struct Tile {
-  const AttentionArgs& args;
-  const int32_t* blocks;  // of the sequence
-  int kv_head;
-  int rows;
-  int begin[kTileRows];      // row r sees positions [begin, end)
-  int end[kTileRows];
-  int64_t offset[kTileRows];  // of row r in q and out, in elements
-
-  Tile(const AttentionArgs& args, const StepView& step, const AttentionItem& item, int kv_head)
-      : args(args),
-        blocks(step.block_ids + step.block_starts[item.sequence]),
-        kv_head(kv_head),
-        rows(item.rows) {
-    const int group = args.heads / args.kv.kv_heads;
-    const int first = step.query_starts[item.sequence];
-    const int tokens = step.query_starts[item.sequence + 1] - first;
-    int token = item.first_row / group, head = item.first_row % group;
-    for (int r = 0; r < rows; ++r) {
-      end[r] = step.context_lens[item.sequence] - tokens + token + 1;
-      begin[r] = args.window > 0 ? std::max(0, end[r] - args.window) : 0;
-      offset[r] = (int64_t(first + token) * args.heads + kv_head * group + head) * dim();
-      if (++head == group) head = 0, ++token;
-    }
-  }
-
-  int dim() const { return args.kv.head_dim; }
-};
-
-template <class To, class From>
-PENSTOCK_INLINE void convert(To* to, const From* from, int n) {
-  if constexpr (std::is_same_v<To, From>) {
-    std::copy_n(from, n, to);
-  } else {
-    for (int i = 0; i < n; i += f32x16::lanes) {
-      const int count = std::min(f32x16::lanes, n - i);
-      f32x16::load_n(from + i, count).store_n(to + i, count);
-    }
-  }
-}
 
 template <class T>
 void pack_queries(const Tile& tile, T* out) {
@@ -93,62 +25,6 @@ void pack_queries(const Tile& tile, T* out) {
     else
       convert(out, q.row<const float>(0) + tile.offset[r], tile.dim());
   }
-}
-
-// Copies a value tile, zeroing the rows outside [begin, end). A weight of zero does not hide a
-// value that is not finite, and slots out of sight may hold what another request left.
-template <class T>
-void copy_visible(T* to, const T* from, int dim, int begin, int end) {
-  if constexpr (std::is_same_v<T, bf16>) {
-    for (int pair = 0; pair < kBlockSize / 2; ++pair) {
-      const bool even = 2 * pair >= begin && 2 * pair < end;
-      const bool odd = 2 * pair + 1 >= begin && 2 * pair + 1 < end;
-      const uint32_t mask = (even ? 0xffffu : 0) | (odd ? 0xffff0000u : 0);
-      for (int d = 0; d < dim; ++d) {
-        const int64_t at = int64_t(pair * dim + d) * 2;
-        uint32_t word;
-        std::memcpy(&word, from + at, sizeof(word));
-        word &= mask;
-        std::memcpy(to + at, &word, sizeof(word));
-      }
-    }
-  } else {
-    std::fill_n(to, int64_t(begin) * dim, T{});
-    std::copy(from + int64_t(begin) * dim, from + int64_t(end) * dim, to + int64_t(begin) * dim);
-    std::fill_n(to + int64_t(end) * dim, int64_t(kBlockSize - end) * dim, T{});
-  }
-}
-
-// The blocks of a split that any row of the tile sees. A tile of few rows streams the cache: its
-// values are fetched while scores are computed, and the next split's keys with the values.
-template <class T>
-SplitBlocks gather(const Tile& tile, int split, const Scratch& scratch) {
-  const int base = split * kSplitTokens;
-  const int begin = std::max(tile.begin[0] - base, 0);
-  const int end = std::min(tile.end[tile.rows - 1] - base, kSplitTokens);
-  SplitBlocks out{};
-  out.first = begin / kBlockSize;
-  out.last = (end + kBlockSize - 1) / kBlockSize;
-  const int32_t* blocks = tile.blocks + split * kSplitBlocks;
-  for (int b = out.first; b < out.last; ++b) {
-    out.keys[b] = tile.args.kv.keys(blocks[b], tile.kv_head);
-    out.values[b] = tile.args.kv.values(blocks[b], tile.kv_head);
-    if (tile.rows <= kStreamRows) {
-      const int ahead = b + kSplitBlocks;
-      out.fetch_values[b] = out.values[b];
-      if (base + ahead * kBlockSize < tile.end[0])
-        out.fetch_keys[b] = tile.args.kv.keys(blocks[ahead], tile.kv_head);
-    }
-    const int low = std::max(begin - b * kBlockSize, 0);
-    const int high = std::min(end - b * kBlockSize, kBlockSize);
-    if (low > 0 || high < kBlockSize) {  // at most the first block and the last
-      std::byte* copy = scratch.values[b == out.first ? 0 : 1];
-      copy_visible(reinterpret_cast<T*>(copy), reinterpret_cast<const T*>(out.values[b]),
-                   tile.dim(), low, high);
-      out.values[b] = copy;
-    }
-  }
-  return out;
 }
 
 // Rows of scores to rows of weights, with each row's maximum and sum. All maxima come first: the
@@ -176,18 +52,32 @@ void softmax(const Tile& tile, int split, const SplitBlocks& blocks, float* scor
   }
 }
 
-// Partial results of the tile's rows for one split.
+// Partial results of the tile's rows for one split, from a cache of floats of type T.
 template <class Kernel, class T>
-void run_split(const Tile& tile, const Kernel& kernel, int split, const Scratch& scratch,
-               float* out) {
+class FloatSplits {
+ public:
+  FloatSplits(const Tile& tile, const Scratch& scratch)
+      : tile_(tile), scratch_(scratch), kernel_(tile.rows, tile.dim()) {
+    pack_queries(tile, queries());
+  }
+
+  void run(int split, float* out) const {
+    const SplitBlocks blocks = gather<T>(tile_, split, scratch_);
+    auto* weights = reinterpret_cast<Operand*>(scratch_.weights);
+    kernel_.scores(queries(), tile_.dim(), blocks, scratch_.scores);
+    softmax(tile_, split, blocks, scratch_.scores, weights, out);
+    kernel_.weigh(weights, blocks, out, partial_stride(tile_.dim()));
+  }
+
+ private:
   using Operand = typename Kernel::Operand;
-  const int dim = tile.dim();
-  const SplitBlocks blocks = gather<T>(tile, split, scratch);
-  auto* weights = reinterpret_cast<Operand*>(scratch.weights);
-  kernel.scores(reinterpret_cast<const Operand*>(scratch.queries), dim, blocks, scratch.scores);
-  softmax(tile, split, blocks, scratch.scores, weights, out);
-  kernel.weigh(weights, blocks, out, partial_stride(dim));
-}
+
+  Operand* queries() const { return reinterpret_cast<Operand*>(scratch_.queries); }
+
+  const Tile& tile_;
+  const Scratch& scratch_;
+  const Kernel kernel_;
+};
 
 void merge_rows(float* merged, const float* partial, int rows, int dim) {
   const int stride = partial_stride(dim);
@@ -232,23 +122,20 @@ struct AttentionUnit {
     return work.partial(row);
   }
 
-  template <class Kernel, class T>
+  // Splits is FloatSplits or ByteSplits: run(split, out) puts the rows' partial results at out.
+  template <class Splits>
   void run() const {
-    using Operand = typename Kernel::Operand;
-    const int dim = tile.dim();
-    pack_queries(tile, reinterpret_cast<Operand*>(scratch.queries));
-    const Kernel kernel(tile.rows, dim);
+    const Splits splits(tile, scratch);
     const int end = item.first_split + item.splits;
     if (item.tile >= 0) {
-      for (int split = item.first_split; split < end; ++split)
-        run_split<Kernel, T>(tile, kernel, split, scratch, partial(split));
+      for (int split = item.first_split; split < end; ++split) splits.run(split, partial(split));
       if (last_of_tile()) merge_partials();
       return;
     }
-    run_split<Kernel, T>(tile, kernel, item.first_split, scratch, scratch.merged);
+    splits.run(item.first_split, scratch.merged);
     for (int split = item.first_split + 1; split < end; ++split) {
-      run_split<Kernel, T>(tile, kernel, split, scratch, scratch.partial);
-      merge_rows(scratch.merged, scratch.partial, tile.rows, dim);
+      splits.run(split, scratch.partial);
+      merge_rows(scratch.merged, scratch.partial, tile.rows, tile.dim());
     }
     finish(tile, scratch.merged);
   }
@@ -273,13 +160,22 @@ struct AttentionUnit {
     switch (tile.args.kv.elem) {
       case Elem::bf16:
 #if defined(__AMX_BF16__)
-        if (AmxTiles::supports(tile.dim())) return run<AmxTiles, bf16>();
+        if (AmxTiles::supports(tile.dim())) return run<FloatSplits<AmxTiles, bf16>>();
 #endif
-        return run<VectorTiles<PairDot>, bf16>();
+        return run<FloatSplits<VectorTiles<PairDot>, bf16>>();
       case Elem::f16:
-        return run<VectorTiles<FloatDot<f16>>, f16>();
+        return run<FloatSplits<VectorTiles<FloatDot<f16>>, f16>>();
+      case Elem::i8:
+#if defined(__AMX_INT8__)
+        if (AmxByteTiles::supports(tile.dim())) return run<ByteSplits<AmxByteTiles>>();
+#endif
+#if defined(__AVX512VNNI__)
+        return run<ByteSplits<VectorByteTiles>>();
+#else
+        return run<CodeSplits>();
+#endif
       default:
-        return run<VectorTiles<FloatDot<float>>, float>();
+        return run<FloatSplits<VectorTiles<FloatDot<float>>, float>>();
     }
   }
 };

@@ -53,7 +53,7 @@ void run_rope_write(Matrix qkv, Matrix q, MutableBytes cache, const std::string&
     return o.is_none() ? nullptr : nb::cast<Floats>(o).data();
   };
   const RopeWriteArgs args{
-      {reinterpret_cast<std::byte*>(cache.data()), parse_elem(element), kv_heads, head_dim},
+      {reinterpret_cast<std::byte*>(cache.data()), parse_kv_elem(element), kv_heads, head_dim},
       array_of(qkv), array_of(q), heads, cos.data(), sin.data(), int(cos.shape(1)) * 2,
       weight(q_norm), weight(k_norm), eps};
   StepView step{};
@@ -72,7 +72,7 @@ void run_attention(Matrix q, Matrix out, MutableBytes cache, const std::string& 
   const StepView step =
       view_of(positions, slots, query_starts, context_lens, block_starts, block_ids);
   const AttentionArgs args{
-      {reinterpret_cast<std::byte*>(cache.data()), parse_elem(element), kv_heads, head_dim},
+      {reinterpret_cast<std::byte*>(cache.data()), parse_kv_elem(element), kv_heads, head_dim},
       array_of(q), array_of(out), heads, scale, window};
   const AttentionShape shape{heads, kv_heads, head_dim, window};
   const int32_t* lens = context_lens.data();

@@ -77,6 +77,27 @@ struct PairDot {
   }
 };
 
+// Four inner indices at a time, as a lane of four codes, summed in floats.
+struct QuadDot {
+  using Operand = float;
+  using Right = int32_t;
+  static constexpr int depth = 4;
+
+  static PENSTOCK_INLINE f32x16 load(const Right* p, int n) {
+    return f32x16::load_n(reinterpret_cast<const float*>(p), n);  // words, not numbers
+  }
+  static PENSTOCK_INLINE f32x16 accumulate(f32x16 acc, const float* left, f32x16 right) {
+    typedef int32_t words __attribute__((vector_size(64)));
+    typedef float floats __attribute__((vector_size(64)));
+    const words bits = std::bit_cast<words>(right);
+    for (int i = 0; i < 4; ++i) {
+      const floats codes = __builtin_convertvector((bits << (24 - 8 * i)) >> 24, floats);
+      acc = fma(f32x16::broadcast(left[i]), std::bit_cast<f32x16>(codes), acc);
+    }
+    return acc;
+  }
+};
+
 // out[r][0..n) = sum over blocks and their inner indices of left[r][k] * block[k][0..n), for Rows
 // rows and n <= 16 * Cols. inner counts steps of Dot::depth; strides are in elements.
 template <class Dot, int Rows, int Cols>
@@ -103,19 +124,27 @@ PENSTOCK_INLINE void product(const typename Dot::Operand* left, int left_stride,
       acc[r][c].store_n(out + r * out_stride + c * f32x16::lanes, lanes(c));
 }
 
+// f<Most>(row) while so many rows are left, then half as many at a time.
+template <int Most, class F>
+PENSTOCK_INLINE void by_rows(int rows, F f, int row = 0) {
+  for (; row + Most <= rows; row += Most) f.template operator()<Most>(row);
+  if constexpr (Most > 1) by_rows<Most / 2>(rows, f, row);
+}
+
 template <class Dot>
 class VectorTiles {
  public:
   using Operand = typename Dot::Operand;
 
-  VectorTiles(int rows, int dim) : rows_(rows), dim_(dim) {}
+  VectorTiles(int rows, int dim)
+      : rows_(rows), dim_(dim), padded_((dim + Dot::depth - 1) / Dot::depth * Dot::depth) {}
 
   void scores(const Operand* q, int q_stride, const SplitBlocks& blocks, float* out) const {
     for (int b = blocks.first; b < blocks.last; ++b) {
       prefetch_tile(blocks.fetch_values[b]);
-      by_rows<kScoreRows>([&]<int Rows>(int row) {
+      by_rows<kScoreRows>(rows_, [&]<int Rows>(int row) {
         product<Dot, Rows, 2>(q + row * q_stride, q_stride, blocks.keys + b, 1, 0,
-                              dim_ / Dot::depth, kBlockSize, kBlockSize,
+                              padded_ / Dot::depth, kBlockSize, kBlockSize,
                               out + row * kScoreStride + b * kBlockSize, kScoreStride);
       });
     }
@@ -124,10 +153,10 @@ class VectorTiles {
   void weigh(const Operand* p, const SplitBlocks& blocks, float* out, int out_stride) const {
     constexpr int width = kCols * f32x16::lanes;
     for (int column = 0; column < dim_; column += width)
-      by_rows<kRows>([&]<int Rows>(int row) {
+      by_rows<kRows>(rows_, [&]<int Rows>(int row) {
         product<Dot, Rows, kCols>(p + row * kScoreStride + blocks.first * kBlockSize, kScoreStride,
                                   blocks.values + blocks.first, blocks.last - blocks.first, column,
-                                  kBlockSize / Dot::depth, dim_, std::min(width, dim_ - column),
+                                  kBlockSize / Dot::depth, padded_, std::min(width, dim_ - column),
                                   out + row * out_stride + column, out_stride);
       });
   }
@@ -145,15 +174,9 @@ class VectorTiles {
   static constexpr int kCols = 2;
 #endif
 
-  // f<Most>(row) while so many rows are left, then half as many at a time.
-  template <int Most, class F>
-  PENSTOCK_INLINE void by_rows(F f, int row = 0) const {
-    for (; row + Most <= rows_; row += Most) f.template operator()<Most>(row);
-    if constexpr (Most > 1) by_rows<Most / 2>(f, row);
-  }
-
   int rows_;
   int dim_;
+  int padded_;  // to whole steps of Dot
 };
 
 }  // namespace penstock

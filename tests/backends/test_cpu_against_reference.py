@@ -19,6 +19,8 @@ from penstock.backends.cpu import native
 from penstock.backends.cpu.bind import bind
 from penstock.backends.cpu.executor import CpuExecutor
 from penstock.backends.reference.executor import ReferenceExecutor
+from penstock.cache.geometry import KvDType
+from penstock.config import kv_block_bytes
 from penstock.engine.step import BLOCK_SIZE, StepInput
 from penstock.errors import ConfigError
 from penstock.models.spec import (
@@ -79,16 +81,20 @@ def make_spec(
 LIMITS = Limits(num_blocks=40, max_tokens=96, max_logit_rows=96, max_sequences=8, threads=2)
 
 
-def make_plan(spec: ModelSpec, dtype: DType) -> Plan:
-    return fuse(lower(spec, dtype))
+def make_plan(spec: ModelSpec, dtype: DType, kv_dtype: KvDType | None = None) -> Plan:
+    return fuse(lower(spec, dtype, kv_dtype=kv_dtype))
 
 
 def make_executor(
-    spec: ModelSpec, dtype: DType, isa: str | None = None, threads: int = 2
+    spec: ModelSpec,
+    dtype: DType,
+    isa: str | None = None,
+    threads: int = 2,
+    kv_dtype: KvDType | None = None,
 ) -> CpuExecutor:
     weights = DummyWeights(spec, 3, dtype)
     limits = replace(LIMITS, threads=threads)
-    return bind(make_plan(spec, dtype), weights, limits, native.load(isa))
+    return bind(make_plan(spec, dtype, kv_dtype), weights, limits, native.load(isa))
 
 
 @dataclass
@@ -206,19 +212,73 @@ def test_quantized_logits_agree_with_the_reference(
     executor.close()
 
 
+@pytest.mark.parametrize("isa", VARIANTS)
+@pytest.mark.parametrize("dtype", get_args(DType))
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
+def test_logits_with_an_int8_cache_agree_with_the_reference(
+    spec: ModelSpec, dtype: DType, isa: str
+) -> None:
+    """A key or value on the border of two codes may go either way, as with quantized weights."""
+    executor = make_executor(spec, dtype, isa, kv_dtype="int8")
+    weights = DummyWeights(spec, 3, dtype)
+    reference = ReferenceExecutor(make_plan(spec, dtype, "int8"), weights, LIMITS)
+    exact = ReferenceExecutor(make_plan(spec, dtype, "float32"), weights, LIMITS)
+    largest = 6e-2 if dtype == "bfloat16" else 1.5e-2
+    for step in mixed_steps():
+        expected, got = reference.run(step).logits, executor.run(step).logits
+        rounding = np.abs(exact.run(step).logits - expected)
+        if len(got):
+            error = np.abs(got - expected)
+            assert error.max() < largest
+            assert error.mean() < (1e-2 if dtype == "bfloat16" else rounding.mean() / 4)
+            assert rounding.mean() > 3e-3
+    executor.close()
+
+
+@pytest.mark.parametrize("kv_dtype", get_args(KvDType))
+@pytest.mark.parametrize("dim", [16, 50])
+def test_a_cache_takes_the_bytes_that_the_budget_counts(dim: int, kv_dtype: KvDType) -> None:
+    spec = make_spec(dim=dim)
+    executor = make_executor(spec, "bfloat16", kv_dtype=kv_dtype)
+    taken = sum(executor._native.kv_copy(i).size for i in range(len(spec.layers)))
+    assert taken == LIMITS.num_blocks * kv_block_bytes(spec, kv_dtype)
+    executor.close()
+
+
+@pytest.mark.parametrize("isa", VARIANTS)
+@pytest.mark.parametrize(
+    ("dtype", "kv_dtype"),
+    [("float32", "bfloat16"), ("float32", "float16"), ("bfloat16", "float32")],
+)
+def test_the_cache_may_have_a_float_type_of_its_own(
+    dtype: DType, kv_dtype: KvDType, isa: str
+) -> None:
+    spec = SPECS["qk_norm"]
+    executor = make_executor(spec, dtype, isa, kv_dtype=kv_dtype)
+    plan, weights = make_plan(spec, dtype, kv_dtype), DummyWeights(spec, 3, dtype)
+    reference = ReferenceExecutor(plan, weights, LIMITS)
+    # A cache in bfloat16 has its queries and softmax weights rounded to it as well.
+    tolerance = 6e-2 if "bfloat16" in (dtype, kv_dtype) else 3e-3
+    for step in mixed_steps():
+        expected, got = reference.run(step).logits, executor.run(step).logits
+        np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
+    executor.close()
+
+
 def last_logits(executor: CpuExecutor, chunks: Sequence[Chunk]) -> F32:
     result = executor.run(step_of(chunks))
     return result.logits[-1].copy()
 
 
 @pytest.mark.parametrize("isa", VARIANTS)
+@pytest.mark.parametrize("kv_dtype", [None, "int8"])
 @pytest.mark.parametrize("dtype", get_args(DType))
-def test_a_row_is_bitwise_its_own(dtype: DType, isa: str) -> None:
+def test_a_row_is_bitwise_its_own(dtype: DType, kv_dtype: KvDType | None, isa: str) -> None:
     """Whatever the chunks, the batch, the blocks and the threads, the same bits come out."""
     spec = SPECS["bias"]
     outcomes = []
     for threads in (1, 2, 5):
-        executor = make_executor(spec, dtype, isa, threads)
+        executor = make_executor(spec, dtype, isa, threads, kv_dtype)
         whole = last_logits(executor, [Chunk(A, 0, 90, A_BLOCKS)])
         outcomes.append(whole)
         for cut in (1, 31, 32, 57, 89):
@@ -247,8 +307,9 @@ def test_many_threads_on_few_cores_do_not_change_or_hang(isa: str) -> None:
     assert len(rows) == 1
 
 
-def test_block_copies_run_in_order_and_first() -> None:
-    executor = make_executor(SPECS["plain"], "float32")
+@pytest.mark.parametrize("kv_dtype", ["float32", "int8"])
+def test_block_copies_run_in_order_and_first(kv_dtype: KvDType) -> None:
+    executor = make_executor(SPECS["plain"], "float32", kv_dtype=kv_dtype)
     plain = last_logits(executor, [Chunk(C, 0, 8, [4])])
     executor.run(step_of([Chunk(C, 0, 7, [4])]))
     got = executor.run(step_of([Chunk(C, 7, 8, [6])], [(4, 5), (5, 6)]))

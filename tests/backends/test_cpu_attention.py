@@ -1,44 +1,19 @@
-"""Native attention and rope_write against NumPy, and the promise that a row is bitwise its own.
-
-Every cache starts as NaN in all bytes; only the slots a sequence owns and may see are written, so a
-masked slot that leaks shows up as NaN.
-"""
+"""Native attention against NumPy, and the promise that a row is bitwise its own."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from native_cache import ELEMENTS, F32, Cache, Shape
 from numpy.typing import NDArray
 
+from penstock.backends.cpu import native
 from penstock.engine.step import BLOCK_SIZE
-
-F32 = NDArray[np.float32]
-DTYPES: dict[str, Any] = {
-    "float32": np.float32,
-    "float16": np.float16,
-    "bfloat16": ml_dtypes.bfloat16,
-}
-ELEMENTS = tuple(DTYPES)
-
-
-@dataclass(frozen=True)
-class Shape:
-    heads: int = 4
-    kv_heads: int = 2
-    head_dim: int = 64
-    element: str = "bfloat16"
-    window: int = 0
-
-    @property
-    def group(self) -> int:
-        return self.heads // self.kv_heads
-
-    def rounded(self, x: F32) -> F32:
-        return x.astype(DTYPES[self.element]).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -58,28 +33,6 @@ def sequence(shape: Shape, n: int, seed: int) -> Sequence:
 
     # Scores of a few units: peaked enough that one wrong key is seen, not so that only one counts.
     return Sequence(2 * draw(shape.heads), draw(shape.kv_heads), draw(shape.kv_heads))
-
-
-class Cache:
-    """The physical cache, laid out as csrc/types.h says, from NumPy alone."""
-
-    def __init__(self, shape: Shape, blocks: int) -> None:
-        self.shape = shape
-        dtype = np.dtype(DTYPES[shape.element])
-        size = blocks * shape.kv_heads * 2 * BLOCK_SIZE * shape.head_dim
-        self.bytes = np.full(size * dtype.itemsize, 0xFF, np.uint8)  # NaN in every format
-        self.tiles = self.bytes.view(dtype).reshape(blocks, shape.kv_heads, 2, -1)
-
-    def write(self, slot: int, k: F32, v: F32) -> None:
-        block, at = divmod(slot, BLOCK_SIZE)
-        dim, heads = self.shape.head_dim, self.shape.kv_heads
-        keys, values = self.tiles[block, :, 0], self.tiles[block, :, 1]
-        if self.shape.element == "bfloat16":
-            keys.reshape(heads, dim // 2, BLOCK_SIZE, 2)[:, :, at] = k.reshape(heads, -1, 2)
-            values.reshape(heads, BLOCK_SIZE // 2, dim, 2)[:, at // 2, :, at % 2] = v
-        else:
-            keys.reshape(heads, dim, BLOCK_SIZE)[:, :, at] = k
-            values.reshape(heads, BLOCK_SIZE, dim)[:, at] = v
 
 
 @dataclass(frozen=True)
@@ -167,6 +120,9 @@ def assert_close(shape: Shape, part: Part, actual: F32) -> None:
     # Weights are rounded to bfloat16 (half an ulp is at most 2**-8); otherwise float32 throughout.
     relative = 2.0**-8 * 1.05 if shape.element == "bfloat16" else 2e-5
     error = np.abs(actual - expected)
+    if shape.element == "int8":
+        # Weights and queries are rounded to 16 bits of their row's largest, not each to its own.
+        relative, size = 4e-4, size.mean(-1, keepdims=True)
     assert np.all(error <= relative * size + 1e-6)
     assert error.mean() <= relative / 4 * size.mean() + 1e-6  # roundings do not all agree
 
@@ -264,16 +220,66 @@ def test_threads_change_nothing(module: Any, threads: int, window: int, element:
             np.testing.assert_array_equal(a, b)
 
 
-def test_own_bad_values_are_not_hidden(module: Any) -> None:
-    """A NaN that a query does see reaches its output, and no earlier query's."""
-    shape = Shape(2, 1, 32, "float32")
+@pytest.mark.parametrize("element", ["float32", "int8"])
+@pytest.mark.parametrize("bad_value", [np.nan, np.inf])
+def test_own_bad_keys_are_not_hidden(module: Any, bad_value: float, element: str) -> None:
+    """A key that is not finite reaches the outputs that see it, and no earlier query's."""
+    shape = Shape(2, 1, 32, element)
     s = sequence(shape, 300, 4)
     bad = replace(s, k=s.k.copy())
-    bad.k[290] = np.nan
+    bad.k[290] = bad_value
     (clean,) = attend(module, shape, [Part(s, 0, 300)])
     (rows,) = attend(module, shape, [Part(bad, 0, 300)])
     np.testing.assert_array_equal(rows[:290], clean[:290])
     assert np.isnan(rows[290:]).all()
+
+
+@pytest.mark.parametrize("bad_value", [np.nan, np.inf])
+@pytest.mark.parametrize("where", ["q", "v"])
+def test_own_bad_queries_and_values_of_an_int8_cache(
+    module: Any, where: str, bad_value: float
+) -> None:
+    """One value that is not finite spoils its token's head: its row of q, or whoever sees it."""
+    shape = Shape(2, 1, 32, "int8")
+    s = sequence(shape, 300, 4)
+    bad = replace(s, **{where: getattr(s, where).copy()})
+    getattr(bad, where)[290, 0, 3] = bad_value
+    (clean,) = attend(module, shape, [Part(s, 0, 300)])
+    (rows,) = attend(module, shape, [Part(bad, 0, 300)])
+    np.testing.assert_array_equal(rows[:290], clean[:290])
+    if where == "v":
+        assert np.isnan(rows[290:]).all()
+    else:
+        assert np.isnan(rows[290, 0]).all()
+        np.testing.assert_array_equal(rows[290, 1], clean[290, 1])
+        np.testing.assert_array_equal(rows[291:], clean[291:])
+
+
+@pytest.mark.parametrize(
+    ("where", "size"),
+    [*itertools.product("qkv", [0.0, 1e-44, 1e-39, 1e-32]), ("q", 50.0), ("k", 50.0), ("v", 1e30)],
+)
+def test_scales_of_an_int8_cache_at_the_ends_of_their_range(
+    module: Any, size: float, where: str
+) -> None:
+    """Zeros weigh evenly or give zeros; what vanishes does so quietly, and nothing overflows."""
+    shape = Shape(2, 1, 32, "int8")
+    s = sequence(shape, 70, 5)
+    part = Part(replace(s, **{where: getattr(s, where) * np.float32(size)}), 0, 70)
+    (rows,) = attend(module, shape, [part])
+    expected, scale = oracle(shape, part)
+    # Scores 50 times as large have 50 times the error, and the largest takes nearly all the weight.
+    np.testing.assert_allclose(rows, expected, rtol=0, atol=5e-3 * scale.mean() + 1e-30)
+
+
+@pytest.mark.parametrize("isa", sorted({"amx", "avx512"} & set(native.runnable())))
+def test_dots_of_bytes_are_the_same_everywhere(isa: str) -> None:
+    """Sums of integers are exact: rounding is where both variants do it."""
+    shape = Shape(4, 2, 48, "int8")
+    parts = ragged(shape, 8)
+    got = attend(native.load(isa), shape, parts)
+    for a, b in zip(got, attend(native.load("avx512"), shape, parts), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_refuses_impossible_heads(module: Any) -> None:
@@ -281,92 +287,3 @@ def test_refuses_impossible_heads(module: Any) -> None:
     s = sequence(shape, 4, 0)
     with pytest.raises(ValueError, match="4 query heads are not a multiple of 3"):
         attend(module, shape, [Part(s, 0, 4)])
-
-
-# --- rope_write --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Rope:
-    cos: F32  # [positions, dim / 2]
-    sin: F32
-
-
-def rope(positions: int, dim: int) -> Rope:
-    inverse = 10000.0 ** (-np.arange(0, dim, 2) / max(dim, 1))
-    angles = np.arange(positions)[:, None] * inverse
-    return Rope(np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
-
-
-def expected_heads(
-    x: F32, weight: F32 | None, positions: NDArray[np.int32], tables: Rope
-) -> NDArray[np.float64]:
-    y = x.astype(np.float64)
-    if weight is not None:
-        y = y / np.sqrt((y**2).mean(-1, keepdims=True) + 1e-6) * weight
-    half = tables.cos.shape[1]
-    c, s = tables.cos[positions][:, None], tables.sin[positions][:, None]
-    a, b = y[..., :half], y[..., half : 2 * half]
-    return np.concatenate([a * c - b * s, b * c + a * s, y[..., 2 * half :]], axis=-1)
-
-
-@pytest.mark.parametrize("element", ELEMENTS)
-@pytest.mark.parametrize("norm", [False, True])
-@pytest.mark.parametrize(
-    ("head_dim", "rope_dim"), [(8, 8), (64, 64), (80, 80), (80, 32), (96, 20), (128, 128), (64, 0)]
-)
-def test_rope_write(module: Any, head_dim: int, rope_dim: int, norm: bool, element: str) -> None:
-    shape = Shape(6, 2, head_dim, element)
-    rng = np.random.default_rng(head_dim + rope_dim)
-    tokens, blocks = 45, 5
-    qkv = rng.standard_normal((tokens, 10, head_dim), dtype=np.float32)
-    slots = rng.permutation(blocks * BLOCK_SIZE)[:tokens].astype(np.int32)
-    positions = rng.integers(0, 200, tokens).astype(np.int32)
-    tables = rope(200, rope_dim)
-    weights = [rng.uniform(0.5, 2, head_dim).astype(np.float32) if norm else None for _ in "qk"]
-    results = []
-    for threads in (1, 2, 3):
-        cache = Cache(shape, blocks)
-        wide = element == "float32"
-        q = np.empty((tokens, 6 * head_dim), np.float32 if wide else np.uint16)
-        module.rope_write(
-            qkv.reshape(tokens, -1),
-            q,
-            cache.bytes,
-            element,
-            heads=6,
-            kv_heads=2,
-            cos=tables.cos,
-            sin=tables.sin,
-            q_norm=weights[0],
-            k_norm=weights[1],
-            eps=1e-6,
-            positions=positions,
-            slots=slots,
-            threads=threads,
-        )
-        results.append((q.tobytes(), cache.bytes.tobytes()))
-    assert results[0] == results[1] == results[2]
-
-    queries = q if wide else q.view(ml_dtypes.bfloat16).astype(np.float32)
-    keys = expected_heads(qkv[:, 6:8], weights[1], positions, tables)
-    expected = Cache(shape, blocks)
-    for t in range(tokens):
-        expected.write(int(slots[t]), keys[t].astype(np.float32), qkv[t, 8:])
-    ulp = {"float32": 2.0**-22, "bfloat16": 2.0**-8, "float16": 2.0**-10}
-    np.testing.assert_allclose(
-        queries.reshape(tokens, 6, head_dim),
-        expected_heads(qkv[:, :6], weights[0], positions, tables),
-        rtol=ulp["float32" if wide else "bfloat16"],
-        atol=1e-6,
-    )
-    # NaN must stand where NaN stands: nothing is written but the tokens' slots.
-    np.testing.assert_allclose(
-        cache.tiles[:, :, 0].astype(np.float32),
-        expected.tiles[:, :, 0].astype(np.float32),
-        rtol=2 * ulp[element],  # two roundings of almost the same number
-        atol=1e-6,
-    )
-    np.testing.assert_array_equal(
-        cache.tiles[:, :, 1].view(np.uint8), expected.tiles[:, :, 1].view(np.uint8)
-    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,35 @@ import numpy as np
 import pytest
 
 from penstock import LLM, RequestOutput, SamplingParams
+from penstock.cache.geometry import KvDType, layer_block_bytes
 from penstock.errors import ConfigError
 
 VOCABULARY = 500
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16", "float16"])
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a configuration only: head sizes and widths that fill no tile evenly."""
-    folder = tmp_path_factory.mktemp(request.param)
+@dataclass(frozen=True)
+class Model:
+    folder: Path
+    kv_dtype: KvDType
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("float32", "float32", 40),
+        ("bfloat16", "bfloat16", 40),
+        ("float16", "float16", 40),
+        ("float32", "int8", 40),
+        ("bfloat16", "int8", 40),
+        ("bfloat16", "int8", 64),
+    ],
+    ids=lambda param: " ".join(map(str, param)),
+)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """A folder with a configuration only: widths, and head sizes but for the last, that fill no
+    tile evenly."""
+    dtype, kv_dtype, head_dim = request.param
+    folder = tmp_path_factory.mktemp("model")
     config = {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
@@ -32,24 +53,30 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         "num_hidden_layers": 3,
         "num_attention_heads": 6,
         "num_key_value_heads": 3,
-        "head_dim": 40,
+        "head_dim": head_dim,
         "hidden_act": "silu",
         "max_position_embeddings": 2048,
         "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0,
         "tie_word_embeddings": False,
         "attention_bias": False,
-        "torch_dtype": request.param,
+        "torch_dtype": dtype,
         "eos_token_id": 0,
     }
     (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    return Model(folder, kv_dtype)
 
 
-def start(model: Path, **options: Any) -> LLM:
+def start(model: Model, **options: Any) -> LLM:
     options = {"max_num_batched_tokens": 256, "max_model_len": 1024, "threads": 1} | options
     try:
-        return LLM(model=str(model), load_format="dummy", backend="cpu", **options)
+        return LLM(
+            model=str(model.folder),
+            load_format="dummy",
+            backend="cpu",
+            kv_cache_dtype=model.kv_dtype,
+            **options,
+        )
     except ConfigError as error:
         if "native" in str(error):
             pytest.skip(str(error))
@@ -57,7 +84,7 @@ def start(model: Path, **options: Any) -> LLM:
 
 
 @pytest.fixture(scope="module")
-def plain(model: Path) -> Iterator[LLM]:
+def plain(model: Model) -> Iterator[LLM]:
     with start(model, enable_prefix_caching=False) as llm:
         yield llm
 
@@ -108,12 +135,12 @@ def test_among_32_strangers(plain: LLM, expected: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("budget", [16, 4096])
-def test_token_budget(model: Path, expected: list[Any], budget: int) -> None:
+def test_token_budget(model: Model, expected: list[Any], budget: int) -> None:
     with start(model, max_num_batched_tokens=budget, max_num_seqs=16) as llm:
         assert together(llm) == expected
 
 
-def test_prefix_hits(model: Path, expected: list[Any]) -> None:
+def test_prefix_hits(model: Model, expected: list[Any]) -> None:
     with start(model) as llm:
         assert together(llm) == expected
         before = llm.stats().prefix_hits
@@ -123,14 +150,15 @@ def test_prefix_hits(model: Path, expected: list[Any]) -> None:
         ) * len(PARAMS)
 
 
-def test_preemption(model: Path, plain: LLM) -> None:
+def test_preemption(model: Model, plain: LLM) -> None:
     prompts = [prompt(50 + i, 20 + i) for i in range(8)]
     params = [
         SamplingParams(temperature=i % 2, seed=i, max_tokens=110, ignore_eos=True, logprobs=2)
         for i in range(8)
     ]
     expected = [bits(run(plain, [p], [s])[0]) for p, s in zip(prompts, params, strict=True)]
-    block = 2 * 3 * 40 * 3 * 32 * (4 if "float32" in str(model) else 2)
+    config = json.loads((model.folder / "config.json").read_text())
+    block = 3 * layer_block_bytes(model.kv_dtype, 3, config["head_dim"])
     # Eight sequences grow from one block to five each; sixteen blocks hold three of them.
     with start(model, kv_cache_bytes=16 * block, max_model_len=200) as llm:
         assert [bits(o) for o in run(llm, prompts, params)] == expected
@@ -139,7 +167,7 @@ def test_preemption(model: Path, plain: LLM) -> None:
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_threads(model: Path, expected: list[Any], threads: int) -> None:
+def test_threads(model: Model, expected: list[Any], threads: int) -> None:
     with start(model, threads=threads) as llm:
         assert together(llm) == expected
 
@@ -150,3 +178,12 @@ def test_sequences_of_one_prompt_equal_themselves_in_company(plain: LLM) -> None
     assert len({lone_tokens for lone_tokens, _ in lone}) == 3
     crowd = run(plain, PROMPTS, [params] * len(PROMPTS))
     assert bits(crowd[4]) == lone
+
+
+def test_an_int8_cache_changes_the_result(model: Model, plain: LLM) -> None:
+    """Or the tests above would show nothing of it."""
+    if model.kv_dtype != "int8":
+        pytest.skip("of an INT8 cache")
+    with start(Model(model.folder, "float32")) as exact:
+        (a,), (b,) = (bits(run(llm, [PROMPTS[5]], [PARAMS[0]])[0]) for llm in (exact, plain))
+    assert a[1] != b[1]

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.backends import Limits, bind
+from penstock.cache.geometry import KvDType
 from penstock.engine.step import StepInput
 from penstock.models.spec import (
     Activation,
@@ -101,15 +102,24 @@ LIMITS = Limits(num_blocks=4, max_tokens=96, max_logit_rows=96, max_sequences=4,
 @pytest.mark.parametrize("qk_norm", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(
-    ("tie", "window", "activation"),
-    [(True, None, "silu"), (False, 5, "gelu_tanh"), (False, None, "gelu")],
+    ("tie", "window", "activation", "kv_dtype"),
+    [
+        (True, None, "silu", None),
+        (False, 5, "gelu_tanh", "int8"),
+        (False, None, "gelu", "bfloat16"),
+    ],
 )
 def test_fused_plan_computes_what_the_primitive_plan_does(
-    qk_norm: bool, bias: bool, tie: bool, window: int | None, activation: Activation
+    qk_norm: bool,
+    bias: bool,
+    tie: bool,
+    window: int | None,
+    activation: Activation,
+    kv_dtype: KvDType | None,
 ) -> None:
     spec = tiny_spec(qk_norm=qk_norm, bias=bias, tie=tie, window=window, activation=activation)
     weights = RandomWeights(spec)
-    primitive = lower(spec)
+    primitive = lower(spec, kv_dtype=kv_dtype)
     plans = (primitive, fuse(primitive))
     executors = [bind(plan, weights, "reference", LIMITS) for plan in plans]
     tokens = [int(t) for t in np.random.default_rng(1).integers(0, 50, size=70)]

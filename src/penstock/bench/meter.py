@@ -89,7 +89,7 @@ class _KvTraffic:
     """Bytes of keys and values that a step moves, from its lengths alone."""
 
     def __init__(self, spec: ModelSpec, config: ResolvedConfig) -> None:
-        per_token = kv_block_bytes(spec, config.dtype) // BLOCK_SIZE
+        per_token = kv_block_bytes(spec, config.kv_cache_dtype) // BLOCK_SIZE
         heads = Counter[int | None]()
         for layer in spec.layers:
             a = layer.attention

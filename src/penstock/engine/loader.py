@@ -43,7 +43,15 @@ def draw(config: EngineConfig) -> Blueprint:
     tokenizer = resolve_model_folder(config.tokenizer) if config.tokenizer else folder
     spec = load_model_spec(folder)
     resolved = resolve(config, detect(), spec, folder, tokenizer)
-    plan = fuse(lower(spec, resolved.dtype, resolved.max_model_len, resolved.schemes))
+    plan = fuse(
+        lower(
+            spec,
+            resolved.dtype,
+            resolved.max_model_len,
+            resolved.schemes,
+            resolved.kv_cache_dtype,
+        )
+    )
     return Blueprint(resolved, spec, plan)
 
 

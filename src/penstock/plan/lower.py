@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.cache.geometry import KvDType
 from penstock.errors import ModelError
 from penstock.models.spec import DType, LayerSpec, ModelSpec, RopeSpec
 from penstock.plan.ops import (
@@ -35,21 +36,29 @@ def lower(
     dtype: DType | None = None,
     max_positions: int | None = None,
     quantization: Quantization = _NOT_QUANTIZED,
+    kv_dtype: KvDType | None = None,
 ) -> Plan:
     """The primitive plan of ``spec`` with weights in ``dtype`` (default: the checkpoint's).
 
     ``max_positions`` bounds the rope tables (default: the model's own limit); ``quantization``
-    says which products are of integers (default: none).
+    says which products are of integers (default: none), ``kv_dtype`` what the KV cache holds
+    (default: ``dtype``).
     """
+    dtype = dtype or spec.dtype
     positions = max_positions or spec.max_positions
-    return _Lowering(spec, dtype or spec.dtype, positions, quantization).plan()
+    return _Lowering(spec, dtype, positions, quantization, kv_dtype or dtype).plan()
 
 
 class _Lowering:
     """Collects ops and declares each buffer as it is first written."""
 
     def __init__(
-        self, spec: ModelSpec, dtype: DType, max_positions: int, quantization: Quantization
+        self,
+        spec: ModelSpec,
+        dtype: DType,
+        max_positions: int,
+        quantization: Quantization,
+        kv_dtype: KvDType,
     ) -> None:
         if not spec.layers:
             raise ModelError("the model has no layers; num_hidden_layers must be at least 1")
@@ -57,6 +66,7 @@ class _Lowering:
         self._dtype = dtype
         self._max_positions = max_positions
         self._quantization = quantization
+        self._kv_dtype: KvDType = kv_dtype
         # Matrix products read what the hardware multiplies: bfloat16 for bfloat16 weights.
         self._activation: Element = "bfloat16" if dtype == "bfloat16" else "float32"
         self._ops: list[Op] = []
@@ -73,6 +83,7 @@ class _Lowering:
         return Plan(
             spec=spec,
             weight_dtype=self._dtype,
+            kv_dtype=self._kv_dtype,
             ops=tuple(self._ops),
             buffers=self._buffers,
             ropes=tuple(self._ropes),

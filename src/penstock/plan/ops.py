@@ -149,7 +149,8 @@ class Attention(Op):
 
     q ``[T, heads * head_dim]``; out the same shape. Query head ``h`` uses KV head
     ``h // (heads / kv_heads)``. A query at position p sees cached positions
-    ``max(0, p - window + 1) .. p``. Runs after the layer's K and V of this step are written.
+    ``max(0, p - window + 1) .. p``. Runs after the layer's K and V of this step are written, and
+    reads them as they are cached: from an INT8 cache, code times scale.
     """
 
     _reads = ("q",)
@@ -244,7 +245,12 @@ class Rope(Op):
 
 @dataclass(frozen=True)
 class KvWrite(Op):
-    """Store ``k[t]`` and ``v[t]``, each ``[kv_heads * head_dim]``, at ``slots[t]`` of ``layer``."""
+    """Store ``k[t]`` and ``v[t]``, each ``[kv_heads * head_dim]``, at ``slots[t]`` of ``layer``.
+
+    In the cache's element type. An INT8 cache gets, for each head of k and of v by itself,
+    ``scale = max|x| / 127`` in bfloat16 (nearest even) and ``code = x / scale`` rounded to nearest
+    even; all codes are 0 where the scale is 0, or NaN because a value is not finite.
+    """
 
     _reads = ("k", "v")
     layer: int
@@ -292,7 +298,7 @@ class RopeWrite(Op):
 
     qkv ``[T, (heads + 2 * kv_heads) * head_dim]`` float32: queries, keys, values. q
     ``[T, heads * head_dim]`` receives the rotated queries in its element type; keys and values
-    go to ``slots`` of ``layer`` in the cache's element type.
+    go to ``slots`` of ``layer`` as ``KvWrite`` puts them there.
     """
 
     _reads = ("qkv",)

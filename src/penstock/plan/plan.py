@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.cache.geometry import KvDType
 from penstock.models.spec import DType, ModelSpec, RopeSpec
 from penstock.plan.ops import Buffer, BufferName, Op
 
@@ -20,12 +21,13 @@ class KvLayer:
 class Plan:
     """A straight list of ops over named buffers; the unit that backends bind.
 
-    ``weight_dtype`` is the type of weights in memory and of the KV cache; buffers carry the
-    element type of activations (bfloat16 where weights are bfloat16, else float32).
+    ``weight_dtype`` is the type of weights in memory, ``kv_dtype`` that of the KV cache; buffers
+    carry the element type of activations (bfloat16 where weights are bfloat16, else float32).
     """
 
     spec: ModelSpec
     weight_dtype: DType
+    kv_dtype: KvDType
     ops: tuple[Op, ...]
     buffers: dict[BufferName, Buffer]
     ropes: tuple[RopeSpec, ...]  # distinct tables; ops refer to them by index

@@ -20,7 +20,7 @@ from penstock.backends.cpu.interface import (
     NativeModule,
 )
 from penstock.backends.cpu.native import load
-from penstock.cache.geometry import BLOCK_SIZE
+from penstock.cache.geometry import layer_block_bytes
 from penstock.errors import ConfigError
 from penstock.hardware import detect
 from penstock.models.rope import rope_tables
@@ -48,9 +48,8 @@ def bind(
     """
     module = module or load()
     memory = plan_memory(plan, limits.max_tokens, limits.max_logit_rows)
-    kv_slots = limits.num_blocks * BLOCK_SIZE
-    kv_bytes = _DTYPES[plan.weight_dtype].itemsize * sum(
-        2 * kv_slots * layer.kv_heads * layer.head_dim for layer in plan.kv_layers
+    kv_bytes = limits.num_blocks * sum(
+        layer_block_bytes(plan.kv_dtype, layer.kv_heads, layer.head_dim) for layer in plan.kv_layers
     )
     try:
         native = module.Executor(
@@ -65,7 +64,7 @@ def bind(
             max_positions=plan.max_positions,
             vocabulary=plan.spec.vocab_size,
             arena_bytes=memory.total_bytes,
-            kv_elem=plan.weight_dtype,
+            kv_elem=plan.kv_dtype,
             kv_layers=[(layer.kv_heads, layer.head_dim) for layer in plan.kv_layers],
         )
         binder = _Binder(plan, weights, native)

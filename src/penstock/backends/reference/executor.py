@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.base import Limits, WeightSource
+from penstock.backends.reference.cache import KvStore
 from penstock.backends.reference.numerics import (
     F32,
     activate,
@@ -38,7 +38,7 @@ class ReferenceExecutor:
     """Runs a plan op by op. Slow and plain; what every other backend is compared with.
 
     Weights are widened to float32 on load, activations are rounded where the plan's buffers are
-    bfloat16, and the cache is kept in the plan's weight dtype.
+    bfloat16, and the cache is kept in the plan's KV dtype.
     """
 
     def __init__(self, plan: Plan, weights: WeightSource, limits: Limits) -> None:
@@ -50,13 +50,10 @@ class ReferenceExecutor:
         }
         self._quantized: dict[str, GroupTensor | GridTensor] = {}
         self._ropes = [rope_tables(rope, plan.max_positions) for rope in plan.ropes]
-        dtypes = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
-        slots = limits.num_blocks * BLOCK_SIZE
-        self._cache: list[tuple[NDArray[Any], NDArray[Any]]] = []
+        self._cache: list[tuple[KvStore, KvStore]] = []  # keys and values of each layer
         for layer in plan.kv_layers:
-            shape = (slots, layer.kv_heads, layer.head_dim)
-            dtype = dtypes[plan.weight_dtype]
-            self._cache.append((np.zeros(shape, dtype), np.zeros(shape, dtype)))
+            shape = (plan.kv_dtype, limits.num_blocks, layer.kv_heads, layer.head_dim)
+            self._cache.append((KvStore(*shape), KvStore(*shape)))
         self._buffers: dict[str, NDArray[Any]] = {}
         self._run: dict[type[ops.Op], Callable[[Any, StepInput], None]] = {
             ops.Embed: self._embed,
@@ -77,8 +74,8 @@ class ReferenceExecutor:
     def run(self, step: StepInput) -> StepResult:
         for keys, values in self._cache:
             for source, target in step.block_copies:
-                for array in (keys, values):
-                    array[_block(target)] = array[_block(source)]
+                for store in (keys, values):
+                    store.copy_block(source, target)
         self._buffers = {}
         with np.errstate(invalid="ignore", over="ignore"):
             for op in self._plan.ops:
@@ -133,8 +130,8 @@ class ReferenceExecutor:
             slots = slots[: step.context_lens[s]]
             out[rows] = attend(
                 q[rows],
-                keys[slots].astype(np.float32),
-                values[slots].astype(np.float32),
+                keys.read(slots),
+                values.read(slots),
                 step.positions[rows],
                 op.scale,
                 op.window,
@@ -167,9 +164,9 @@ class ReferenceExecutor:
         self._put(op.out, rotate(heads, cos, sin).reshape(x.shape))
 
     def _kv_write(self, op: ops.KvWrite, step: StepInput) -> None:
-        for cache, name in zip(self._cache[op.layer], (op.k, op.v), strict=True):
+        for store, name in zip(self._cache[op.layer], (op.k, op.v), strict=True):
             shape = (step.num_tokens, op.kv_heads, op.head_dim)
-            cache[step.slots] = self._buffers[name].reshape(shape).astype(cache.dtype)
+            store.write(step.slots, self._buffers[name].reshape(shape))
 
     def _gate(self, op: ops.Gate, step: StepInput) -> None:
         gated = activate(self._buffers[op.gate], op.activation)
@@ -189,9 +186,5 @@ class ReferenceExecutor:
         cos, sin = (table[step.positions] for table in self._ropes[op.rope])
         self._put(op.q, rotate(q, cos, sin).reshape(step.num_tokens, -1))
         keys, values = self._cache[op.layer]
-        keys[step.slots] = rotate(k, cos, sin).astype(keys.dtype)
-        values[step.slots] = v.astype(values.dtype)
-
-
-def _block(index: int) -> slice:
-    return slice(index * BLOCK_SIZE, (index + 1) * BLOCK_SIZE)
+        keys.write(step.slots, rotate(k, cos, sin))
+        values.write(step.slots, v)

@@ -1,0 +1,158 @@
+// Attention over an INT8 cache: a token's keys are codes times one scale, its values likewise.
+//
+// A score is (q . codes) * key scale, and a value weighs p * value scale. Where there are dots of
+// bytes, each row of q, and each row of a split's weights, is rounded to 16-bit integers under a
+// scale of its own and kept as two planes of bytes. Sums of products with codes are then exact in
+// 32 bits: vector instructions and tiles give the same bits in any order. A weight is off by at
+// most 2^-16 of its row's largest in the split, its exponential included, and so is a component of
+// q of its row's largest: less than rounding to bfloat16 costs. Elsewhere floats are multiplied
+// (CodeSplits).
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "../simd.h"
+#include "attention_feed.h"
+#include "attention_item.h"
+#include "attention_softmax.h"
+#include "attention_tiles.h"
+
+namespace penstock {
+
+// The scales that follow a tile of keys or values.
+PENSTOCK_INLINE const bf16* scales_of(const std::byte* tile, const KvLayer& kv) {
+  return reinterpret_cast<const bf16*>(tile + kv.tile_bytes());
+}
+
+// q's rows as floats, [rows][padded dim], zeros behind the dim; for one row.
+inline void widen_query(const Tile& tile, int row, float* out) {
+  const Array& q = tile.args.q;
+  const int dim = tile.dim();
+  if (q.elem == Elem::bf16)
+    convert(out, q.row<const bf16>(0) + tile.offset[row], dim);
+  else
+    convert(out, q.row<const float>(0) + tile.offset[row], dim);
+  std::fill(out + dim, out + tile.args.kv.padded_dim(), 0.0f);
+}
+
+// Wanted between keys and values, so ahead of what streams both.
+inline void prefetch_value_scales(const Tile& tile, const SplitBlocks& blocks) {
+  for (int b = blocks.first; b < blocks.last; ++b)
+    __builtin_prefetch(scales_of(blocks.values[b], tile.args.kv));
+}
+
+inline void widen_value_scales(const Tile& tile, const SplitBlocks& blocks, float* out) {
+  for (int b = blocks.first; b < blocks.last; ++b) {
+    const bf16* scales = scales_of(blocks.values[b], tile.args.kv);
+    convert(out + b * kBlockSize, scales, kBlockSize);
+  }
+}
+
+// 2^x to 2^-18.5 relative, for weights that 16 bits hold anyway: x at most about 0. NaN stays NaN.
+// The polynomial is ours, of least relative error on [-1/2, 1/2]; in all ten operations for the
+// sixteen of exp().
+PENSTOCK_INLINE f32x16 power_of_two(f32x16 x) {
+  const auto c = [](float value) { return f32x16::broadcast(value); };
+  x = max(c(-160.0f), x);  // what is not visible is -inf
+  const f32x16 n = round_even(x);
+  const f32x16 f = x - n;
+  f32x16 p = c(0.00957010128f);
+  p = fma(p, f, c(0.0559178591f));
+  p = fma(p, f, c(0.240247443f));
+  p = fma(p, f, c(0.693121791f));
+  p = fma(p, f, c(0.999999285f));
+  return scale_pow2(p, n);
+}
+
+struct CodeWeights {
+  float sum;      // of exp(scale * score - maximum)
+  float largest;  // of those times the value's scale; NaN if one is
+};
+
+// weights = exp(scale * scores - maximum) * value scale, zero where not visible in [first, last).
+// The order of the sum is that of exponentials(). Every register of them fetches `lines` of feed.
+inline CodeWeights scaled_exponentials(const float* scores, const float* value_scales,
+                                       float* weights, float scale, float maximum,
+                                       const Columns& columns, int first, int last, Feed& feed,
+                                       int lines) {
+  const f32x16 zero = f32x16::zero();
+  constexpr float kLog2E = 0x1.715476p+0f;
+  const f32x16 factor = f32x16::broadcast(scale * kLog2E);
+  const f32x16 shift = f32x16::broadcast(-maximum * kLog2E);
+  f32x16 sum = zero, largest = zero, bad = zero;
+  for (int i = first; i < columns.low; i += f32x16::lanes) zero.store(weights + i);
+  for (int i = columns.low; i < columns.high; i += f32x16::lanes) {
+    feed.fetch(lines);
+    const f32x16 p = power_of_two(fma(f32x16::load(scores + i), factor, shift));
+    sum += p;
+    f32x16 w = p * f32x16::load(value_scales + i);
+    // A weight of zero does not hide the scale of a slot out of sight, which may be NaN.
+    if (i < columns.begin) w = select_first(columns.begin - i, zero, w);
+    if (i + f32x16::lanes > columns.end) w = select_first(columns.end - i, w, zero);
+    largest = max(w, largest);
+    bad = fma(w, zero, bad);
+    w.store(weights + i);
+  }
+  for (int i = columns.high; i < last; i += f32x16::lanes) zero.store(weights + i);
+  return {hsum(sum), hmax(largest) + hsum(bad)};
+}
+
+// Partial results of one split in floats, for machines without dots of bytes.
+class CodeSplits {
+ public:
+  CodeSplits(const Tile& tile, const Scratch& scratch)
+      : tile_(tile), scratch_(scratch), kernel_(tile.rows, tile.dim()) {
+    for (int r = 0; r < tile.rows; ++r) widen_query(tile, r, queries() + r * padded());
+  }
+
+  void run(int split, float* out) const {
+    const int dim = tile_.dim(), stride = partial_stride(dim);
+    const float scale = tile_.args.scale;
+    const SplitBlocks blocks = gather<int8_t>(tile_, split, scratch_);
+    Feed none(SplitBlocks{}, 0);  // VectorTiles prefetches by itself
+    kernel_.scores(queries(), padded(), blocks, scratch_.scores);
+    widen_value_scales(tile_, blocks, scratch_.value_scales);
+    auto* weights = reinterpret_cast<float*>(scratch_.weights);
+    const int first = blocks.first * kBlockSize, last = blocks.last * kBlockSize;
+    for (int r = 0; r < tile_.rows; ++r) {
+      const Columns columns(tile_.begin[r], tile_.end[r], split);
+      float* scores = scratch_.scores + r * kScoreStride;
+      float* to = weights + r * kScoreStride;
+      float *maximum = out + r * stride + dim, *sum = maximum + 1;
+      *maximum = kNoScore;
+      *sum = 0.0f;
+      if (columns.empty()) {
+        std::fill(to + first, to + last, 0.0f);
+        continue;
+      }
+      rescale(blocks, scores);
+      *maximum = mask_and_max(scores, columns) * scale;
+      *sum = scaled_exponentials(scores, scratch_.value_scales, to, scale, *maximum, columns,
+                                 first, last, none, 0)
+                 .sum;
+    }
+    kernel_.weigh(weights, blocks, out, stride);
+  }
+
+ private:
+  int padded() const { return tile_.args.kv.padded_dim(); }
+  float* queries() const { return reinterpret_cast<float*>(scratch_.queries); }
+
+  void rescale(const SplitBlocks& blocks, float* scores) const {
+    for (int b = blocks.first; b < blocks.last; ++b) {
+      const bf16* scales = scales_of(blocks.keys[b], tile_.args.kv);
+      for (int i = 0; i < kBlockSize; i += f32x16::lanes) {
+        float* x = scores + b * kBlockSize + i;
+        (f32x16::load(x) * f32x16::load(scales + i)).store(x);
+      }
+    }
+  }
+
+  const Tile& tile_;
+  const Scratch& scratch_;
+  const VectorTiles<QuadDot> kernel_;
+};
+
+}  // namespace penstock
+

@@ -1,0 +1,67 @@
+"""The KV cache of the reference backend: a row per slot, unlike the layouts of kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.backends.reference.numerics import F32
+from penstock.cache.geometry import BLOCK_SIZE, KvDType
+
+_DTYPES: dict[KvDType, Any] = {
+    "bfloat16": ml_dtypes.bfloat16,
+    "float16": np.float16,
+    "float32": np.float32,
+    "int8": np.int8,
+}
+
+
+class KvStore:
+    """Keys, or values, of one layer: ``[slots, kv_heads, head_dim]`` in the cache's type.
+
+    With int8 these are codes, and ``scales`` ``[slots, kv_heads]`` holds theirs in bfloat16.
+    """
+
+    def __init__(self, dtype: KvDType, num_blocks: int, kv_heads: int, head_dim: int) -> None:
+        slots = num_blocks * BLOCK_SIZE
+        self.data: NDArray[Any] = np.zeros((slots, kv_heads, head_dim), _DTYPES[dtype])
+        quantized = dtype == "int8"
+        self.scales = np.zeros((slots, kv_heads), ml_dtypes.bfloat16) if quantized else None
+
+    def write(self, slots: NDArray[np.int32], x: F32) -> None:
+        """Store rows ``[n, kv_heads, head_dim]``, rounded to the cache's type."""
+        if self.scales is None:
+            self.data[slots] = x.astype(self.data.dtype)
+        else:
+            self.data[slots], self.scales[slots] = quantize_heads(x)
+
+    def read(self, slots: NDArray[np.int32]) -> F32:
+        """Rows ``[n, kv_heads, head_dim]`` as they were rounded."""
+        rows = self.data[slots].astype(np.float32)
+        if self.scales is None:
+            return rows
+        result: F32 = rows * self.scales[slots].astype(np.float32)[..., None]
+        return result
+
+    def copy_block(self, source: int, target: int) -> None:
+        for array in (self.data, self.scales):
+            if array is not None:
+                array[_block(target)] = array[_block(source)]
+
+
+def quantize_heads(x: F32) -> tuple[NDArray[np.int8], NDArray[Any]]:
+    """Codes and bfloat16 scales of heads ``[..., head_dim]``, as ``plan.ops.KvWrite`` says."""
+    most = np.abs(x).max(axis=-1)
+    scales = np.where(np.isfinite(most), most, np.nan) / np.float32(127)
+    rounded = scales.astype(ml_dtypes.bfloat16)
+    divisor = rounded.astype(np.float32)[..., None]
+    usable = divisor > 0
+    codes = np.clip(np.rint(x / np.where(usable, divisor, np.float32(1))), -127, 127)
+    return np.where(usable, codes, 0).astype(np.int8), rounded
+
+
+def _block(index: int) -> slice:
+    return slice(index * BLOCK_SIZE, (index + 1) * BLOCK_SIZE)

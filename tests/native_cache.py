@@ -1,0 +1,96 @@
+"""The native KV cache as tests see it: its geometry, and its bytes written by NumPy alone.
+
+Every cache starts as NaN in all bytes; only the slots a sequence owns and may see are written, so a
+masked slot that leaks shows up as NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.cache.geometry import BLOCK_SIZE
+
+F32 = NDArray[np.float32]
+DTYPES: dict[str, Any] = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+}
+ELEMENTS = (*DTYPES, "int8")
+
+
+@dataclass(frozen=True)
+class Shape:
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 64
+    element: str = "bfloat16"
+    window: int = 0
+
+    @property
+    def group(self) -> int:
+        return self.heads // self.kv_heads
+
+    def rounded(self, x: F32) -> F32:
+        """x ``[..., D]`` as the cache gives it back."""
+        if self.element == "int8":
+            codes, scales = quantized(x)
+            return codes * scales.astype(np.float32)[..., None]
+        return x.astype(DTYPES[self.element]).astype(np.float32)
+
+
+def quantized(x: F32) -> tuple[NDArray[np.int8], NDArray[Any]]:
+    """Codes ``[..., D]`` and bfloat16 scales ``[...]`` of an INT8 cache."""
+    most = np.abs(x).max(-1) / np.float32(127)
+    scales = np.where(np.isfinite(most), most, np.nan).astype(ml_dtypes.bfloat16)
+    wide = scales.astype(np.float32)[..., None]
+    codes = np.rint(x / np.where(wide > 0, wide, 1))
+    return np.where(wide > 0, codes, 0).astype(np.int8), scales
+
+
+class Cache:
+    """The physical cache, laid out as csrc/types.h says, from NumPy alone."""
+
+    def __init__(self, shape: Shape, blocks: int) -> None:
+        self.shape = shape
+        quads = shape.element == "int8"
+        dtype = np.dtype(np.int8 if quads else DTYPES[shape.element])
+        self.dim = -(-shape.head_dim // 4) * 4 if quads else shape.head_dim
+        tile = BLOCK_SIZE * self.dim * dtype.itemsize
+        part = tile + (2 * BLOCK_SIZE if quads else 0)
+        # All bits set is NaN in every format, and so are the scales of its codes.
+        self.bytes = np.full(blocks * shape.kv_heads * 2 * part, 0xFF, np.uint8)
+        parts = self.bytes.reshape(blocks, shape.kv_heads, 2, part)
+        self.tiles = parts[..., :tile].view(dtype)
+        self.scales = parts[..., tile:].view(ml_dtypes.bfloat16)
+
+    def write(self, slot: int, k: F32, v: F32) -> None:
+        block, at = divmod(slot, BLOCK_SIZE)
+        dim, heads = self.dim, self.shape.kv_heads
+        keys, values = self.tiles[block, :, 0], self.tiles[block, :, 1]
+        if self.shape.element == "bfloat16":
+            _view(keys, (heads, dim // 2, BLOCK_SIZE, 2))[:, :, at] = k.reshape(heads, -1, 2)
+            _view(values, (heads, BLOCK_SIZE // 2, dim, 2))[:, at // 2, :, at % 2] = v
+        elif self.shape.element == "int8":
+            n = self.shape.head_dim
+            codes = np.zeros((heads, dim), np.int8)
+            codes[:, :n], self.scales[block, :, 0, at] = quantized(k)
+            quads = _view(keys, (heads, dim // 4, BLOCK_SIZE, 4))
+            quads[:, :, at] = codes.reshape(heads, -1, 4)
+            codes, self.scales[block, :, 1, at] = quantized(v)
+            _view(values, (heads, BLOCK_SIZE // 4, dim, 4))[:, at // 4, :n, at % 4] = codes
+        else:
+            _view(keys, (heads, dim, BLOCK_SIZE))[:, :, at] = k
+            _view(values, (heads, BLOCK_SIZE, dim))[:, at] = v
+
+
+def _view(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """``array`` in ``shape``, never a copy: what is written to it must reach the cache."""
+    view = array.view()
+    view.shape = shape
+    return view
