@@ -22,7 +22,7 @@ struct Overloaded : F... {
 }  // namespace
 
 Executor::Executor(const ExecutorShape& shape, const std::vector<KvGeometry>& kv_layers)
-    : shape_(shape), pool_(shape.threads < 1 ? 1 : shape.threads, shape.pin) {
+    : shape_(shape), pool_(shape.threads < 1 ? 1 : shape.threads, shape.cpus, shape.crowded) {
   if (shape.threads < 1 || shape.num_blocks < 1 || shape.max_tokens < 1 || shape.max_logits < 1 ||
       shape.max_sequences < 1 || shape.max_positions < 1 || shape.vocabulary < 1)
     refuse("every bound of an executor must be at least 1");
@@ -60,9 +60,16 @@ ConstantId Executor::add_constant(std::span<const std::byte> bytes) {
   return ConstantId(constants_.size()) - 1;
 }
 
+// Packing shares out the rows of each part, products the columns of the whole matrix: the pages of
+// joined parts would come to lie with others than those who read them.
+void Executor::place(const Memory& weights) {
+  pool_.run([&](Worker& worker) { weights.touch(worker.id, worker.count); });
+}
+
 MatrixId Executor::add_matrix(Elem elem, int64_t n, int64_t k, bool gated) {
   if (n < 1 || k < 1 || elem == Elem::i32) refuse("a matrix needs rows, columns and a float type");
   Memory memory(packed_bytes(elem, n, k, gated));
+  place(memory);
   const PackedMatrix packed{elem, n, k, gated, memory.data(), nullptr};
   matrices_.push_back({packed, std::move(memory)});
   return MatrixId(matrices_.size()) - 1;
@@ -100,6 +107,7 @@ IntMatrixId Executor::add_int_matrix(int bits, int64_t group, int64_t n, int64_t
     refuse("weights are quantized to 8 or 4 bits, in groups of a multiple of 32");
   IntMatrix packed{bits, group, n, k, gated, nullptr, nullptr};
   Memory memory(int_packed_bytes(packed));
+  place(memory);
   packed.panels = memory.data();
   int_matrices_.push_back({packed, std::move(memory)});
   return IntMatrixId(int_matrices_.size()) - 1;

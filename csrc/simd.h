@@ -508,7 +508,7 @@ PENSTOCK_INLINE void cpu_pause() {
 #if defined(__x86_64__)
   _mm_pause();
 #elif defined(__aarch64__)
-  asm volatile("yield");
+  asm volatile("isb");  // tens of cycles; many cores take "yield" for nothing at all
 #endif
 }
 
