@@ -124,6 +124,12 @@ void Barrier::wait(int id) {
   sleepers_.value.fetch_sub(1, std::memory_order_relaxed);
 }
 
+void Tickets::refresh(Slot& own, uint64_t number) {
+  uint64_t seen = own.taken.load(std::memory_order_relaxed);
+  while (int64_t(seen - (number << kBits)) >> kBits < 0 &&
+         !own.taken.compare_exchange_weak(seen, number << kBits, std::memory_order_relaxed)) {}
+}
+
 Share Tickets::Phase::next() {
   if (count_ == 1) {
     const Share all{0, tasks_};
@@ -138,7 +144,7 @@ Share Tickets::Phase::next() {
     uint64_t seen = state.load(std::memory_order_relaxed);
     for (;;) {
       // A later phase means that somebody found this one finished.
-      const int64_t later = int64_t(seen - (number_ << kBits)) >> kBits;  // modulo 2^44, signed
+      const int64_t later = int64_t(seen - (number_ << kBits)) >> kBits;  // modulo 2^40, signed
       const int64_t taken = later == 0 ? int64_t(seen & kTaken) : later < 0 ? 0 : size;
       if (taken >= size) break;
       // An eighth of what is left: few pieces, and those in flight at the end are small.

@@ -117,9 +117,11 @@ class Tickets {
     int whose_;  // share that tasks are being taken from
   };
 
-  // Pieces are of at least `least` tasks, and larger while much is left. At most 2^20 tasks a share.
+  // Pieces are of at least `least` tasks, and larger while much is left. At most 2^24 tasks a share.
   Phase open(const Worker& worker, int64_t tasks, int64_t least) {
-    const uint64_t number = ++slots_[size_t(worker.id)].opened;
+    Slot& own = slots_[size_t(worker.id)];
+    const uint64_t number = ++own.opened;
+    if (number % kRefresh == 0) refresh(own, number);
     return {*this, worker.id, worker.count, number, tasks, least};
   }
 
@@ -128,7 +130,12 @@ class Tickets {
     alignas(64) std::atomic<uint64_t> taken{0};  // phase << kBits | tasks of the share taken
     alignas(64) uint64_t opened = 0;             // phases, by this worker: nobody else's business
   };
-  static constexpr int kBits = 20;
+  static constexpr int kBits = 24;
+  // Phases are told apart modulo 2^40: a share that stays empty for half of these, a month, must not
+  // come to look as if it belonged to a later one.
+  static constexpr uint64_t kRefresh = uint64_t(1) << 30;
+
+  void refresh(Slot& own, uint64_t number);
 
   std::unique_ptr<Slot[]> slots_;
 };
