@@ -300,6 +300,12 @@ PENSTOCK_INLINE f32x16 select_first(int n, f32x16 x, f32x16 y) {
   return select_less(f32x16::iota(), f32x16::broadcast(float(n)), x, y);
 }
 
+#elif defined(__aarch64__)
+
+}  // namespace penstock
+#include "simd_neon.h"
+namespace penstock {
+
 #else  // any machine: the compiler's own vectors
 
 struct f32x16 {
@@ -349,7 +355,7 @@ PENSTOCK_INLINE f32x16 operator-(f32x16 a, f32x16 b) { return {a.v - b.v}; }
 PENSTOCK_INLINE f32x16 operator*(f32x16 a, f32x16 b) { return {a.v * b.v}; }
 PENSTOCK_INLINE f32x16 operator/(f32x16 a, f32x16 b) { return {a.v / b.v}; }
 PENSTOCK_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
-#if defined(__FMA__) || defined(__aarch64__)
+#if defined(__FMA__)
   for (int i = 0; i < f32x16::lanes; ++i) c.v[i] = std::fma(a.v[i], b.v[i], c.v[i]);
   return c;
 #else
@@ -397,6 +403,7 @@ PENSTOCK_INLINE f32x16 select_first(int n, f32x16 x, f32x16 y) {
 PENSTOCK_INLINE f32x16& operator+=(f32x16& a, f32x16 b) { return a = a + b; }
 PENSTOCK_INLINE f32x16& operator*=(f32x16& a, f32x16 b) { return a = a * b; }
 
+#if !defined(__aarch64__)
 // The sum of the lanes, always as the tree (i, i + 8), (i, i + 4), (i, i + 2), (i, i + 1).
 PENSTOCK_INLINE float hsum(f32x16 a) {
 #if defined(__AVX2__)
@@ -438,6 +445,7 @@ PENSTOCK_INLINE float hmax(f32x16 a) {
   return best;
 #endif
 }
+#endif
 
 PENSTOCK_INLINE f32x16 rsqrt(f32x16 a) { return f32x16::broadcast(1.0f) / sqrt(a); }
 

@@ -83,7 +83,10 @@ void int_linear_registers(const IntPanels& p, const IntRows& x, const Epilogue& 
                           Range units, std::byte* hot);
 void int_linear_amx(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows,
                     Range units, std::byte* hot);
+void int_linear_neon(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows,
+                     Range units, std::byte* hot);
 int64_t int_registers_hot_bytes();
+int64_t int_neon_hot_bytes();
 int64_t int_amx_hot_bytes(const IntPanels& p);
 
 }  // namespace penstock

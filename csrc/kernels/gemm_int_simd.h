@@ -115,7 +115,8 @@ struct i32x16 {
   vector v;
   static PENSTOCK_INLINE i32x16 broadcast(int32_t x) { return {vector{} + x}; }
   PENSTOCK_INLINE f32x16 to_float() const {
-    return {__builtin_convertvector(v, f32x16::vector)};
+    typedef float floats __attribute__((vector_size(64)));
+    return std::bit_cast<f32x16>(__builtin_convertvector(v, floats));
   }
 };
 
