@@ -46,6 +46,12 @@ PENSTOCK_INLINE void dot(i32x16& sum, const Line<Bits>& w, const int8_t* x) {
     sum.v = _mm512_dpbusd_epi32(sum.v, w.quads[q], _mm512_set1_epi32(load_quad(x + 4 * q)));
 }
 
+#elif defined(__AVXVNNI__)
+
+}  // namespace penstock
+#include "gemm_int_simd_vnni256.h"
+namespace penstock {
+
 #elif defined(__AVX2__)
 
 struct i32x16 {

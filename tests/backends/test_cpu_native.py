@@ -37,9 +37,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     native._choose.cache_clear()
 
 
-@pytest.mark.parametrize("isa", ["amx", "avx512", "avx2", "baseline"])
+@pytest.mark.parametrize("isa", list(FLAGS))
 def test_a_cpu_that_is_just_a_variant_runs_it_without_a_note(machine: Machine, isa: str) -> None:
-    machine(FLAGS[isa] | {"sse2", "something_new"})
+    machine(FLAGS[isa] | {"sse2", "crc32", "something_new"})
     assert native.load().isa == isa
     assert native.note() is None
 
@@ -62,6 +62,7 @@ def test_a_cpu_that_is_just_a_variant_runs_it_without_a_note(machine: Machine, i
         (FLAGS["amx"] - {"amx_bf16"}, "avx512", "amx needs amx_bf16 too"),
         (FLAGS["amx"] - {"fma"}, "baseline", "amx needs fma too; avx512 needs fma too; avx2"),
         ({"avx2", "fma"}, "baseline", "avx2 needs abm, bmi1, bmi2, f16c, popcnt too"),
+        ({"fp", "asimd", "asimddp"}, "neon", "dotprod needs asimdhp, fphp too"),
     ],
 )
 def test_a_partly_supported_cpu_falls_to_the_next_and_says_so(
@@ -109,7 +110,7 @@ def test_nothing_runs_that_the_kernel_refuses(machine: Machine) -> None:
         ("amx", FLAGS["avx2"], FLAGS, "lacks: amx_bf16, amx_int8, amx_tile, avx512"),
         ("amx", FLAGS["amx"], FLAGS, "the kernel refuses the amx registers"),
         ("avx512", FLAGS["amx"], ["amx"], "names no native variant of this installation"),
-        ("sse9", FLAGS["amx"], FLAGS, "there are amx, avx512, avx2"),
+        ("sse9", FLAGS["amx"], FLAGS, "there are amx, avx512, avx_vnni, avx2"),
     ],
 )
 def test_the_environment_asks_in_vain_with_the_reason(

@@ -53,15 +53,22 @@ _AVX512 = _AVX2 | {
     "avx512_bf16",
 }
 
+_AVX_VNNI = frozenset({"avx_vnni"})
 _AMX = frozenset({"amx_tile", "amx_int8", "amx_bf16"})
+_NEON = frozenset({"fp", "asimd"})
+_DOTPROD = frozenset({"fphp", "asimdhp", "asimddp"})
 
 VARIANTS = (
     Variant("amx", _AVX512 | _AMX, _AMX),
     Variant("avx512", _AVX512, _AVX512 - _AVX2),
+    Variant("avx_vnni", _AVX2 | _AVX_VNNI, _AVX_VNNI),
     Variant("avx2", _AVX2, _AVX2),
+    Variant("dotprod", _NEON | _DOTPROD, _DOTPROD),
+    Variant("neon", _NEON, _NEON),
     Variant("baseline", frozenset()),
 )
-"""Best first; the flags mirror those that CMakeLists.txt compiles with."""
+"""Best first; the flags mirror those that CMakeLists.txt compiles with. Those of AArch64 are the
+kernel's names for what its option -march names: asimddp is dotprod, fphp and asimdhp are fp16."""
 
 
 def built() -> tuple[Variant, ...]:
