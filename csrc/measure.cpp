@@ -80,9 +80,9 @@ struct Tiles {
 #endif
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
-constexpr int kSums = 12;  // of 16 registers
+[[maybe_unused]] constexpr int kSums = 12;  // of 16 registers
 #else
-constexpr int kSums = 24;  // of 32
+[[maybe_unused]] constexpr int kSums = 24;  // of 32
 #endif
 
 }  // namespace

@@ -103,7 +103,6 @@ class Tickets {
     friend class Tickets;
     Phase(Tickets& tickets, int id, int count, uint64_t number, int64_t tasks, int64_t least)
         : tickets_(tickets),
-          id_(id),
           count_(count),
           number_(number),
           tasks_(tasks),
@@ -111,7 +110,7 @@ class Tickets {
           whose_(id) {}
 
     Tickets& tickets_;
-    int id_, count_;
+    int count_;
     uint64_t number_;
     int64_t tasks_, least_;
     int whose_;  // share that tasks are being taken from
