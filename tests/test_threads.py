@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -157,11 +158,12 @@ def test_listed_hardware_threads_of_one_core_are_noted(tmp_path: Path) -> None:
         ("all", "such as 0-7,16-23"),
         ("1.5", "such as 0-7,16-23"),
         ("0--3", "such as 0-7,16-23"),
+        ([0, 1], "a number or a list of CPUs as text"),
+        (True, "a number or a list of CPUs as text"),
+        (2.0, "a number or a list of CPUs as text"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_fix(
-    tmp_path: Path, asked: int | str, words: str
-) -> None:
+def test_what_cannot_be_is_refused_with_the_fix(tmp_path: Path, asked: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         choose_threads(asked, machine(tmp_path, 4))
 

@@ -34,6 +34,8 @@ def choose_threads(asked: int | str | None, hardware: Hardware) -> Threads:
     A number binds threads to cores only if every usable core gets one: otherwise the system knows
     better which cores are free. Raises ConfigError naming the fix.
     """
+    if isinstance(asked, bool) or not isinstance(asked, int | str | None):
+        raise ConfigError(f"threads must be a number or a list of CPUs as text, not {asked!r}")
     if isinstance(asked, str) and not asked.strip().lstrip("-").isdecimal():
         return _listed(asked, hardware)
     if asked is None:
