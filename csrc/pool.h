@@ -23,11 +23,13 @@ struct Patience {
 // threads of an idle pool cost nothing, and those of a busy one wake without the kernel.
 constexpr Patience kBetweenSteps{32, 1024};  // about 1 and 50 us
 
-// Between the ops of a step, where each worker has a core to itself. Whoever sleeps here gives its
-// core to any process that wants it for a whole time slice, some milliseconds, while everybody else
-// waits; spinning uses the share of the core that is due to us. Sleeping helps only against waits
-// that are longer still.
-constexpr Patience kWithinStep{40000, 40000};  // about 2 ms
+// Between the ops of a step, where each worker has a core to itself. Whoever sleeps gives its core
+// to any process that wants it, for a whole time slice of milliseconds, while everybody else waits;
+// so no spin is cut short for one that did not pay. Who spins for milliseconds, though, uses up its
+// own slice while the one it waits for is stopped, and is stopped when that one runs. (Two threads
+// on two cores that other processes kept busy, medians of five runs: ops of 0.1 ms take 0.32 ms
+// with kBetweenSteps, 0.15 ms so, 0.21 ms with 2 ms; of 1 ms, 1.32, 0.95 and 1.29 ms.)
+constexpr Patience kWithinStep{5000, 5000};  // about 250 us
 
 // Between the ops of a step, where workers have to share cores: soon a waiter sleeps at once, and
 // leaves its core to the one it waits for.
@@ -89,7 +91,8 @@ inline Share share(int64_t tasks, const Worker& worker) {
 // a share's state names the phase that it belongs to, and older ones count as untouched.
 //
 // A piece costs its owner one uncontended compare-and-swap, and the end of a phase one look at
-// every worker's share (two threads: about 30 ns a phase and 10 ns a piece; csrc/bench/pool_bench).
+// every worker's share (two threads: about
+// 10 ns a piece; csrc/bench/pool_bench).
 class Tickets {
  public:
   explicit Tickets(int count) : slots_(new Slot[size_t(count)]) {}
