@@ -131,6 +131,19 @@ PENSTOCK_INLINE f32x16 select_first(int n, f32x16 x, f32x16 y) {
   return select_less(f32x16::iota(), f32x16::broadcast(float(n)), x, y);
 }
 
+// Each lane's 32 bits as two bf16: the one in the low half, and the one in the high half.
+PENSTOCK_INLINE f32x16 low_bf16(f32x16 pairs) {
+  return f32x16::each([=](int i) {
+    return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(pairs.v[i]), 16));
+  });
+}
+PENSTOCK_INLINE f32x16 high_bf16(f32x16 pairs) {
+  return f32x16::each([=](int i) {
+    return vreinterpretq_f32_u32(
+        vandq_u32(vreinterpretq_u32_f32(pairs.v[i]), vdupq_n_u32(0xffff0000)));
+  });
+}
+
 // The sum of the lanes, by the tree of simd.h.
 PENSTOCK_INLINE float hsum(f32x16 a) {
   const float32x4_t four =
