@@ -14,7 +14,15 @@ struct i32x16 {
   PENSTOCK_INLINE f32x16 to_float() const {
     return {_mm256_cvtepi32_ps(lo), _mm256_cvtepi32_ps(hi)};
   }
+  PENSTOCK_INLINE void store(int32_t* to) const {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), lo);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to) + 1, hi);
+  }
 };
+
+PENSTOCK_INLINE i32x16 operator+(i32x16 a, i32x16 b) {
+  return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
+}
 
 template <int Bits>
 struct Line {
