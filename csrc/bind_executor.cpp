@@ -38,14 +38,15 @@ RowKind parse_rows(std::string_view name) {
   throw std::invalid_argument("rows of a buffer are 'T' or 'R'");
 }
 
-void construct(PyExecutor* self, int threads, bool pin, int num_blocks, int max_tokens,
-               int max_logits, int max_sequences, int max_positions, int vocabulary,
+void construct(PyExecutor* self, int threads, const std::vector<int>& cpus, bool crowded,
+               int num_blocks, int max_tokens, int max_logits, int max_sequences,
+               int max_positions, int vocabulary,
                size_t arena_bytes, const std::string& kv_elem,
                const std::vector<std::pair<int, int>>& kv_layers) {
   std::vector<KvGeometry> layers;
   for (const auto& [heads, dim] : kv_layers) layers.push_back({heads, dim});
-  const ExecutorShape shape{threads,       pin,           num_blocks, max_tokens,  max_logits,
-                            max_sequences, max_positions, vocabulary, arena_bytes,
+  const ExecutorShape shape{threads,    cpus,          crowded,       num_blocks, max_tokens,
+                            max_logits, max_sequences, max_positions, vocabulary, arena_bytes,
                             parse_kv_elem(kv_elem)};
   try {
     new (self) PyExecutor{std::make_unique<Executor>(shape, layers)};
@@ -94,8 +95,9 @@ auto with_step(F f) {
 
 void bind_executor(nb::module_& m) {
   nb::class_<PyExecutor>(m, "Executor")
-      .def("__init__", &construct, nb::kw_only(), "threads"_a, "pin"_a, "num_blocks"_a,
-           "max_tokens"_a, "max_logits"_a, "max_sequences"_a, "max_positions"_a, "vocabulary"_a,
+      .def("__init__", &construct, nb::kw_only(), "threads"_a, "cpus"_a, "crowded"_a,
+           "num_blocks"_a, "max_tokens"_a, "max_logits"_a, "max_sequences"_a, "max_positions"_a,
+           "vocabulary"_a,
            "arena_bytes"_a, "kv_elem"_a, "kv_layers"_a)
       .def(
           "add_buffer",

@@ -19,11 +19,13 @@ template <class... F>
 struct Overloaded : F... {
   using F::operator()...;
 };
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;  // clang before 17 wants it spelled out
 
 }  // namespace
 
 Executor::Executor(const ExecutorShape& shape, const std::vector<KvGeometry>& kv_layers)
-    : shape_(shape), pool_(shape.threads < 1 ? 1 : shape.threads, shape.pin) {
+    : shape_(shape), pool_(shape.threads < 1 ? 1 : shape.threads, shape.cpus, shape.crowded) {
   if (shape.threads < 1 || shape.num_blocks < 1 || shape.max_tokens < 1 || shape.max_logits < 1 ||
       shape.max_sequences < 1 || shape.max_positions < 1 || shape.vocabulary < 1)
     refuse("every bound of an executor must be at least 1");
@@ -88,6 +90,12 @@ void check_shape(const GridMatrix& w) {
 
 }  // namespace
 
+// Packing shares out the rows of each part, products the columns of the whole matrix: the pages of
+// joined parts would come to lie with others than those who read them.
+void Executor::place(const Memory& weights) {
+  pool_.run([&](Worker& worker) { weights.touch(worker.id, worker.count); });
+}
+
 MatrixId Executor::add_matrix(AnyMatrix matrix) {
   Memory memory = std::visit(
       [](auto& w) {
@@ -98,6 +106,7 @@ MatrixId Executor::add_matrix(AnyMatrix matrix) {
         return panels;
       },
       matrix);
+  place(memory);
   matrices_.push_back({matrix, std::move(memory)});
   return MatrixId(matrices_.size()) - 1;
 }

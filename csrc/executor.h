@@ -30,7 +30,8 @@ enum class RowKind : uint8_t { tokens, logits };
 // Bounds of every step, and what the cache is made of.
 struct ExecutorShape {
   int threads;
-  bool pin;
+  std::vector<int> cpus;  // of Pool
+  bool crowded;           // of Pool
   int num_blocks;
   int max_tokens;
   int max_logits;
@@ -172,6 +173,7 @@ class Executor {
   // Input, output and row kind of a product, checked against n, k and gated of its matrix.
   RowKind check_product(int64_t n, int64_t k, bool gated, BufferId x, BufferId out,
                         Activation gate) const;
+  void place(const Memory& weights);
   void reserve_shared(size_t bytes);
   int64_t most_rows(RowKind rows) const {
     return rows == RowKind::tokens ? shape_.max_tokens : shape_.max_logits;

@@ -80,9 +80,9 @@ struct Tiles {
 #endif
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
-constexpr int kSums = 12;  // of 16 registers
+[[maybe_unused]] constexpr int kSums = 12;  // of 16 registers
 #else
-constexpr int kSums = 24;  // of 32
+[[maybe_unused]] constexpr int kSums = 24;  // of 32
 #endif
 
 }  // namespace
@@ -192,6 +192,34 @@ double measure_int8_ops(int threads) {
         asm volatile("" : "+v"(a));
 #pragma GCC unroll 32
         for (__m512i& sum : sums) sum = _mm512_dpbusd_epi32(sum, a, a);
+      }
+      keep(sums);
+    };
+  });
+#elif defined(__AVXVNNI__)
+  return rate(threads, 2.0 * 32 * kSums * kRounds, [] {
+    return [] {
+      __m256i sums[kSums] = {};
+      hide(sums);
+      __m256i a = _mm256_set1_epi8(1);
+      for (int i = 0; i < kRounds; ++i) {
+        asm volatile("" : "+x"(a));
+#pragma GCC unroll 32
+        for (__m256i& sum : sums) sum = _mm256_dpbusd_avx_epi32(sum, a, a);
+      }
+      keep(sums);
+    };
+  });
+#elif defined(__ARM_FEATURE_DOTPROD)
+  return rate(threads, 2.0 * 16 * kSums * kRounds, [] {
+    return [] {
+      int32x4_t sums[kSums] = {};
+      hide(sums);
+      int8x16_t a = vdupq_n_s8(1);
+      for (int i = 0; i < kRounds; ++i) {
+        asm volatile("" : "+w"(a));
+#pragma GCC unroll 32
+        for (int32x4_t& sum : sums) sum = vdotq_s32(sum, a, a);
       }
       keep(sums);
     };

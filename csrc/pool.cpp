@@ -1,8 +1,12 @@
 #include "pool.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <new>
 #include <set>
+#include <stdexcept>
 #include <string>
 
 #if defined(__linux__)
@@ -10,7 +14,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 #include "simd.h"
@@ -42,21 +45,58 @@ void free_scratch(std::byte* scratch) {
   ::operator delete(scratch, std::align_val_t(kScratchAlign));
 }
 
-void bind_to(int cpu) {
 #if defined(__linux__)
+bool bind_to(int cpu) {
   cpu_set_t one;
   CPU_ZERO(&one);
   CPU_SET(cpu, &one);
-  // Refused where the mask has shrunk since it was read; the thread then runs unbound, only slower.
-  pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+  return pthread_setaffinity_np(pthread_self(), sizeof one, &one) == 0;
+}
+
+// Binds the calling thread for as long as it lives, if the thread's present mask has the cpu: who
+// narrowed it since the pool was made has the last word.
+class Bound {
+ public:
+  explicit Bound(int cpu) {
+    if (cpu < 0 || cpu >= CPU_SETSIZE) return;
+    if (pthread_getaffinity_np(pthread_self(), sizeof before_, &before_) != 0) return;
+    if (CPU_ISSET(cpu, &before_) && CPU_COUNT(&before_) > 1) bound_ = bind_to(cpu);
+  }
+  ~Bound() {
+    if (bound_) pthread_setaffinity_np(pthread_self(), sizeof before_, &before_);
+  }
+  Bound(const Bound&) = delete;
+  Bound& operator=(const Bound&) = delete;
+
+ private:
+  cpu_set_t before_;
+  bool bound_ = false;
+};
 #else
-  (void)cpu;
+bool bind_to(int) { return false; }
+struct Bound {
+  explicit Bound(int) {}
+};
 #endif
+
+std::vector<int> first_cpus(int threads, bool pin) {
+  std::vector<int> cpus = pin ? available_cpus() : std::vector<int>{};
+  if (cpus.size() < size_t(threads)) return {};
+  cpus.resize(size_t(threads));
+  return cpus;
+}
+
+bool is_crowded(int threads) {
+  const size_t usable = available_cpus().size();
+  return usable && size_t(threads) > usable;
 }
 
 }  // namespace
 
-Barrier::Barrier(int count) : count_(uint32_t(count)), slots_(new Slot[size_t(count)]) {}
+Barrier::Barrier(int count, Patience patience)
+    : count_(uint32_t(count)), patience_(patience), slots_(new Slot[size_t(count)]) {
+  for (int i = 0; i < count; ++i) slots_[size_t(i)].spins = patience.most;
+}
 
 void Barrier::wait(int id) {
   if (count_ == 1) return;
@@ -70,18 +110,54 @@ void Barrier::wait(int id) {
   uint32_t& spins = slots_[size_t(id)].spins;
   for (uint32_t i = 0; i < spins; ++i) {
     if (generation_.value.load(std::memory_order_acquire) != generation) {
-      spins = spins * 2 < kMostSpins ? spins * 2 : kMostSpins;
+      spins = spins * 2 < patience_.most ? spins * 2 : patience_.most;
       return;
     }
     cpu_pause();
   }
-  spins = spins / 2 > kLeastSpins ? spins / 2 : kLeastSpins;
+  spins = spins / 2 > patience_.least ? spins / 2 : patience_.least;
   // Announced before looking again: the last arriver either sees the sleeper, or the sleeper sees
   // the new generation.
   sleepers_.value.fetch_add(1, std::memory_order_seq_cst);
   while (generation_.value.load(std::memory_order_seq_cst) == generation)
     sleep_while_equal(generation_.value, generation);
   sleepers_.value.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Tickets::refresh(Slot& own, uint64_t number) {
+  uint64_t seen = own.taken.load(std::memory_order_relaxed);
+  while (int64_t(seen - (number << kBits)) >> kBits < 0 &&
+         !own.taken.compare_exchange_weak(seen, number << kBits, std::memory_order_relaxed)) {}
+}
+
+Share Tickets::Phase::next() {
+  if (count_ == 1) {
+    const Share all{0, tasks_};
+    tasks_ = 0;
+    return all;
+  }
+  constexpr uint64_t kTaken = (uint64_t(1) << kBits) - 1;
+  for (int looked = 0; looked < count_;) {
+    const Share whole = share(tasks_, whose_, count_);
+    const int64_t size = whole.end - whole.begin;
+    std::atomic<uint64_t>& state = tickets_.slots_[size_t(whose_)].taken;
+    uint64_t seen = state.load(std::memory_order_relaxed);
+    for (;;) {
+      // A later phase means that somebody found this one finished.
+      const int64_t later = int64_t(seen - (number_ << kBits)) >> kBits;  // modulo 2^40, signed
+      const int64_t taken = later == 0 ? int64_t(seen & kTaken) : later < 0 ? 0 : size;
+      if (taken >= size) break;
+      // An eighth of what is left: few pieces, and those in flight at the end are small.
+      const int64_t piece = std::min(size - taken, std::max(least_, (size - taken) / 8));
+      // Relaxed: what the tasks read and write is ordered by the barriers around the phase.
+      if (state.compare_exchange_weak(seen, number_ << kBits | uint64_t(taken + piece),
+                                      std::memory_order_relaxed))
+        return {whole.begin + taken, whole.begin + taken + piece};
+    }
+    whose_ = whose_ + 1 == count_ ? 0 : whose_ + 1;
+    ++looked;
+  }
+  return {0, 0};
 }
 
 std::vector<int> available_cpus() {
@@ -107,13 +183,22 @@ std::vector<int> available_cpus() {
   return firsts;
 }
 
-Pool::Pool(int threads, bool pin) : between_(threads), begin_(threads), end_(threads) {
-  const std::vector<int> cpus = pin ? available_cpus() : std::vector<int>{};
-  const bool bind = size_t(threads) <= cpus.size();
-  for (int id = 0; id < threads; ++id) workers_.push_back({id, threads, nullptr, 0, &between_});
+Pool::Pool(int threads, bool pin)
+    : Pool(threads, first_cpus(threads, pin), is_crowded(threads)) {}
+
+Pool::Pool(int threads, std::vector<int> cpus, bool crowded)
+    : cpus_(std::move(cpus)),
+      between_(threads, crowded ? kCrowded : kWithinStep),
+      begin_(threads, kBetweenSteps),
+      end_(threads, crowded ? kCrowded : kWithinStep),
+      tickets_(threads),
+      process_(int(getpid())) {
+  if (!cpus_.empty() && cpus_.size() != size_t(threads))
+    throw std::invalid_argument("a pool needs a cpu for every thread, or none");
+  for (int id = 0; id < threads; ++id)
+    workers_.push_back({id, threads, nullptr, 0, &between_, &tickets_});
   try {
-    for (int id = 1; id < threads; ++id)
-      threads_.emplace_back([this, id, cpu = bind ? cpus[size_t(id)] : -1] { serve(id, cpu); });
+    for (int id = 1; id < threads; ++id) threads_.emplace_back([this, id] { serve(id); });
   } catch (...) {
     begin_.arrive_for(threads - 1 - int(threads_.size()));
     stop();
@@ -128,7 +213,10 @@ void Pool::stop() {
 }
 
 Pool::~Pool() {
-  stop();
+  if (getpid() == process_)
+    stop();
+  else  // a fork has the handles and not the threads: nobody answers
+    (void)new std::vector<std::thread>(std::move(threads_));
   for (Worker& worker : workers_) free_scratch(worker.scratch);
 }
 
@@ -144,13 +232,18 @@ void Pool::reserve_scratch(size_t bytes) {
 }
 
 void Pool::start() {
+  if (getpid() != process_)
+    throw std::runtime_error(
+        "this process was forked after the engine was loaded, and its threads stayed behind; load "
+        "the engine after the fork, or start processes with the spawn method");
+  const Bound bound(cpus_.empty() ? -1 : cpus_[0]);
   begin_.wait(0);
   job_(context_, workers_[0]);
   end_.wait(0);
 }
 
-void Pool::serve(int id, int cpu) {
-  if (cpu >= 0) bind_to(cpu);
+void Pool::serve(int id) {
+  if (!cpus_.empty()) bind_to(cpus_[size_t(id)]);
   for (;;) {
     begin_.wait(id);
     if (stopping_) return;

@@ -172,6 +172,14 @@ PENSTOCK_INLINE f32x16 scale_pow2(f32x16 a, f32x16 n) { return {_mm512_scalef_ps
 PENSTOCK_INLINE f32x16 select_first(int n, f32x16 x, f32x16 y) {
   return {_mm512_mask_blend_ps(f32x16::first(n), y.v, x.v)};
 }
+// Each lane's 32 bits as two bf16: the one in the low half, and the one in the high half.
+PENSTOCK_INLINE f32x16 low_bf16(f32x16 pairs) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs.v), 16))};
+}
+PENSTOCK_INLINE f32x16 high_bf16(f32x16 pairs) {
+  return {_mm512_castsi512_ps(
+      _mm512_and_si512(_mm512_castps_si512(pairs.v), _mm512_set1_epi32(int(0xffff0000))))};
+}
 
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
@@ -294,11 +302,27 @@ PENSTOCK_INLINE __m256 scale_pow2_half(__m256 a, __m256 n) {
 PENSTOCK_INLINE f32x16 scale_pow2(f32x16 a, f32x16 n) {
   PENSTOCK_HALVES(scale_pow2_half(a.lo, n.lo), scale_pow2_half(a.hi, n.hi));
 }
+// Each lane's 32 bits as two bf16: the one in the low half, and the one in the high half.
+PENSTOCK_INLINE f32x16 low_bf16(f32x16 pairs) {
+  PENSTOCK_HALVES(
+      _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs.lo), 16)),
+      _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs.hi), 16)));
+}
+PENSTOCK_INLINE f32x16 high_bf16(f32x16 pairs) {
+  const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(int(0xffff0000)));
+  PENSTOCK_HALVES(_mm256_and_ps(pairs.lo, mask), _mm256_and_ps(pairs.hi, mask));
+}
 #undef PENSTOCK_HALVES
 // Lane i of the first n from x, the others from y.
 PENSTOCK_INLINE f32x16 select_first(int n, f32x16 x, f32x16 y) {
   return select_less(f32x16::iota(), f32x16::broadcast(float(n)), x, y);
 }
+
+#elif defined(__aarch64__)
+
+}  // namespace penstock
+#include "simd_neon.h"
+namespace penstock {
 
 #else  // any machine: the compiler's own vectors
 
@@ -349,7 +373,7 @@ PENSTOCK_INLINE f32x16 operator-(f32x16 a, f32x16 b) { return {a.v - b.v}; }
 PENSTOCK_INLINE f32x16 operator*(f32x16 a, f32x16 b) { return {a.v * b.v}; }
 PENSTOCK_INLINE f32x16 operator/(f32x16 a, f32x16 b) { return {a.v / b.v}; }
 PENSTOCK_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
-#if defined(__FMA__) || defined(__aarch64__)
+#if defined(__FMA__)
   for (int i = 0; i < f32x16::lanes; ++i) c.v[i] = std::fma(a.v[i], b.v[i], c.v[i]);
   return c;
 #else
@@ -388,6 +412,13 @@ PENSTOCK_INLINE f32x16 scale_pow2(f32x16 a, f32x16 n) {
 PENSTOCK_INLINE f32x16 select_first(int n, f32x16 x, f32x16 y) {
   return select_less(f32x16::iota(), f32x16::broadcast(float(n)), x, y);
 }
+// Each lane's 32 bits as two bf16: the one in the low half, and the one in the high half.
+PENSTOCK_INLINE f32x16 low_bf16(f32x16 pairs) {
+  return {(f32x16::vector)((f32x16::integers)pairs.v << 16)};
+}
+PENSTOCK_INLINE f32x16 high_bf16(f32x16 pairs) {
+  return {(f32x16::vector)((f32x16::integers)pairs.v & int(0xffff0000))};
+}
 
 #endif
 
@@ -397,6 +428,7 @@ PENSTOCK_INLINE f32x16 select_first(int n, f32x16 x, f32x16 y) {
 PENSTOCK_INLINE f32x16& operator+=(f32x16& a, f32x16 b) { return a = a + b; }
 PENSTOCK_INLINE f32x16& operator*=(f32x16& a, f32x16 b) { return a = a * b; }
 
+#if !defined(__aarch64__)
 // The sum of the lanes, always as the tree (i, i + 8), (i, i + 4), (i, i + 2), (i, i + 1).
 PENSTOCK_INLINE float hsum(f32x16 a) {
 #if defined(__AVX2__)
@@ -438,6 +470,7 @@ PENSTOCK_INLINE float hmax(f32x16 a) {
   return best;
 #endif
 }
+#endif
 
 PENSTOCK_INLINE f32x16 rsqrt(f32x16 a) { return f32x16::broadcast(1.0f) / sqrt(a); }
 
@@ -508,7 +541,7 @@ PENSTOCK_INLINE void cpu_pause() {
 #if defined(__x86_64__)
   _mm_pause();
 #elif defined(__aarch64__)
-  asm volatile("yield");
+  asm volatile("isb");  // tens of cycles; many cores take "yield" for nothing at all
 #endif
 }
 

@@ -72,12 +72,14 @@ struct KvLayer {
 // threads and takes its own share; the executor puts a barrier after it. How work is shared may
 // depend on `count`; the order of arithmetic within a row may not.
 class Barrier;
+class Tickets;
 struct Worker {
   int id;
   int count;
   std::byte* scratch;  // private, 64-byte aligned
   size_t scratch_bytes;
   Barrier* barrier;  // for kernels of several phases: wait(*this)
+  Tickets* tickets;  // for shares that even themselves out: open(*this, ...)
 };
 
 }  // namespace penstock

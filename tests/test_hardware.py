@@ -106,6 +106,21 @@ def test_cgroup_v1_in_a_container_whose_path_is_the_hosts(root: Path, folder: st
     assert (hardware.memory_total, hardware.memory_available) == (4 * GIB, GIB)
 
 
+def test_cgroup_v2_beside_v1_is_mounted_in_a_folder_of_its_own(root: Path) -> None:
+    write(
+        root,
+        {
+            "proc/self/cgroup": "3:cpu,cpuacct:/\n0::/box\n",
+            "sys/fs/cgroup/unified/box/cpu.max": "50000 100000\n",
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+        },
+    )
+    hardware = detect(root, frozenset(range(4)))
+    assert hardware.cpu_quota == 0.5
+    assert hardware.compute_threads == 1
+
+
 def test_cgroup_v1_without_limits(root: Path) -> None:
     write(
         root,

@@ -69,10 +69,8 @@ struct PairDot {
     std::memcpy(&pair, left, sizeof(pair));
     return dpbf16(acc, _mm512_castps_si512(right.v), pair);
 #else
-    typedef uint32_t words __attribute__((vector_size(64)));
-    const words bits = std::bit_cast<words>(right);
-    acc = fma(f32x16::broadcast(to_f32(left[0])), std::bit_cast<f32x16>(bits << 16), acc);
-    return fma(f32x16::broadcast(to_f32(left[1])), std::bit_cast<f32x16>(bits & 0xffff0000u), acc);
+    acc = fma(f32x16::broadcast(to_f32(left[0])), low_bf16(right), acc);
+    return fma(f32x16::broadcast(to_f32(left[1])), high_bf16(right), acc);
 #endif
   }
 };

@@ -144,7 +144,11 @@ size_t linear_shared_bytes(const IntMatrix& w, int64_t rows) {
 
 size_t linear_scratch_bytes(const IntMatrix& w, int64_t rows) {
   const IntPanels p(w);
+#if defined(__aarch64__)
+  int64_t hot = int_neon_hot_bytes();
+#else
   int64_t hot = int_registers_hot_bytes();
+#endif
 #if defined(__AMX_INT8__)
   hot = std::max(hot, int_amx_hot_bytes(p));
 #endif
@@ -169,6 +173,9 @@ void linear(const IntMatrix& w, const Array& x, const Array& out, int64_t rows,
   std::byte* hot = worker.scratch + rows_bytes(p, std::min(rows, kOwnRows));
 #if defined(__AMX_INT8__)
   if (rows >= amx_rows(w.bits)) return int_linear_amx(p, quantized, epilogue, rows, units, hot);
+#endif
+#if defined(__aarch64__)
+  return int_linear_neon(p, quantized, epilogue, rows, units, hot);
 #endif
   int_linear_registers(p, quantized, epilogue, rows, units, hot);
 }

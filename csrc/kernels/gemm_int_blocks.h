@@ -71,7 +71,7 @@ constexpr int64_t int_block_rows(int64_t row_bytes) {
 // -zero * (sum of x). AVX2 has no exact product of unsigned and signed bytes of full range; its
 // kernel takes the offset away itself.
 constexpr int32_t kept_zero(int bits) {
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
   return bits == 8 ? 0 : 8;
 #else
   return bits == 8 ? 128 : 8;
@@ -83,7 +83,10 @@ void int_linear_registers(const IntPanels& p, const IntRows& x, const Epilogue& 
                           Range units, std::byte* hot);
 void int_linear_amx(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows,
                     Range units, std::byte* hot);
+void int_linear_neon(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows,
+                     Range units, std::byte* hot);
 int64_t int_registers_hot_bytes();
+int64_t int_neon_hot_bytes();
 int64_t int_amx_hot_bytes(const IntPanels& p);
 
 }  // namespace penstock

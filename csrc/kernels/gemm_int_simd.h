@@ -48,6 +48,12 @@ PENSTOCK_INLINE void dot(i32x16& sum, const Line<Bits>& w, const int8_t* x) {
     sum.v = _mm512_dpbusd_epi32(sum.v, w.quads[q], _mm512_set1_epi32(load_quad(x + 4 * q)));
 }
 
+#elif defined(__AVXVNNI__)
+
+}  // namespace penstock
+#include "gemm_int_simd_vnni256.h"
+namespace penstock {
+
 #elif defined(__AVX2__)
 
 struct i32x16 {
@@ -124,7 +130,8 @@ struct i32x16 {
   vector v;
   static PENSTOCK_INLINE i32x16 broadcast(int32_t x) { return {vector{} + x}; }
   PENSTOCK_INLINE f32x16 to_float() const {
-    return {__builtin_convertvector(v, f32x16::vector)};
+    typedef float floats __attribute__((vector_size(64)));
+    return std::bit_cast<f32x16>(__builtin_convertvector(v, floats));
   }
   PENSTOCK_INLINE void store(int32_t* to) const { std::memcpy(to, &v, sizeof(v)); }
   PENSTOCK_INLINE i32x16 operator+(i32x16 b) const { return {v + b.v}; }

@@ -7,6 +7,7 @@ namespace penstock {
 namespace {
 
 constexpr int kLanes = f32x16::lanes;
+constexpr int64_t kLeastRows = 4;  // to take at a time: about 1 us
 constexpr int kChains = 4;  // independent sums, as many as an addition has cycles of latency
 
 struct Square {
@@ -48,21 +49,24 @@ void normalize(const float* x, float scale, const float* weight, Out* out, int64
   }
 }
 
+void norm_row(const AddNormArgs& args, int64_t r) {
+  const int64_t cols = args.residual.cols;
+  float* residual = args.residual.row<float>(r);
+  const float* delta = args.delta.data ? args.delta.row<float>(r) : nullptr;
+  const float mean = accumulate(residual, delta, cols) / float(cols);
+  const float scale = 1.0f / std::sqrt(mean + args.eps);
+  if (args.out.elem == Elem::bf16)
+    normalize(residual, scale, args.weight, args.out.row<bf16>(r), cols);
+  else
+    normalize(residual, scale, args.weight, args.out.row<float>(r), cols);
+}
+
 }  // namespace
 
 void add_norm(const AddNormArgs& args, int64_t rows, const Worker& worker) {
-  const int64_t cols = args.residual.cols;
-  const Share mine = share(rows, worker);
-  for (int64_t r = mine.begin; r < mine.end; ++r) {
-    float* residual = args.residual.row<float>(r);
-    const float* delta = args.delta.data ? args.delta.row<float>(r) : nullptr;
-    const float mean = accumulate(residual, delta, cols) / float(cols);
-    const float scale = 1.0f / std::sqrt(mean + args.eps);
-    if (args.out.elem == Elem::bf16)
-      normalize(residual, scale, args.weight, args.out.row<bf16>(r), cols);
-    else
-      normalize(residual, scale, args.weight, args.out.row<float>(r), cols);
-  }
+  Tickets::Phase phase = worker.tickets->open(worker, rows, kLeastRows);
+  for (Share some = phase.next(); !some.empty(); some = phase.next())
+    for (int64_t r = some.begin; r < some.end; ++r) norm_row(args, r);
 }
 
 }  // namespace penstock

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <limits>
 
+#include "../pool.h"
 #include "../simd.h"
 
 namespace penstock {
 namespace {
 
 constexpr int kMaxHeadDim = 256;
+constexpr int64_t kLeastHeads = 16;  // to take at a time: about 1 us
 constexpr int kLanes = f32x16::lanes;
 
 // f(first component, number of components), for each register of n components.
@@ -141,17 +143,15 @@ struct Writer<int8_t> {
   }
 };
 
+// Heads [some.begin, some.end) of all tokens' queries, keys and values.
 template <class Cache>
-void rope_write_typed(const RopeWriteArgs& args, const StepView& step, const Worker& worker) {
+void rope_write_heads(const RopeWriteArgs& args, const StepView& step, Share some) {
   const int dim = args.kv.head_dim;
   const int half = args.rope_dim / 2;
   const int units = args.heads + 2 * args.kv.kv_heads;
-  const int64_t total = int64_t(step.tokens) * units;
-  const int64_t begin = total * worker.id / worker.count;
-  const int64_t end = total * (worker.id + 1) / worker.count;
   alignas(64) float x[kMaxHeadDim];
   const Writer<Cache> cache{args.kv};
-  for (int64_t i = begin; i < end; ++i) {
+  for (int64_t i = some.begin; i < some.end; ++i) {
     const int64_t token = i / units;
     const int unit = int(i % units);
     const float* in = args.qkv.row<const float>(token) + int64_t(unit) * dim;
@@ -176,6 +176,14 @@ void rope_write_typed(const RopeWriteArgs& args, const StepView& step, const Wor
     else
       store_row(args.q.row<float>(token) + int64_t(unit) * dim, x, dim);
   }
+}
+
+template <class Cache>
+void rope_write_typed(const RopeWriteArgs& args, const StepView& step, const Worker& worker) {
+  const int64_t heads = int64_t(step.tokens) * (args.heads + 2 * args.kv.kv_heads);
+  Tickets::Phase phase = worker.tickets->open(worker, heads, kLeastHeads);
+  for (Share some = phase.next(); !some.empty(); some = phase.next())
+    rope_write_heads<Cache>(args, step, some);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ from penstock.models.spec import DType, ModelSpec
 from penstock.quant.choice import QuantizationName, choose
 from penstock.quant.memory import weight_bytes
 from penstock.quant.scheme import Quantization
+from penstock.threads import choose_threads
 
 LoadFormat = Literal["auto", "dummy"]
 DTypeOption = Literal["auto", "float32", "bfloat16", "float16"]
@@ -52,8 +53,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     quantize_head: bool = True
     """With quantization, keep the output matrix in int8; else it stays in dtype."""
     backend: BackendName = "auto"
-    threads: int | None = None
-    """Compute threads; None: the physical cores this process may use."""
+    threads: int | str | None = None
+    """Compute threads, as a number, or as a list of CPUs such as 0-7,16-23 that each get one; None:
+    one for each physical core this process may use."""
     max_model_len: int | None = None
     """Longest prompt plus output, in tokens; None: the model's limit, or what the cache holds."""
     kv_cache_bytes: int | None = None
@@ -84,6 +86,8 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     weight_bytes: int
     backend: Literal["cpu", "reference"]
     threads: int
+    cpus: tuple[int, ...]
+    """The CPU of each thread; empty: where the system puts them."""
     max_model_len: int
     num_blocks: int
     kv_cache_bytes: int
@@ -93,6 +97,8 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool
     seed: int
     reasons: dict[str, str]
+    notes: tuple[str, ...] = ()
+    """What whoever starts the engine should know of it, a line each."""
 
     @property
     def schemes(self) -> Quantization:
@@ -120,7 +126,7 @@ def resolve(
     def decide(name: str, asked: object, why: str) -> None:
         reasons[name] = "as asked" if asked not in (None, "auto") else why
 
-    for name in ("max_num_seqs", "max_num_batched_tokens", "threads", "max_model_len"):
+    for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
         value = getattr(config, name)
         if value is not None and value < 1:
             raise ConfigError(f"{name} must be at least 1, not {value}")
@@ -134,8 +140,9 @@ def resolve(
         reasons["quantization"] = "the checkpoint's values"
     decide("backend", config.backend, "the native backend")
     backend: Literal["cpu", "reference"] = "reference" if config.backend == "reference" else "cpu"
-    decide("threads", config.threads, f"{hardware.physical_cores} physical cores are usable")
-    threads = config.threads or hardware.compute_threads
+    threads = choose_threads(config.threads, hardware)
+    reasons["threads"] = threads.reason
+    reasons["cpus"] = "one for each thread" if threads.cpus else "placed by the system"
 
     max_num_seqs = config.max_num_seqs or min(
         DEFAULT_SEQS, config.max_num_batched_tokens or DEFAULT_SEQS
@@ -206,7 +213,8 @@ def resolve(
         quantize_head=config.quantize_head,
         weight_bytes=weights,
         backend=backend,
-        threads=threads,
+        threads=threads.count,
+        cpus=threads.cpus,
         max_model_len=min(most_len, held),
         num_blocks=num_blocks,
         kv_cache_bytes=num_blocks * block_bytes,
@@ -216,6 +224,7 @@ def resolve(
         enable_prefix_caching=config.enable_prefix_caching,
         seed=config.seed,
         reasons=reasons,
+        notes=threads.notes if backend == "cpu" else (),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -33,12 +34,20 @@ class Hardware:
     cpu_model: str
     isa: frozenset[str]  # the kernel's flag names: "avx512_vnni", "amx_int8", "asimddp", ...
     cpus: tuple[int, ...]  # logical CPUs that affinity allows, ascending
-    physical_cores: int  # cores that these CPUs belong to
+    core_of: Mapping[int, int]  # of each of these CPUs: the first CPU of its core
+    placement: tuple[int, ...]
+    """These CPUs in the order in which threads should take them: one of every core before the
+    second of any, and within that by memory node, last-level cache and core."""
     cpu_quota: float | None  # CPUs' worth of time per period; None: no limit
     memory_total: int  # of the machine, or of the tightest control group
     memory_available: int  # what can be allocated now without swapping or being killed
     caches: tuple[Cache, ...]  # by level
     numa_nodes: int
+
+    @property
+    def physical_cores(self) -> int:
+        """Cores that the usable CPUs belong to."""
+        return len(set(self.core_of.values()))
 
     @property
     def logical_cores(self) -> int:
@@ -64,13 +73,15 @@ def detect(root: Path = Path("/"), cpus: frozenset[int] | None = None) -> Hardwa
     allowed = tuple(sorted(os.sched_getaffinity(0) if cpus is None else cpus)) or (0,)
     model, flags = _cpu_info(root)
     groups = _Cgroups.read(root)
+    core_of = {cpu: _first_of_core(root, cpu) for cpu in allowed}
     total, available = _memory(root, groups)
     return Hardware(
         architecture=platform.machine(),
         cpu_model=model,
         isa=flags,
         cpus=allowed,
-        physical_cores=_physical_cores(root, allowed),
+        core_of=core_of,
+        placement=_placement(root, core_of),
         cpu_quota=groups.cpu_quota(),
         memory_total=total,
         memory_available=available,
@@ -112,13 +123,35 @@ def _cpu_info(root: Path) -> tuple[str, frozenset[str]]:
     return model or platform.processor() or platform.machine() or "unknown", flags
 
 
-def _physical_cores(root: Path, cpus: tuple[int, ...]) -> int:
-    cores = set()
-    for cpu in cpus:
-        topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
-        siblings = _text(topology / "core_cpus_list") or _text(topology / "thread_siblings_list")
-        cores.add(parse_cpu_list(siblings) if siblings else frozenset({cpu}))
-    return len(cores)
+def _first_of_core(root: Path, cpu: int) -> int:
+    topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+    siblings = _text(topology / "core_cpus_list") or _text(topology / "thread_siblings_list")
+    return min(parse_cpu_list(siblings or ""), default=cpu)
+
+
+def _placement(root: Path, core_of: Mapping[int, int]) -> tuple[int, ...]:
+    seconds = set(core_of)
+    for core in set(core_of.values()):
+        seconds.remove(min(cpu for cpu in core_of if core_of[cpu] == core))
+    node_of = {
+        cpu: int(node.name.removeprefix("node"))
+        for node in (root / "sys/devices/system/node").glob("node[0-9]*")
+        for cpu in parse_cpu_list(_text(node / "cpulist") or "")
+    }
+
+    def key(cpu: int) -> tuple[bool, int, int, int, int]:
+        return cpu in seconds, node_of.get(cpu, 0), _last_cache(root, cpu), core_of[cpu], cpu
+
+    return tuple(sorted(core_of, key=key))
+
+
+def _last_cache(root: Path, cpu: int) -> int:
+    """The first CPU that shares the last-level cache with ``cpu``; 0 where caches are not told."""
+    last = (0, 0)
+    for index in (root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index[0-9]*"):
+        shared = parse_cpu_list(_text(index / "shared_cpu_list") or "")
+        last = max(last, (_number(index / "level") or 0, min(shared, default=cpu)))
+    return last[1]
 
 
 def _caches(root: Path, cpu: int) -> tuple[Cache, ...]:
@@ -175,7 +208,9 @@ class _Cgroups:
                 continue
             _, controllers, path = parts
             if not controllers:
-                chains["unified"] = _chain(mount, path)
+                # Beside version 1, version 2 is mounted in a folder of its own.
+                beside = mount / "unified"
+                chains["unified"] = _chain(beside if beside.is_dir() else mount, path)
             for name in ("cpu", "memory"):
                 if name in controllers.split(","):
                     # Distributions mount "cpu" alone, joined, or as a link to the joined folder.

@@ -47,10 +47,8 @@ def test_the_best_runnable_variant_is_loaded(monkeypatch: pytest.MonkeyPatch) ->
 def test_runnable_needs_every_flag() -> None:
     names = {v.isa for v in native.built()}
     full = next(v for v in native.VARIANTS if v.isa == "avx512").flags
-    with_bf16 = set(native.runnable(full))
-    without = set(native.runnable(full - {"avx512_bf16"}))
-    assert with_bf16 == names - {"amx"}
-    assert without == names - {"amx", "avx512"}
+    assert set(native.runnable(full)) == names & {"avx512", "avx2", "baseline"}
+    assert set(native.runnable(full - {"avx512_bf16"})) == names & {"avx2", "baseline"}
     assert set(native.runnable(())) == names & {"baseline"}
 
 
@@ -339,4 +337,4 @@ def test_measured_ceilings_are_plausible(module: Any) -> None:
     assert 1e8 < bandwidth < 1e13
     assert 1e8 < module.measure_bf16_flops(1) < 1e14
     ops = module.measure_int8_ops(1)
-    assert ops == 0 if module.isa == "baseline" else 1e8 < ops < 1e15
+    assert ops == 0 if module.isa in ("baseline", "neon") else 1e8 < ops < 1e15

@@ -23,6 +23,8 @@ class Limits:
     """Rows with logits in a step."""
     max_sequences: int
     threads: int
+    cpus: tuple[int, ...] = ()
+    """The CPU of each thread; empty: where the system puts them."""
 
 
 class WeightSource(Protocol):

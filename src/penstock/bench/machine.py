@@ -14,7 +14,10 @@ from penstock.hardware import Hardware, detect
 
 _REPORTED_PACKAGES = ("penstock", "numpy", "msgspec", "tokenizers", "safetensors")
 _LEAST_SPAN = 256 << 20
-_REPORTED_ISA = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+_REPORTED_ISA = (
+    *("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8"),
+    *("asimd", "asimddp", "i8mm", "bf16"),
+)
 
 
 class Speeds(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,6 +28,8 @@ def run(args: argparse.Namespace) -> int:
     print(f"{hardware.memory_available / 2**30:.1f} GiB available")
     print(f"model    {config.model_path}\n")
     print(config.explain())
+    for note in config.notes:
+        print(f"note     {note}")
     if not args.no_plan:
         memory = plan_memory(
             blueprint.plan, config.max_num_batched_tokens, config.max_num_batched_tokens

@@ -79,6 +79,9 @@ def run(args: argparse.Namespace) -> int:
     from penstock.api import LLM
 
     with LLM(**config) as llm:
+        if not args.quiet:
+            for note in llm.config.notes:
+                print(f"penstock: note: {note}", file=sys.stderr)
         prompts: list[Prompt] = [_chat(llm, text) for text in texts] if args.chat else [*texts]
         live = len(texts) == 1 and params.n == 1 and not args.json
         run = _Run(texts, sys.stdout if live else None, progress=not (live or args.quiet))

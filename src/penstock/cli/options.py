@@ -153,6 +153,8 @@ def _argument(name: str, hint: Any) -> dict[str, Any]:
     optional = len(kinds) < len(typing.get_args(hint))
     kind = kinds[0] if optional and len(kinds) == 1 else hint
     origin = typing.get_origin(kind)
+    if set(kinds) == {int, str}:
+        return {"type": _or_none(_int_or_text), "metavar": "N|LIST"}
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction}
     if origin is typing.Literal:
@@ -168,6 +170,10 @@ def _argument(name: str, hint: Any) -> dict[str, Any]:
     if optional and kind is not str:
         read = _or_none(read)
     return {"type": read, "metavar": _metavar(name, kind)}
+
+
+def _int_or_text(text: str) -> int | str:
+    return int(text) if re.fullmatch(r"-?\d+", text) else text
 
 
 def _or_none(read: Callable[[str], object]) -> Callable[[str], object]:

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from penstock import demo_model_path
 from penstock.backends import Executor, Limits, bind
+from penstock.backends.cpu import native
 from penstock.config import EngineConfig, ResolvedConfig, resolve
+from penstock.errors import ConfigError
 from penstock.hardware import detect
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
@@ -43,6 +47,8 @@ def draw(config: EngineConfig) -> Blueprint:
     tokenizer = resolve_model_folder(config.tokenizer) if config.tokenizer else folder
     spec = load_model_spec(folder)
     resolved = resolve(config, detect(), spec, folder, tokenizer)
+    if resolved.backend == "cpu":
+        resolved = msgspec.structs.replace(resolved, notes=(*resolved.notes, *_kernel_notes()))
     plan = fuse(
         lower(
             spec,
@@ -53,6 +59,14 @@ def draw(config: EngineConfig) -> Blueprint:
         )
     )
     return Blueprint(resolved, spec, plan)
+
+
+def _kernel_notes() -> list[str]:
+    try:
+        note = native.note()
+    except ConfigError:  # binding will say so; a plan can be shown without
+        return []
+    return [] if note is None else [note]
 
 
 def load(blueprint: Blueprint, mark: Mark = lambda phase: None) -> Executor:
@@ -73,6 +87,7 @@ def load(blueprint: Blueprint, mark: Mark = lambda phase: None) -> Executor:
         max_logit_rows=config.max_num_batched_tokens,
         max_sequences=config.max_num_seqs,
         threads=config.threads,
+        cpus=config.cpus,
     )
     executor = bind(blueprint.plan, weights, config.backend, limits)
     mark("pack weights")

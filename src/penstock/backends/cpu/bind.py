@@ -54,9 +54,8 @@ def bind(
     try:
         native = module.Executor(
             threads=limits.threads,
-            # Worker i on core i is right only if nobody shares the machine by threads; a process
-            # given part of it is better placed by the scheduler.
-            pin=limits.threads == detect().physical_cores,
+            cpus=list(limits.cpus),
+            crowded=limits.threads > detect().compute_threads,
             num_blocks=limits.num_blocks,
             max_tokens=limits.max_tokens,
             max_logits=limits.max_logit_rows,

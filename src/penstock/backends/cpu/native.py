@@ -34,6 +34,8 @@ class Variant:
 
     isa: str
     flags: frozenset[str]
+    own: frozenset[str] = frozenset()
+    """Those of the flags that no lesser variant needs."""
 
     @property
     def module(self) -> str:
@@ -51,13 +53,22 @@ _AVX512 = _AVX2 | {
     "avx512_bf16",
 }
 
+_AVX_VNNI = frozenset({"avx_vnni"})
+_AMX = frozenset({"amx_tile", "amx_int8", "amx_bf16"})
+_NEON = frozenset({"fp", "asimd"})
+_DOTPROD = frozenset({"fphp", "asimdhp", "asimddp"})
+
 VARIANTS = (
-    Variant("amx", _AVX512 | {"amx_tile", "amx_int8", "amx_bf16"}),
-    Variant("avx512", _AVX512),
-    Variant("avx2", _AVX2),
+    Variant("amx", _AVX512 | _AMX, _AMX),
+    Variant("avx512", _AVX512, _AVX512 - _AVX2),
+    Variant("avx_vnni", _AVX2 | _AVX_VNNI, _AVX_VNNI),
+    Variant("avx2", _AVX2, _AVX2),
+    Variant("dotprod", _NEON | _DOTPROD, _DOTPROD),
+    Variant("neon", _NEON, _NEON),
     Variant("baseline", frozenset()),
 )
-"""Best first; the flags mirror those that CMakeLists.txt compiles with."""
+"""Best first; the flags mirror those that CMakeLists.txt compiles with. Those of AArch64 are the
+kernel's names for what its option -march names: asimddp is dotprod, fphp and asimdhp are fp16."""
 
 
 def built() -> tuple[Variant, ...]:
@@ -82,8 +93,27 @@ def load(isa: str | None = None) -> NativeModule:
     return _load(isa or os.environ.get(ENVIRONMENT) or None)
 
 
-@functools.cache
+def note(isa: str | None = None) -> str | None:
+    """Why this CPU runs a lesser variant than its features suggest; None if it does not.
+
+    A virtual machine that masks features, a CPU between two variants, a kernel that grants no tile
+    registers. Raises as :func:`load`.
+    """
+    return _choose(isa or os.environ.get(ENVIRONMENT) or None).note
+
+
+@dataclass(frozen=True)
+class _Choice:
+    module: NativeModule
+    note: str | None = None
+
+
 def _load(isa: str | None) -> NativeModule:
+    return _choose(isa).module
+
+
+@functools.cache
+def _choose(isa: str | None) -> _Choice:
     available = built()
     if not available:
         raise ConfigError(
@@ -92,17 +122,34 @@ def _load(isa: str | None) -> NativeModule:
         )
     flags = detect().isa
     if isa is not None:
-        return _load_asked(isa, available, flags)
-    for variant in (v for v in available if v.flags <= flags):
+        return _Choice(_load_asked(isa, available, flags))
+    refused: list[str] = []
+    for variant in VARIANTS:
+        lacks = _what_lacks(variant, variant in available, flags)
+        if lacks is not None:
+            refused += lacks
+            continue
         module = _import(variant)
-        # The best variant may need what an old kernel or a sandbox does not grant: take the next.
-        # Which one runs is in the module's ``isa``, and reports show it.
         if module.prepare():
-            return module
+            why = "; ".join(refused)
+            return _Choice(module, f"kernels for {variant.isa}: {why}" if refused else None)
+        refused.append(f"the kernel refuses the {variant.isa} registers to this process")
     raise ConfigError(
         f"this installation has native code for {_names(available)} only, which this CPU does not "
         f"run; {REMEDY}"
     )
+
+
+def _what_lacks(variant: Variant, is_built: bool, flags: frozenset[str]) -> list[str] | None:
+    """Why ``variant`` cannot be loaded, for whoever would expect it to; None if nothing is amiss.
+
+    Of a CPU that has none of the features which set a variant apart, nobody expects it.
+    """
+    missing = variant.flags - flags
+    if missing:
+        expected = variant.own & flags
+        return [f"{variant.isa} needs {', '.join(sorted(missing))} too"] if expected else []
+    return None if is_built else [f"this installation has none for {variant.isa}"]
 
 
 def _load_asked(isa: str, available: tuple[Variant, ...], flags: frozenset[str]) -> NativeModule:

@@ -1,0 +1,158 @@
+// Integer products on AArch64, for any number of rows: SDOT where the CPU has it, else widening
+// multiplications.
+//
+// A 64-byte row of a panel is four registers of four columns, each four k: what SDOT multiplies by
+// four k of x. Both operands are signed to it: bytes are taken back from their offset of 128 as they
+// are loaded, so their dots start from zero; nibbles keep theirs, as everywhere.
+#include "gemm_int_blocks.h"
+
+#if defined(__aarch64__)
+
+#include "../simd.h"
+
+namespace penstock {
+namespace {
+
+// 4 rows by 16 columns of dots are 16 of 32 registers, beside 4 of weights and 4 of x; the float
+// sums wait in memory, for a group is eight steps or more.
+constexpr int kRows = 4;
+
+// A stream of weights is prefetched so far ahead.
+constexpr int64_t kStreamAhead = 2 << 10;
+
+// Four columns' dots.
+#if defined(__ARM_FEATURE_DOTPROD)
+struct Dots {
+  int32x4_t sum;
+
+  static PENSTOCK_INLINE Dots broadcast(int32_t x) { return {vdupq_n_s32(x)}; }
+  template <int Quad>
+  PENSTOCK_INLINE void add(int8x16_t w, int8x16_t x) {
+    sum = vdotq_laneq_s32(sum, w, x, Quad);
+  }
+  PENSTOCK_INLINE int32x4_t total() const { return sum; }
+};
+#else
+struct Dots {
+  int32x4_t low, high;  // two lanes a column, to be added
+
+  static PENSTOCK_INLINE Dots broadcast(int32_t x) {
+    const int32x4_t start = {x, 0, x, 0};
+    return {start, start};
+  }
+  template <int Quad>
+  PENSTOCK_INLINE void add(int8x16_t w, int8x16_t x) {
+    const int8x8_t quads =
+        vreinterpret_s8_s32(vdup_laneq_s32(vreinterpretq_s32_s8(x), Quad));
+    low = vpadalq_s16(low, vmull_s8(vget_low_s8(w), quads));
+    high = vpadalq_s16(high, vmull_s8(vget_high_s8(w), quads));
+  }
+  PENSTOCK_INLINE int32x4_t total() const { return vpaddq_s32(low, high); }
+};
+#endif
+
+PENSTOCK_INLINE uint8x16_t load_codes(const std::byte* from) {
+  return vld1q_u8(reinterpret_cast<const uint8_t*>(from));
+}
+
+// Adds 16 k of `Rows` rows of x, `stride` bytes apart, to the dots of 16 columns: four rows of a
+// panel of bytes, two of nibbles. Quad: of x, for the first of them.
+template <int Bits, int Quad, int Rows>
+PENSTOCK_INLINE void add_rows(Dots (&dots)[Rows][4], const std::byte* weights,
+                              const int8x16_t (&x)[Rows]) {
+  if constexpr (Quad < 4) {
+    for (int c = 0; c < 4; ++c) {
+      const uint8x16_t codes = load_codes(weights + 16 * c);
+      if constexpr (Bits == 8) {
+        const int8x16_t w = vreinterpretq_s8_u8(veorq_u8(codes, vdupq_n_u8(0x80)));
+        for (int r = 0; r < Rows; ++r) dots[r][c].template add<Quad>(w, x[r]);
+      } else {
+        const int8x16_t low = vreinterpretq_s8_u8(vandq_u8(codes, vdupq_n_u8(15)));
+        const int8x16_t high = vreinterpretq_s8_u8(vshrq_n_u8(codes, 4));
+        for (int r = 0; r < Rows; ++r) {
+          dots[r][c].template add<Quad>(low, x[r]);
+          dots[r][c].template add<Quad + 1>(high, x[r]);
+        }
+      }
+    }
+    add_rows<Bits, Quad + 8 / Bits, Rows>(dots, weights + kCodeRowBytes, x);
+  }
+}
+
+// sums: [Rows][16], of one panel.
+template <int Bits, int Rows>
+void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte* weights,
+              bool stream, float* sums) {
+  constexpr int64_t kStep = 16;                               // k
+  constexpr int64_t kStepBytes = kStep * kPanelColumns * Bits / 8;
+  f32x16 total[Rows];
+  for (int r = 0; r < Rows; ++r) total[r] = f32x16::zero();
+
+  const int8_t* codes = x.codes(row);
+  const float* x_scales = x.scales(row);
+  const int32_t* starts = x.starts(row);
+  const int64_t row_floats = x.row_bytes / 4;
+  for (int64_t g = 0; g < p.groups; ++g) {
+    Dots dots[Rows][4];
+    for (int r = 0; r < Rows; ++r)
+      for (int c = 0; c < 4; ++c)
+        dots[r][c] = Dots::broadcast(Bits == 8 ? 0 : starts[r * row_floats + g]);
+    const std::byte* end = weights + p.code_bytes;
+    for (; weights < end; weights += kStepBytes, codes += kStep) {
+      if (stream)
+        for (int64_t i = 0; i < kStepBytes; i += 64)
+          __builtin_prefetch(weights + kStreamAhead + i);
+      int8x16_t k16[Rows];
+      for (int r = 0; r < Rows; ++r) k16[r] = vld1q_s8(codes + r * x.row_bytes);
+      add_rows<Bits, 0, Rows>(dots, weights, k16);
+    }
+    const f32x16 scale = f32x16::load(reinterpret_cast<const float*>(weights));
+    for (int r = 0; r < Rows; ++r) {
+      const f32x16 whole =
+          f32x16::each([&](int c) { return vcvtq_f32_s32(dots[r][c].total()); });
+      total[r] = fma(f32x16::broadcast(x_scales[r * row_floats + g]) * scale, whole, total[r]);
+    }
+    weights += kScaleBytes;
+  }
+  for (int r = 0; r < Rows; ++r) total[r].store(sums + r * kPanelColumns);
+}
+
+using Multiply = void (*)(const IntPanels&, const IntRows&, int64_t, const std::byte*, bool,
+                          float*);
+
+template <int Bits>
+constexpr Multiply kMultiply[] = {multiply<Bits, 1>, multiply<Bits, 2>, multiply<Bits, 3>,
+                                  multiply<Bits, 4>};
+
+}  // namespace
+
+void int_linear_neon(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows,
+                     Range units, std::byte* hot) {
+  float* sums = reinterpret_cast<float*>(hot);
+  const int64_t blocks = ceil_div(rows, int_block_rows(x.row_bytes));
+  for (int64_t b = 0; b < blocks; ++b) {
+    const Range block = even_share(rows, b, blocks);
+    const int64_t groups = ceil_div(block.size(), kRows);
+    for (int64_t unit = units.first; unit < units.last; ++unit) {
+      const std::byte* weights = p.data + unit * p.per_unit * p.panel_bytes;
+      for (int64_t g = 0; g < groups; ++g) {
+        const Range some = even_share(block.size(), g, groups);
+        const int64_t first = block.first + some.first;
+        const Multiply multiply =
+            p.bits == 8 ? kMultiply<8>[some.size() - 1] : kMultiply<4>[some.size() - 1];
+        const int64_t panel = some.size() * kPanelColumns;
+        for (int i = 0; i < p.per_unit; ++i)
+          multiply(p, x, first, weights + i * p.panel_bytes, g == 0, sums + i * panel);
+        e.finish(FloatSums{sums, panel}, first, some.size(), unit * kPanelColumns);
+      }
+    }
+  }
+}
+
+int64_t int_neon_hot_bytes() {
+  return 2 * kRows * kPanelColumns * int64_t(sizeof(float));
+}
+
+}  // namespace penstock
+
+#endif  // AArch64

@@ -1,0 +1,55 @@
+// Lanes and dots for CPUs with VPDPBUSD on 256 bits and no AVX-512: client processors since 2021.
+// Included by gemm_int_simd.h. Codes stay unsigned, as with AVX-512.
+#pragma once
+
+#if defined(__AVXVNNI__) && !defined(__AVX512VNNI__)
+
+namespace penstock {
+
+struct i32x16 {
+  __m256i lo, hi;
+  static PENSTOCK_INLINE i32x16 broadcast(int32_t x) {
+    return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)};
+  }
+  PENSTOCK_INLINE f32x16 to_float() const {
+    return {_mm256_cvtepi32_ps(lo), _mm256_cvtepi32_ps(hi)};
+  }
+  PENSTOCK_INLINE void store(int32_t* to) const {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), lo);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to) + 1, hi);
+  }
+};
+
+PENSTOCK_INLINE i32x16 operator+(i32x16 a, i32x16 b) {
+  return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
+}
+
+template <int Bits>
+struct Line {
+  __m256i lo[kQuads<Bits>], hi[kQuads<Bits>];  // of each quad
+
+  static PENSTOCK_INLINE Line load(const std::byte* from) {
+    const __m256i* row = reinterpret_cast<const __m256i*>(from);
+    const __m256i a = _mm256_load_si256(row), b = _mm256_load_si256(row + 1);
+    if constexpr (Bits == 8) {
+      return {{a}, {b}};
+    } else {
+      const __m256i low = _mm256_set1_epi8(15);
+      return {{_mm256_and_si256(a, low), _mm256_and_si256(_mm256_srli_epi16(a, 4), low)},
+              {_mm256_and_si256(b, low), _mm256_and_si256(_mm256_srli_epi16(b, 4), low)}};
+    }
+  }
+};
+
+template <int Bits>
+PENSTOCK_INLINE void dot(i32x16& sum, const Line<Bits>& w, const int8_t* x) {
+  for (int q = 0; q < kQuads<Bits>; ++q) {
+    const __m256i quad = _mm256_set1_epi32(load_quad(x + 4 * q));
+    sum.lo = _mm256_dpbusd_avx_epi32(sum.lo, w.lo[q], quad);
+    sum.hi = _mm256_dpbusd_avx_epi32(sum.hi, w.hi[q], quad);
+  }
+}
+
+}  // namespace penstock
+
+#endif

@@ -1,0 +1,145 @@
+"""How many compute threads, and on which CPUs: the ``threads`` option for one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from penstock.errors import ConfigError
+from penstock.hardware import Hardware
+
+MOST_PER_CPU = 4
+"""More threads than this for each logical CPU are a mistake, not a wish."""
+
+_MOST_CPU = 1 << 16
+"""Above what any kernel numbers; keeps ``0-999999999`` from being written out."""
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Compute threads as the engine starts them."""
+
+    count: int
+    cpus: tuple[int, ...]
+    """The CPU of each thread, in order: neighbours share caches and memory nodes. Empty: the
+    system places them."""
+    reason: str
+    notes: tuple[str, ...] = ()
+    """What whoever starts the engine should know, a line each."""
+
+
+def choose_threads(asked: int | str | None, hardware: Hardware) -> Threads:
+    """What ``threads`` asks for: a number, a CPU list such as ``0-7,16-23``, or None.
+
+    A number binds threads to cores only if every usable core gets one: otherwise the system knows
+    better which cores are free. Raises ConfigError naming the fix.
+    """
+    if isinstance(asked, bool) or not isinstance(asked, int | str | None):
+        raise ConfigError(f"threads must be a number or a list of CPUs as text, not {asked!r}")
+    if isinstance(asked, str) and not asked.strip().lstrip("-").isdecimal():
+        return _listed(asked, hardware)
+    if asked is None:
+        return _default(hardware)
+    return _counted(int(asked), hardware)
+
+
+def parse_cpus(text: str) -> tuple[int, ...]:
+    """CPUs of ``0-7,16-23``, ascending; raises ConfigError."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = (piece.strip() for piece in part.partition("-"))
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ConfigError(
+                f"threads must be a number or a list of CPUs such as 0-7,16-23, not {text!r}"
+            )
+        low, high = int(first), int(last or first)
+        if high < low or high >= _MOST_CPU:
+            raise ConfigError(f"threads {text}: {part.strip()} is no range of CPUs")
+        found += range(low, high + 1)
+    if len(set(found)) < len(found):
+        raise ConfigError(f"threads {text} names a CPU twice; each gets one thread")
+    return tuple(sorted(found))
+
+
+def format_cpus(cpus: Collection[int]) -> str:
+    """The shortest list that :func:`parse_cpus` reads back: ``0-7,16-23``."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and runs[-1][1] == cpu - 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def _default(hardware: Hardware) -> Threads:
+    count, quota = hardware.compute_threads, hardware.cpu_quota
+    notes: tuple[str, ...] = ()
+    if count < hardware.physical_cores and quota is not None:
+        reason = f"a control group allows {quota:g} cores' time"
+        if quota < 1:
+            notes = (f"{reason}: one thread, stopped for part of every period",)
+    else:
+        cores = hardware.physical_cores
+        reason = "1 core is usable" if cores == 1 else f"{cores} physical cores are usable"
+    return Threads(count, _one_each(count, hardware), reason, notes)
+
+
+def _counted(count: int, hardware: Hardware) -> Threads:
+    if count < 1:
+        raise ConfigError(f"threads must be at least 1, not {count}")
+    usable = len(hardware.cpus)
+    if count > MOST_PER_CPU * usable:
+        raise ConfigError(
+            f"threads {count} is more than {MOST_PER_CPU} for each of the {usable} CPUs that this "
+            f"process may use; leave it out for {hardware.compute_threads}"
+        )
+    notes = []
+    if count > hardware.physical_cores:
+        notes.append(
+            f"{count} threads take turns on {_cores(hardware.physical_cores)}; "
+            f"{hardware.compute_threads} would be faster"
+        )
+    else:
+        notes += _quota_notes(count, hardware)
+    return Threads(count, _one_each(count, hardware), "as asked", tuple(notes))
+
+
+def _listed(text: str, hardware: Hardware) -> Threads:
+    asked = frozenset(parse_cpus(text))
+    absent = asked.difference(hardware.cpus)
+    if absent:
+        raise ConfigError(
+            f"threads {text}: this process may not use CPU {format_cpus(absent)}; "
+            f"it may use {format_cpus(hardware.cpus)}"
+        )
+    cpus = tuple(cpu for cpu in hardware.placement if cpu in asked)
+    notes = []
+    cores = len({hardware.core_of[cpu] for cpu in cpus})
+    if cores < len(cpus):
+        notes.append(
+            f"CPUs {format_cpus(cpus)} are hardware threads of {_cores(cores)}; one each would "
+            "usually be faster"
+        )
+    notes += _quota_notes(len(cpus), hardware)
+    return Threads(len(cpus), cpus, "as asked", tuple(notes))
+
+
+def _one_each(count: int, hardware: Hardware) -> tuple[int, ...]:
+    """A core for each thread, where that uses all; a single thread is never in another's way."""
+    whole = count == hardware.physical_cores and count > 1
+    return hardware.placement[:count] if whole else ()
+
+
+def _quota_notes(count: int, hardware: Hardware) -> list[str]:
+    quota = hardware.cpu_quota
+    if quota is None or count <= max(1.0, quota):
+        return []
+    return [
+        f"a control group allows {quota:g} cores' time: {count} threads are stopped for part of "
+        f"every period, {hardware.compute_threads} would be faster"
+    ]
+
+
+def _cores(count: int) -> str:
+    return "1 core" if count == 1 else f"{count} cores"

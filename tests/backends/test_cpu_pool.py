@@ -1,0 +1,194 @@
+"""The thread pool: where its workers run, how they wait, and how they share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.backends.cpu import native
+
+ALLOWED = sorted(os.sched_getaffinity(0))
+
+
+@pytest.fixture(scope="module")
+def module() -> Any:
+    """The pool is the same code in every variant: one is enough."""
+    return native.load()
+
+
+@pytest.fixture
+def make_pool(module: Any) -> Iterator[Any]:
+    made = []
+
+    def make(threads: int, cpus: tuple[int, ...] = (), crowded: bool = True) -> Any:
+        made.append(module.Pool(threads=threads, cpus=list(cpus), crowded=crowded))
+        return made[-1]
+
+    yield make
+    for pool in made:
+        pool.close()
+
+
+def run_script(script: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, which can be forked and bound at will."""
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        timeout=60,
+    )
+
+
+# --- where workers run --------------------------------------------------------------------------
+
+
+def test_each_worker_runs_on_its_cpu_and_the_caller_only_inside(make_pool: Any) -> None:
+    if len(ALLOWED) < 2:
+        pytest.skip("needs two CPUs")
+    order = (ALLOWED[1], ALLOWED[0])
+    assert make_pool(2, order).masks() == [[order[0]], [order[1]]]
+    assert sorted(os.sched_getaffinity(0)) == ALLOWED
+
+
+def test_without_cpus_workers_run_anywhere(make_pool: Any) -> None:
+    assert make_pool(3).masks() == [ALLOWED] * 3
+
+
+def test_a_cpu_that_is_not_allowed_leaves_its_worker_unbound(make_pool: Any) -> None:
+    absent = max(ALLOWED) + 900  # beyond any machine's
+    assert make_pool(2, (absent, absent + 1)).masks() == [ALLOWED] * 2
+
+
+def test_as_many_cpus_as_threads_or_none(make_pool: Any) -> None:
+    with pytest.raises(ValueError, match="a cpu for every thread"):
+        make_pool(2, (0,))
+
+
+def test_a_mask_that_shrinks_later_has_the_last_word() -> None:
+    if len(ALLOWED) < 2:
+        pytest.skip("needs two CPUs")
+    script = f"""
+import os
+from penstock.backends.cpu import native
+pool = native.load().Pool(threads=2, cpus={ALLOWED[:2]}, crowded=False)
+assert pool.masks() == [[{ALLOWED[0]}], [{ALLOWED[1]}]]
+for task in os.listdir("/proc/self/task"):
+    os.sched_setaffinity(int(task), {{{ALLOWED[1]}}})
+assert pool.masks() == [[{ALLOWED[1]}]] * 2, pool.masks()
+assert len(pool.wait_for(0, 0.01)) == 2
+pool.close()
+assert os.sched_getaffinity(0) == {{{ALLOWED[1]}}}
+"""
+    run = run_script(script)
+    assert run.returncode == 0, run.stderr
+
+
+# --- how they wait --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+@pytest.mark.parametrize("crowded", [False, True])
+def test_those_who_wait_for_a_late_worker_sleep(make_pool: Any, late: int, crowded: bool) -> None:
+    """A stopped thread costs the others its absence, not their processor time."""
+    spent = make_pool(3, crowded=crowded).wait_for(late, 0.5)
+    assert max(spent) < 0.2
+
+
+def test_a_parked_pool_costs_nothing_and_wakes(make_pool: Any) -> None:
+    pool = make_pool(4, crowded=False)
+    pool.masks()
+    time.sleep(0.05)  # longer than any of its workers spins
+    before = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - before < 0.1
+    assert len(pool.masks()) == 4
+
+
+@pytest.mark.parametrize("idle", [0.0, 0.1])
+def test_a_pool_ends_while_its_workers_spin_or_are_parked(module: Any, idle: float) -> None:
+    for _ in range(20 if not idle else 2):
+        pool = module.Pool(threads=5, cpus=[], crowded=False)
+        if idle:
+            pool.masks()
+            time.sleep(idle)
+        tasks = len(os.listdir("/proc/self/task"))
+        pool.close()
+        assert len(os.listdir("/proc/self/task")) == tasks - 4
+        with pytest.raises(RuntimeError, match="closed"):
+            pool.masks()
+
+
+def test_after_a_fork_the_pool_says_so_and_can_be_closed() -> None:
+    script = """
+import os, sys
+from penstock.backends.cpu import native
+pool = native.load().Pool(threads=3, cpus=[], crowded=False)
+pool.masks()
+child = os.fork()
+if child == 0:
+    try:
+        pool.masks()
+    except RuntimeError as error:
+        print(error, flush=True)
+        pool.close()
+        other = native.load().Pool(threads=2, cpus=[], crowded=False)
+        other.masks()
+        os._exit(7)
+    os._exit(1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert len(pool.masks()) == 3
+pool.close()
+"""
+    run = run_script(script)
+    assert run.returncode == 0, run.stderr
+    assert "forked after the engine was loaded" in run.stdout
+
+
+# --- how they share -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+@pytest.mark.parametrize("least", [1, 4, 1000])
+def test_every_task_of_every_phase_is_done_once(make_pool: Any, threads: int, least: int) -> None:
+    phases = [0, 1, 5, 64, 3000, 2, 0, 511] * 20
+    for _ in range(3):  # the counters are never reset
+        for tasks, takers in zip(
+            phases, make_pool(threads).take_turns(phases, least, 0, 0.0), strict=True
+        ):
+            assert len(takers) == tasks
+            assert all(0 <= worker < threads for worker in takers)
+
+
+def test_others_do_what_a_late_worker_does_not_come_to(make_pool: Any) -> None:
+    tasks = 4000
+    *_, takers = make_pool(2).take_turns([10, tasks], 4, 0, 0.3)
+    # Of its share of half it has the one piece, an eighth of that, in which it was held up.
+    assert takers.count(0) < tasks / 4
+    assert takers.count(1) > tasks / 2
+
+
+# --- where memory lies ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 64])
+@pytest.mark.parametrize("page", [4096, 2 << 20])
+@pytest.mark.parametrize("size", [1, 4096, 5 << 20, (100 << 20) + 77])
+def test_pages_go_to_whom_most_of_them_belongs(
+    module: Any, size: int, count: int, page: int
+) -> None:
+    ranges = [module.page_range(size, i, count, page) for i in range(count)]
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == size
+    for i, (begin, end) in enumerate(ranges):
+        assert begin <= end
+        if i:
+            assert begin == ranges[i - 1][1]
+            assert begin % page == 0 or begin == size
+            assert abs(begin - size * i / count) <= page / 2 or begin == size
