@@ -30,6 +30,7 @@ from penstock.engine.messages import EngineRequest
 from penstock.engine.output import OutputProcessor
 from penstock.engine.step import StepInput, StepResult
 from penstock.engine.wire import FrameReader, FromEngine, Updates, encode_updates
+from penstock.sampling.reference import NumpySampler
 from penstock.sampling.params import SamplingParams
 from penstock.tokenizer import load_tokenizer
 
@@ -59,6 +60,9 @@ class NullExecutor:
     def run(self, step: StepInput) -> StepResult:
         rows = len(step.logit_rows)
         return StepResult(self._logits[:rows], self._argmax[:rows])
+
+    def sampler(self) -> NumpySampler:
+        return NumpySampler()
 
     def close(self) -> None:
         pass
@@ -173,6 +177,7 @@ def main() -> int:
     for count in args.requests:
         bench = HostBench(args.model, count, SAMPLING[args.sampling], args.prompt)
         gc.collect()
+        gc.freeze()  # as the engine's process does
         windows = [bench.window() for _ in range(args.repeats)]
         core_module.build_step_input = build
         best = {phase: min(w[phase] for w in windows) for phase in PHASES}

@@ -106,16 +106,18 @@ class Loop:
         assert len({e.sequence for e in step.sequences}) == len(step.sequences)
         self._check_writes_are_private(step)
         logits = self.model.run(build_step_input(step, self.scheduler.cache.block_size))
-        assert len(logits) == sum(e.num_logits for e in step.sequences)
+        assert len(logits) == step.num_logits == sum(e.num_logits for e in step.sequences)
         row = 0
-        for sequence, start, count, num_logits, samples in step.sequences:
-            row += num_logits
-            for back in range(num_logits, 1 if samples else 0, -1):
-                position = start + count - back
+        for each in step.sequences:
+            sequence = each.sequence
+            row += each.num_logits
+            for back in range(each.num_logits, 1 if each.samples else 0, -1):
+                position = each.start + each.num_tokens - back
                 rows = self.prompt_rows.setdefault(sequence.request_id, {})
                 assert position not in rows, "a prompt row was given twice"
                 rows[position] = logits[row - back]
-        sampled = [[pick(logits[r], s.key, self.vocab)] for s, r in step.samples]
+        drawn = zip(step.samples, step.sample_rows, strict=True)
+        sampled = [[pick(logits[r], s.key, self.vocab)] for s, r in drawn]
         if callable(between):
             between()
         outputs = self.scheduler.update(step, sampled)

@@ -185,6 +185,9 @@ class Poisoned:
                 result.argmax[row] = 0
         return result
 
+    def sampler(self) -> object:
+        return self._inner.sampler()  # type: ignore[attr-defined]
+
     def close(self) -> None:
         self._inner.close()  # type: ignore[attr-defined]
 

@@ -69,11 +69,8 @@ def test_by_hand() -> None:
         "logit_rows": [0, 1, 2, 3],
         "block_copies": [],
     }
-    assert [(s.sequence.request_id, s.sequence.index, s.row) for s in step.samples] == [
-        ("a", 0, 0),
-        ("b", 0, 3),
-        ("b", 1, 3),
-    ]
+    assert [(s.request_id, s.index) for s in step.samples] == [("a", 0), ("b", 0), ("b", 1)]
+    assert step.sample_rows == [0, 3, 3]
     step = _next(scheduler, step)
     assert _lists(step, 4) == {
         "token_ids": [90, 91, 92],

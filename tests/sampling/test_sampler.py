@@ -11,13 +11,9 @@ from penstock.engine.step import StepResult
 from penstock.errors import RequestError
 from penstock.sampling.draws import sequence_key
 from penstock.sampling.params import SamplingParams
-from penstock.sampling.sampler import (
-    Sampled,
-    Sampler,
-    SampleRow,
-    SequenceSampler,
-    prompt_logprobs,
-)
+from penstock.sampling.reference import NumpySampler
+from penstock.sampling.sampler import Sampled, Sampler
+from penstock.sampling.sequence import SequenceSampler
 
 VOCAB = 1000
 EOS = 7

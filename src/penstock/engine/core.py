@@ -23,7 +23,6 @@ from penstock.engine.step import BLOCK_SIZE, StepResult
 from penstock.engine.step_builder import build_step_input
 from penstock.errors import RequestError
 from penstock.models.spec import ModelSpec
-from penstock.sampling.sampler import Sampled, Sampler, SampleRow, SequenceSampler, prompt_logprobs
 
 
 class EngineCore:
@@ -44,7 +43,7 @@ class EngineCore:
         self._scheduler = Scheduler(
             cache, config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len
         )
-        self._sampler = Sampler()
+        self._sampler = executor.sampler()
         self._seeds = random.Random(config.seed)
         self._prompt_logprobs: dict[str, list[TokenLogprobs | None]] = {}
 
@@ -92,7 +91,7 @@ class EngineCore:
         seed = params.seed if params.seed is not None else self._seeds.getrandbits(64)
         leader = make_sequences(request, seed, self.spec.eos_token_ids)
         for sequence in (leader, *leader.siblings):
-            sequence.sampling_state = SequenceSampler(
+            sequence.sampling_state = self._sampler.state(
                 params,
                 sequence.key,
                 request.prompt_token_ids,
@@ -118,23 +117,18 @@ class EngineCore:
         if step is None:
             return []
         result = self._executor.run(build_step_input(step))
-        rows = [SampleRow(sample.row, _state(sample.sequence)) for sample in step.samples]
-        sampled = self._sampler.sample(result, rows)
+        states = [sequence.sampling_state for sequence in step.samples]
+        sampled = self._sampler.sample(result, step.sample_rows, states)
         errors = self._report_prompts(step, result)
-        for sample, choice in zip(step.samples, sampled, strict=True):
-            if choice.error is not None:
-                errors.setdefault(sample.sequence.request_id, choice.error)
-        tokens = [[choice.token_id] if choice.error is None else [] for choice in sampled]
+        tokens = [[token] for token in sampled.token_ids]
+        for i, message in sampled.errors.items():
+            errors.setdefault(step.samples[i].request_id, message)
+            tokens[i] = []
         outputs = self._scheduler.update(step, tokens)
-        choices = {
-            id(sample.sequence): choice
-            for sample, choice in zip(step.samples, sampled, strict=True)
-        }
-        updates = [
-            self._update(output, choices[id(output.sequence)])
-            for output in outputs
-            if output.sequence.request_id not in errors
-        ]
+        if errors:
+            outputs = [each for each in outputs if each.sequence.request_id not in errors]
+        logprobs = {id(step.samples[i]): entry for i, entry in sampled.logprobs.items()}
+        updates = [self._update(output, logprobs) for output in outputs]
         for request_id, message in errors.items():
             self._prompt_logprobs.pop(request_id, None)
             for sequence in self._scheduler.abort(request_id):
@@ -155,22 +149,28 @@ class EngineCore:
     def close(self) -> None:
         self._executor.close()
 
-    def _update(self, output: SequenceOutput, choice: Sampled) -> SequenceUpdate:
+    def _update(
+        self, output: SequenceOutput, logprobs: dict[int, TokenLogprobs]
+    ) -> SequenceUpdate:
         sequence = output.sequence
-        state = _state(sequence)
-        for token in output.token_ids:
-            state.append(token)
-        first = sequence.index == 0 and sequence.num_output_tokens == len(output.token_ids)
-        prompt = self._prompt_logprobs.pop(sequence.request_id, None) if first else None
+        state = sequence.sampling_state
+        if not state.plain:
+            for token in output.token_ids:
+                state.append(token)
+        prompt, chosen = None, None
+        if self._prompt_logprobs and sequence.index == 0:
+            prompt = self._prompt_logprobs.pop(sequence.request_id, None)
+        if logprobs and id(sequence) in logprobs:
+            chosen = [logprobs[id(sequence)]]
         return SequenceUpdate(
-            request_id=sequence.request_id,
-            index=sequence.index,
-            token_ids=output.token_ids,
-            logprobs=None if choice.logprobs is None else [choice.logprobs],
-            prompt_logprobs=prompt,
-            num_cached_tokens=sequence.num_cached_tokens,
-            finish_reason=output.finish_reason,
-            stop_reason=sequence.stop_reason,
+            sequence.request_id,
+            sequence.index,
+            output.token_ids,
+            chosen,
+            prompt,
+            sequence.num_cached_tokens,
+            output.finish_reason,
+            sequence.stop_reason,
         )
 
     def _report_prompts(self, step: ScheduledStep, result: StepResult) -> dict[str, str]:
@@ -179,34 +179,29 @@ class EngineCore:
         if not self._prompt_logprobs:
             return errors
         row = 0
-        for sequence, start, count, num_logits, _ in step.sequences:
-            rows = result.logits[row : row + num_logits]
-            row += num_logits
+        for each in step.sequences:
+            sequence, end = each.sequence, each.start + each.num_tokens
+            rows = result.logits[row : row + each.num_logits]
+            row += each.num_logits
             wanted = self._prompt_logprobs.get(sequence.request_id)
             k = sequence.params.prompt_logprobs
-            first = start + count - num_logits + 1  # the position that the first row predicts
-            last = min(start + count + 1, sequence.num_prompt_tokens)
+            first = end - each.num_logits + 1  # the position that the first row predicts
+            last = min(end + 1, sequence.num_prompt_tokens)
             if wanted is None or k is None or first >= last:
                 continue
             targets = sequence.token_ids[first:last]
             try:
-                wanted += prompt_logprobs(rows[: last - first], targets, k)
+                wanted += self._sampler.prompt_logprobs(rows[: last - first], targets, k)
             except RequestError as error:
                 errors[sequence.request_id] = str(error)
         return errors
 
 
-def _state(sequence: Sequence) -> SequenceSampler:
-    state = sequence.sampling_state
-    assert isinstance(state, SequenceSampler)
-    return state
-
-
 def _ended(sequence: Sequence, reason: FinishReason, message: str | None = None) -> SequenceUpdate:
     return SequenceUpdate(
-        request_id=sequence.request_id,
-        index=sequence.index,
-        token_ids=[],
+        sequence.request_id,
+        sequence.index,
+        [],
         num_cached_tokens=sequence.num_cached_tokens,
         finish_reason=reason,
         error=message,

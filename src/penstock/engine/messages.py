@@ -39,7 +39,7 @@ class Abort(msgspec.Struct, tag="abort", frozen=True):
     request_ids: list[str]
 
 
-class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Log-probability of one chosen (or prompt) token and of the likeliest ones beside it."""
 
     token_id: int
@@ -48,8 +48,11 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     top: list[tuple[int, float]]  # (token id, log-probability), most likely first
 
 
-class SequenceUpdate(msgspec.Struct, tag="update", frozen=True, kw_only=True):
-    """New tokens of one sequence of one request, from one step."""
+class SequenceUpdate(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """New tokens of one sequence of one request, from one step.
+
+    The message of which there are most: on the wire an array, without names of fields.
+    """
 
     request_id: str
     index: int  # which of the request's n sequences

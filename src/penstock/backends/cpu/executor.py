@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from penstock.backends.cpu.interface import NativeExecutor
 from penstock.engine.step import Int32s, StepInput, StepResult
+from penstock.sampling.reference import NumpySampler
 
 
 class CpuExecutor:
@@ -45,6 +46,9 @@ class CpuExecutor:
         """Run one step and return each op's kind and seconds, in the order of the plan."""
         seconds = self._native.profile(*_arrays(step))
         return list(zip(self._native.op_names, seconds, strict=True))
+
+    def sampler(self) -> NumpySampler:
+        return NumpySampler()
 
     def close(self) -> None:
         """End the threads and free weights and cache. Results already returned stay readable."""

@@ -24,6 +24,7 @@ from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.plan import Plan
 from penstock.quant import QuantizedTensor, QuantScheme, quantize
+from penstock.sampling.reference import NumpySampler
 
 
 class ReferenceExecutor:
@@ -77,6 +78,9 @@ class ReferenceExecutor:
                 self._run[type(op)](op, step)
         logits, argmax = self._buffers[self._plan.logits], self._buffers[self._plan.argmax]
         return StepResult(logits=logits, argmax=argmax[:, 0])
+
+    def sampler(self) -> NumpySampler:
+        return NumpySampler()
 
     def close(self) -> None:
         self._buffers, self._cache = {}, []
