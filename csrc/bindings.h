@@ -71,5 +71,6 @@ inline StepView step_view(const Ints& token_ids, const Ints& positions, const In
 void bind_executor(nb::module_& m);
 void bind_kernels(nb::module_& m);
 void bind_measure(nb::module_& m);
+void bind_sample(nb::module_& m);
 
 }  // namespace penstock

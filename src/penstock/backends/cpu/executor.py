@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.cpu.interface import NativeExecutor
+from penstock.backends.cpu.interface import NativeExecutor, NativeModule
+from penstock.backends.cpu.sampler import NativeSampler
 from penstock.engine.step import Int32s, StepInput, StepResult
-from penstock.sampling.reference import NumpySampler
 
 
 class CpuExecutor:
@@ -15,14 +15,15 @@ class CpuExecutor:
 
     def __init__(
         self,
+        module: NativeModule,
         native: NativeExecutor,
-        isa: str,
         num_blocks: int,
         logits: NDArray[np.float32],
         argmax: Int32s,
     ) -> None:
         self.num_blocks = num_blocks
-        self.isa = isa
+        self.isa = module.isa
+        self._module = module
         self._native = native
         self._logits = logits  # [max logit rows, vocabulary], a view of the arena
         self._argmax = argmax  # [max logit rows]
@@ -47,8 +48,8 @@ class CpuExecutor:
         seconds = self._native.profile(*_arrays(step))
         return list(zip(self._native.op_names, seconds, strict=True))
 
-    def sampler(self) -> NumpySampler:
-        return NumpySampler()
+    def sampler(self) -> NativeSampler:
+        return NativeSampler(self._module, self._native)
 
     def close(self) -> None:
         """End the threads and free weights and cache. Results already returned stay readable."""
