@@ -30,8 +30,8 @@ from penstock.engine.messages import EngineRequest
 from penstock.engine.output import OutputProcessor
 from penstock.engine.step import StepInput, StepResult
 from penstock.engine.wire import FrameReader, FromEngine, Updates, encode_updates
-from penstock.sampling.reference import NumpySampler
 from penstock.sampling.params import SamplingParams
+from penstock.sampling.reference import NumpySampler
 from penstock.tokenizer import load_tokenizer
 
 WINDOW = 64  # steps
@@ -118,7 +118,10 @@ class HostBench:
             self.core.add_request(
                 EngineRequest(request_id=name, prompt_token_ids=tokens, params=chosen)
             )
-        while any(s.num_output_tokens == 0 for s in self.core._scheduler.running + self.core._scheduler.waiting):
+        while any(
+            s.num_output_tokens == 0
+            for s in self.core._scheduler.running + self.core._scheduler.waiting
+        ):
             self._step()
         self._time_phases()
 

@@ -2,10 +2,10 @@
 
     python benchmarks/sample_rows.py [--vocab 4096 32768 131072]
 
-By sampling options and vocabulary: NumPy's definition, and the native kernels on one thread. Half of
-the rows are as language models make them (the n-th likeliest token about n**-1.2 times as likely
-as the first), half are flat (normal logits), which is the worst that filters can meet. Both choose
-the same tokens, which is checked. Best of several repeats.
+By sampling options and vocabulary: NumPy's definition, and the native kernels on one thread. Half
+of the rows are as language models make them (the n-th likeliest token about n**-1.2 times as
+likely as the first), half are flat (normal logits), which is the worst that filters can meet. Both
+choose the same tokens, which is checked. Best of several repeats.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def native(vocab: int) -> NativeSampler:
     return NativeSampler(module, executor)
 
 
-def measure(sampler: Sampler[Any], params: SamplingParams, logits: np.ndarray, repeats: int):
+def measure(
+    sampler: Sampler[Any], params: SamplingParams, logits: np.ndarray, repeats: int
+) -> tuple[float, Sampled]:
     vocab = logits.shape[1]
     states = [sampler.state(params, i, range(100), vocab) for i in range(ROWS)]
     for state in states:

@@ -149,9 +149,7 @@ class EngineCore:
     def close(self) -> None:
         self._executor.close()
 
-    def _update(
-        self, output: SequenceOutput, logprobs: dict[int, TokenLogprobs]
-    ) -> SequenceUpdate:
+    def _update(self, output: SequenceOutput, logprobs: dict[int, TokenLogprobs]) -> SequenceUpdate:
         sequence = output.sequence
         state = sequence.sampling_state
         if not state.plain:

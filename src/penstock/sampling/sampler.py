@@ -92,9 +92,7 @@ class Sampler(ABC, Generic[State]):
         """Log-softmax of rows of ``logits`` [R, vocab] at a token each and at each row's
         ``counts`` largest; the row's maximum must be finite."""
 
-    def sample(
-        self, result: StepResult, rows: Sequence[int], states: Sequence[State]
-    ) -> Sampled:
+    def sample(self, result: StepResult, rows: Sequence[int], states: Sequence[State]) -> Sampled:
         """Choose a token for each of ``states``, from these ``rows`` of ``result.logits``.
 
         Several may read the same row (the n sequences of a prompt). ``result`` is only read. Does

@@ -26,6 +26,7 @@ ONE = 1 << 40
 """The weight of the likeliest token."""
 
 _F = np.float32
+_LOG2_E = _F(float.fromhex("0x1.715476p+0"))
 _LN2_HIGH = _F(float.fromhex("0x1.62e4p-1"))
 _LN2_LOW = _F(float.fromhex("0x1.7f7d1cp-20"))
 _TAYLOR = tuple(_F(1.0 / math.factorial(k)) for k in range(7, -1, -1))
@@ -46,14 +47,15 @@ def token_weights(logits: Floats, peak: np.float32, inverse_temperature: np.floa
     and e^r by its Taylor series to r^7. Below -30 the weight is zero in any case.
     """
     x = np.maximum((logits - peak) * inverse_temperature, _F(-30.0), out=logits)
-    n = np.rint(x * _F(1.44269504))
+    n = np.rint(x * _LOG2_E)
     r = x - n * _LN2_HIGH
     r -= n * _LN2_LOW
     power = np.full_like(r, _TAYLOR[0])
     for term in _TAYLOR[1:]:
         power *= r
         power += term
-    return np.ldexp(power, n.astype(np.int32) + ONE.bit_length() - 1).astype(np.int64)
+    scaled: Floats = np.ldexp(power, n.astype(np.int32) + ONE.bit_length() - 1)
+    return scaled.astype(np.int64)
 
 
 def top_ids(logits: Floats, count: int) -> Ints:

@@ -18,7 +18,7 @@ class SequenceSampler:
     """Sampling state of one sequence: a function of its prompt, its output and its key only.
 
     Created when the request is admitted, fed every output token with :meth:`append`, and kept
-    (or rebuilt with ``output_token_ids``) across preemption. ``key`` decides its random draws
+    across preemption. ``key`` decides its random draws
     (:func:`~penstock.sampling.draws.sequence_key`). ``eos_token_ids`` end the sequence unless
     ``params.ignore_eos``.
 
@@ -32,8 +32,6 @@ class SequenceSampler:
         prompt_token_ids: Sequence[int],
         vocab_size: int,
         eos_token_ids: Iterable[int] = (),
-        *,
-        output_token_ids: Iterable[int] = (),
     ) -> None:
         self.params = params
         self.vocab_size = vocab_size
@@ -59,8 +57,6 @@ class SequenceSampler:
         if self._penalizes_seen:
             for token in checked(prompt_token_ids, vocab_size):
                 self._seen.add(token)
-        for token in output_token_ids:
-            self.append(token)
 
     def append(self, token_id: int) -> None:
         """Record the next output token."""
