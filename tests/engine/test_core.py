@@ -169,6 +169,20 @@ def test_abort_at_any_point_leaves_the_others_alone(core: EngineCore) -> None:
     assert tokens(updates + finish(core), "keep") == expected
 
 
+def test_one_sequence_of_a_request_is_stopped_alone(core: EngineCore) -> None:
+    params = SamplingParams(n=3, temperature=1.5, seed=1, max_tokens=12, ignore_eos=True)
+    core.add_request(request([3, 4, 5], params))
+    expected = finish(core)
+    core.add_request(request([3, 4, 5], params))
+    updates = core.step() + core.step()
+    (ended,) = core.abort(["r", "never was"], 1)
+    assert (ended.index, ended.finish_reason) == (1, FinishReason.ABORT)
+    assert core.abort(["r"], 1) == []
+    updates += finish(core)
+    assert [tokens(updates, index=i) for i in (0, 2)] == [tokens(expected, index=i) for i in (0, 2)]
+    assert tokens(updates, index=1) == tokens(expected, index=1)[:2]
+
+
 class Poisoned:
     """An executor that writes NaN into the logits of sequences whose first token is 63."""
 

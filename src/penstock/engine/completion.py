@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from penstock.engine.messages import FinishReason
 
 
@@ -110,8 +112,7 @@ class CompletionOutput:
         )
 
 
-@dataclass(slots=True)
-class RequestMetrics:
+class RequestMetrics(msgspec.Struct, frozen=True, gc=False):
     """When things happened to a request, in seconds of the processor's clock."""
 
     arrival_time: float
@@ -120,8 +121,7 @@ class RequestMetrics:
     finished_time: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RequestOutput:
+class RequestOutput(msgspec.Struct, frozen=True):
     """A request as of one moment: everything so far, of all its sequences in order of index."""
 
     request_id: str

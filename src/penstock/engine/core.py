@@ -102,12 +102,16 @@ class EngineCore:
         if params.prompt_logprobs is not None:
             self._prompt_logprobs[request.request_id] = [None]
 
-    def abort(self, request_ids: Iterable[str]) -> list[SequenceUpdate]:
-        """Stop these requests and free what they hold; unknown or ended ids are ignored."""
+    def abort(self, request_ids: Iterable[str], index: int | None = None) -> list[SequenceUpdate]:
+        """Stop these requests and free what they hold; unknown or ended ids are ignored.
+
+        ``index`` names one sequence of each, to be stopped alone, which must have output.
+        """
         updates = []
         for request_id in request_ids:
-            self._prompt_logprobs.pop(request_id, None)
-            for sequence in self._scheduler.abort(request_id):
+            if index is None:
+                self._prompt_logprobs.pop(request_id, None)
+            for sequence in self._scheduler.abort(request_id, index):
                 updates.append(_ended(sequence, FinishReason.ABORT))
         return updates
 

@@ -37,6 +37,7 @@ class Abort(msgspec.Struct, tag="abort", frozen=True):
     """Stop these requests now; unknown ids are ignored (they may have just ended)."""
 
     request_ids: list[str]
+    index: int | None = None  # only this sequence of each, which must have output
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
