@@ -1,12 +1,13 @@
 """What a decode step costs outside the executor, by phase, in microseconds of processor time.
 
-    python benchmarks/host_side.py [MODEL] [--requests 1 16 64 256] [--sampling greedy]
+    python benchmarks/host_side.py [MODEL] [--requests 1 16 64 256] [--sampling top-p] [--numpy]
 
 The engine is the real one, with an executor that returns at once. All requests decode, each one
 token a step. Phases, in their order: schedule, build (the StepInput), sample, update (append,
 stops, blocks, what is told), encode (frames for the socket), and, in the other process, front
 (decoding the frames, text, outputs). Processor time of the calling thread, so that other work on
 the machine adds little; the best of several windows of 64 steps, which is two blocks' length.
+Native sampling runs on that one thread too, where an engine would share its rows among all.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from time import thread_time_ns
 from typing import Any
 
 import numpy as np
+from sample_rows import native_sampler
 
 from penstock.config import EngineConfig
 from penstock.engine import core as core_module
@@ -32,6 +34,7 @@ from penstock.engine.step import StepInput, StepResult
 from penstock.engine.wire import FrameReader, FromEngine, Updates, encode_updates
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.reference import NumpySampler
+from penstock.sampling.sampler import Sampler
 from penstock.tokenizer import load_tokenizer
 
 WINDOW = 64  # steps
@@ -50,8 +53,9 @@ SAMPLING = {
 class NullExecutor:
     """Returns the same logits after every step: normal ones, of the spread that models show."""
 
-    def __init__(self, num_blocks: int, rows: int, vocab_size: int) -> None:
+    def __init__(self, num_blocks: int, rows: int, vocab_size: int, sampler: Sampler[Any]) -> None:
         self.num_blocks = num_blocks
+        self._sampler = sampler
         rng = np.random.default_rng(0)
         self._logits = rng.standard_normal((rows, vocab_size), np.float32) * np.float32(3)
         self._logits[np.arange(rows), rng.integers(0, vocab_size, rows)] = 20.0
@@ -61,8 +65,8 @@ class NullExecutor:
         rows = len(step.logit_rows)
         return StepResult(self._logits[:rows], self._argmax[:rows])
 
-    def sampler(self) -> NumpySampler:
-        return NumpySampler()
+    def sampler(self) -> Sampler[Any]:
+        return self._sampler
 
     def close(self) -> None:
         pass
@@ -87,7 +91,9 @@ class PhaseClock:
 class HostBench:
     """One engine with ``count`` requests that decode, and the front end of a server."""
 
-    def __init__(self, model: str, count: int, params: SamplingParams, prompt: int) -> None:
+    def __init__(
+        self, model: str, count: int, params: SamplingParams, prompt: int, native: bool
+    ) -> None:
         config = EngineConfig(
             model=model,
             load_format="dummy",
@@ -100,7 +106,8 @@ class HostBench:
         blueprint = draw(config)
         vocab = blueprint.spec.vocab_size
         blocks = count * 2048 // 32 + 1
-        self.core = EngineCore(blueprint, NullExecutor(blocks, count, vocab))
+        sampler = native_sampler(vocab) if native else NumpySampler()
+        self.core = EngineCore(blueprint, NullExecutor(blocks, count, vocab, sampler))
         folder = Path(blueprint.config.tokenizer_path)
         known = (folder / "tokenizer.json").exists()
         self._front = OutputProcessor(load_tokenizer(str(folder)) if known else None)
@@ -171,6 +178,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 16, 64, 256])
     parser.add_argument("--sampling", choices=SAMPLING, default="greedy")
     parser.add_argument("--prompt", type=int, default=100, help="tokens of the shortest prompt")
+    parser.add_argument("--numpy", action="store_true", help="sample by NumPy's definition")
     parser.add_argument("--repeats", type=int, default=8, help="windows; the best counts")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -178,11 +186,14 @@ def main() -> int:
     results = {}
     print(f"{'requests':>8}  " + "  ".join(f"{p:>9}" for p in PHASES) + f"  {'engine':>9}  us")
     for count in args.requests:
-        bench = HostBench(args.model, count, SAMPLING[args.sampling], args.prompt)
+        bench = HostBench(args.model, count, SAMPLING[args.sampling], args.prompt, not args.numpy)
         gc.collect()
         gc.freeze()  # as the engine's process does
         windows = [bench.window() for _ in range(args.repeats)]
         core_module.build_step_input = build
+        gc.unfreeze()
+        del bench
+        gc.collect()
         best = {phase: min(w[phase] for w in windows) for phase in PHASES}
         best["engine"] = min(sum(w[p] for p in PHASES[:-1]) for w in windows)
         results[count] = best

@@ -47,7 +47,7 @@ def logits_of(vocab: int) -> np.ndarray:
     return logits
 
 
-def native(vocab: int) -> NativeSampler:
+def native_sampler(vocab: int) -> NativeSampler:
     module = load()
     executor = module.Executor(
         threads=1,
@@ -99,7 +99,7 @@ def main() -> int:
         for vocab in args.vocab:
             logits = logits_of(vocab)
             slow, expected = measure(NumpySampler(), params, logits, args.repeats)
-            fast, found = measure(native(vocab), params, logits, args.repeats)
+            fast, found = measure(native_sampler(vocab), params, logits, args.repeats)
             assert found == expected, f"{name}: the samplers disagree"
             cells[f"{vocab}"] = [slow, fast]
         row = "".join(f"{slow:>11.1f}{fast:>9.1f}" for slow, fast in cells.values())

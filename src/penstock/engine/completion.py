@@ -9,8 +9,7 @@ import msgspec
 from penstock.engine.messages import FinishReason
 
 
-@dataclass(frozen=True, slots=True)
-class Logprob:
+class Logprob(msgspec.Struct, frozen=True, gc=False):
     """Log-probability of a token at one position."""
 
     logprob: float
