@@ -12,7 +12,13 @@ from collections.abc import AsyncGenerator, Sequence
 import msgspec
 
 from penstock.config import EngineConfig
-from penstock.engine.messages import Abort, EngineRequest, EngineStats, SequenceUpdate
+from penstock.engine.messages import (
+    Abort,
+    EngineRequest,
+    EngineStats,
+    SequenceUpdate,
+    first_bad_token,
+)
 from penstock.engine.output import OutputProcessor, RequestOutput
 from penstock.engine.process import START_TIMEOUT_S, EngineProcess
 from penstock.engine.spawn import DEFAULT_CORE, EngineChild
@@ -175,13 +181,13 @@ class AsyncLLM:
                 "tokens shorter to leave room for one token of output",
                 "prompt",
             )
-        for token in tokens:
-            if type(token) is not int or not 0 <= token < vocab:
-                raise RequestError(
-                    f"the prompt holds token id {token!r}; this model's are integers from 0 to "
-                    f"{vocab - 1}",
-                    "prompt",
-                )
+        bad = first_bad_token(tokens, vocab)
+        if bad is not None:
+            raise RequestError(
+                f"the prompt holds token id {tokens[bad]!r}; this model's are integers from 0 to "
+                f"{vocab - 1}",
+                "prompt",
+            )
 
     def abort(self, request_id: str) -> None:
         """Stop a request: its iteration ends with what it has and finish reason ``abort``.

@@ -15,6 +15,7 @@ from penstock.engine.messages import (
     FinishReason,
     SequenceUpdate,
     TokenLogprobs,
+    first_bad_token,
 )
 from penstock.engine.request import Sequence, make_sequences
 from penstock.engine.scheduled import ScheduledStep, SequenceOutput
@@ -74,14 +75,15 @@ class EngineCore:
         """Raise RequestError if the request could not be served; changes nothing."""
         vocab_size = self.spec.vocab_size
         request.params.validate(vocab_size)
-        for token in request.prompt_token_ids:
-            if isinstance(token, bool) or not isinstance(token, int):
+        bad = first_bad_token(request.prompt_token_ids, vocab_size)
+        if bad is not None:
+            token = request.prompt_token_ids[bad]
+            if type(token) is not int:
                 raise RequestError(f"prompt token ids must be integers, not {token!r}", "prompt")
-            if not 0 <= token < vocab_size:
-                raise RequestError(
-                    f"the prompt holds token id {token}, outside the vocabulary of {vocab_size}",
-                    "prompt",
-                )
+            raise RequestError(
+                f"the prompt holds token id {token}, outside the vocabulary of {vocab_size}",
+                "prompt",
+            )
         self._scheduler.check(len(request.prompt_token_ids), request.params)
 
     def add_request(self, request: EngineRequest) -> None:

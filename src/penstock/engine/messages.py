@@ -6,6 +6,7 @@ A front end owns text (tokenizing, detokenizing, stop strings); the engine owns 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 import msgspec
 
@@ -31,6 +32,20 @@ class EngineRequest(msgspec.Struct, tag="request", frozen=True, kw_only=True):
     """Lower runs first; equal priorities run in order of arrival."""
     cache_salt: str = ""
     """Requests share cached prefixes only with requests of the same salt."""
+
+
+def first_bad_token(token_ids: Sequence[int], vocab_size: int) -> int | None:
+    """Where the first of ``token_ids`` is that is not an ``int`` in ``[0, vocab_size)``.
+
+    Good prompts, which are nearly all, are not looked at token by token in Python.
+    """
+    if (
+        set(map(type, token_ids)) <= {int}
+        and min(token_ids, default=0) >= 0
+        and max(token_ids, default=0) < vocab_size
+    ):
+        return None
+    return next(i for i, t in enumerate(token_ids) if type(t) is not int or not 0 <= t < vocab_size)
 
 
 class Abort(msgspec.Struct, tag="abort", frozen=True):
