@@ -113,16 +113,17 @@ bool before(const RankedToken& a, const RankedToken& b) {
 
 RowSampler::RowSampler(int64_t vocabulary)
     : vocabulary_(vocabulary),
-      row_(size_t(vocabulary)),
-      top_(size_t(vocabulary)),
-      row_weights_(size_t(groups_of(vocabulary) * kGroup)),
+      row_(std::make_unique_for_overwrite<float[]>(size_t(vocabulary))),
+      group_peaks_(size_t(groups_of(vocabulary))),
+      row_weights_(
+          std::make_unique_for_overwrite<float[]>(size_t(groups_of(vocabulary) * kGroup))),
       group_sums_(size_t(groups_of(vocabulary))),
       group_largest_(size_t(groups_of(vocabulary))),
       bucket_sums_(kBuckets),
-      ids_(size_t(vocabulary)),
-      weights_(size_t(vocabulary)) {
-  // All of it may be needed, and kernels must not throw.
-  for (auto* floats : {&group_peaks_, &order_}) floats->reserve(size_t(vocabulary));
+      ids_(std::make_unique_for_overwrite<int32_t[]>(size_t(vocabulary))),
+      weights_(std::make_unique_for_overwrite<int64_t[]>(size_t(vocabulary))) {
+  order_.reserve(size_t(vocabulary));
+  top_.reserve(size_t(vocabulary));
   values_.reserve(size_t(vocabulary));
 }
 
@@ -133,9 +134,9 @@ Choice RowSampler::choose(const float* logits, const SampleState& state) {
   if (peak.value == kInfinity) return {-1, SampleError::infinite};
   if (peak.value == -kInfinity) return {-1, SampleError::only_negative_infinite};
   if (state.changes_logits()) {
-    std::memcpy(row_.data(), logits, size_t(vocabulary_) * sizeof(float));
-    state.apply(row_.data());
-    logits = row_.data();
+    std::memcpy(row_.get(), logits, size_t(vocabulary_) * sizeof(float));
+    state.apply(row_.get());
+    logits = row_.get();
     peak = peak_of(logits, vocabulary_);
     if (peak.has_nan || !std::isfinite(peak.value)) return {-1, SampleError::no_token_left};
   }
@@ -185,7 +186,7 @@ int64_t RowSampler::weigh(const float* logits, const Weigher& weigher, bool keep
     f32x16 largest = f32x16::zero();
     for (int64_t j = 0; j < kGroup; j += kLanes) {
       const f32x16 v = f32x16::load(w.value + j);
-      v.store(row_weights_.data() + first + j);
+      v.store(row_weights_.get() + first + j);
       largest = max(v, largest);
     }
     group_largest_[g] = int64_t(hmax(largest));
@@ -197,7 +198,7 @@ int64_t RowSampler::weigh(const float* logits, const Weigher& weigher, bool keep
 int64_t RowSampler::weigh_top(const float* logits, const Weigher& weigher) {
   const size_t count = candidates_ = top_.size();
   for (size_t i = 0; i < count; ++i) ids_[i] = top_[i].id;
-  std::sort(ids_.begin(), ids_.begin() + int64_t(count));
+  std::sort(ids_.get(), ids_.get() + count);
   int64_t sum = 0;
   for (size_t first = 0; first < count; first += size_t(kGroup)) {
     const size_t some = std::min(size_t(kGroup), count - first);
@@ -269,7 +270,7 @@ void RowSampler::drop_below(const Cutoff& cut) {
 // larger, equal and smaller, and again into the part where the sum reaches the target. On average
 // two or three looks a candidate.
 RowSampler::Cutoff RowSampler::cutoff(int64_t target) {
-  values_.assign(weights_.begin(), weights_.begin() + int64_t(candidates_));
+  values_.assign(weights_.get(), weights_.get() + candidates_);
   int64_t* first = values_.data();
   int64_t* last = first + values_.size();
   for (;;) {
@@ -323,7 +324,6 @@ void RowSampler::find_top(const float* logits, int64_t count) {
   count = std::min(count, vocabulary_);
   if (count <= 0) return;
   const int64_t groups = groups_of(vocabulary_);
-  group_peaks_.resize(size_t(groups));
   for (int64_t g = 0; g < groups; ++g) {
     const float* x = logits + g * kGroup;
     const int64_t size = std::min(kGroup, vocabulary_ - g * kGroup);

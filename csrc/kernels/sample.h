@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "sample_state.h"
@@ -70,16 +71,17 @@ class RowSampler {
   int32_t pick(uint64_t bits) const;
 
   int64_t vocabulary_;
-  std::vector<float> row_;                    // logits, changed by the state's options
+  // Sized for the worst, so that kernels never allocate; what a row does not touch takes no memory.
+  std::unique_ptr<float[]> row_;              // logits, changed by the state's options
   std::vector<float> group_peaks_, order_;    // of logits
   std::vector<RankedToken> top_;
-  std::vector<float> row_weights_;            // their whole parts are the weights
+  std::unique_ptr<float[]> row_weights_;      // their whole parts are the weights
   std::vector<int64_t> group_sums_, group_largest_;  // of weights
   std::vector<int64_t> bucket_sums_;
   // The tokens that can still be chosen: the first `candidates_` entries, in ascending order of id.
   size_t candidates_ = 0;
-  std::vector<int32_t> ids_;
-  std::vector<int64_t> weights_;
+  std::unique_ptr<int32_t[]> ids_;
+  std::unique_ptr<int64_t[]> weights_;
   std::vector<int64_t> values_;
 };
 
