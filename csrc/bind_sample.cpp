@@ -31,6 +31,7 @@ struct PySampler {
     const ExecutorShape& shape = owner.get().shape();
     for (int i = 0; i < shape.threads; ++i) rows.emplace_back(shape.vocabulary);
   }
+  PySampler(const PySampler&) = delete;
 
   // Calls fn(RowSampler&, i) for each i < count, whoever is free taking the next.
   template <class F>
