@@ -61,7 +61,7 @@ void expect(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(what);
 }
 
-void construct_state(PySampleState* self, uint64_t key, double temperature, int64_t top_k,
+void construct_state(PySampleState* self, int64_t vocabulary, uint64_t key, double temperature, int64_t top_k,
                      double top_p, double min_p, float repetition_penalty,
                      float frequency_penalty, float presence_penalty, int64_t min_tokens,
                      std::optional<int> logprobs,
@@ -69,7 +69,8 @@ void construct_state(PySampleState* self, uint64_t key, double temperature, int6
                      std::vector<int32_t> ending, const std::vector<int32_t>& prompt) {
   std::vector<TokenBias> biases;
   for (const auto& [token, bias] : logit_bias) biases.push_back({token, bias});
-  const SampleOptions options{key,
+  const SampleOptions options{vocabulary,
+                              key,
                               temperature,
                               top_k,
                               top_p,
@@ -95,8 +96,11 @@ std::pair<std::vector<int32_t>, std::vector<int32_t>> choose(PySampler& self, co
   check_rows(self, logits, rows);
   expect(rows.size() == states.size(), "one state a row");
   std::vector<const SampleState*> natives;
-  for (const nb::handle state : states)
+  for (const nb::handle state : states) {
     natives.push_back(&nb::cast<const PySampleState&>(state).native);
+    expect(natives.back()->options().vocabulary == int64_t(logits.shape(1)),
+           "a state has another vocabulary than the logits");
+  }
   std::vector<int32_t> tokens(rows.size()), errors(rows.size());
   {
     nb::gil_scoped_release unlocked;
@@ -142,7 +146,7 @@ std::vector<Report> report(PySampler& self, const Logits& logits, const std::vec
 
 void bind_sample(nb::module_& m) {
   nb::class_<PySampleState>(m, "SampleState")
-      .def("__init__", &construct_state, nb::kw_only(), "key"_a, "temperature"_a, "top_k"_a,
+      .def("__init__", &construct_state, nb::kw_only(), "vocabulary"_a, "key"_a, "temperature"_a, "top_k"_a,
            "top_p"_a, "min_p"_a, "repetition_penalty"_a, "frequency_penalty"_a,
            "presence_penalty"_a, "min_tokens"_a, "logprobs"_a.none(), "logit_bias"_a, "ending"_a,
            "prompt"_a)

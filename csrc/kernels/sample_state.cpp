@@ -1,6 +1,7 @@
 #include "sample_state.h"
 
 #include <limits>
+#include <stdexcept>
 #include <utility>
 
 namespace penstock {
@@ -11,6 +12,11 @@ uint64_t mix64(uint64_t value) {
   value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9u;
   value = (value ^ (value >> 27)) * 0x94D049BB133111EBu;
   return value ^ (value >> 31);
+}
+
+void check(int32_t token, int64_t vocabulary) {
+  if (token < 0 || token >= vocabulary)
+    throw std::invalid_argument("a token lies outside the vocabulary");
 }
 
 }  // namespace
@@ -32,8 +38,12 @@ SampleState::SampleState(const SampleOptions& options, std::vector<TokenBias> bi
       ending_(std::move(ending)),
       penalizes_seen_(options.repetition != 1.0f),
       penalizes_output_(options.frequency != 0.0f || options.presence != 0.0f) {
-  if (penalizes_seen_)
-    for (const int32_t token : prompt) seen_.add(token);
+  for (const TokenBias& b : biases_) check(b.token, options.vocabulary);
+  for (const int32_t token : ending_) check(token, options.vocabulary);
+  for (const int32_t token : prompt) {
+    check(token, options.vocabulary);
+    if (penalizes_seen_) seen_.add(token);
+  }
 }
 
 bool SampleState::greedy() const {
@@ -66,6 +76,7 @@ uint64_t SampleState::draw() const {
 }
 
 void SampleState::append(int32_t token) {
+  check(token, options_.vocabulary);
   ++num_output_;
   if (penalizes_seen_) seen_.add(token);
   if (penalizes_output_) output_.add(token);

@@ -9,6 +9,7 @@
 namespace penstock {
 
 struct SampleOptions {
+  int64_t vocabulary;
   uint64_t key;  // of the sequence's random draws; sampling/draws.py
   double temperature;
   int64_t top_k;  // 0 or less keeps all
@@ -38,7 +39,8 @@ struct TokenBias {
   float bias;
 };
 
-// A function of prompt, output and options only. All token ids are inside the vocabulary.
+// A function of prompt, output and options only. Token ids outside the vocabulary throw
+// std::invalid_argument.
 class SampleState {
  public:
   // `ending` are the tokens that min_tokens forbids at first; of `prompt`, only the set matters.

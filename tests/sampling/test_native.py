@@ -175,6 +175,14 @@ def test_what_no_row_can_be_is_refused() -> None:
             sampler.draw(np.zeros((2, 21), np.float32), [0], [state])
         with pytest.raises(ValueError, match="outside the vocabulary"):
             sampler.token_logprobs(logits, [0], [20], [1])
+        for token in (-1, 20):
+            with pytest.raises(ValueError, match="outside the vocabulary"):
+                state.append(token)
+        other = native_sampler(module, 30).state(SamplingParams(), 1, [], 30)
+        with pytest.raises(ValueError, match="a state has another vocabulary"):
+            sampler.draw(logits, [0], [other])
+        with pytest.raises(ValueError, match="one state a row"):
+            sampler.draw(logits, [0, 1], [state])
 
 
 def test_a_closed_executor_samples_no_more() -> None:

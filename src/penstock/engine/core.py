@@ -18,12 +18,13 @@ from penstock.engine.messages import (
     first_bad_token,
 )
 from penstock.engine.request import Sequence, make_sequences
-from penstock.engine.scheduled import ScheduledStep, SequenceOutput
+from penstock.engine.scheduled import ScheduledStep
 from penstock.engine.scheduler import Scheduler
 from penstock.engine.step import BLOCK_SIZE, StepResult
 from penstock.engine.step_builder import build_step_input
 from penstock.errors import RequestError
 from penstock.models.spec import ModelSpec
+from penstock.sampling.sampler import Sampled
 
 
 class EngineCore:
@@ -130,11 +131,14 @@ class EngineCore:
         for i, message in sampled.errors.items():
             errors.setdefault(step.samples[i].request_id, message)
             tokens[i] = []
-        outputs = self._scheduler.update(step, tokens)
+        for i in sampled.particular:
+            if i not in sampled.errors:
+                states[i].append(sampled.token_ids[i])
+        updates = self._scheduler.update(step, tokens)
         if errors:
-            outputs = [each for each in outputs if each.sequence.request_id not in errors]
-        logprobs = {id(step.samples[i]): entry for i, entry in sampled.logprobs.items()}
-        updates = [self._update(output, logprobs) for output in outputs]
+            updates = [update for update in updates if update.request_id not in errors]
+        if sampled.logprobs or self._prompt_logprobs:
+            self._add_logprobs(updates, step, sampled)
         for request_id, message in errors.items():
             self._prompt_logprobs.pop(request_id, None)
             for sequence in self._scheduler.abort(request_id):
@@ -155,27 +159,20 @@ class EngineCore:
     def close(self) -> None:
         self._executor.close()
 
-    def _update(self, output: SequenceOutput, logprobs: dict[int, TokenLogprobs]) -> SequenceUpdate:
-        sequence = output.sequence
-        state = sequence.sampling_state
-        if not state.plain:
-            for token in output.token_ids:
-                state.append(token)
-        prompt, chosen = None, None
-        if self._prompt_logprobs and sequence.index == 0:
-            prompt = self._prompt_logprobs.pop(sequence.request_id, None)
-        if logprobs and id(sequence) in logprobs:
-            chosen = [logprobs[id(sequence)]]
-        return SequenceUpdate(
-            sequence.request_id,
-            sequence.index,
-            output.token_ids,
-            chosen,
-            prompt,
-            sequence.num_cached_tokens,
-            output.finish_reason,
-            sequence.stop_reason,
-        )
+    def _add_logprobs(
+        self, updates: list[SequenceUpdate], step: ScheduledStep, sampled: Sampled
+    ) -> None:
+        """Put into ``updates`` what was asked for: of each token, and once of the prompt."""
+        chosen = {
+            (step.samples[i].request_id, step.samples[i].index): entry
+            for i, entry in sampled.logprobs.items()
+        }
+        for update in updates:
+            entry = chosen.get((update.request_id, update.index))
+            if entry is not None:
+                update.logprobs = [entry]
+            if update.index == 0:
+                update.prompt_logprobs = self._prompt_logprobs.pop(update.request_id, None)
 
     def _report_prompts(self, step: ScheduledStep, result: StepResult) -> dict[str, str]:
         """Keep the prompt log-probabilities of this step; returns what failed, by request id."""

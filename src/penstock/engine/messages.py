@@ -64,7 +64,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     top: list[tuple[int, float]]  # (token id, log-probability), most likely first
 
 
-class SequenceUpdate(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class SequenceUpdate(msgspec.Struct, array_like=True, gc=False):
     """New tokens of one sequence of one request, from one step.
 
     The message of which there are most: on the wire an array, without names of fields.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import msgspec
 
 from penstock.cache.kv_cache import BlockCopy
-from penstock.engine.messages import FinishReason
 from penstock.engine.request import Sequence
 
 
@@ -41,14 +40,6 @@ class ScheduledStep(msgspec.Struct, frozen=True):
     """Executed in this order before anything else in the step."""
     num_tokens: int
     num_logits: int
-
-
-class SequenceOutput(msgspec.Struct, frozen=True, gc=False):
-    """What an update did to one sequence; its state has the rest (``stop_reason`` and such)."""
-
-    sequence: Sequence
-    token_ids: list[int]
-    finish_reason: FinishReason | None
 
 
 def scheduled(sequence: Sequence, start: int, count: int) -> ScheduledSequence:

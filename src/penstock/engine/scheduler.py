@@ -10,8 +10,8 @@ only. The loop around it::
         result = executor.run(build_step_input(step, cache.block_size))
         drawn = zip(step.samples, step.sample_rows)
         tokens = [[pick(sequence, result.logits[row])] for sequence, row in drawn]
-        for output in scheduler.update(step, tokens):
-            ...  # output.sequence got output.token_ids; finish_reason says whether that was all
+        for update in scheduler.update(step, tokens):
+            ...  # a sequence got update.token_ids; finish_reason says whether that was all
 
 Order within a step: running sequences that need one token (decode), running ones that need more
 (chunked prefill), then the waiting, first come first served within their priority, without
@@ -32,14 +32,9 @@ from collections.abc import Sequence as Seq
 from operator import attrgetter
 
 from penstock.cache.kv_cache import BlockCopy, KvCache
-from penstock.engine.messages import EngineStats, FinishReason
+from penstock.engine.messages import EngineStats, FinishReason, SequenceUpdate
 from penstock.engine.request import Sequence, Status
-from penstock.engine.scheduled import (
-    ScheduledSequence,
-    ScheduledStep,
-    SequenceOutput,
-    scheduled,
-)
+from penstock.engine.scheduled import ScheduledSequence, ScheduledStep, scheduled
 from penstock.errors import ConfigError, RequestError
 from penstock.sampling.params import SamplingParams
 
@@ -185,15 +180,15 @@ class Scheduler:
         num_tokens = self.max_num_batched_tokens - budget
         return ScheduledStep(chosen, samples, rows, copies, num_tokens, row + 1)
 
-    def update(self, step: ScheduledStep, sampled: Seq[list[int]]) -> list[SequenceOutput]:
+    def update(self, step: ScheduledStep, sampled: Seq[list[int]]) -> list[SequenceUpdate]:
         """Take in an executed step; ``sampled[i]`` are the new tokens of ``step.samples[i]``.
 
-        Advances, publishes full blocks, forks, and frees what ended. Returns one output per
-        sequence that got tokens; those aborted since ``schedule`` get none.
+        Advances, publishes full blocks, forks, and frees what ended. Returns what each sequence
+        got, without log-probabilities; those aborted since ``schedule`` get nothing.
         """
         if len(sampled) != len(step.samples):
             raise ValueError(f"{len(sampled)} samples for {len(step.samples)} sampling sequences")
-        outputs: list[SequenceOutput] = []
+        updates: list[SequenceUpdate] = []
         new_tokens = iter(sampled)
         self._tokens_computed += step.num_tokens
         for each in step.sequences:
@@ -212,10 +207,19 @@ class Scheduler:
                 accepted = sequence.append(tokens)
                 self._tokens_generated += len(accepted)
                 reason = sequence.finish_reason
-                outputs.append(SequenceOutput(sequence, accepted, reason))
+                updates.append(
+                    SequenceUpdate(
+                        sequence.request_id,
+                        sequence.index,
+                        accepted,
+                        num_cached_tokens=sequence.num_cached_tokens,
+                        finish_reason=reason,
+                        stop_reason=sequence.stop_reason,
+                    )
+                )
                 if reason is not None:
                     self._finish(sequence)
-        return outputs
+        return updates
 
     def stats(self) -> EngineStats:
         allocated, filled = self.cache.slots()

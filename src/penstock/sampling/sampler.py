@@ -50,6 +50,8 @@ class Sampled(msgspec.Struct, frozen=True):
     """Why none could be chosen: only that request fails."""
     logprobs: dict[int, TokenLogprobs] = {}
     """Of the rows whose states ask for them."""
+    particular: list[int] = []
+    """Rows whose states are not plain: these want to be told what was chosen."""
 
 
 class Sampler(ABC, Generic[State]):
@@ -118,7 +120,7 @@ class Sampler(ABC, Generic[State]):
             [token_ids[i] for i in counts],
             list(counts.values()),
         )
-        return Sampled(token_ids, errors, dict(zip(counts, reports, strict=True)))
+        return Sampled(token_ids, errors, dict(zip(counts, reports, strict=True)), particular)
 
     def prompt_logprobs(
         self, logits: NDArray[np.float32], targets: Sequence[int], count: int

@@ -41,6 +41,7 @@ class NativeSampler(Sampler[NativeSampleState]):
         bias_ids, biases = bias_of(params, vocab_size)
         penalized = params.repetition_penalty != 1.0
         return self._module.SampleState(
+            vocabulary=vocab_size,
             key=key,
             temperature=params.temperature,
             top_k=min(params.top_k, vocab_size),
