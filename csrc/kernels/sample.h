@@ -38,6 +38,8 @@ struct TokenReport {
   std::vector<RankedToken> top;
 };
 
+struct Weigher;  // sample_weights.h
+
 // One thread's scratch memory. Rows are [vocabulary] float32 and only read; what a row gives depends
 // on that row alone.
 class RowSampler {
@@ -49,10 +51,6 @@ class RowSampler {
   TokenReport report(const float* logits, int32_t token, int count);
 
  private:
-  // exp((logit - peak) / temperature) as an integer of at most 2^40.
-  struct Weigher {
-    float peak, inverse_temperature;
-  };
   struct Cutoff {
     int64_t weight;  // the smallest that is kept
     int64_t ties;    // how many of those equal to it are kept
