@@ -86,7 +86,7 @@ def bind(
             "the system has not enough memory for the packed weights and "
             f"{kv_bytes / 2**30:.2f} GiB of KV cache; lower kv_cache_bytes"
         ) from error
-    return CpuExecutor(module, native, limits.num_blocks, logits, argmax)
+    return CpuExecutor(native, module.isa, limits.num_blocks, logits, argmax)
 
 
 class _Binder:

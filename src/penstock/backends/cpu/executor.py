@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.cpu.interface import NativeExecutor, NativeModule
+from penstock.backends.cpu.interface import NativeExecutor
+from penstock.backends.cpu.native import load
 from penstock.backends.cpu.sampler import NativeSampler
 from penstock.engine.step import Int32s, StepInput, StepResult
 
@@ -15,15 +16,14 @@ class CpuExecutor:
 
     def __init__(
         self,
-        module: NativeModule,
         native: NativeExecutor,
+        isa: str,
         num_blocks: int,
         logits: NDArray[np.float32],
         argmax: Int32s,
     ) -> None:
         self.num_blocks = num_blocks
-        self.isa = module.isa
-        self._module = module
+        self.isa = isa
         self._native = native
         self._logits = logits  # [max logit rows, vocabulary], a view of the arena
         self._argmax = argmax  # [max logit rows]
@@ -49,7 +49,8 @@ class CpuExecutor:
         return list(zip(self._native.op_names, seconds, strict=True))
 
     def sampler(self) -> NativeSampler:
-        return NativeSampler(self._module, self._native)
+        """Runs on this executor's threads; not while a step does, nor after :meth:`close`."""
+        return NativeSampler(load(self.isa), self._native)
 
     def close(self) -> None:
         """End the threads and free weights and cache. Results already returned stay readable."""
