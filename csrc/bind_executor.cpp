@@ -9,23 +9,10 @@
 #include <optional>
 #include <system_error>
 
+#include "bind_executor.h"
 #include "bindings.h"
-#include "executor.h"
 
 namespace penstock {
-
-// nanobind knows a type by its name, across modules: a namespace per variant keeps those that tests
-// load into one process apart.
-namespace PENSTOCK_MODULE {
-struct PyExecutor {
-  std::unique_ptr<Executor> native;
-
-  Executor& get() const {
-    if (!native) throw std::runtime_error("this executor is closed");
-    return *native;
-  }
-};
-}  // namespace PENSTOCK_MODULE
 
 namespace {
 

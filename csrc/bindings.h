@@ -77,5 +77,6 @@ void bind_executor(nb::module_& m);
 void bind_kernels(nb::module_& m);
 void bind_measure(nb::module_& m);
 void bind_pool(nb::module_& m);
+void bind_sample(nb::module_& m);
 
 }  // namespace penstock

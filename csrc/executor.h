@@ -112,6 +112,8 @@ class Executor {
   std::vector<std::string> op_names() const;
 
   const ExecutorShape& shape() const { return shape_; }
+  // For other work between steps.
+  Pool& pool() { return pool_; }
   const std::shared_ptr<Memory>& arena() const { return arena_; }
   const Array& buffer(BufferId id) const { return bound(id).array; }
   int64_t max_rows(BufferId id) const;

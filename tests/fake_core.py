@@ -69,13 +69,12 @@ class FakeCore:
         for index in range(request.params.n):
             self.outputs[request.request_id, index] = []
 
-    def abort(self, request_ids: Sequence[str]) -> list[SequenceUpdate]:
+    def abort(self, request_ids: Sequence[str], index: int | None = None) -> list[SequenceUpdate]:
         updates = []
         for request_id in request_ids:
-            if self.live.pop(request_id, None) is None:
-                continue
-            self.aborted += 1
-            for key in [key for key in self.outputs if key[0] == request_id]:
+            keys = [k for k in self.outputs if k[0] == request_id and index in (None, k[1])]
+            self.aborted += bool(keys)
+            for key in keys:
                 del self.outputs[key]
                 updates.append(
                     SequenceUpdate(
@@ -85,6 +84,8 @@ class FakeCore:
                         finish_reason=FinishReason.ABORT,
                     )
                 )
+            if not any(key[0] == request_id for key in self.outputs):
+                self.live.pop(request_id, None)
         return updates
 
     def step(self) -> list[SequenceUpdate]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from penstock.engine.messages import SequenceUpdate
 from penstock.engine.request import Sequence
-from penstock.engine.scheduler import Scheduler, SequenceOutput
+from penstock.engine.scheduler import Scheduler
 from penstock.engine.step import StepInput
 from penstock.engine.step_builder import build_step_input
 
@@ -94,7 +95,7 @@ class Loop:
     def __post_init__(self) -> None:
         self.model = FakeModel(self.scheduler.cache.block_size)
 
-    def step(self, between: object = None) -> list[SequenceOutput] | None:
+    def step(self, between: object = None) -> list[SequenceUpdate] | None:
         """One step; ``between`` is called between schedule and update. None: nothing to do."""
         step = self.scheduler.schedule()
         self.scheduler.check_integrity()
@@ -106,28 +107,33 @@ class Loop:
         assert len({e.sequence for e in step.sequences}) == len(step.sequences)
         self._check_writes_are_private(step)
         logits = self.model.run(build_step_input(step, self.scheduler.cache.block_size))
-        assert len(logits) == sum(e.num_logits for e in step.sequences)
+        assert len(logits) == step.num_logits == sum(e.num_logits for e in step.sequences)
         row = 0
-        for sequence, start, count, num_logits, samples in step.sequences:
-            row += num_logits
-            for back in range(num_logits, 1 if samples else 0, -1):
-                position = start + count - back
+        for each in step.sequences:
+            sequence = each.sequence
+            row += each.num_logits
+            for back in range(each.num_logits, 1 if each.samples else 0, -1):
+                position = each.start + each.num_tokens - back
                 rows = self.prompt_rows.setdefault(sequence.request_id, {})
                 assert position not in rows, "a prompt row was given twice"
                 rows[position] = logits[row - back]
-        sampled = [[pick(logits[r], s.key, self.vocab)] for s, r in step.samples]
+        drawn = zip(step.samples, step.sample_rows, strict=True)
+        sampled = [[pick(logits[r], s.key, self.vocab)] for s, r in drawn]
         if callable(between):
             between()
-        outputs = self.scheduler.update(step, sampled)
-        for output in outputs:
-            name = (output.sequence.request_id, output.sequence.index)
+        updates = self.scheduler.update(step, sampled)
+        sequences = {(s.request_id, s.index): s for s in step.samples}
+        for update in updates:
+            name = (update.request_id, update.index)
             assert name not in self.finished, "output after the end"
-            self.outputs.setdefault(name, []).extend(output.token_ids)
-            if output.finish_reason is not None:
-                self.finished[name] = output.sequence
+            assert update.stop_reason == sequences[name].stop_reason
+            assert update.finish_reason is sequences[name].finish_reason
+            self.outputs.setdefault(name, []).extend(update.token_ids)
+            if update.finish_reason is not None:
+                self.finished[name] = sequences[name]
         self.scheduler.check_integrity()
         self.steps += 1
-        return outputs
+        return updates
 
     def run(self, limit: int = 100_000) -> None:
         while self.step() is not None:

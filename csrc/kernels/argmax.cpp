@@ -12,16 +12,27 @@ namespace {
 constexpr int kLanes = f32x16::lanes;
 
 // Of x[begin, end): the maximum first, at the speed of memory; then where it first occurs, which
-// rereads from cache.
+// rereads from cache. Zero times a NaN is a NaN, and so are all sums with it: one look at the end
+// says whether there may be any (an infinity does the same).
 ArgmaxPartial largest(const float* x, int64_t begin, int64_t end) {
   const f32x16 lowest = f32x16::broadcast(-std::numeric_limits<float>::infinity());
-  f32x16 best[2] = {lowest, lowest};
+  f32x16 best[2] = {lowest, lowest}, trace[2] = {f32x16::zero(), f32x16::zero()};
   int64_t i = begin;
   for (; i + 2 * kLanes <= end; i += 2 * kLanes)
-    for (int c = 0; c < 2; ++c) best[c] = max(f32x16::load(x + i + c * kLanes), best[c]);
+    for (int c = 0; c < 2; ++c) {
+      const f32x16 v = f32x16::load(x + i + c * kLanes);
+      best[c] = max(v, best[c]);
+      trace[c] = fma(v, f32x16::zero(), trace[c]);
+    }
   for (; i < end; i += kLanes) {
     const int n = int(std::min<int64_t>(kLanes, end - i));
-    best[0] = max(select_first(n, f32x16::load_n(x + i, n), lowest), best[0]);
+    const f32x16 v = f32x16::load_n(x + i, n);
+    best[0] = max(select_first(n, v, lowest), best[0]);
+    trace[0] = fma(v, f32x16::zero(), trace[0]);
+  }
+  if (!(hsum(trace[0] + trace[1]) == 0.0f)) {
+    const float* nan = std::find_if(x + begin, x + end, [](float v) { return v != v; });
+    if (nan != x + end) return {*nan, int32_t(nan - x)};
   }
   const float value = hmax(max(best[0], best[1]));
   if (value == -std::numeric_limits<float>::infinity()) return {value, int32_t(begin)};
@@ -43,8 +54,10 @@ void argmax(const ArgmaxArgs& args, int64_t rows, const Worker& worker) {
   const Share reduced = share(rows, worker);
   for (int64_t r = reduced.begin; r < reduced.end; ++r) {
     ArgmaxPartial best = args.partials[r * cuts];
-    for (int64_t c = 1; c < cuts; ++c)
-      if (args.partials[r * cuts + c].value > best.value) best = args.partials[r * cuts + c];
+    for (int64_t c = 1; c < cuts && best.value == best.value; ++c) {
+      const ArgmaxPartial& next = args.partials[r * cuts + c];
+      if (!(next.value <= best.value)) best = next;
+    }
     *args.out.row<int32_t>(r) = best.index;
   }
 }

@@ -24,8 +24,9 @@ struct ArgmaxArgs {
   ArgmaxPartial* partials;  // argmax_partials(rows, cols)
 };
 
-// out[r] is the lowest index of the largest of x[r]. NaN is never the largest; a row without a
-// number above -infinity gives 0. Two phases with a barrier between.
+// out[r] is the lowest index of the largest of x[r], and of the first NaN where there is one, as
+// NumPy has it: so that whoever looks at x[r][out[r]] knows whether the row can be trusted. A row of
+// negative infinities gives 0. Two phases with a barrier between.
 void argmax(const ArgmaxArgs& args, int64_t rows, const Worker& worker);
 
 }  // namespace penstock

@@ -130,9 +130,9 @@ class LLM:
                 )
                 self._core.add_request(request)
             while self._core.has_work:
-                outputs, stopped = processor.process(self._core.step())
-                if stopped:
-                    self._core.abort(stopped)
+                outputs, aborts = processor.process(self._core.step())
+                for abort in aborts:
+                    self._core.abort(abort.request_ids, abort.index)
                 yield from outputs
         finally:
             self._core.abort(ids)

@@ -276,11 +276,16 @@ def test_argmax_across_the_cuts_of_a_wide_row(module: Any) -> None:
         assert argmax(module, x, threads) == [16383, cols - 1, 0]
 
 
-def test_argmax_skips_nan_and_gives_0_without_a_number(module: Any) -> None:
+def test_argmax_finds_the_first_nan_as_numpy_does(module: Any) -> None:
     nan, inf = np.nan, np.inf
-    rows = [[nan] * 20, [nan, 1, nan, 3] * 5, [-inf] * 20, [nan] + [-inf] * 19, [1, inf] * 10]
+    rows = [[nan] * 20, [1, 2, nan, 3] * 5, [-inf] * 20, [-inf] * 19 + [nan], [1, inf] * 10]
     for threads in THREADS:
-        assert argmax(module, np.float32(rows), threads) == [0, 3, 0, 0, 1]
+        assert argmax(module, np.float32(rows), threads) == [0, 2, 0, 19, 1]
+    wide = np.random.default_rng(7).standard_normal((40000 // 97 + 1, 40000)).astype(np.float32)
+    for row, at in enumerate(range(0, 40000, 97)):
+        wide[row, [at, (at + 20000) % 40000]] = nan
+    for threads in THREADS:
+        assert argmax(module, wide, threads) == wide.argmax(axis=1).tolist()
 
 
 def linear(

@@ -152,6 +152,23 @@ def test_a_stop_string_ends_the_request_in_the_engine_too(folder: Path) -> None:
     run(main)
 
 
+def test_a_stop_string_ends_its_sequence_in_the_engine_and_no_other(folder: Path) -> None:
+    texts = [bytes(completion([97], 300, index)).decode() for index in range(2)]
+    stop = next(t for i in range(5, 40) if (t := texts[0][i : i + 3]) not in texts[1])
+
+    async def main() -> None:
+        async with engine(folder, step_ms=2) as llm:
+            output = await last(llm, "a", greedy(300, n=2, stop=(stop,)))
+            assert [c.finish_reason for c in output.outputs] == ["stop", "length"]
+            assert output.outputs[0].text == texts[0][: texts[0].index(stop)]
+            assert output.outputs[1].text == texts[1]
+            stats = await llm.stats()
+            assert stats.preemptions == 1  # the fake counts aborts there
+            assert stats.tokens_generated < 450
+
+    run(main)
+
+
 @pytest.mark.parametrize(
     ("prompt", "params", "param", "message"),
     [

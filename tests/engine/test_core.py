@@ -169,6 +169,20 @@ def test_abort_at_any_point_leaves_the_others_alone(core: EngineCore) -> None:
     assert tokens(updates + finish(core), "keep") == expected
 
 
+def test_one_sequence_of_a_request_is_stopped_alone(core: EngineCore) -> None:
+    params = SamplingParams(n=3, temperature=1.5, seed=1, max_tokens=12, ignore_eos=True)
+    core.add_request(request([3, 4, 5], params))
+    expected = finish(core)
+    core.add_request(request([3, 4, 5], params))
+    updates = core.step() + core.step()
+    (ended,) = core.abort(["r", "never was"], 1)
+    assert (ended.index, ended.finish_reason) == (1, FinishReason.ABORT)
+    assert core.abort(["r"], 1) == []
+    updates += finish(core)
+    assert [tokens(updates, index=i) for i in (0, 2)] == [tokens(expected, index=i) for i in (0, 2)]
+    assert tokens(updates, index=1) == tokens(expected, index=1)[:2]
+
+
 class Poisoned:
     """An executor that writes NaN into the logits of sequences whose first token is 63."""
 
@@ -184,6 +198,9 @@ class Poisoned:
                 result.logits[row] = np.nan
                 result.argmax[row] = 0
         return result
+
+    def sampler(self) -> object:
+        return self._inner.sampler()  # type: ignore[attr-defined]
 
     def close(self) -> None:
         self._inner.close()  # type: ignore[attr-defined]
@@ -211,6 +228,9 @@ def test_nan_logits_end_their_own_request_only(folder: Path, core: EngineCore) -
         ([], GREEDY, "empty"),
         ([64], GREEDY, "outside the vocabulary of 64"),
         ([-1], GREEDY, "outside the vocabulary"),
+        ([3, None], GREEDY, "integers, not None"),
+        ([3, True], GREEDY, "integers, not True"),
+        ([3, 4.0], GREEDY, "integers, not 4.0"),
         ([3] * 256, GREEDY, "context"),
         ([3], SamplingParams(temperature=float("nan")), "temperature"),
         ([3], SamplingParams(top_p=0.0), "top_p"),

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, decoders, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
-from penstock.engine.messages import FinishReason, SequenceUpdate, TokenLogprobs
+from penstock.engine.messages import Abort, FinishReason, SequenceUpdate, TokenLogprobs
 from penstock.engine.output import Logprob, OutputProcessor, RequestOutput
 from penstock.engine.stop_strings import StopSearch, StopStrings
 from penstock.errors import RequestError
@@ -55,7 +55,7 @@ def start(tokenizer: Tokenizer | None, request_id: str = "r", **params: object) 
 
 def feed(
     processor: OutputProcessor, chunks: list[str], last: FinishReason | None = FinishReason.LENGTH
-) -> Iterator[tuple[RequestOutput, list[str]]]:
+) -> Iterator[tuple[RequestOutput, list[Abort]]]:
     """One update per chunk until the request finishes."""
     for i, chunk in enumerate(chunks):
         outputs, aborts = processor.process([update(chunk, last if i == len(chunks) - 1 else None)])
@@ -117,7 +117,7 @@ def test_stop_strings_over_any_cut(tokenizer: Tokenizer, cut: int, include: bool
     assert completion.stop_reason == "STOP"
     assert final.finished
     # If the engine's last update ended it too, there is nothing to abort.
-    assert aborts == ([] if cut == 50 else ["r"])
+    assert aborts == ([] if cut == 50 else [Abort(["r"], 0)])
     assert len(processor) == 0
     for output, none in earlier:
         assert none == []
@@ -206,19 +206,20 @@ def test_several_sequences_finish_separately(tokenizer: Tokenizer) -> None:
     assert len(outputs) == 1
     assert [c.text for c in outputs[0].outputs] == ["a", "", "b"]
     assert [c.finish_reason for c in outputs[0].outputs] == ["stop", None, None]
-    assert aborts == []
+    assert aborts == [Abort(["r"], 0)]  # the engine does not know of the stop string
     assert processor.process([update("more", index=0)]) == ([], [])
     outputs, aborts = processor.process(
         [update("c", FinishReason.LENGTH, index=1), update("d", FinishReason.LENGTH, index=2)]
     )
     assert outputs[0].finished
     assert [c.text for c in outputs[0].outputs] == ["a", "c", "bd"]
-    assert aborts == ["r"]  # the engine still runs sequence 0
+    assert aborts == []
 
 
-def test_nothing_to_abort_once_the_engine_ended_all(tokenizer: Tokenizer) -> None:
+def test_each_sequence_is_aborted_once(tokenizer: Tokenizer) -> None:
     processor = start(tokenizer, n=2, stop=("!",))
-    processor.process([update("a!", index=0)])
+    _, aborts = processor.process([update("a!", index=0)])
+    assert aborts == [Abort(["r"], 0)]
     assert processor.process([update("", FinishReason.LENGTH, index=0)]) == ([], [])
     (output,), aborts = processor.process([update("b", FinishReason.LENGTH, index=1)])
     assert output.finished
@@ -275,6 +276,13 @@ def test_abort_shows_what_was_held_back(tokenizer: Tokenizer) -> None:
     assert (output.outputs[0].text, output.outputs[0].finish_reason) == ("xST", "abort")
     assert processor.abort(["r"]) == []
     assert processor.process([update("OP")]) == ([], [])
+
+
+def test_outputs_bear_the_public_id(tokenizer: Tokenizer) -> None:
+    processor = start(tokenizer, stop=("!",))
+    processor.add_request("7", None, [1], SamplingParams(stop=("!",)), "public")
+    (output,), aborts = processor.process([update("a!", request_id="7")])
+    assert (output.request_id, aborts) == ("public", [Abort(["7"], 0)])
 
 
 def test_requests_do_not_mix(tokenizer: Tokenizer) -> None:

@@ -203,13 +203,27 @@ def test_a_refusal_touches_only_its_request() -> None:
     run(main())
 
 
+def test_abort_stops_one_sequence_of_a_request() -> None:
+    async def main() -> None:
+        async with engine(step_ms=2) as (process, seen, _):
+            process.add_request(request("r", [1], max_tokens=60, n=2))
+            await seen.until(lambda: len(seen.tokens.get(("r", 0), [])) >= 5)
+            process.abort(Abort(["r", "unknown"], 0))
+            await seen.until(lambda: ("r", 1) in seen.finished)
+            assert seen.finished["r", 0] is FinishReason.ABORT
+            assert len(seen.tokens["r", 0]) < 60
+            assert seen.tokens["r", 1] == completion([1], 60, 1)
+
+    run(main())
+
+
 def test_abort_stops_a_request_while_others_run() -> None:
     async def main() -> None:
         async with engine(step_ms=2) as (process, seen, _):
             process.add_request(request("long", [1], max_tokens=500))
             process.add_request(request("short", [2], max_tokens=30))
             await seen.until(lambda: len(seen.tokens.get(("long", 0), [])) >= 5)
-            process.abort(["long", "unknown"])
+            process.abort(Abort(["long", "unknown"]))
             await seen.until(lambda: ("long", 0) in seen.finished)
             assert seen.finished["long", 0] is FinishReason.ABORT
             await seen.until(lambda: ("short", 0) in seen.finished)

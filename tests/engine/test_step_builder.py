@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.cache.kv_cache import KvCache
+from penstock.cache.kv_cache import BlockCopy, BlockTable, KvCache
 from penstock.engine.messages import EngineRequest
 from penstock.engine.request import make_sequences
 from penstock.engine.scheduled import ScheduledStep
 from penstock.engine.scheduler import Scheduler
-from penstock.engine.step import BLOCK_SIZE
+from penstock.engine.step import BLOCK_SIZE, StepInput
 from penstock.engine.step_builder import build_step_input
 from penstock.sampling.params import SamplingParams
 
@@ -69,11 +73,8 @@ def test_by_hand() -> None:
         "logit_rows": [0, 1, 2, 3],
         "block_copies": [],
     }
-    assert [(s.sequence.request_id, s.sequence.index, s.row) for s in step.samples] == [
-        ("a", 0, 0),
-        ("b", 0, 3),
-        ("b", 1, 3),
-    ]
+    assert [(s.request_id, s.index) for s in step.samples] == [("a", 0), ("b", 0), ("b", 1)]
+    assert step.sample_rows == [0, 3, 3]
     step = _next(scheduler, step)
     assert _lists(step, 4) == {
         "token_ids": [90, 91, 92],
@@ -88,6 +89,25 @@ def test_by_hand() -> None:
     }
 
 
+def check_against_one_row_at_a_time(step: ScheduledStep, built: StepInput, size: int) -> None:
+    row, logit_rows = 0, []
+    for s, entry in enumerate(step.sequences):
+        table = entry.sequence.table.block_ids
+        first, last = built.block_starts[s], built.block_starts[s + 1]
+        assert built.block_ids[first:last].tolist() == list(table)
+        assert built.query_starts[s] == row
+        assert built.context_lens[s] == entry.start + entry.num_tokens
+        for position in range(entry.start, entry.start + entry.num_tokens):
+            assert built.token_ids[row] == entry.sequence.token_ids[position]
+            assert built.positions[row] == position
+            assert built.slots[row] == table[position // size] * size + position % size
+            row += 1
+        logit_rows += range(row - entry.num_logits, row)
+    assert built.num_tokens == row == built.query_starts[-1]
+    assert built.logit_rows.tolist() == logit_rows
+    assert len(built.logit_rows) == step.num_logits
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=8))
 def test_against_one_row_at_a_time(prompts: list[tuple[int, bool]]) -> None:
@@ -97,23 +117,90 @@ def test_against_one_row_at_a_time(prompts: list[tuple[int, bool]]) -> None:
     step = scheduler.schedule()
     for _ in range(8):
         assert step is not None
-        built = build_step_input(step, 4)
-        row, logit_rows = 0, []
-        for s, entry in enumerate(step.sequences):
-            table = entry.sequence.table.block_ids
-            first, last = built.block_starts[s], built.block_starts[s + 1]
-            assert built.block_ids[first:last].tolist() == list(table)
-            assert built.query_starts[s] == row
-            assert built.context_lens[s] == entry.start + entry.num_tokens
-            for position in range(entry.start, entry.start + entry.num_tokens):
-                assert built.token_ids[row] == entry.sequence.token_ids[position]
-                assert built.positions[row] == position
-                assert built.slots[row] == table[position // 4] * 4 + position % 4
-                row += 1
-            logit_rows += range(row - entry.num_logits, row)
-        assert built.num_tokens == row == built.query_starts[-1]
-        assert built.logit_rows.tolist() == logit_rows
+        check_against_one_row_at_a_time(step, build_step_input(step, 4), 4)
         step = _next(scheduler, step)
+
+
+class ForgetfulCache(KvCache):
+    """Looks at everything in every call: the other remembers where there is nothing to see."""
+
+    def extend(self, table: BlockTable, start: int, end: int, copies: list[BlockCopy]) -> bool:
+        table.writable = 0
+        return super().extend(table, start, end, copies)
+
+    def commit(self, table: BlockTable, tokens: array[int], num_computed: int) -> None:
+        table.full_at = 0
+        super().commit(table, tokens, num_computed)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A request, and what happens after so many more steps."""
+
+    prompt: list[int]
+    params: dict[str, object]
+    priority: int
+    steps: int
+    then: str
+
+
+ARRIVALS = st.builds(
+    Arrival,
+    prompt=st.lists(st.integers(0, 1), min_size=1, max_size=30),  # few kinds: prefixes meet
+    params=st.fixed_dictionaries(
+        {
+            "max_tokens": st.integers(1, 20),
+            "n": st.sampled_from([1, 1, 2, 3]),
+            "prompt_logprobs": st.sampled_from([None, None, 0]),
+        }
+    ),
+    priority=st.integers(0, 1),
+    steps=st.integers(0, 6),
+    then=st.sampled_from(["", "", "", "abort", "abort one", "reset"]),
+)
+
+
+def _steps_of(cache: KvCache, arrivals: list[Arrival]) -> Iterator[dict[str, list[int]]]:
+    """Every step that these arrivals come to, until the last one has ended, as lists."""
+    scheduler = Scheduler(cache, 5, 12, 60)
+    for i, arrival in enumerate([*arrivals, None]):
+        if arrival is not None:
+            params = SamplingParams(**arrival.params)  # type: ignore[arg-type]
+            message = EngineRequest(
+                request_id=f"{i}",
+                prompt_token_ids=arrival.prompt,
+                params=params,
+                priority=arrival.priority,
+            )
+            scheduler.add(make_sequences(message, i))
+        for _ in range(1000 if arrival is None else arrival.steps):
+            step = scheduler.schedule()
+            if step is None:
+                break
+            built = build_step_input(step, cache.block_size)
+            check_against_one_row_at_a_time(step, built, cache.block_size)
+            yield {name: getattr(built, name).tolist() for name in built.__dataclass_fields__}
+            sampled = [[(s.key + s.num_tokens) % 2] for s in step.samples]
+            scheduler.update(step, sampled)
+            scheduler.check_integrity()
+        if arrival is not None and arrival.then == "reset":
+            cache.reset()
+        elif arrival is not None and arrival.then == "abort":
+            scheduler.abort(f"{i}")
+        elif arrival is not None and arrival.then == "abort one":
+            started = [s for s in scheduler.running if s.num_output_tokens]
+            if started:
+                scheduler.abort(started[0].request_id, started[0].index)
+    assert not scheduler.has_work
+    assert cache.num_used_blocks == 0
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(ARRIVALS, min_size=1, max_size=7), st.sampled_from([13, 16, 40]))
+def test_what_the_cache_remembers_changes_no_step(arrivals: list[Arrival], blocks: int) -> None:
+    """Blocks are few, so that sequences are preempted, share, and copy what they share."""
+    remembering = list(_steps_of(KvCache(blocks, 4), arrivals))
+    assert remembering == list(_steps_of(ForgetfulCache(blocks, 4), arrivals))
 
 
 def test_arrays_do_not_change_when_sequences_go_on() -> None:

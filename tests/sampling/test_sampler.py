@@ -3,39 +3,75 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from native_sampler import native_sampler
 
+from penstock.backends.cpu import native
+from penstock.engine.messages import TokenLogprobs
 from penstock.engine.step import StepResult
-from penstock.errors import RequestError
+from penstock.errors import ConfigError, RequestError
 from penstock.sampling.draws import sequence_key
 from penstock.sampling.params import SamplingParams
-from penstock.sampling.sampler import (
-    Sampled,
-    Sampler,
-    SampleRow,
-    SequenceSampler,
-    prompt_logprobs,
-)
+from penstock.sampling.reference import NumpySampler
+from penstock.sampling.sampler import Sampler
+from penstock.sampling.sequence import SequenceSampler
 
 VOCAB = 1000
 EOS = 7
 
 
+class Outcome(NamedTuple):
+    token_id: int
+    logprobs: TokenLogprobs | None
+    error: str | None
+
+
+class Chooser:
+    """A sampler of one kind, and what tests ask of it."""
+
+    def __init__(self, make: Callable[[int], Sampler[Any]]) -> None:
+        self.make = make
+        self.sampler = make(VOCAB)
+
+    def state(
+        self, params: SamplingParams, seed: int = 1, prompt: list[int] | None = None, index: int = 0
+    ) -> Any:
+        key = sequence_key(seed, index)
+        return self.sampler.state(params, key, prompt or [1, 2, 3], VOCAB, [EOS])
+
+    def all(
+        self, logits: np.ndarray | StepResult, states: list[Any], rows: list[int] | None = None
+    ) -> list[Outcome]:
+        result = logits if isinstance(logits, StepResult) else result_of(logits)
+        sampled = self.sampler.sample(result, rows or list(range(len(states))), states)
+        return [
+            Outcome(token, sampled.logprobs.get(i), sampled.errors.get(i))
+            for i, token in enumerate(sampled.token_ids)
+        ]
+
+    def one(self, logits: np.ndarray, state: Any) -> Outcome:
+        return self.all(logits[None], [state])[0]
+
+
+@pytest.fixture(params=["numpy", *native.runnable()], scope="module")
+def chooser(request: pytest.FixtureRequest) -> Chooser:
+    """NumPy's definition, and the native kernels of every instruction set that runs here."""
+    if request.param == "numpy":
+        return Chooser(lambda vocab: NumpySampler())
+    try:
+        module = native.load(request.param)
+    except ConfigError as error:  # the CPU has it, the system does not grant it
+        pytest.skip(str(error))
+    return Chooser(lambda vocab: native_sampler(module, vocab))
+
+
 def result_of(logits: np.ndarray) -> StepResult:
     logits = np.ascontiguousarray(logits, np.float32)
     return StepResult(logits, logits.argmax(axis=1).astype(np.int32))
-
-
-def state_of(
-    params: SamplingParams, seed: int = 1, prompt: list[int] | None = None, index: int = 0
-) -> SequenceSampler:
-    return SequenceSampler(params, sequence_key(seed, index), prompt or [1, 2, 3], VOCAB, [EOS])
-
-
-def sample_one(logits: np.ndarray, state: SequenceSampler) -> Sampled:
-    return Sampler().sample(result_of(logits[None]), [SampleRow(0, state)])[0]
 
 
 def random_logits(rows: int, seed: int = 0, scale: float = 3.0) -> np.ndarray:
@@ -54,35 +90,33 @@ MIXED = [
 ]
 
 
-def test_a_row_alone_equals_the_row_among_others() -> None:
+def test_a_row_alone_equals_the_row_among_others(chooser: Chooser) -> None:
     logits = random_logits(64)
-    states = [state_of(MIXED[i % len(MIXED)], seed=i) for i in range(64)]
+    states = [chooser.state(MIXED[i % len(MIXED)], seed=i) for i in range(64)]
     for i, state in enumerate(states):
         for token in range(i):
             state.append(token)
-    rows = [SampleRow(i, state) for i, state in enumerate(states)]
-    together = Sampler().sample(result_of(logits), rows)
-    reverse = Sampler().sample(result_of(logits), rows[::-1])[::-1]
+    together = chooser.all(logits, states)
+    reverse = chooser.all(logits, states[::-1], list(range(64))[::-1])[::-1]
     assert reverse == together
-    for i, row in enumerate(rows):
-        alone = Sampler().sample(result_of(logits[i : i + 1]), [SampleRow(0, row.state)])[0]
-        assert alone == together[i]
+    for i, state in enumerate(states):
+        assert chooser.one(logits[i], state) == together[i]
 
 
-def test_sampling_does_not_write_to_the_logits() -> None:
+def test_sampling_does_not_write_to_the_logits(chooser: Chooser) -> None:
     logits = random_logits(len(MIXED))
     result = result_of(logits.copy())
-    Sampler().sample(result, [SampleRow(i, state_of(p)) for i, p in enumerate(MIXED)])
+    chooser.all(result, [chooser.state(p) for p in MIXED])
     assert np.array_equal(result.logits, logits)
 
 
-def test_same_seed_same_text_and_each_sequence_its_own() -> None:
+def test_same_seed_same_text_and_each_sequence_its_own(chooser: Chooser) -> None:
     steps = random_logits(30, scale=0.5)
 
     def text(seed: int, index: int) -> list[int]:
-        state, tokens = state_of(SamplingParams(), seed, index=index), []
+        state, tokens = chooser.state(SamplingParams(), seed, index=index), []
         for logits in steps:
-            tokens.append(sample_one(logits, state).token_id)
+            tokens.append(chooser.one(logits, state).token_id)
             state.append(tokens[-1])
         return tokens
 
@@ -90,36 +124,36 @@ def test_same_seed_same_text_and_each_sequence_its_own() -> None:
     assert len({tuple(text(seed, index)) for seed in (5, 6) for index in range(4)}) == 8
 
 
-def test_state_is_rebuilt_from_prompt_and_output_after_preemption() -> None:
+def test_state_is_rebuilt_from_prompt_and_output_after_preemption(chooser: Chooser) -> None:
     params = SamplingParams(repetition_penalty=1.2, frequency_penalty=0.3, min_tokens=5)
     steps = random_logits(40, scale=1.0)
-    state, tokens = state_of(params, 3), []
+    state, tokens = chooser.state(params, 3), []
     for i, logits in enumerate(steps):
-        rebuilt = SequenceSampler(
-            params, sequence_key(3, 0), [1, 2, 3], VOCAB, [EOS], output_token_ids=tokens
-        )
+        rebuilt = chooser.state(params, 3)
+        for token in tokens:
+            rebuilt.append(token)
         assert rebuilt.num_output == state.num_output == i
-        chosen = sample_one(logits, state)
-        assert sample_one(logits, rebuilt) == chosen
+        chosen = chooser.one(logits, state)
+        assert chooser.one(logits, rebuilt) == chosen
         state.append(chosen.token_id)
         tokens.append(chosen.token_id)
 
 
-def test_several_sequences_may_share_a_row() -> None:
+def test_several_sequences_may_share_a_row(chooser: Chooser) -> None:
     logits = random_logits(1, scale=0.1)
-    states = [state_of(SamplingParams(n=50), index=i) for i in range(50)]
-    tokens = Sampler().sample(result_of(logits), [SampleRow(0, s) for s in states])
+    states = [chooser.state(SamplingParams(n=50), index=i) for i in range(50)]
+    tokens = chooser.all(logits, states, [0] * 50)
     assert len({t.token_id for t in tokens}) > 25
 
 
-def test_greedy_takes_the_executor_argmax() -> None:
+def test_greedy_takes_the_executor_argmax(chooser: Chooser) -> None:
     logits = random_logits(1)
     result = StepResult(logits, np.array([123], np.int32))
-    plain = Sampler().sample(result, [SampleRow(0, state_of(SamplingParams(temperature=0.0)))])
-    assert plain == [Sampled(123)]
+    plain = chooser.all(result, [chooser.state(SamplingParams(temperature=0.0))])
+    assert plain == [Outcome(123, None, None)]
 
 
-def test_processors_against_their_definition() -> None:
+def test_processors_against_their_definition(chooser: Chooser) -> None:
     rng = np.random.default_rng(2)
     for trial in range(40):
         logits = random_logits(1, seed=trial)[0]
@@ -134,7 +168,11 @@ def test_processors_against_their_definition() -> None:
             min_tokens=20,
             stop_token_ids=(11, 12),
         )
-        state = SequenceSampler(params, 0, prompt, VOCAB, [EOS], output_token_ids=output)
+        definition = SequenceSampler(params, 0, prompt, VOCAB, [EOS])
+        state = chooser.sampler.state(params, 0, prompt, VOCAB, [EOS])
+        for token in output:
+            definition.append(token)
+            state.append(token)
         expected = logits.astype(np.float64)
         for token, bias in (params.logit_bias or {}).items():
             expected[token] += bias
@@ -147,32 +185,33 @@ def test_processors_against_their_definition() -> None:
             expected[token] -= params.frequency_penalty * output.count(token)
             expected[token] -= params.presence_penalty
         got = logits.copy()
-        state.apply(got)
+        definition.apply(got)
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
-        assert sample_one(logits, state).token_id == int(got.argmax())
+        assert chooser.one(logits, state).token_id == int(got.argmax())
 
 
-def test_min_tokens_masks_ends_until_reached() -> None:
+def test_min_tokens_masks_ends_until_reached(chooser: Chooser) -> None:
     logits = np.zeros(VOCAB, np.float32)
     logits[[EOS, 30]] = 50, 40
     logits[31] = 10
     params = SamplingParams(temperature=0.0, min_tokens=2, stop_token_ids=(30,))
-    state = state_of(params)
+    state = chooser.state(params)
     for expected in (31, 31, EOS, EOS):
-        assert sample_one(logits, state).token_id == expected
+        assert chooser.one(logits, state).token_id == expected
         state.append(expected)
-    ignoring = state_of(SamplingParams(temperature=0.0, min_tokens=2, ignore_eos=True))
-    assert sample_one(logits, ignoring).token_id == EOS
+    ignoring = chooser.state(SamplingParams(temperature=0.0, min_tokens=2, ignore_eos=True))
+    assert chooser.one(logits, ignoring).token_id == EOS
 
 
-def test_sampled_frequencies_follow_softmax() -> None:
+def test_sampled_frequencies_follow_softmax(chooser: Chooser) -> None:
     logits = random_logits(1, scale=1.5)[0][:40]
     params = SamplingParams(temperature=0.7)
-    state = SequenceSampler(params, 11, [0], 40)
-    result, sampler = result_of(logits[None]), Sampler()
+    sampler = chooser.make(40)
+    state = sampler.state(params, 11, [0], 40)
+    result = result_of(logits[None])
     counts = np.zeros(40)
     for _ in range(20000):
-        counts[sampler.sample(result, [SampleRow(0, state)])[0].token_id] += 1
+        counts[sampler.sample(result, [0], [state]).token_ids[0]] += 1
         state.append(0)
     shares = np.exp(logits.astype(np.float64) / 0.7)
     shares = 20000 * shares / shares.sum()
@@ -182,62 +221,68 @@ def test_sampled_frequencies_follow_softmax() -> None:
     assert chi_square < degrees + 5 * math.sqrt(2 * degrees)
 
 
-def test_tiny_temperature_is_the_argmax() -> None:
+def test_tiny_temperature_is_the_argmax(chooser: Chooser) -> None:
     logits = random_logits(1)[0]
     for temperature in (1e-6, 1e-40, 1e-300):
-        chosen = sample_one(logits, state_of(SamplingParams(temperature=temperature)))
+        chosen = chooser.one(logits, chooser.state(SamplingParams(temperature=temperature)))
         assert chosen.token_id == int(logits.argmax())
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("params", MIXED)
-def test_a_row_without_finite_logits_fails_alone(params: SamplingParams, bad: float) -> None:
+def test_a_row_without_finite_logits_fails_alone(
+    chooser: Chooser, params: SamplingParams, bad: float
+) -> None:
     logits = random_logits(3)
     logits[1] = bad
-    rows = [SampleRow(i, state_of(params)) for i in range(3)]
-    first, broken, last = Sampler().sample(result_of(logits), rows)
-    assert broken.token_id == -1
+    states = [chooser.state(params) for _ in range(3)]
+    first, broken, last = chooser.all(logits, states)
     assert broken.error is not None
     assert "logits" in broken.error
+    assert broken.logprobs is None
     assert first.error is None
     assert last.error is None
-    assert first == Sampler().sample(result_of(random_logits(3)), rows)[0]
+    assert first == chooser.all(random_logits(3), states)[0]
 
 
-def test_one_nan_is_found_wherever_the_logits_are_read() -> None:
+def test_one_nan_is_found_wherever_it_is(chooser: Chooser) -> None:
     logits = random_logits(1)[0]
     logits[500] = np.nan
-    for params in MIXED[1:]:
-        result = StepResult(logits[None], np.array([3], np.int32))  # an arg max that skipped NaN
-        (sampled,) = Sampler().sample(result, [SampleRow(0, state_of(params))])
+    for params in MIXED:
+        sampled = chooser.one(logits, chooser.state(params))
+        assert sampled.error is not None
+        assert "NaN" in sampled.error
+    skipped = StepResult(logits[None], np.array([3], np.int32))  # an arg max that is no NaN
+    for params in MIXED[2:]:
+        (sampled,) = chooser.all(skipped, [chooser.state(params)])
         assert sampled.error is not None
         assert "NaN" in sampled.error
 
 
-def test_no_token_left_is_blamed_on_the_options() -> None:
+def test_no_token_left_is_blamed_on_the_options(chooser: Chooser) -> None:
     logits = np.full(VOCAB, -np.inf, np.float32)
     logits[EOS] = 1.0
-    sampled = sample_one(logits, state_of(SamplingParams(min_tokens=1)))
+    sampled = chooser.one(logits, chooser.state(SamplingParams(min_tokens=1)))
     assert sampled.error is not None
     assert "min_tokens" in sampled.error
 
 
-def test_tokens_outside_the_vocabulary_are_refused() -> None:
+def test_tokens_outside_the_vocabulary_are_refused(chooser: Chooser) -> None:
     with pytest.raises(RequestError, match="outside the vocabulary"):
-        state_of(SamplingParams(logit_bias={VOCAB: 1.0}))
+        chooser.state(SamplingParams(logit_bias={VOCAB: 1.0}))
     with pytest.raises(RequestError, match="outside the vocabulary"):
-        state_of(SamplingParams(repetition_penalty=1.1), prompt=[VOCAB])
+        chooser.state(SamplingParams(repetition_penalty=1.1), prompt=[VOCAB])
     with pytest.raises(RequestError, match="outside the vocabulary"):
-        state_of(SamplingParams(stop_token_ids=(VOCAB,), min_tokens=1))
+        chooser.state(SamplingParams(stop_token_ids=(VOCAB,), min_tokens=1))
 
 
-def test_logprobs_are_the_log_softmax_of_the_raw_logits() -> None:
+def test_logprobs_are_the_log_softmax_of_the_raw_logits(chooser: Chooser) -> None:
     logits = random_logits(1)[0]
     logits[100] = logits[200] = logits.max() + 1  # a tie for the first rank
     exact = logits.astype(np.float64)
     exact = exact - exact.max() - np.log(np.exp(exact - exact.max()).sum())
     params = SamplingParams(temperature=0.3, logprobs=4, logit_bias={5: 100.0})
-    sampled = sample_one(logits, state_of(params))
+    sampled = chooser.one(logits, chooser.state(params))
     assert sampled.token_id == 5
     report = sampled.logprobs
     assert report is not None
@@ -247,13 +292,13 @@ def test_logprobs_are_the_log_softmax_of_the_raw_logits() -> None:
     assert report.rank == order.index(5) + 1
     assert [token for token, _ in report.top] == order[:4]
     assert [v for _, v in report.top] == pytest.approx(exact[order[:4]].tolist(), abs=1e-6)
-    assert sample_one(logits, state_of(SamplingParams(temperature=0.0, logprobs=0))).logprobs
+    assert chooser.one(logits, chooser.state(SamplingParams(temperature=0.0, logprobs=0))).logprobs
 
 
-def test_rank_agrees_with_the_order_of_the_top_list() -> None:
+def test_rank_agrees_with_the_order_of_the_top_list(chooser: Chooser) -> None:
     logits = np.round(random_logits(1)[0])
     targets = list(range(0, VOCAB, 97))
-    reports = prompt_logprobs(np.tile(logits, (len(targets), 1)), targets, 20)
+    reports = chooser.sampler.prompt_logprobs(np.tile(logits, (len(targets), 1)), targets, 20)
     order = sorted(range(VOCAB), key=lambda i: (-float(logits[i]), i))
     assert [r.rank for r in reports] == [order.index(t) + 1 for t in targets]
     for report in reports:
@@ -262,17 +307,17 @@ def test_rank_agrees_with_the_order_of_the_top_list() -> None:
                 assert (rank, logprob) == (report.rank, report.logprob)
 
 
-def test_prompt_logprobs_refuse_nan_and_mismatched_rows() -> None:
+def test_prompt_logprobs_refuse_nan_and_mismatched_rows(chooser: Chooser) -> None:
     logits = random_logits(2)
     with pytest.raises(ValueError, match="2 rows"):
-        prompt_logprobs(logits, [1], 0)
+        chooser.sampler.prompt_logprobs(logits, [1], 0)
     logits[1, 3] = np.nan
     with pytest.raises(RequestError, match="NaN"):
-        prompt_logprobs(logits, [1, 2], 0)
+        chooser.sampler.prompt_logprobs(logits, [1, 2], 0)
 
 
-def test_masked_tokens_are_not_listed_among_the_likeliest() -> None:
+def test_masked_tokens_are_not_listed_among_the_likeliest(chooser: Chooser) -> None:
     logits = np.full((1, 10), -np.inf, np.float32)
     logits[0, :2] = 0.0
-    (report,) = prompt_logprobs(logits, [0], 5)
+    (report,) = chooser.make(10).prompt_logprobs(logits, [0], 5)
     assert report.top == [(0, pytest.approx(-math.log(2))), (1, pytest.approx(-math.log(2)))]

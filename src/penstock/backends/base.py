@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from penstock.engine.step import StepInput, StepResult
+from penstock.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,10 @@ class Executor(Protocol):
 
     def run(self, step: StepInput) -> StepResult:
         """Run one step and return its logits. Views in the result live until the next call."""
+        ...
+
+    def sampler(self) -> Sampler[Any]:
+        """What chooses tokens from this executor's logits."""
         ...
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from penstock.engine.step import StepInput, StepResult
 from penstock.models.spec import ModelSpec
 from penstock.plan.ops import Embed, Linear, Rows
 from penstock.plan.plan import Plan
+from penstock.sampling.sampler import Sampler
 
 
 class SteppedCore(Protocol):
@@ -80,6 +81,9 @@ class MeteredExecutor:
         """The call since the last ``take``."""
         last, self._last = self._last, None
         return last
+
+    def sampler(self) -> Sampler[Any]:
+        return self._executor.sampler()
 
     def close(self) -> None:
         self._executor.close()

@@ -35,7 +35,16 @@ class BlockTable:
     Exporting the buffer of ``block_ids`` (``memoryview``, ``np.frombuffer``) blocks its growth.
     """
 
-    __slots__ = ("block_ids", "keys", "num_committed", "num_published", "private", "root")
+    __slots__ = (
+        "block_ids",
+        "full_at",
+        "keys",
+        "num_committed",
+        "num_published",
+        "private",
+        "root",
+        "writable",
+    )
 
     def __init__(self, salt: str = "", extra: Sequence[str] = ()) -> None:
         self.root: Key = root_key(salt, extra)
@@ -44,6 +53,9 @@ class BlockTable:
         self.num_committed = 0  # tokens whose K and V are in the blocks
         self.num_published = 0  # leading blocks that were offered to the index
         self.private = False  # the cache was reset under it: nothing more is published
+        # What the two calls of every step need to see that there is nothing to do:
+        self.writable = 0  # slots below this are its own, as far as is known without looking
+        self.full_at = 0  # fewer committed tokens fill no block that was not offered yet
 
 
 class KvCache:
@@ -129,13 +141,13 @@ class KvCache:
 
         Adds to ``copies`` the block copy that this takes, if any.
         """
+        if end <= table.writable:
+            return True
         size = self.block_size
         pool = self._pool
-        missing = self.blocks_for(end) - len(table.block_ids)
+        missing = max(self.blocks_for(end) - len(table.block_ids), 0)
         shared = self._writes_to_shared(table, start)
-        if missing <= 0 and not shared:
-            return True
-        if max(missing, 0) + shared > pool.num_free:
+        if missing + shared > pool.num_free:
             return False
         if shared:
             old, new = table.block_ids[start // size], self._take()
@@ -155,8 +167,11 @@ class KvCache:
     def commit(self, table: BlockTable, tokens: array[int], num_computed: int) -> None:
         """Note that slots below ``num_computed`` were written by an executed step; publish."""
         table.num_committed = num_computed
+        if num_computed < table.full_at:
+            return
         full = num_computed // self.block_size
-        if full <= table.num_published or table.private or not self.enable_prefix_caching:
+        table.full_at = (full + 1) * self.block_size
+        if table.private or not self.enable_prefix_caching:
             return
         self._extend_keys(table, tokens, full)
         for i in range(table.num_published, full):
@@ -174,6 +189,7 @@ class KvCache:
         child.block_ids = parent.block_ids[: self.blocks_for(parent.num_committed)]
         for block in child.block_ids:
             self._pool.share(block)
+        parent.writable = 0  # of whoever writes first, the last block is copied
         if child.block_ids:
             self._tables.add(child)
         return child
@@ -183,7 +199,7 @@ class KvCache:
         for block in reversed(table.block_ids):
             self._pool.release(block, keep=block in self._index)
         table.block_ids = array("i")
-        table.num_committed = table.num_published = 0
+        table.num_committed = table.num_published = table.writable = table.full_at = 0
         table.private = False
         self._tables.discard(table)
 
@@ -219,6 +235,9 @@ class KvCache:
             assert len(set(table.block_ids)) == len(table.block_ids), "a table repeats a block"
             assert self.blocks_for(table.num_committed) <= len(table.block_ids), "missing slots"
             assert table.num_published * self.block_size <= table.num_committed
+            assert table.writable <= len(table.block_ids) * self.block_size
+            for block in table.block_ids[table.num_committed // self.block_size :]:
+                assert not table.writable or self._pool.ref_counts[block] == 1, "shared, writable"
             for i, block in enumerate(table.block_ids):
                 owners[block] += 1
                 found = self._index.find(table.keys[i]) if i < table.num_published else None
@@ -248,3 +267,4 @@ class KvCache:
     def _grow(self, table: BlockTable, num_tokens: int) -> None:
         for _ in range(self.blocks_for(num_tokens) - len(table.block_ids)):
             table.block_ids.append(self._take())
+        table.writable = len(table.block_ids) * self.block_size

@@ -12,7 +12,13 @@ from collections.abc import AsyncGenerator, Sequence
 import msgspec
 
 from penstock.config import EngineConfig
-from penstock.engine.messages import EngineRequest, EngineStats, SequenceUpdate
+from penstock.engine.messages import (
+    Abort,
+    EngineRequest,
+    EngineStats,
+    SequenceUpdate,
+    first_bad_token,
+)
 from penstock.engine.output import OutputProcessor, RequestOutput
 from penstock.engine.process import START_TIMEOUT_S, EngineProcess
 from penstock.engine.spawn import DEFAULT_CORE, EngineChild
@@ -175,13 +181,13 @@ class AsyncLLM:
                 "tokens shorter to leave room for one token of output",
                 "prompt",
             )
-        for token in tokens:
-            if type(token) is not int or not 0 <= token < vocab:
-                raise RequestError(
-                    f"the prompt holds token id {token!r}; this model's are integers from 0 to "
-                    f"{vocab - 1}",
-                    "prompt",
-                )
+        bad = first_bad_token(tokens, vocab)
+        if bad is not None:
+            raise RequestError(
+                f"the prompt holds token id {tokens[bad]!r}; this model's are integers from 0 to "
+                f"{vocab - 1}",
+                "prompt",
+            )
 
     def abort(self, request_id: str) -> None:
         """Stop a request: its iteration ends with what it has and finish reason ``abort``.
@@ -225,7 +231,9 @@ class AsyncLLM:
         if public_id in self._streams:
             raise RequestError(f"request id {public_id!r} is in use", "request_id")
         stream = OutputStream(public_id, f"{next(self._ids)}")
-        self._processor.add_request(public_id, text, request.prompt_token_ids, request.params)
+        self._processor.add_request(
+            stream.wire_id, text, request.prompt_token_ids, request.params, public_id
+        )
         self._streams[public_id] = stream
         self._public_ids[stream.wire_id] = public_id
         try:
@@ -248,27 +256,21 @@ class AsyncLLM:
     def _drop(self, stream: OutputStream) -> list[RequestOutput]:
         """Stop a request, here at once and in the engine as soon as it listens."""
         with contextlib.suppress(EngineDeadError):
-            self._live_engine().abort([stream.wire_id])
+            self._live_engine().abort(Abort([stream.wire_id]))
         return self._forget(stream)
 
     def _forget(self, stream: OutputStream) -> list[RequestOutput]:
         del self._streams[stream.request_id], self._public_ids[stream.wire_id]
         assert self._processor is not None
-        return self._processor.abort([stream.request_id])
+        return self._processor.abort([stream.wire_id])
 
     # What the engine says; called by _Listener.
 
     def _updated(self, updates: list[SequenceUpdate]) -> None:
         assert self._processor is not None
-        outputs, stopped = self._processor.process(
-            [
-                msgspec.structs.replace(update, request_id=self._public_ids[update.request_id])
-                for update in updates
-                if update.request_id in self._public_ids
-            ]
-        )
-        if stopped:
-            self._live_engine().abort([self._streams[name].wire_id for name in stopped])
+        outputs, aborts = self._processor.process(updates)
+        for abort in aborts:
+            self._live_engine().abort(abort)
         for output in outputs:
             stream = self._streams[output.request_id]
             stream.put(output)

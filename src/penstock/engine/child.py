@@ -67,7 +67,9 @@ class Core(Protocol):
 
     def add_request(self, request: EngineRequest) -> None: ...
 
-    def abort(self, request_ids: Iterable[str]) -> list[SequenceUpdate]: ...
+    def abort(
+        self, request_ids: Iterable[str], index: int | None = None
+    ) -> list[SequenceUpdate]: ...
 
     def step(self) -> list[SequenceUpdate]: ...
 
@@ -129,7 +131,7 @@ class EngineLoop:
                 except RequestError as error:
                     self._send(Refused(message.request_id, str(error), error.param))
             case Abort():
-                self._send_updates(self._core.abort(message.request_ids))
+                self._send_updates(self._core.abort(message.request_ids, message.index))
             case StatsQuery():
                 self._send(StatsReply(message.query_id, self._core.stats()))
             case ResetCache():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from penstock.engine.messages import FinishReason
 
 
-@dataclass(frozen=True, slots=True)
-class Logprob:
+class Logprob(msgspec.Struct, frozen=True, gc=False):
     """Log-probability of a token at one position."""
 
     logprob: float
@@ -20,8 +21,7 @@ PositionLogprobs = dict[int, Logprob]
 """By token id: the chosen (or prompt) token first, then the likeliest ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutputDelta:
+class OutputDelta(msgspec.Struct, frozen=True):
     """What one sequence gained between two outputs."""
 
     text: str
@@ -35,6 +35,7 @@ class SequenceRecord:
 
     logprobs: list[PositionLogprobs] | None
     parts: list[str] = field(default_factory=list)
+    """Of the text; none is empty."""
     token_ids: list[int] = field(default_factory=list)
     cumulative_logprob: float = 0.0
     finish_reason: FinishReason | None = None
@@ -84,10 +85,18 @@ class CompletionOutput:
         return self._record.token_ids[: self._num_tokens]
 
     @property
+    def num_tokens(self) -> int:
+        return self._num_tokens
+
+    @property
     def logprobs(self) -> list[PositionLogprobs] | None:
         """One entry per token in ``token_ids``; None if not asked for."""
         logprobs = self._record.logprobs
         return None if logprobs is None else logprobs[: self._num_tokens]
+
+    def has_text_since(self, earlier: CompletionOutput | None) -> bool:
+        """Whether ``since`` has text."""
+        return self._num_parts > (0 if earlier is None else earlier._num_parts)
 
     def since(self, earlier: CompletionOutput | None) -> OutputDelta:
         """What came after ``earlier``, an output of the same sequence (None: everything)."""
@@ -110,8 +119,7 @@ class CompletionOutput:
         )
 
 
-@dataclass(slots=True)
-class RequestMetrics:
+class RequestMetrics(msgspec.Struct, frozen=True, gc=False):
     """When things happened to a request, in seconds of the processor's clock."""
 
     arrival_time: float
@@ -120,8 +128,7 @@ class RequestMetrics:
     finished_time: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RequestOutput:
+class RequestOutput(msgspec.Struct, frozen=True):
     """A request as of one moment: everything so far, of all its sequences in order of index."""
 
     request_id: str

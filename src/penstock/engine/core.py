@@ -15,15 +15,16 @@ from penstock.engine.messages import (
     FinishReason,
     SequenceUpdate,
     TokenLogprobs,
+    first_bad_token,
 )
 from penstock.engine.request import Sequence, make_sequences
-from penstock.engine.scheduled import ScheduledStep, SequenceOutput
+from penstock.engine.scheduled import ScheduledStep
 from penstock.engine.scheduler import Scheduler
 from penstock.engine.step import BLOCK_SIZE, StepResult
 from penstock.engine.step_builder import build_step_input
 from penstock.errors import RequestError
 from penstock.models.spec import ModelSpec
-from penstock.sampling.sampler import Sampled, Sampler, SampleRow, SequenceSampler, prompt_logprobs
+from penstock.sampling.sampler import Sampled
 
 
 class EngineCore:
@@ -44,7 +45,7 @@ class EngineCore:
         self._scheduler = Scheduler(
             cache, config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len
         )
-        self._sampler = Sampler()
+        self._sampler = executor.sampler()
         self._seeds = random.Random(config.seed)
         self._prompt_logprobs: dict[str, list[TokenLogprobs | None]] = {}
 
@@ -75,14 +76,15 @@ class EngineCore:
         """Raise RequestError if the request could not be served; changes nothing."""
         vocab_size = self.spec.vocab_size
         request.params.validate(vocab_size)
-        for token in request.prompt_token_ids:
-            if isinstance(token, bool) or not isinstance(token, int):
+        bad = first_bad_token(request.prompt_token_ids, vocab_size)
+        if bad is not None:
+            token = request.prompt_token_ids[bad]
+            if type(token) is not int:
                 raise RequestError(f"prompt token ids must be integers, not {token!r}", "prompt")
-            if not 0 <= token < vocab_size:
-                raise RequestError(
-                    f"the prompt holds token id {token}, outside the vocabulary of {vocab_size}",
-                    "prompt",
-                )
+            raise RequestError(
+                f"the prompt holds token id {token}, outside the vocabulary of {vocab_size}",
+                "prompt",
+            )
         self._scheduler.check(len(request.prompt_token_ids), request.params)
 
     def add_request(self, request: EngineRequest) -> None:
@@ -92,7 +94,7 @@ class EngineCore:
         seed = params.seed if params.seed is not None else self._seeds.getrandbits(64)
         leader = make_sequences(request, seed, self.spec.eos_token_ids)
         for sequence in (leader, *leader.siblings):
-            sequence.sampling_state = SequenceSampler(
+            sequence.sampling_state = self._sampler.state(
                 params,
                 sequence.key,
                 request.prompt_token_ids,
@@ -103,12 +105,16 @@ class EngineCore:
         if params.prompt_logprobs is not None:
             self._prompt_logprobs[request.request_id] = [None]
 
-    def abort(self, request_ids: Iterable[str]) -> list[SequenceUpdate]:
-        """Stop these requests and free what they hold; unknown or ended ids are ignored."""
+    def abort(self, request_ids: Iterable[str], index: int | None = None) -> list[SequenceUpdate]:
+        """Stop these requests and free what they hold; unknown or ended ids are ignored.
+
+        ``index`` names one sequence of each, to be stopped alone, which must have output.
+        """
         updates = []
         for request_id in request_ids:
-            self._prompt_logprobs.pop(request_id, None)
-            for sequence in self._scheduler.abort(request_id):
+            if index is None:
+                self._prompt_logprobs.pop(request_id, None)
+            for sequence in self._scheduler.abort(request_id, index):
                 updates.append(_ended(sequence, FinishReason.ABORT))
         return updates
 
@@ -118,23 +124,21 @@ class EngineCore:
         if step is None:
             return []
         result = self._executor.run(build_step_input(step))
-        rows = [SampleRow(sample.row, _state(sample.sequence)) for sample in step.samples]
-        sampled = self._sampler.sample(result, rows)
+        states = [sequence.sampling_state for sequence in step.samples]
+        sampled = self._sampler.sample(result, step.sample_rows, states)
         errors = self._report_prompts(step, result)
-        for sample, choice in zip(step.samples, sampled, strict=True):
-            if choice.error is not None:
-                errors.setdefault(sample.sequence.request_id, choice.error)
-        tokens = [[choice.token_id] if choice.error is None else [] for choice in sampled]
-        outputs = self._scheduler.update(step, tokens)
-        choices = {
-            id(sample.sequence): choice
-            for sample, choice in zip(step.samples, sampled, strict=True)
-        }
-        updates = [
-            self._update(output, choices[id(output.sequence)])
-            for output in outputs
-            if output.sequence.request_id not in errors
-        ]
+        tokens = [[token] for token in sampled.token_ids]
+        for i, message in sampled.errors.items():
+            errors.setdefault(step.samples[i].request_id, message)
+            tokens[i] = []
+        for i in sampled.particular:
+            if i not in sampled.errors:
+                states[i].append(sampled.token_ids[i])
+        updates = self._scheduler.update(step, tokens)
+        if errors:
+            updates = [update for update in updates if update.request_id not in errors]
+        if sampled.logprobs or self._prompt_logprobs:
+            self._add_logprobs(updates, step, sampled)
         for request_id, message in errors.items():
             self._prompt_logprobs.pop(request_id, None)
             for sequence in self._scheduler.abort(request_id):
@@ -155,23 +159,20 @@ class EngineCore:
     def close(self) -> None:
         self._executor.close()
 
-    def _update(self, output: SequenceOutput, choice: Sampled) -> SequenceUpdate:
-        sequence = output.sequence
-        state = _state(sequence)
-        for token in output.token_ids:
-            state.append(token)
-        first = sequence.index == 0 and sequence.num_output_tokens == len(output.token_ids)
-        prompt = self._prompt_logprobs.pop(sequence.request_id, None) if first else None
-        return SequenceUpdate(
-            request_id=sequence.request_id,
-            index=sequence.index,
-            token_ids=output.token_ids,
-            logprobs=None if choice.logprobs is None else [choice.logprobs],
-            prompt_logprobs=prompt,
-            num_cached_tokens=sequence.num_cached_tokens,
-            finish_reason=output.finish_reason,
-            stop_reason=sequence.stop_reason,
-        )
+    def _add_logprobs(
+        self, updates: list[SequenceUpdate], step: ScheduledStep, sampled: Sampled
+    ) -> None:
+        """Put into ``updates`` what was asked for: of each token, and once of the prompt."""
+        chosen = {
+            (step.samples[i].request_id, step.samples[i].index): entry
+            for i, entry in sampled.logprobs.items()
+        }
+        for update in updates:
+            entry = chosen.get((update.request_id, update.index))
+            if entry is not None:
+                update.logprobs = [entry]
+            if update.index == 0:
+                update.prompt_logprobs = self._prompt_logprobs.pop(update.request_id, None)
 
     def _report_prompts(self, step: ScheduledStep, result: StepResult) -> dict[str, str]:
         """Keep the prompt log-probabilities of this step; returns what failed, by request id."""
@@ -179,34 +180,29 @@ class EngineCore:
         if not self._prompt_logprobs:
             return errors
         row = 0
-        for sequence, start, count, num_logits, _ in step.sequences:
-            rows = result.logits[row : row + num_logits]
-            row += num_logits
+        for each in step.sequences:
+            sequence, end = each.sequence, each.start + each.num_tokens
+            rows = result.logits[row : row + each.num_logits]
+            row += each.num_logits
             wanted = self._prompt_logprobs.get(sequence.request_id)
             k = sequence.params.prompt_logprobs
-            first = start + count - num_logits + 1  # the position that the first row predicts
-            last = min(start + count + 1, sequence.num_prompt_tokens)
+            first = end - each.num_logits + 1  # the position that the first row predicts
+            last = min(end + 1, sequence.num_prompt_tokens)
             if wanted is None or k is None or first >= last:
                 continue
             targets = sequence.token_ids[first:last]
             try:
-                wanted += prompt_logprobs(rows[: last - first], targets, k)
+                wanted += self._sampler.prompt_logprobs(rows[: last - first], targets, k)
             except RequestError as error:
                 errors[sequence.request_id] = str(error)
         return errors
 
 
-def _state(sequence: Sequence) -> SequenceSampler:
-    state = sequence.sampling_state
-    assert isinstance(state, SequenceSampler)
-    return state
-
-
 def _ended(sequence: Sequence, reason: FinishReason, message: str | None = None) -> SequenceUpdate:
     return SequenceUpdate(
-        request_id=sequence.request_id,
-        index=sequence.index,
-        token_ids=[],
+        sequence.request_id,
+        sequence.index,
+        [],
         num_cached_tokens=sequence.num_cached_tokens,
         finish_reason=reason,
         error=message,

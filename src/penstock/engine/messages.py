@@ -6,6 +6,7 @@ A front end owns text (tokenizing, detokenizing, stop strings); the engine owns 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 import msgspec
 
@@ -33,13 +34,28 @@ class EngineRequest(msgspec.Struct, tag="request", frozen=True, kw_only=True):
     """Requests share cached prefixes only with requests of the same salt."""
 
 
+def first_bad_token(token_ids: Sequence[int], vocab_size: int) -> int | None:
+    """Where the first of ``token_ids`` is that is not an ``int`` in ``[0, vocab_size)``.
+
+    Good prompts, which are nearly all, are not looked at token by token in Python.
+    """
+    if (
+        set(map(type, token_ids)) <= {int}
+        and min(token_ids, default=0) >= 0
+        and max(token_ids, default=0) < vocab_size
+    ):
+        return None
+    return next(i for i, t in enumerate(token_ids) if type(t) is not int or not 0 <= t < vocab_size)
+
+
 class Abort(msgspec.Struct, tag="abort", frozen=True):
     """Stop these requests now; unknown ids are ignored (they may have just ended)."""
 
     request_ids: list[str]
+    index: int | None = None  # only this sequence of each, which must have output
 
 
-class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Log-probability of one chosen (or prompt) token and of the likeliest ones beside it."""
 
     token_id: int
@@ -48,8 +64,11 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     top: list[tuple[int, float]]  # (token id, log-probability), most likely first
 
 
-class SequenceUpdate(msgspec.Struct, tag="update", frozen=True, kw_only=True):
-    """New tokens of one sequence of one request, from one step."""
+class SequenceUpdate(msgspec.Struct, array_like=True, gc=False):
+    """New tokens of one sequence of one request, from one step.
+
+    The message of which there are most: on the wire an array, without names of fields.
+    """
 
     request_id: str
     index: int  # which of the request's n sequences

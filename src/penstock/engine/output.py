@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from penstock.engine.completion import (
     CompletionOutput,
@@ -15,7 +16,7 @@ from penstock.engine.completion import (
     RequestOutput,
     SequenceRecord,
 )
-from penstock.engine.messages import FinishReason, SequenceUpdate, TokenLogprobs
+from penstock.engine.messages import Abort, FinishReason, SequenceUpdate, TokenLogprobs
 from penstock.engine.stop_strings import StopSearch, StopStrings
 from penstock.errors import RequestError
 from penstock.sampling.params import SamplingParams
@@ -56,22 +57,31 @@ class OutputProcessor:
         prompt: str | None,
         prompt_token_ids: list[int],
         params: SamplingParams,
+        public_id: str | None = None,
     ) -> None:
-        """Expect updates of this request. Raises RequestError if its id is in use."""
+        """Expect updates of this request. Raises RequestError if its id is in use.
+
+        Its outputs call it ``public_id``, where that is another than the engine's.
+        """
         if request_id in self._requests:
             raise RequestError(f"request id {request_id!r} is in use", "request_id")
         if params.stop and self._tokenizer is None:
             raise RequestError("stop strings need a tokenizer; this engine has none", "stop")
         self._requests[request_id] = _Request(
-            request_id, prompt, prompt_token_ids, params, self._tokenizer, self._clock()
+            public_id or request_id,
+            prompt,
+            prompt_token_ids,
+            params,
+            self._tokenizer,
+            self._clock(),
         )
 
-    def process(self, updates: Iterable[SequenceUpdate]) -> tuple[list[RequestOutput], list[str]]:
+    def process(self, updates: Iterable[SequenceUpdate]) -> tuple[list[RequestOutput], list[Abort]]:
         """Take in what the engine produced.
 
-        Returns one output for each request that has news, and the ids of requests that the
-        engine still runs though they are done, because stop strings ended their sequences: abort
-        those. Updates of unknown requests and of ended sequences are ignored.
+        Returns one output for each request that has news, and what to tell the engine of
+        sequences that it still runs though stop strings have ended them. Updates of unknown
+        requests and of ended sequences are ignored.
         """
         now = self._clock()
         touched: dict[str, _Request] = {}
@@ -79,13 +89,14 @@ class OutputProcessor:
             request = self._requests.get(update.request_id)
             if request is not None and request.take(update, now):
                 touched[update.request_id] = request
-        to_abort = []
+        aborts: list[Abort] = []
         for request_id, request in touched.items():
+            if request.stopped:
+                aborts += [Abort([request_id], index) for index in request.stopped]
+                request.stopped.clear()
             if request.finished:
                 del self._requests[request_id]
-                if request.runs_in_engine:
-                    to_abort.append(request_id)
-        return [request.output() for request in touched.values()], to_abort
+        return [request.output() for request in touched.values()], aborts
 
     def abort(self, request_ids: Iterable[str]) -> list[RequestOutput]:
         """Finish these requests here and now; returns their last outputs. Ignores unknown ids."""
@@ -108,28 +119,24 @@ class _Sequence:
         stops: StopStrings | None,
     ) -> None:
         self.record = SequenceRecord(None if params.logprobs is None else [])
-        self.runs_in_engine = True
         self._params = params
         self._detokenizer = detokenizer
         self._search = None if stops is None else StopSearch(stops)
         self._held = ""  # may be the beginning of a stop string
 
-    def take(self, update: SequenceUpdate, logprobs: list[PositionLogprobs] | None) -> None:
-        record = self.record
-        tokens = update.token_ids
-        hidden = (
-            update.finish_reason is FinishReason.STOP
-            and not self._params.include_stop_str_in_output
-        )
+    def take(self, update: SequenceUpdate, logprobs: list[PositionLogprobs] | None) -> bool:
+        """Returns whether this was the end."""
+        record, tokens, reason = self.record, update.token_ids, update.finish_reason
+        hidden = reason is FinishReason.STOP and not self._params.include_stop_str_in_output
         taken = self._take_text(tokens, hidden_last=hidden)
-        record.token_ids += tokens[:taken]
+        record.token_ids += tokens if taken == len(tokens) else tokens[:taken]
         if record.logprobs is not None and logprobs is not None:
             record.logprobs += logprobs[:taken]
             for token, position in zip(tokens[:taken], logprobs, strict=False):
                 record.cumulative_logprob += position[token].logprob
-        if update.finish_reason is not None:
-            self.runs_in_engine = False
-            self.end(update.finish_reason, update.stop_reason)
+        if reason is not None:
+            self.end(reason, update.stop_reason)
+        return record.finish_reason is not None
 
     def end(self, reason: FinishReason, stop_reason: int | None = None) -> None:
         """The last token is known, unless a stop string has ended the sequence already."""
@@ -200,8 +207,11 @@ class _Request:
         self._tokenizer = tokenizer
         self._prompt_logprobs: list[PositionLogprobs | None] | None = None
         self._num_cached_tokens = 0
-        self._metrics = RequestMetrics(now)
+        self._times = RequestMetrics(now)
         self._error: str | None = None
+        self.finished = False
+        self.stopped: list[int] = []
+        """Sequences that stop strings have ended, which the engine has not been told."""
         stops = StopStrings(params.stop) if params.stop else None
         self._sequences = [
             _Sequence(
@@ -214,14 +224,6 @@ class _Request:
             for _ in range(params.n)
         ]
 
-    @property
-    def finished(self) -> bool:
-        return all(s.record.finish_reason is not None for s in self._sequences)
-
-    @property
-    def runs_in_engine(self) -> bool:
-        return any(s.runs_in_engine for s in self._sequences)
-
     def take(self, update: SequenceUpdate, now: float) -> bool:
         """Returns whether there is news."""
         sequence = self._sequences[update.index]
@@ -230,40 +232,47 @@ class _Request:
                 None if entry is None else self._named(entry) for entry in update.prompt_logprobs
             ]
         if sequence.record.finish_reason is not None:
-            # A stop string ended it; the engine may end it too before the request is done.
-            sequence.runs_in_engine &= update.finish_reason is None
-            return False
-        self._num_cached_tokens = max(self._num_cached_tokens, update.num_cached_tokens)
-        self._error = self._error or update.error
+            return False  # a stop string ended it
+        if update.num_cached_tokens > self._num_cached_tokens:
+            self._num_cached_tokens = update.num_cached_tokens
+        if update.error is not None and self._error is None:
+            self._error = update.error
+        times = self._times
         if update.token_ids:
-            self._metrics.last_token_time = now
-            if self._metrics.first_token_time is None:
-                self._metrics.first_token_time = now
+            first = now if times.first_token_time is None else times.first_token_time
+            self._times = times = RequestMetrics(times.arrival_time, first, now)
         logprobs = None
         if update.logprobs is not None:
             logprobs = [self._named(entry) for entry in update.logprobs]
-        sequence.take(update, logprobs)
-        if self.finished:
-            self._metrics.finished_time = now
+        if sequence.take(update, logprobs):
+            if update.finish_reason is None:
+                self.stopped.append(update.index)
+            self._finish(now)
         return True
 
     def abort(self, now: float) -> None:
-        self._metrics.finished_time = now
         for sequence in self._sequences:
             sequence.end(FinishReason.ABORT)
+        self._finish(now)
 
     def output(self) -> RequestOutput:
         return RequestOutput(
-            request_id=self._id,
-            prompt=self._prompt,
-            prompt_token_ids=self._prompt_token_ids,
-            outputs=[CompletionOutput(i, s.record) for i, s in enumerate(self._sequences)],
-            finished=self.finished,
-            prompt_logprobs=self._prompt_logprobs,
-            num_cached_tokens=self._num_cached_tokens,
-            metrics=replace(self._metrics),
-            error=self._error,
+            self._id,
+            self._prompt,
+            self._prompt_token_ids,
+            [CompletionOutput(i, s.record) for i, s in enumerate(self._sequences)],
+            self.finished,
+            self._prompt_logprobs,
+            self._num_cached_tokens,
+            self._times,
+            self._error,
         )
+
+    def _finish(self, now: float) -> None:
+        """The request is finished if all its sequences are."""
+        self.finished = all(s.record.finish_reason is not None for s in self._sequences)
+        if self.finished:
+            self._times = replace(self._times, finished_time=now)
 
     def _named(self, entry: TokenLogprobs) -> PositionLogprobs:
         position = {entry.token_id: Logprob(entry.logprob, entry.rank, self._text(entry.token_id))}

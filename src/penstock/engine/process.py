@@ -96,9 +96,9 @@ class EngineProcess(asyncio.Protocol):
         """Raises EngineDeadError, or WireError if the prompt is too long for one frame."""
         self._send(request)
 
-    def abort(self, request_ids: list[str]) -> None:
+    def abort(self, abort: Abort) -> None:
         """Raises EngineDeadError."""
-        self._send(Abort(request_ids))
+        self._send(abort)
 
     async def stats(self) -> EngineStats:
         """Raises EngineDeadError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from array import array
 from dataclasses import dataclass, field
+from typing import Any
 
 from penstock.cache.kv_cache import BlockTable
 from penstock.engine.messages import EngineRequest, FinishReason
@@ -39,11 +40,14 @@ class Sequence:
     priority: int
     key: int
     """Of its random draws; ``sampling/draws.py``."""
+    ending_token_ids: frozenset[int]
+    """Stop tokens, and the end of the sequence unless it is ignored."""
     eos_token_ids: frozenset[int]  # empty with ignore_eos
-    stop_token_ids: frozenset[int]
     table: BlockTable
     num_prompt_rows: int
     """Leading prompt positions whose logits are no longer wanted (``prompt_logprobs``)."""
+    wants_prompt_rows: bool
+    """Whether any are still wanted, of those before the prompt's last."""
     max_total_tokens: int = 0
     """Prompt and output together; set when the request is added."""
     arrival: int = -1
@@ -58,8 +62,8 @@ class Sequence:
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None
     """The token of ``params.stop_token_ids`` that ended it."""
-    sampling_state: object | None = field(default=None, repr=False)
-    """The sampler's own; nothing else reads it."""
+    sampling_state: Any = field(default=None, repr=False)
+    """The sampler's own (``sampling.sampler.SamplingState``); set when the request is added."""
 
     @property
     def num_tokens(self) -> int:
@@ -78,6 +82,12 @@ class Sequence:
         """Smaller goes first: by priority, then arrival, then index."""
         return (self.priority, self.arrival, self.index)
 
+    def prompt_rows_given(self, end: int) -> None:
+        """The logits of all wanted prompt positions below ``end`` were computed and reported."""
+        last = self.num_prompt_tokens - 1
+        self.num_prompt_rows = max(self.num_prompt_rows, min(end, last))
+        self.wants_prompt_rows = self.num_prompt_rows < last
+
     def append(self, tokens: list[int]) -> list[int]:
         """Add sampled tokens until one ends the sequence; return those added.
 
@@ -86,16 +96,15 @@ class Sequence:
         """
         for i, token in enumerate(tokens):
             self.token_ids.append(token)
-            if self.num_output_tokens > self.params.min_tokens:
-                if token in self.eos_token_ids:
-                    self.finish_reason = FinishReason.STOP
-                elif token in self.stop_token_ids:
-                    self.finish_reason = FinishReason.STOP
+            if token in self.ending_token_ids and self.num_output_tokens > self.params.min_tokens:
+                self.finish_reason = FinishReason.STOP
+                if token not in self.eos_token_ids:
                     self.stop_reason = token
-            if self.finish_reason is None and len(self.token_ids) >= self.max_total_tokens:
+            elif len(self.token_ids) >= self.max_total_tokens:
                 self.finish_reason = FinishReason.LENGTH
-            if self.finish_reason is not None:
-                return tokens[: i + 1]
+            else:
+                continue
+            return tokens[: i + 1]
         return tokens
 
 
@@ -109,6 +118,8 @@ def make_sequences(
     params = request.params
     prompt = array("i", request.prompt_token_ids)
     unwanted = max(len(prompt) - 1, 0)
+    wanted = params.prompt_logprobs is not None
+    eos = frozenset(() if params.ignore_eos else eos_token_ids)
     sequences = [
         Sequence(
             request_id=request.request_id,
@@ -118,10 +129,11 @@ def make_sequences(
             params=params,
             priority=request.priority,
             key=sequence_key(seed, index),
-            eos_token_ids=frozenset(() if params.ignore_eos else eos_token_ids),
-            stop_token_ids=frozenset(params.stop_token_ids),
+            ending_token_ids=eos | frozenset(params.stop_token_ids),
+            eos_token_ids=eos,
             table=BlockTable(request.cache_salt),
-            num_prompt_rows=0 if params.prompt_logprobs is not None and index == 0 else unwanted,
+            num_prompt_rows=0 if wanted and index == 0 else unwanted,
+            wants_prompt_rows=wanted and index == 0 and unwanted > 0,
         )
         for index in range(params.n)
     ]

@@ -1,16 +1,18 @@
-"""What a step of the engine computes, in the scheduler's terms; ``StepInput`` is the executor's."""
+"""What a step of the engine computes, in the scheduler's terms; ``StepInput`` is the executor's.
+
+One record per sequence is made every step. As msgspec structs they cost a tenth of a microsecond,
+a third of what named tuples or dataclasses cost.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+import msgspec
 
 from penstock.cache.kv_cache import BlockCopy
-from penstock.engine.messages import FinishReason
 from penstock.engine.request import Sequence
 
 
-class ScheduledSequence(NamedTuple):
+class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
     """Tokens ``start .. start + num_tokens - 1`` of a sequence, to be computed in this step.
 
     The last ``num_logits`` of them get logits: the row at position p tells of token p + 1.
@@ -26,36 +28,22 @@ class ScheduledSequence(NamedTuple):
     """Who draws from the last row: nobody, the sequence, or it and its siblings at once."""
 
 
-class Sample(NamedTuple):
-    """A sequence that draws its next token from row ``row`` of the step's logits."""
-
-    sequence: Sequence
-    row: int
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduledStep:
+class ScheduledStep(msgspec.Struct, frozen=True):
     """What one step computes. Logits rows are numbered in the order of ``sequences``."""
 
     sequences: list[ScheduledSequence]
-    samples: list[Sample]
+    samples: list[Sequence]
+    """Who draws a token, in the order of ``sequences``."""
+    sample_rows: list[int]
+    """From which row of the step's logits each of ``samples`` draws."""
     block_copies: list[BlockCopy]
     """Executed in this order before anything else in the step."""
     num_tokens: int
+    num_logits: int
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceOutput:
-    """What an update did to one sequence; its state has the rest (``stop_reason`` and such)."""
-
-    sequence: Sequence
-    token_ids: list[int]
-    finish_reason: FinishReason | None
-
-
-def scheduled(sequence: Sequence, count: int) -> ScheduledSequence:
-    """The next ``count`` uncomputed tokens of a sequence, and what they are wanted for."""
-    start = sequence.num_computed
+def scheduled(sequence: Sequence, start: int, count: int) -> ScheduledSequence:
+    """``count`` tokens from the first uncomputed one, ``start``, and what they are wanted for."""
     end = start + count
     samples: tuple[Sequence, ...] = ()
     num_logits = 0
@@ -64,6 +52,6 @@ def scheduled(sequence: Sequence, count: int) -> ScheduledSequence:
         samples = (sequence,)
         if sequence.siblings and sequence.num_output_tokens == 0:
             samples = (sequence, *sequence.siblings)
-    if sequence.num_prompt_rows < sequence.num_prompt_tokens - 1:
+    if sequence.wants_prompt_rows:
         num_logits = max(0, end - max(start, sequence.num_prompt_rows))
     return ScheduledSequence(sequence, start, count, num_logits, samples)

@@ -8,9 +8,10 @@ only. The loop around it::
     scheduler.add(leader)
     while (step := scheduler.schedule()) is not None:
         result = executor.run(build_step_input(step, cache.block_size))
-        tokens = [[pick(sequence, result.logits[row])] for sequence, row in step.samples]
-        for output in scheduler.update(step, tokens):
-            ...  # output.sequence got output.token_ids; finish_reason says whether that was all
+        drawn = zip(step.samples, step.sample_rows)
+        tokens = [[pick(sequence, result.logits[row])] for sequence, row in drawn]
+        for update in scheduler.update(step, tokens):
+            ...  # a sequence got update.token_ids; finish_reason says whether that was all
 
 Order within a step: running sequences that need one token (decode), running ones that need more
 (chunked prefill), then the waiting, first come first served within their priority, without
@@ -30,20 +31,15 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence as Seq
 from operator import attrgetter
 
-from penstock.cache.kv_cache import KvCache
-from penstock.engine.messages import EngineStats, FinishReason
+from penstock.cache.kv_cache import BlockCopy, KvCache
+from penstock.engine.messages import EngineStats, FinishReason, SequenceUpdate
 from penstock.engine.request import Sequence, Status
-from penstock.engine.scheduled import (
-    Sample,
-    ScheduledSequence,
-    ScheduledStep,
-    SequenceOutput,
-    scheduled,
-)
+from penstock.engine.scheduled import ScheduledSequence, ScheduledStep, scheduled
 from penstock.errors import ConfigError, RequestError
 from penstock.sampling.params import SamplingParams
 
 _order = attrgetter("order")
+RUNNING, FINISHED = Status.RUNNING, Status.FINISHED  # a name is cheaper than an enum's member
 
 
 class Scheduler:
@@ -141,72 +137,89 @@ class Scheduler:
     def schedule(self) -> ScheduledStep | None:
         """Compose the next step, or None if there is nothing to do."""
         budget = self.max_num_batched_tokens
-        step = ScheduledStep([], [], [], 0)
-        chosen, copies = step.sequences, step.block_copies
-        decodes = [s for s in self.running if len(s.token_ids) - s.num_computed == 1]
-        prefills = [s for s in self.running if len(s.token_ids) - s.num_computed > 1]
-        for sequence in decodes + prefills:
+        chosen: list[ScheduledSequence] = []
+        copies: list[BlockCopy] = []
+        extend = self.cache.extend
+        for sequence in self._running_in_turn():
             if budget == 0:
                 break
-            if sequence.status is not Status.RUNNING:
+            if sequence.status is not RUNNING:
                 continue  # preempted for one before it
             start = sequence.num_computed
-            count = min(len(sequence.token_ids) - start, budget)
-            while not self.cache.extend(sequence.table, start, start + count, copies):
+            count = len(sequence.token_ids) - start
+            if count > budget:
+                count = budget
+            while not extend(sequence.table, start, start + count, copies):
                 if not self._preempt_behind(sequence, chosen):
                     count = self.cache.room(sequence.table, start)
                     if count == 0:
                         break
             else:
-                chosen.append(scheduled(sequence, count))
+                chosen.append(scheduled(sequence, start, count))
                 budget -= count
         # If someone above came short, no block is left that would let anyone in.
         while self.waiting and budget:
             sequence = self.waiting[0]
             if len(self.running) >= self.max_num_seqs or not self._admit(sequence, budget):
                 break
-            count = min(len(sequence.token_ids) - sequence.num_computed, budget)
-            chosen.append(scheduled(sequence, count))
+            start = sequence.num_computed
+            count = min(len(sequence.token_ids) - start, budget)
+            chosen.append(scheduled(sequence, start, count))
             budget -= count
         if not chosen:
             return None
+        self._steps += 1
+        samples: list[Sequence] = []
+        rows: list[int] = []
         row = -1
         for each in chosen:
             row += each.num_logits
-            step.samples.extend([Sample(s, row) for s in each.samples])
-        self._steps += 1
+            for sequence in each.samples:
+                samples.append(sequence)
+                rows.append(row)
         num_tokens = self.max_num_batched_tokens - budget
-        return ScheduledStep(chosen, step.samples, copies, num_tokens)
+        return ScheduledStep(chosen, samples, rows, copies, num_tokens, row + 1)
 
-    def update(self, step: ScheduledStep, sampled: Seq[list[int]]) -> list[SequenceOutput]:
+    def update(self, step: ScheduledStep, sampled: Seq[list[int]]) -> list[SequenceUpdate]:
         """Take in an executed step; ``sampled[i]`` are the new tokens of ``step.samples[i]``.
 
-        Advances, publishes full blocks, forks, and frees what ended. Returns one output per
-        sequence that got tokens; those aborted since ``schedule`` get none.
+        Advances, publishes full blocks, forks, and frees what ended. Returns what each sequence
+        got, without log-probabilities; those aborted since ``schedule`` get nothing.
         """
         if len(sampled) != len(step.samples):
             raise ValueError(f"{len(sampled)} samples for {len(step.samples)} sampling sequences")
-        outputs: list[SequenceOutput] = []
+        updates: list[SequenceUpdate] = []
         new_tokens = iter(sampled)
         self._tokens_computed += step.num_tokens
-        for sequence, start, count, _, samples in step.sequences:
-            if sequence.status is Status.RUNNING:
-                end = sequence.num_computed = start + count
+        for each in step.sequences:
+            sequence, samples = each.sequence, each.samples
+            if sequence.status is RUNNING:
+                end = sequence.num_computed = each.start + each.num_tokens
                 self.cache.commit(sequence.table, sequence.token_ids, end)
-                if sequence.num_prompt_rows < end:
-                    sequence.num_prompt_rows = min(end, sequence.num_prompt_tokens - 1)
-                for sibling in samples[1:]:
-                    self._fork(sequence, sibling)
-            for each in samples:
+                if sequence.wants_prompt_rows:
+                    sequence.prompt_rows_given(end)
+                if len(samples) > 1:
+                    self._fork(sequence)
+            for sequence in samples:
                 tokens = next(new_tokens)
-                if each.status is Status.FINISHED:
+                if sequence.status is FINISHED:
                     continue  # aborted
-                accepted = each.append(tokens)
+                accepted = sequence.append(tokens)
                 self._tokens_generated += len(accepted)
-                outputs.append(SequenceOutput(each, accepted, each.finish_reason))
-                if each.finish_reason is not None:
-                    self._finish(each)
-        return outputs
+                reason = sequence.finish_reason
+                updates.append(
+                    SequenceUpdate(
+                        sequence.request_id,
+                        sequence.index,
+                        accepted,
+                        num_cached_tokens=sequence.num_cached_tokens,
+                        finish_reason=reason,
+                        stop_reason=sequence.stop_reason,
+                    )
+                )
+                if reason is not None:
+                    self._finish(sequence)
+        return updates
 
     def stats(self) -> EngineStats:
         allocated, filled = self.cache.slots()
@@ -228,7 +241,7 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Raise AssertionError unless sequences, queues and the cache's books agree."""
         self.cache.check_integrity()
-        for queue, status in ((self.running, Status.RUNNING), (self.waiting, Status.WAITING)):
+        for queue, status in ((self.running, RUNNING), (self.waiting, Status.WAITING)):
             assert all(s.status is status for s in queue), f"a {status.value} queue holds others"
             assert queue == sorted(queue, key=_order), "a queue is out of order"
         assert len(self.running) <= self.max_num_seqs
@@ -239,7 +252,14 @@ class Scheduler:
         assert queued == {s for s in live if s.status is not Status.PENDING}
         for sequence in live:
             assert sequence.num_computed <= sequence.num_tokens - 1, "nothing left to compute"
-            assert sequence.status is Status.RUNNING or sequence.num_computed == 0
+            assert sequence.status is RUNNING or sequence.num_computed == 0
+
+    def _running_in_turn(self) -> list[Sequence]:
+        """Those that need one token before those that need more."""
+        decodes = [s for s in self.running if len(s.token_ids) - s.num_computed == 1]
+        if len(decodes) == len(self.running):
+            return decodes
+        return decodes + [s for s in self.running if len(s.token_ids) - s.num_computed > 1]
 
     def _admit(self, sequence: Sequence, budget: int) -> bool:
         """Start a waiting sequence if all its known tokens fit.
@@ -248,8 +268,7 @@ class Scheduler:
         the newcomer would often be preempted at once.
         """
         known, cache = len(sequence.token_ids), self.cache
-        wants_prompt_rows = sequence.num_prompt_rows < sequence.num_prompt_tokens - 1
-        limit = sequence.num_prompt_rows if wants_prompt_rows else known - 1
+        limit = sequence.num_prompt_rows if sequence.wants_prompt_rows else known - 1
         hits = cache.lookup(sequence.table, sequence.token_ids, limit)
         cached = len(hits) * cache.block_size
         end = min(known, cached + budget)
@@ -258,11 +277,11 @@ class Scheduler:
         if not sequence.started:
             sequence.started = True
             sequence.num_cached_tokens = cached
-            if cache.enable_prefix_caching and not wants_prompt_rows:
+            if cache.enable_prefix_caching and not sequence.wants_prompt_rows:
                 self._prefix_queries += sequence.num_prompt_tokens
                 self._prefix_hits += cached
         sequence.num_computed = cached
-        sequence.status = Status.RUNNING
+        sequence.status = RUNNING
         del self.waiting[0]
         insort(self.running, sequence, key=_order)
         return True
@@ -281,17 +300,18 @@ class Scheduler:
                 return True
         return False
 
-    def _fork(self, leader: Sequence, sibling: Sequence) -> None:
-        """Let a sibling go on from the leader's prompt, or queue it when no place is free."""
-        sibling.started = True
-        sibling.num_cached_tokens = leader.num_cached_tokens
-        if len(self.running) < self.max_num_seqs:
-            sibling.table = self.cache.fork(leader.table)
-            sibling.num_computed = leader.num_computed
-            sibling.status = Status.RUNNING
-            insort(self.running, sibling, key=_order)
-        else:
-            self._wait(sibling)
+    def _fork(self, leader: Sequence) -> None:
+        """Let its siblings go on from the leader's prompt, or queue them when no place is free."""
+        for sibling in leader.siblings:
+            sibling.started = True
+            sibling.num_cached_tokens = leader.num_cached_tokens
+            if len(self.running) < self.max_num_seqs:
+                sibling.table = self.cache.fork(leader.table)
+                sibling.num_computed = leader.num_computed
+                sibling.status = RUNNING
+                insort(self.running, sibling, key=_order)
+            else:
+                self._wait(sibling)
 
     def _wait(self, sequence: Sequence) -> None:
         sequence.num_computed = 0
@@ -299,12 +319,12 @@ class Scheduler:
         insort(self.waiting, sequence, key=_order)
 
     def _finish(self, sequence: Sequence) -> None:
-        if sequence.status is Status.RUNNING:
+        if sequence.status is RUNNING:
             self.cache.free(sequence.table)
         if sequence.status is not Status.PENDING:
-            queue = self.running if sequence.status is Status.RUNNING else self.waiting
+            queue = self.running if sequence.status is RUNNING else self.waiting
             del queue[bisect_left(queue, sequence.order, key=_order)]
-        sequence.status = Status.FINISHED
+        sequence.status = FINISHED
         group = self._requests[sequence.request_id]
         if len(group) == 1:
             del self._requests[sequence.request_id]

@@ -49,4 +49,4 @@ class StepResult:
     """What the executor computed. The arrays are views that the next step overwrites."""
 
     logits: NDArray[np.float32]  # [R, vocab_size]
-    argmax: Int32s  # [R] index of the largest logit, the lowest index on ties
+    argmax: Int32s  # [R] index of the largest logit, the lowest on ties; of a NaN if there is one

@@ -2,59 +2,54 @@
 
 from __future__ import annotations
 
-from array import array
+from itertools import accumulate
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock.engine.scheduled import ScheduledStep
-from penstock.engine.step import BLOCK_SIZE, StepInput
+from penstock.engine.step import BLOCK_SIZE, Int32s, StepInput
 
 
 def build_step_input(step: ScheduledStep, block_size: int = BLOCK_SIZE) -> StepInput:
     """Build the step's arrays, fresh ones every time.
 
-    Per sequence only ``array`` copies are made in Python; positions, slots and rows are computed
-    for all tokens at once.
+    Python goes over the sequences once per column; positions, slots and rows are computed for all
+    tokens at once. A step that only decodes has one token and one row of logits a sequence, which
+    saves the columns of these.
     """
-    token_ids, block_ids = array("i"), array("i")
-    starts, counts, block_counts, num_logits = array("i"), array("i"), array("i"), array("i")
-    for sequence, start, count, logits, _ in step.sequences:
-        if count == 1:
-            token_ids.append(sequence.token_ids[start])
-        else:
-            token_ids.extend(sequence.token_ids[start : start + count])
-        table = sequence.table.block_ids
-        block_ids.extend(table)
-        starts.append(start)
-        counts.append(count)
-        block_counts.append(len(table))
-        num_logits.append(logits)
-    first, blocks = _int32(starts), _int32(block_ids)
-    query_starts, block_starts = _offsets(counts), _offsets(block_counts)
-    rows = np.arange(step.num_tokens, dtype=np.int32)
-    owner = np.repeat(np.arange(len(counts), dtype=np.int32), counts)  # sequence of each row
-    positions = rows + (first - query_starts[:-1])[owner]
+    scheduled, num_tokens = step.sequences, step.num_tokens
+    tokens = [e.sequence.token_ids[e.start : e.start + e.num_tokens] for e in scheduled]
+    tables = [e.sequence.table.block_ids for e in scheduled]
+    blocks = np.frombuffer(b"".join(tables), dtype=np.int32)
+    block_starts = _offsets([len(table) for table in tables])
+    starts = np.array([e.start for e in scheduled], dtype=np.int32)
+    rows = np.arange(num_tokens, dtype=np.int32)
+    owner: slice | Int32s  # of each row, the sequence; a slice means: each its own
+    if num_tokens == len(scheduled):
+        query_starts, owner = np.arange(num_tokens + 1, dtype=np.int32), slice(None)
+        positions, context_lens = starts, starts + 1
+    else:
+        query_starts = _offsets([e.num_tokens for e in scheduled])
+        context_lens = starts + np.diff(query_starts)
+        owner = np.repeat(np.arange(len(scheduled), dtype=np.int32), np.diff(query_starts))
+        positions = rows + (starts - query_starts[:-1])[owner]
+    logit_rows = rows
+    if step.num_logits < num_tokens:
+        num_logits = np.array([e.num_logits for e in scheduled], dtype=np.int32)
+        logit_rows = rows[query_starts[1:][owner] - rows <= num_logits[owner]]
     slots = blocks[block_starts[:-1][owner] + positions // block_size]
-    slots = slots * block_size + positions % block_size
     return StepInput(
-        token_ids=_int32(token_ids),
+        token_ids=np.frombuffer(b"".join(tokens), dtype=np.int32),
         positions=positions,
-        slots=slots,
+        slots=slots * block_size + positions % block_size,
         query_starts=query_starts,
-        context_lens=first + _int32(counts),
+        context_lens=context_lens,
         block_starts=block_starts,
         block_ids=blocks,
-        logit_rows=rows[query_starts[1:][owner] - rows <= _int32(num_logits)[owner]],
+        logit_rows=logit_rows,
         block_copies=np.array(step.block_copies, dtype=np.int32).reshape(-1, 2),
     )
 
 
-def _int32(values: array[int]) -> NDArray[np.int32]:
-    return np.frombuffer(values, dtype=np.int32)
-
-
-def _offsets(counts: array[int]) -> NDArray[np.int32]:
-    offsets = np.zeros(len(counts) + 1, dtype=np.int32)
-    np.cumsum(counts, out=offsets[1:])
-    return offsets
+def _offsets(counts: list[int]) -> Int32s:
+    return np.array([0, *accumulate(counts)], dtype=np.int32)

@@ -20,23 +20,27 @@ class OutputStream:
         self.wire_id = wire_id
         self._output: RequestOutput | None = None
         self._error: PenstockError | None = None
-        self._changed = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
 
     def put(self, output: RequestOutput) -> None:
         self._output = output
-        self._changed.set()
+        self._wake()
 
     def fail(self, error: PenstockError) -> None:
+        """What ``next`` raises once the last output has been read."""
         self._error = error
-        self._changed.set()
+        self._wake()
 
     async def next(self) -> RequestOutput:
-        await self._changed.wait()
-        self._changed.clear()
+        if self._output is None and self._error is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         output, self._output = self._output, None
         if output is not None:
-            if self._error is not None:
-                self._changed.set()
             return output
         assert self._error is not None
         raise self._error
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -177,7 +177,10 @@ class SelectRows(Op):
 
 @dataclass(frozen=True)
 class Argmax(Op):
-    """``out[r, 0]`` is the index of the largest of ``x[r]``; the lowest index on ties. int32."""
+    """``out[r, 0]`` is the index of the largest of ``x[r]``; the lowest index on ties. int32.
+
+    A NaN counts as the largest.
+    """
 
     _reads = ("x",)
     _writes = ("out",)

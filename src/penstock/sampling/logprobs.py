@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.engine.messages import TokenLogprobs
-from penstock.errors import RequestError
-from penstock.sampling.select import top_ids
+from penstock.sampling.select import ONE, token_weights, top_ids
 
 NON_FINITE = (
     "the model produced {what} logits for this request, so no token can be chosen; check the "
     "checkpoint and its quantization, or load the model with dtype float32"
+)
+NO_TOKEN_LEFT = (
+    "min_tokens, logit_bias and penalties leave this request no token to choose; relax them"
 )
 
 
@@ -30,41 +32,42 @@ def logits_error(peak: float) -> str | None:
 def token_logprobs(logits: NDArray[np.float32], token_id: int, count: int) -> TokenLogprobs:
     """Log-softmax of ``logits`` [vocab] at ``token_id`` and at its ``count`` largest.
 
-    Before temperature and penalties, as OpenAI's API and vLLM report it. The exponentials are
-    float32, their sum and the logarithm float64. The row's maximum must be finite.
+    Before temperature and penalties, as OpenAI's API and vLLM report it. The row's maximum must be
+    finite.
     """
     peak = logits.max()
-    exponentials = np.exp(logits - peak)
-    normalizer = float(peak) + math.log(float(exponentials.sum(dtype=np.float64)))
+    total = int(token_weights(logits.copy(), peak, np.float32(1.0)).sum())
     chosen = logits[token_id]
     before = int(np.count_nonzero(logits > chosen))
     before += int(np.count_nonzero(logits[:token_id] == chosen))
     top = top_ids(logits, count)
-    return TokenLogprobs(
-        token_id=token_id,
-        logprob=float(chosen) - normalizer,
-        rank=before + 1,
-        top=[
-            (int(token), float(logits[token]) - normalizer)
-            for token in top
-            if logits[token] != -np.inf  # a masked token is not a likely one
-        ],
+    return report(
+        token_id, float(chosen), before + 1, float(peak), total, top.tolist(), logits[top].tolist()
     )
 
 
-def prompt_logprobs(
-    logits: NDArray[np.float32], targets: Sequence[int], count: int
-) -> list[TokenLogprobs]:
-    """Log-probabilities of prompt tokens: row ``i`` of ``logits`` [n, vocab] predicts target ``i``.
+def report(
+    token_id: int,
+    logit: float,
+    rank: int,
+    peak: float,
+    total: int,
+    top_ids: Sequence[int],
+    top_logits: Sequence[float],
+) -> TokenLogprobs:
+    """Log-probabilities from logits and the sum ``total`` of the row's integer weights.
 
-    Raises RequestError if a row is not finite.
+    Weights are integers, so that their sum has one value in whatever order it is formed; what
+    rounding them down takes from it is less than 2**-23 of it.
     """
-    if len(logits) != len(targets):
-        raise ValueError(f"{len(logits)} rows of logits for {len(targets)} target tokens")
-    result = []
-    for row, target in zip(logits, targets, strict=True):
-        error = logits_error(float(row.max()))
-        if error is not None:
-            raise RequestError(error)
-        result.append(token_logprobs(row, int(target), count))
-    return result
+    normalizer = peak + math.log(total / ONE)
+    return TokenLogprobs(
+        token_id=token_id,
+        logprob=logit - normalizer,
+        rank=rank,
+        top=[
+            (token, value - normalizer)
+            for token, value in zip(top_ids, top_logits, strict=True)
+            if value != -math.inf  # a masked token is not a likely one
+        ],
+    )

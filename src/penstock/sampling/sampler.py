@@ -2,108 +2,151 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Generic, Protocol, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.engine.messages import TokenLogprobs
-from penstock.engine.step import StepResult
-from penstock.sampling.logprobs import logits_error, prompt_logprobs, token_logprobs
-from penstock.sampling.select import draw_token
-from penstock.sampling.sequence import SequenceSampler
-
-__all__ = ["SampleRow", "Sampled", "Sampler", "SequenceSampler", "prompt_logprobs"]
+from penstock.engine.step import Int32s, StepResult
+from penstock.errors import RequestError
+from penstock.sampling.logprobs import logits_error
+from penstock.sampling.params import SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
-class SampleRow:
-    """One token to choose. Several rows may read the same logits (the n sequences of a prompt)."""
+class SamplingState(Protocol):
+    """What sampling must know about one sequence: a function of its prompt, output and key."""
 
-    logits_row: int  # into StepResult.logits
-    state: SequenceSampler
+    @property
+    def plain(self) -> bool:
+        """Nothing but the largest logit is ever wanted: it need not be told its tokens."""
+        ...
+
+    @property
+    def greedy(self) -> bool:
+        """The largest logit is chosen, and options never change the logits."""
+        ...
+
+    @property
+    def logprobs(self) -> int | None: ...
+
+    def append(self, token_id: int) -> None:
+        """Record the next output token."""
+        ...
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """The chosen token, or why none could be chosen: then only this request fails."""
-
-    token_id: int  # -1 with an error
-    logprobs: TokenLogprobs | None = None
-    error: str | None = None
+State = TypeVar("State", bound=SamplingState)
 
 
-class Sampler:
-    """Chooses tokens row by row; holds scratch memory only. Not thread-safe.
+class Sampled(msgspec.Struct, frozen=True):
+    """The outcome of one call; indices are those of the rows asked for."""
 
-    A row's outcome is a function of its logits and its sequence's state: it is computed by the
-    same operations on an array of the same shape whatever other rows there are. The order of
-    operations on a row is that of :class:`~penstock.sampling.params.SamplingParams`.
+    token_ids: list[int]
+    """One a row; meaningless where there is an error."""
+    errors: dict[int, str] = {}
+    """Why none could be chosen: only that request fails."""
+    logprobs: dict[int, TokenLogprobs] = {}
+    """Of the rows whose states ask for them."""
+    particular: list[int] = []
+    """Rows whose states are not plain: these want to be told what was chosen."""
+
+
+class Sampler(ABC, Generic[State]):
+    """Chooses tokens row by row. Not thread-safe.
+
+    A row's outcome is a function of its logits and its sequence's state, whatever other rows there
+    are. The order of operations on a row is that of
+    :class:`~penstock.sampling.params.SamplingParams`. ``NumpySampler`` defines what every other
+    sampler computes, bit by bit.
     """
 
-    def __init__(self) -> None:
-        self._scratch = np.empty(0, np.float32)
+    @abstractmethod
+    def state(
+        self,
+        params: SamplingParams,
+        key: int,
+        prompt_token_ids: Sequence[int],
+        vocab_size: int,
+        eos_token_ids: Iterable[int] = (),
+    ) -> State:
+        """The state of a sequence without output. ``key`` decides its random draws
+        (:func:`~penstock.sampling.draws.sequence_key`); ``eos_token_ids`` end it unless
+        ``params.ignore_eos``. Raises RequestError if the prompt or an option names a token outside
+        the vocabulary."""
 
-    def sample(self, result: StepResult, rows: Sequence[SampleRow]) -> list[Sampled]:
-        """Choose a token for each of ``rows``, in their order.
+    @abstractmethod
+    def draw(
+        self, logits: NDArray[np.float32], rows: Sequence[int], states: Sequence[State]
+    ) -> tuple[list[int], dict[int, str]]:
+        """Choose by the states' options from ``logits`` [R, vocab]: tokens, and errors by index."""
 
-        ``result`` is only read. Does not :meth:`~SequenceSampler.append` the tokens.
+    @abstractmethod
+    def token_logprobs(
+        self,
+        logits: NDArray[np.float32],
+        rows: Sequence[int],
+        token_ids: Sequence[int],
+        counts: Sequence[int],
+    ) -> list[TokenLogprobs]:
+        """Log-softmax of rows of ``logits`` [R, vocab] at a token each and at each row's
+        ``counts`` largest; the row's maximum must be finite."""
+
+    def sample(self, result: StepResult, rows: Sequence[int], states: Sequence[State]) -> Sampled:
+        """Choose a token for each of ``states``, from these ``rows`` of ``result.logits``.
+
+        Several may read the same row (the n sequences of a prompt). ``result`` is only read. Does
+        not append the tokens to the states.
         """
-        # Scaled differences may overflow to -inf, which is the right answer: weight zero.
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            return [self._sample(result, row) for row in rows]
-
-    def _sample(self, result: StepResult, row: SampleRow) -> Sampled:
-        state = row.state
-        params = state.params
-        logits = result.logits[row.logits_row]
-        if params.temperature == 0.0 and not state.changes_logits:
-            token = int(result.argmax[row.logits_row])
-            # A full scan for NaN would cost as much as the arg max did: look at the winner only.
-            error = logits_error(float(logits[token]))
-        else:
-            token, error = self._process(logits, state)
-        if error is not None:
-            return Sampled(-1, error=error)
-        if params.logprobs is None:
-            return Sampled(token)
-        report = token_logprobs(logits, token, params.logprobs)
-        if not math.isfinite(report.logprob):
-            return Sampled(-1, error=logits_error(math.nan))
-        return Sampled(token, report)
-
-    def _process(
-        self, logits: NDArray[np.float32], state: SequenceSampler
-    ) -> tuple[int, str | None]:
-        if len(self._scratch) != len(logits):
-            self._scratch = np.empty(len(logits), np.float32)
-        scratch = self._scratch
-        np.copyto(scratch, logits)
-        # Looked at before masks are applied, so that the message blames the model or the options.
-        peak = scratch.max()
-        error = logits_error(float(peak))
-        if error is not None:
-            return -1, error
-        params = state.params
-        if state.changes_logits:
-            state.apply(scratch)
-            peak = scratch.max()
-            if not np.isfinite(peak):
-                return -1, (
-                    "min_tokens, logit_bias and penalties leave this request no token to choose; "
-                    "relax them"
-                )
-        if params.temperature == 0.0:
-            return int(scratch.argmax()), None
-        token = draw_token(
-            scratch,
-            peak,
-            temperature=params.temperature,
-            top_k=params.top_k,
-            top_p=params.top_p,
-            min_p=params.min_p,
-            bits=state.draw(),
+        token_ids, errors = _largest(result, rows)
+        particular = [i for i, state in enumerate(states) if not state.plain]
+        if not particular:
+            return Sampled(token_ids, errors)
+        drawn = [i for i in particular if not states[i].greedy and i not in errors]
+        if drawn:
+            tokens, failed = self.draw(
+                result.logits, [rows[i] for i in drawn], [states[i] for i in drawn]
+            )
+            for i, token in zip(drawn, tokens, strict=True):
+                token_ids[i] = token
+            errors |= {drawn[i]: message for i, message in failed.items()}
+        wanted = {i: states[i].logprobs for i in particular if i not in errors}
+        counts = {i: count for i, count in wanted.items() if count is not None}
+        reports = self.token_logprobs(
+            result.logits,
+            [rows[i] for i in counts],
+            [token_ids[i] for i in counts],
+            list(counts.values()),
         )
-        return token, None
+        return Sampled(token_ids, errors, dict(zip(counts, reports, strict=True)), particular)
+
+    def prompt_logprobs(
+        self, logits: NDArray[np.float32], targets: Sequence[int], count: int
+    ) -> list[TokenLogprobs]:
+        """Log-probabilities of prompt tokens: row ``i`` of ``logits`` [n, vocab] predicts target
+        ``i``. Raises RequestError if a row is not finite.
+        """
+        if len(logits) != len(targets):
+            raise ValueError(f"{len(logits)} rows of logits for {len(targets)} target tokens")
+        for peak in logits.max(axis=1).tolist():
+            error = logits_error(peak)
+            if error is not None:
+                raise RequestError(error)
+        return self.token_logprobs(logits, range(len(targets)), targets, [count] * len(targets))
+
+
+def _largest(result: StepResult, rows: Sequence[int]) -> tuple[list[int], dict[int, str]]:
+    """Each row's arg max, and what is wrong with rows where that is no finite number.
+
+    The arg max of a row that holds a NaN is a NaN, so looking at the winners finds every one.
+    """
+    index = np.array(rows, np.int32)
+    winners: Int32s = result.argmax[index]
+    peaks = result.logits[index, winners]
+    errors: dict[int, str] = {}
+    if not np.isfinite(peaks).all():
+        found = {i: logits_error(peak) for i, peak in enumerate(peaks.tolist())}
+        errors = {i: error for i, error in found.items() if error is not None}
+    return winners.tolist(), errors

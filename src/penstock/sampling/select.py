@@ -25,6 +25,12 @@ Ints = NDArray[np.int64]
 ONE = 1 << 40
 """The weight of the likeliest token."""
 
+_F = np.float32
+_LOG2_E = _F(float.fromhex("0x1.715476p+0"))
+_LN2_HIGH = _F(float.fromhex("0x1.62e4p-1"))
+_LN2_LOW = _F(float.fromhex("0x1.7f7d1cp-20"))
+_TAYLOR = tuple(_F(1.0 / math.factorial(k)) for k in range(7, -1, -1))
+
 _BLOCK = 512  # weights per partial sum: two short passes instead of a prefix sum over the row
 _COLUMNS = 64  # row elements per group maximum in top_ids
 _TOP_P_STEPS = (ONE >> 6, ONE >> 12)
@@ -35,13 +41,21 @@ first. Sorting 2**17 integers takes 0.8 ms, and selecting without a sort was mea
 def token_weights(logits: Floats, peak: np.float32, inverse_temperature: np.float32) -> Ints:
     """Integer weights [n] of ``logits`` [n], whose maximum (in the whole row) is ``peak``.
 
-    Changes ``logits``, which is used as scratch memory.
+    Changes ``logits``, which is used as scratch memory. The exponential is float32 and made of
+    additions and multiplications alone, so that it is the same number on every machine:
+    x = n ln 2 + r with |r| <= ln(2)/2, ln 2 in two parts of which the first times n is exact,
+    and e^r by its Taylor series to r^7. Below -30 the weight is zero in any case.
     """
-    np.subtract(logits, peak, out=logits)
-    np.multiply(logits, inverse_temperature, out=logits)
-    np.exp(logits, out=logits)
-    np.multiply(logits, np.float32(ONE), out=logits)
-    return logits.astype(np.int64)
+    x = np.maximum((logits - peak) * inverse_temperature, _F(-30.0), out=logits)
+    n = np.rint(x * _LOG2_E)
+    r = x - n * _LN2_HIGH
+    r -= n * _LN2_LOW
+    power = np.full_like(r, _TAYLOR[0])
+    for term in _TAYLOR[1:]:
+        power *= r
+        power += term
+    scaled: Floats = np.ldexp(power, n.astype(np.int32) + ONE.bit_length() - 1)
+    return scaled.astype(np.int64)
 
 
 def top_ids(logits: Floats, count: int) -> Ints:

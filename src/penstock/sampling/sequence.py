@@ -18,7 +18,7 @@ class SequenceSampler:
     """Sampling state of one sequence: a function of its prompt, its output and its key only.
 
     Created when the request is admitted, fed every output token with :meth:`append`, and kept
-    (or rebuilt with ``output_token_ids``) across preemption. ``key`` decides its random draws
+    across preemption. ``key`` decides its random draws
     (:func:`~penstock.sampling.draws.sequence_key`). ``eos_token_ids`` end the sequence unless
     ``params.ignore_eos``.
 
@@ -32,27 +32,31 @@ class SequenceSampler:
         prompt_token_ids: Sequence[int],
         vocab_size: int,
         eos_token_ids: Iterable[int] = (),
-        *,
-        output_token_ids: Iterable[int] = (),
     ) -> None:
         self.params = params
         self.vocab_size = vocab_size
         self.num_output = 0
         self._key = key
-        self._bias_ids, self._bias = _bias(params, vocab_size)
-        self._ending = _ending(params, eos_token_ids, vocab_size)
+        self._bias_ids, self._bias = bias_of(params, vocab_size)
+        self._ending = ending_of(params, eos_token_ids, vocab_size)
         self._repetition = np.float32(params.repetition_penalty)
         self._frequency = np.float32(params.frequency_penalty)
         self._presence = np.float32(params.presence_penalty)
         self._penalizes_seen = params.repetition_penalty != 1.0
         self._penalizes_output = bool(params.frequency_penalty or params.presence_penalty)
+        self.greedy = params.temperature == 0.0 and not (
+            len(self._bias_ids)
+            or len(self._ending)
+            or self._penalizes_seen
+            or self._penalizes_output
+        )
+        self.logprobs = params.logprobs
+        self.plain = self.greedy and params.logprobs is None
         self._seen = _TokenCounts()
         self._output = _TokenCounts()
         if self._penalizes_seen:
-            for token in _checked(prompt_token_ids, vocab_size):
+            for token in checked(prompt_token_ids, vocab_size):
                 self._seen.add(token)
-        for token in output_token_ids:
-            self.append(token)
 
     def append(self, token_id: int) -> None:
         """Record the next output token."""
@@ -126,26 +130,31 @@ class _TokenCounts:
         return self._counts[: len(self._slot)]
 
 
-def _bias(params: SamplingParams, vocab_size: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+def bias_of(
+    params: SamplingParams, vocab_size: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Token ids with a logit bias, and the biases. Raises RequestError."""
     if not params.logit_bias:
         return _NONE, np.empty(0, np.float32)
-    ids = _checked(params.logit_bias, vocab_size, "logit_bias")
+    ids = checked(params.logit_bias, vocab_size, "logit_bias")
     return np.array(ids, np.int64), np.array(list(params.logit_bias.values()), np.float32)
 
 
-def _ending(
+def ending_of(
     params: SamplingParams, eos_token_ids: Iterable[int], vocab_size: int
 ) -> NDArray[np.int64]:
+    """Token ids that ``min_tokens`` forbids at first, ascending. Raises RequestError."""
     if params.min_tokens == 0:
         return _NONE
-    ids = set(_checked(params.stop_token_ids, vocab_size, "stop_token_ids"))
+    ids = set(checked(params.stop_token_ids, vocab_size, "stop_token_ids"))
     if not params.ignore_eos:
         # A checkpoint may declare an end token that its model has no logit for.
         ids.update(token for token in eos_token_ids if 0 <= token < vocab_size)
     return np.array(sorted(ids), np.int64)
 
 
-def _checked(token_ids: Iterable[int], vocab_size: int, param: str = "prompt") -> list[int]:
+def checked(token_ids: Iterable[int], vocab_size: int, param: str = "prompt") -> list[int]:
+    """The ids as a list. Raises RequestError if one is outside the vocabulary."""
     tokens = list(token_ids)
     for token in tokens:
         if not 0 <= token < vocab_size:

@@ -78,7 +78,7 @@ def has_news(choice: CompletionOutput, before: CompletionOutput | None) -> bool:
     """
     if before is not None and before.finish_reason is not None:
         return False
-    return choice.finish_reason is not None or bool(choice.since(before).text)
+    return choice.finish_reason is not None or choice.has_text_since(before)
 
 
 def _checked(output: RequestOutput) -> RequestOutput:

@@ -119,9 +119,8 @@ class Metrics:
 
 
 def _new_tokens(output: RequestOutput, before: RequestOutput | None) -> int:
-    earlier = [None] * len(output.outputs) if before is None else before.outputs
-    pairs = zip(output.outputs, earlier, strict=True)
-    return sum(len(choice.since(old).token_ids) for choice, old in pairs)
+    earlier = 0 if before is None else sum(choice.num_tokens for choice in before.outputs)
+    return sum(choice.num_tokens for choice in output.outputs) - earlier
 
 
 class _EngineCollector:

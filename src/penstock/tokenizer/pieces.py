@@ -39,26 +39,26 @@ class PieceRule:
     """Dropped wherever it occurs in the text's first token."""
 
 
-class Pieces:
-    """The bytes of every token id, computed when first asked for."""
+class Pieces(dict[int, bytes]):
+    """The bytes of every token id, computed when first asked for.
+
+    An id that the vocabulary does not have has none.
+    """
 
     def __init__(self, backend: Backend) -> None:
+        super().__init__()
         decoder = backend.decoder
         # Its saved state is its entry in tokenizer.json.
         state = None if decoder is None else msgspec.json.decode(decoder.__getstate__())
         self.rule = read_rule(state)
         self._backend = backend
         self._alphabet = {char: byte for byte, char in enumerate(byte_alphabet())}
-        self._known: dict[int, bytes] = {}
         # The text of an added token is matched as it is written, so it is produced as written.
         added = backend.get_added_tokens_decoder()
         self._added: dict[int, str] = {i: token.content for i, token in added.items()}
 
-    def __getitem__(self, token_id: int) -> bytes:
-        """The token's bytes; none for an id that the vocabulary does not have."""
-        piece = self._known.get(token_id)
-        if piece is None:
-            piece = self._known[token_id] = self._spell(token_id)
+    def __missing__(self, token_id: int) -> bytes:
+        piece = self[token_id] = self._spell(token_id)
         return piece
 
     def first(self, token_id: int) -> bytes:

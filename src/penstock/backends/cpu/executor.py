@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.cpu.interface import NativeExecutor
+from penstock.backends.cpu.native import load
+from penstock.backends.cpu.sampler import NativeSampler
 from penstock.engine.step import Int32s, StepInput, StepResult
 
 
@@ -45,6 +47,10 @@ class CpuExecutor:
         """Run one step and return each op's kind and seconds, in the order of the plan."""
         seconds = self._native.profile(*_arrays(step))
         return list(zip(self._native.op_names, seconds, strict=True))
+
+    def sampler(self) -> NativeSampler:
+        """Runs on this executor's threads; not while a step does, nor after :meth:`close`."""
+        return NativeSampler(load(self.isa), self._native)
 
     def close(self) -> None:
         """End the threads and free weights and cache. Results already returned stay readable."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NewType, Protocol
 
 import numpy as np
@@ -127,6 +128,44 @@ class NativeExecutor(Protocol):
     def close(self) -> None: ...
 
 
+class NativeSampleState(Protocol):
+    """A sequence's ``SamplingState``; see ``csrc/kernels/sample_state.h``."""
+
+    @property
+    def plain(self) -> bool: ...
+
+    @property
+    def greedy(self) -> bool: ...
+
+    @property
+    def logprobs(self) -> int | None: ...
+
+    @property
+    def num_output(self) -> int: ...
+
+    def append(self, token_id: int) -> None: ...
+
+
+class NativeSampler(Protocol):
+    """Chooses on an executor's threads, which must not be closed. See ``csrc/kernels/sample.h``."""
+
+    def choose(
+        self, logits: NDArray[np.float32], rows: Sequence[int], states: Sequence[NativeSampleState]
+    ) -> tuple[list[int], list[int]]:
+        """A token and a SampleError for each of these rows of logits [R, vocabulary]."""
+        ...
+
+    def report(
+        self,
+        logits: NDArray[np.float32],
+        rows: Sequence[int],
+        token_ids: Sequence[int],
+        counts: Sequence[int],
+    ) -> list[tuple[float, int, float, int, list[int], list[float]]]:
+        """(logit, rank, peak, total, top ids, top logits); see ``sampling.logprobs.report``."""
+        ...
+
+
 class NativeModule(Protocol):
     """One variant. The single-kernel functions that only tests call are not listed."""
 
@@ -140,6 +179,10 @@ class NativeModule(Protocol):
 
     # The native class: called with keywords, it makes a NativeExecutor.
     def Executor(self, **shape: Any) -> NativeExecutor: ...
+
+    def Sampler(self, executor: NativeExecutor) -> NativeSampler: ...
+
+    def SampleState(self, **options: Any) -> NativeSampleState: ...
 
     def measure_read_bandwidth(self, bytes: int, threads: int) -> float: ...
 

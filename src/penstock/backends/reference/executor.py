@@ -32,6 +32,7 @@ from penstock.quant import (
     quantize,
     quantize_to_grid,
 )
+from penstock.sampling.reference import NumpySampler
 
 
 class ReferenceExecutor:
@@ -82,6 +83,9 @@ class ReferenceExecutor:
                 self._run[type(op)](op, step)
         logits, argmax = self._buffers[self._plan.logits], self._buffers[self._plan.argmax]
         return StepResult(logits=logits, argmax=argmax[:, 0])
+
+    def sampler(self) -> NumpySampler:
+        return NumpySampler()
 
     def close(self) -> None:
         self._buffers, self._cache = {}, []

@@ -1,0 +1,85 @@
+#include "sample_state.h"
+
+#include <limits>
+#include <stdexcept>
+#include <utility>
+
+namespace penstock {
+namespace {
+
+// sampling/draws.py has the source of these constants.
+uint64_t mix64(uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9u;
+  value = (value ^ (value >> 27)) * 0x94D049BB133111EBu;
+  return value ^ (value >> 31);
+}
+
+void check(int32_t token, int64_t vocabulary) {
+  if (token < 0 || token >= vocabulary)
+    throw std::invalid_argument("a token lies outside the vocabulary");
+}
+
+}  // namespace
+
+void TokenCounts::add(int32_t token) {
+  const auto [at, is_new] = place_.try_emplace(token, ids_.size());
+  if (!is_new) {
+    ++counts_[at->second];
+    return;
+  }
+  ids_.push_back(token);
+  counts_.push_back(1);
+}
+
+SampleState::SampleState(const SampleOptions& options, std::vector<TokenBias> biases,
+                         std::vector<int32_t> ending, const std::vector<int32_t>& prompt)
+    : options_(options),
+      biases_(std::move(biases)),
+      ending_(std::move(ending)),
+      penalizes_seen_(options.repetition != 1.0f),
+      penalizes_output_(options.frequency != 0.0f || options.presence != 0.0f) {
+  for (const TokenBias& b : biases_) check(b.token, options.vocabulary);
+  for (const int32_t token : ending_) check(token, options.vocabulary);
+  for (const int32_t token : prompt) {
+    check(token, options.vocabulary);
+    if (penalizes_seen_) seen_.add(token);
+  }
+}
+
+bool SampleState::greedy() const {
+  return options_.temperature == 0.0 && biases_.empty() && ending_.empty() && !penalizes_seen_ &&
+         !penalizes_output_;
+}
+
+bool SampleState::changes_logits() const {
+  return !biases_.empty() || penalizes_seen_ || penalizes_output_ || too_short();
+}
+
+void SampleState::apply(float* logits) const {
+  for (const TokenBias& b : biases_) logits[b.token] += b.bias;
+  if (too_short())
+    for (const int32_t token : ending_) logits[token] = -std::numeric_limits<float>::infinity();
+  if (penalizes_seen_)
+    for (const int32_t token : seen_.ids()) {
+      float& value = logits[token];
+      value = value > 0 ? value / options_.repetition : value * options_.repetition;
+    }
+  if (penalizes_output_)
+    for (size_t i = 0; i < output_.ids().size(); ++i) {
+      const float counted = options_.frequency * float(output_.counts()[i]);
+      logits[output_.ids()[i]] -= counted + options_.presence;
+    }
+}
+
+uint64_t SampleState::draw() const {
+  return mix64(options_.key + (uint64_t(num_output_) + 1) * 0x9E3779B97F4A7C15u);
+}
+
+void SampleState::append(int32_t token) {
+  check(token, options_.vocabulary);
+  ++num_output_;
+  if (penalizes_seen_) seen_.add(token);
+  if (penalizes_output_) output_.add(token);
+}
+
+}  // namespace penstock

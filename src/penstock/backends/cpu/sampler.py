@@ -1,0 +1,80 @@
+"""Sampling by native kernels, on the executor's threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.backends.cpu.interface import NativeExecutor, NativeModule, NativeSampleState
+from penstock.engine.messages import TokenLogprobs
+from penstock.sampling.logprobs import NO_TOKEN_LEFT, NON_FINITE, report
+from penstock.sampling.params import SamplingParams
+from penstock.sampling.sampler import Sampler
+from penstock.sampling.sequence import bias_of, checked, ending_of
+
+_ERRORS = {
+    1: NON_FINITE.format(what="NaN"),
+    2: NON_FINITE.format(what="infinite"),
+    3: NON_FINITE.format(what="only negative infinite"),
+    4: NO_TOKEN_LEFT,
+}
+"""By SampleError of ``csrc/kernels/sample.h``; 0 is none."""
+
+
+class NativeSampler(Sampler[NativeSampleState]):
+    """What :class:`~penstock.sampling.reference.NumpySampler` computes, bit by bit."""
+
+    def __init__(self, module: NativeModule, executor: NativeExecutor) -> None:
+        self._module = module
+        self._native = module.Sampler(executor)
+
+    def state(
+        self,
+        params: SamplingParams,
+        key: int,
+        prompt_token_ids: Sequence[int],
+        vocab_size: int,
+        eos_token_ids: Iterable[int] = (),
+    ) -> NativeSampleState:
+        bias_ids, biases = bias_of(params, vocab_size)
+        penalized = params.repetition_penalty != 1.0
+        return self._module.SampleState(
+            vocabulary=vocab_size,
+            key=key,
+            temperature=params.temperature,
+            top_k=min(params.top_k, vocab_size),
+            top_p=params.top_p,
+            min_p=params.min_p,
+            repetition_penalty=params.repetition_penalty,
+            frequency_penalty=params.frequency_penalty,
+            presence_penalty=params.presence_penalty,
+            min_tokens=min(params.min_tokens, _INT64_MAX),
+            logprobs=params.logprobs,
+            logit_bias=list(zip(bias_ids.tolist(), biases.tolist(), strict=True)),
+            ending=ending_of(params, eos_token_ids, vocab_size).tolist(),
+            prompt=checked(prompt_token_ids, vocab_size) if penalized else [],
+        )
+
+    def draw(
+        self,
+        logits: NDArray[np.float32],
+        rows: Sequence[int],
+        states: Sequence[NativeSampleState],
+    ) -> tuple[list[int], dict[int, str]]:
+        tokens, codes = self._native.choose(logits, rows, states)
+        return tokens, {i: _ERRORS[code] for i, code in enumerate(codes) if code}
+
+    def token_logprobs(
+        self,
+        logits: NDArray[np.float32],
+        rows: Sequence[int],
+        token_ids: Sequence[int],
+        counts: Sequence[int],
+    ) -> list[TokenLogprobs]:
+        found = self._native.report(logits, rows, token_ids, counts)
+        return [report(token, *entry) for token, entry in zip(token_ids, found, strict=True)]
+
+
+_INT64_MAX = 2**63 - 1

@@ -1,0 +1,195 @@
+"""The native sampler against NumPy's definition: the same tokens, errors and floats, by ``==``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from native_sampler import bare_executor, native_sampler
+
+from penstock.backends.cpu import native
+from penstock.backends.cpu.sampler import NativeSampler
+from penstock.engine.step import StepResult
+from penstock.errors import ConfigError
+from penstock.sampling.draws import sequence_key
+from penstock.sampling.params import SamplingParams
+from penstock.sampling.reference import NumpySampler
+from penstock.sampling.sampler import Sampled
+
+THREADS = (1, 2, 3)
+
+
+def variants() -> list[Any]:
+    modules = []
+    for isa in native.runnable():
+        try:
+            modules.append(native.load(isa))
+        except ConfigError:
+            continue  # the CPU has it, the system does not grant it
+    return modules
+
+
+MODULES = variants()
+pytestmark = pytest.mark.skipif(not MODULES, reason="no native library was built")
+
+
+def result_of(logits: np.ndarray) -> StepResult:
+    return StepResult(logits, logits.argmax(axis=1).astype(np.int32))
+
+
+def run(
+    sampler: Any,
+    logits: np.ndarray,
+    params: list[SamplingParams],
+    prompt: list[int],
+    output: list[int],
+) -> Sampled:
+    """Row ``i`` with ``params[i]``; every sequence has the same prompt and output so far."""
+    states = []
+    for i, each in enumerate(params):
+        state = sampler.state(each, sequence_key(i, 0), prompt, logits.shape[1], [0])
+        for token in output:
+            state.append(token)
+        states.append(state)
+    return sampler.sample(result_of(logits), list(range(len(params))), states)
+
+
+def check(
+    logits: np.ndarray,
+    params: list[SamplingParams],
+    prompt: list[int] | None = None,
+    output: list[int] | None = None,
+    threads: int = 1,
+) -> Sampled:
+    logits = np.ascontiguousarray(logits, np.float32)
+    expected = run(NumpySampler(), logits, params, prompt or [], output or [])
+    for module in MODULES:
+        sampler = native_sampler(module, logits.shape[1], threads)
+        found = run(sampler, logits, params, prompt or [], output or [])
+        assert found.errors == expected.errors
+        assert found.logprobs == expected.logprobs
+        for i, token in enumerate(expected.token_ids):
+            assert i in expected.errors or found.token_ids[i] == token, params[i]
+    return expected
+
+
+VOCABS = st.sampled_from([1, 2, 15, 16, 17, 63, 64, 65, 100, 1000, 4096, 5003])
+
+
+@st.composite
+def rows(draw: st.DrawFn, vocab: int, count: int) -> np.ndarray:
+    """Rows of every kind: rough and smooth, ties, all equal, partly or wholly masked, broken."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    scale = draw(st.sampled_from([0.0, 0.1, 1.0, 3.0, 10.0, 100.0, 1e30]))
+    logits = rng.standard_normal((count, vocab)) * scale
+    kind = draw(st.sampled_from(["plain", "ties", "masked", "broken", "masked but one"]))
+    if kind == "ties":
+        logits = np.round(logits)
+    elif kind == "masked":
+        logits[rng.random(logits.shape) < 0.4] = -np.inf
+    elif kind == "masked but one":
+        logits[:, np.arange(vocab) != rng.integers(vocab)] = -np.inf
+    elif kind == "broken":
+        bad = [np.nan, np.inf, -np.inf]
+        for row in logits[::2]:
+            row[rng.integers(vocab)] = bad[rng.integers(3)]
+        logits[-1] = bad[rng.integers(3)]
+    return logits.astype(np.float32)
+
+
+@st.composite
+def options(draw: st.DrawFn, vocab: int) -> SamplingParams:
+    pick = lambda *values: draw(st.sampled_from(values))  # noqa: E731
+    token = st.integers(0, vocab - 1)
+    return SamplingParams(
+        temperature=pick(0.0, 1e-300, 1e-6, 0.3, 0.7, 1.0, 1.5, 100.0, 1e4),
+        top_k=pick(0, 0, -1, 1, 2, 5, 40, max(vocab - 1, 0), vocab, vocab + 1, 10**12),
+        top_p=pick(1.0, 1.0, 1e-9, 0.01, 0.5, 0.9, 0.999, 1 - 1e-12),
+        min_p=pick(0.0, 0.0, 1e-13, 0.05, 0.5, 1.0),
+        repetition_penalty=pick(1.0, 1.0, 1.3, 0.5, 1e-40),
+        frequency_penalty=pick(0.0, 0.0, 0.7, -2.0),
+        presence_penalty=pick(0.0, 0.0, 1.5),
+        min_tokens=pick(0, 0, 3, 100),
+        logprobs=pick(None, 0, 1, 5, 20),
+        logit_bias=draw(st.none() | st.dictionaries(token, st.floats(-100, 100), max_size=4)),
+        stop_token_ids=tuple(draw(st.lists(token, max_size=3))),
+    )
+
+
+@given(data=st.data(), vocab=VOCABS, threads=st.sampled_from(THREADS))
+@settings(max_examples=250, deadline=None)
+def test_any_options_on_any_rows(data: st.DataObject, vocab: int, threads: int) -> None:
+    count = data.draw(st.integers(1, 6))
+    logits = data.draw(rows(vocab, count))
+    params = [data.draw(options(vocab)) for _ in range(count)]
+    tokens = st.lists(st.integers(0, vocab - 1), max_size=30)
+    check(logits, params, data.draw(tokens), data.draw(tokens), threads)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 3.0])
+@pytest.mark.parametrize("top_p", [0.3, 0.95, 0.9999])
+def test_wide_rows(spread: float, top_p: float) -> None:
+    """Past the steps that peaked rows stop at: whole rows of 2**17 that are flat, or nearly."""
+    logits = np.random.default_rng(1).standard_normal((4, 1 << 17)) * spread
+    params = [SamplingParams(top_p=top_p, top_k=k, logprobs=20) for k in (0, 0, 3000, 70000)]
+    check(logits, params, threads=2)
+
+
+def test_nuclei_that_end_among_the_smallest_weights() -> None:
+    """Weights of 1, 2, 3, ... beside one of 2**40, the last of which top-p must tell apart."""
+    logits = np.full((40, 3000), -27.8)
+    logits[:, 1:] += np.random.default_rng(2).uniform(-0.5, 2.5, (40, 2999))
+    logits[:, 0] = 0.0
+    params = [SamplingParams(top_p=1 - i * 1e-10, seed=i) for i in range(1, 41)]
+    check(logits, params)
+
+
+def test_every_draw_of_a_small_row_agrees() -> None:
+    """Many keys, so that draws fall near the borders between tokens too."""
+    logits = np.random.default_rng(3).standard_normal((2000, 70)).astype(np.float32)
+    check(logits, [SamplingParams(temperature=2.0)] * 1000 + [SamplingParams(top_k=7)] * 1000)
+
+
+def test_several_sequences_of_one_prompt_read_one_row() -> None:
+    logits = np.random.default_rng(4).standard_normal((1, 500)).astype(np.float32)
+    params = SamplingParams(n=32, temperature=1.5, top_p=0.9, logprobs=2)
+    found = []
+    for sampler in (NumpySampler(), *(native_sampler(m, 500, 2) for m in MODULES)):
+        states = [sampler.state(params, sequence_key(9, i), [1], 500) for i in range(32)]
+        found.append(sampler.sample(result_of(logits), [0] * 32, states))
+    assert all(each == found[0] for each in found)
+    assert len(set(found[0].token_ids)) > 8
+
+
+def test_what_no_row_can_be_is_refused() -> None:
+    for module in MODULES:
+        sampler = native_sampler(module, 20)
+        state = sampler.state(SamplingParams(), 1, [], 20)
+        logits = np.zeros((2, 20), np.float32)
+        with pytest.raises(ValueError, match="outside the logits"):
+            sampler.draw(logits, [2], [state])
+        with pytest.raises(ValueError, match="another vocabulary"):
+            sampler.draw(np.zeros((2, 21), np.float32), [0], [state])
+        with pytest.raises(ValueError, match="outside the vocabulary"):
+            sampler.token_logprobs(logits, [0], [20], [1])
+        for token in (-1, 20):
+            with pytest.raises(ValueError, match="outside the vocabulary"):
+                state.append(token)
+        other = native_sampler(module, 30).state(SamplingParams(), 1, [], 30)
+        with pytest.raises(ValueError, match="a state has another vocabulary"):
+            sampler.draw(logits, [0], [other])
+        with pytest.raises(ValueError, match="one state a row"):
+            sampler.draw(logits, [0, 1], [state])
+
+
+def test_a_closed_executor_samples_no_more() -> None:
+    for module in MODULES:
+        executor = bare_executor(module, 20)
+        sampler = NativeSampler(module, executor)
+        state = sampler.state(SamplingParams(), 1, [], 20)
+        executor.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            sampler.draw(np.zeros((1, 20), np.float32), [0], [state])
