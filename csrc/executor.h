@@ -17,9 +17,11 @@
 #include "kernels/gemm_int.h"
 #include "kernels/norm.h"
 #include "kernels/rope_write.h"
+#include "kernels/rounding.h"
 #include "kernels/select.h"
 #include "memory.h"
 #include "pool.h"
+#include "region_io.h"
 #include "types.h"
 
 namespace penstock {
@@ -58,7 +60,11 @@ class Executor {
 
   // --- building; every call throws std::invalid_argument on a handle or size that cannot be
   BufferId add_buffer(size_t offset, Elem elem, int64_t cols, RowKind rows);
+  // A constant that is computed for this executor, such as an angle table.
   ConstantId add_constant(std::span<const std::byte> bytes);
+  // A constant made of weights: zeros, until they are filled in from `offset` on.
+  ConstantId reserve_constant(size_t bytes);
+  void fill_constant(ConstantId constant, size_t offset, std::span<const std::byte> bytes);
   MatrixId add_matrix(Elem elem, int64_t n, int64_t k, bool gated);
   // `rows` [count, k] in the matrix's element type become its rows from `first`; the rows of a gated
   // matrix are n of gate, then n of up. Packs on all threads.
@@ -69,6 +75,17 @@ class Executor {
   // As pack_rows: codes [count, k], and their scales [count, groups].
   void pack_int_rows(IntMatrixId matrix, int64_t first, int64_t count,
                      std::span<const int8_t> codes, std::span<const float> scales);
+  // What pack_int_rows wants, from rows [count, k] of floating point: see round_weights().
+  void round_rows(Elem elem, std::span<const std::byte> rows, int64_t count, int64_t k, int bits,
+                  int64_t group, std::span<int8_t> codes, std::span<float> scales);
+
+  // Weights as regions of opaque bytes: one for each matrix and each reserved constant, in the order
+  // in which they were made. Reading them from a file stands in for packing and filling.
+  const std::vector<std::span<std::byte>>& regions() const { return regions_; }
+  std::vector<ChunkChecksums> read_regions(int fd, std::span<const FileRegion> regions,
+                                           size_t chunk);
+  std::vector<ChunkChecksums> write_regions(int fd, std::span<const FileRegion> regions,
+                                            size_t chunk);
 
   void append_embed(ConstantId table, Elem elem, BufferId out);
   void append_add_norm(BufferId residual, BufferId delta, BufferId out, ConstantId weight,
@@ -193,6 +210,7 @@ class Executor {
   std::vector<Memory> constants_;
   std::vector<Matrix> matrices_;
   std::vector<IntMatrixStore> int_matrices_;
+  std::vector<std::span<std::byte>> regions_;  // of the three above
   Memory shared_;  // of one product at a time
   std::vector<std::unique_ptr<AttentionWork>> works_;  // one per distinct shape
   std::vector<std::vector<ArgmaxPartial>> partials_;

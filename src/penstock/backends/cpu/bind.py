@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.base import Limits, WeightSource
+from penstock.backends.base import Limits, PackedWeights, WeightSource
 from penstock.backends.cpu.executor import CpuExecutor
 from penstock.backends.cpu.interface import (
     BufferId,
     Bytes,
     ConstantId,
+    IntMatrixId,
+    MatrixId,
     NativeExecutor,
     NativeModule,
 )
 from penstock.backends.cpu.native import load
+from penstock.backends.cpu.pack import Fill, NativeRegions, pack, round_weights
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.errors import ConfigError
 from penstock.hardware import detect
@@ -27,7 +32,7 @@ from penstock.models.spec import DType
 from penstock.plan import ops
 from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
-from penstock.quant import QuantScheme, quantize
+from penstock.quant import QuantScheme
 
 _DTYPES: dict[DType, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
@@ -37,13 +42,17 @@ _DTYPES: dict[DType, np.dtype[Any]] = {
 
 
 def bind(
-    plan: Plan, weights: WeightSource, limits: Limits, module: NativeModule | None = None
+    plan: Plan,
+    weights: WeightSource | PackedWeights,
+    limits: Limits,
+    module: NativeModule | None = None,
 ) -> CpuExecutor:
     """An executor of ``plan``, which must be fused; ``module`` defaults to this machine's best.
 
-    Weights are read once each, in the order of the ops, and copied into the layout of the kernels;
-    no array of ``weights`` is kept. Raises ConfigError where there is no native module, where the
-    plan needs what no native kernel does, and where memory does not suffice.
+    Weights are read once each, in the order of the ops, and copied into the layout of the kernels,
+    or restored in that layout; no array of ``weights`` is kept. Raises ConfigError where there is
+    no native module, where the plan needs what no native kernel does, and where memory does not
+    suffice; WeightError and ArtifactError where ``weights`` does.
     """
     module = module or load()
     memory = plan_memory(plan, limits.max_tokens, limits.max_logit_rows)
@@ -67,13 +76,22 @@ def bind(
             kv_elem=plan.weight_dtype,
             kv_layers=[(layer.kv_heads, layer.head_dim) for layer in plan.kv_layers],
         )
-        binder = _Binder(plan, weights, native)
+        binder = _Binder(plan, native)
         for name, buffer in plan.buffers.items():
             binder.buffers[name] = native.add_buffer(
                 memory.offsets[name], buffer.element, buffer.cols, buffer.rows.value
             )
         for op in plan.ops:
             binder.append(op)
+        regions = NativeRegions(native, tuple(binder.regions))
+        try:
+            if isinstance(weights, PackedWeights):
+                weights.restore(regions)
+            else:
+                pack(binder.fills, weights)
+        except BaseException:
+            native.close()  # now: who handles the error may want the memory
+            raise
         logits = native.view(binder.buffers[plan.logits]).view(np.float32)
         argmax = native.view(binder.buffers[plan.argmax]).view(np.int32)[:, 0]
     except ValueError as error:
@@ -86,16 +104,20 @@ def bind(
             "the system has not enough memory for the packed weights and "
             f"{kv_bytes / 2**30:.2f} GiB of KV cache; lower kv_cache_bytes"
         ) from error
-    return CpuExecutor(native, module.isa, limits.num_blocks, logits, argmax)
+    return CpuExecutor(native, module.isa, limits.num_blocks, logits, argmax, regions)
 
 
 class _Binder:
-    """Appends ops to a native executor, reading each weight when its op comes."""
+    """Appends ops to a native executor and reserves what their weights take, for later filling."""
 
-    def __init__(self, plan: Plan, weights: WeightSource, native: NativeExecutor) -> None:
+    def __init__(self, plan: Plan, native: NativeExecutor) -> None:
         self.buffers: dict[ops.BufferName, BufferId] = {}
+        self.regions: list[str] = []
+        """The weights of each of the executor's regions, joined by ``+``."""
+        self.fills: list[Fill] = []
         self._plan = plan
-        self._weights = weights
+        self._dtype = _DTYPES[plan.weight_dtype]
+        self._shapes = plan.spec.weight_shapes()
         self._native = native
         self._ropes: dict[int, tuple[ConstantId, ConstantId]] = {}
         self._append: dict[type[ops.Op], Callable[[Any], None]] = {
@@ -115,7 +137,8 @@ class _Binder:
         append(op)
 
     def _embed(self, op: ops.Embed) -> None:
-        table = self._native.add_constant(self._stored(op.weight))
+        size = math.prod(self._shapes[op.weight])
+        table = self._constant([(op.weight, size)], self._dtype)
         self._native.append_embed(table, self._plan.weight_dtype, self.buffers[op.out])
 
     def _add_norm(self, op: ops.AddNorm) -> None:
@@ -132,9 +155,10 @@ class _Binder:
             self._int_linear(op, op.scheme)
             return
         matrix = self._native.add_matrix(self._plan.weight_dtype, op.n, op.k, op.gated is not None)
+        self.regions.append("+".join(part.weight for part in op.parts))
         first = 0
         for part in op.parts:
-            self._native.pack_rows(matrix, first, part.n, self._stored(part.weight))
+            self.fills.append(Fill(part.weight, partial(self._pack_rows, matrix, first)))
             first += part.n
         bias = self._bias(op)
         if bias is not None:
@@ -147,10 +171,11 @@ class _Binder:
         matrix = self._native.add_int_matrix(
             scheme.bits, scheme.group_size or 0, op.n, op.k, op.gated is not None
         )
+        self.regions.append("+".join(part.weight for part in op.parts))
         first = 0
         for part in op.parts:
-            tensor = quantize(self._weights.get(part.weight), scheme, part.weight)
-            self._native.pack_int_rows(matrix, first, part.n, tensor.codes, tensor.scales)
+            put = partial(self._pack_int_rows, matrix, first, scheme, part.weight)
+            self.fills.append(Fill(part.weight, put))
             first += part.n
         self._native.append_int_linear(
             matrix, self._bias(op), self.buffers[op.x], self.buffers[op.out], op.gated or "none"
@@ -160,11 +185,7 @@ class _Binder:
         """The parts' biases joined, zeros where one has none; None if none has any."""
         if all(part.bias is None for part in op.parts):
             return None
-        joined = [
-            np.zeros(part.n, np.float32) if part.bias is None else self._as_floats(part.bias)
-            for part in op.parts
-        ]
-        return self._native.add_constant(_bytes(np.concatenate(joined)))
+        return self._constant([(part.bias, part.n) for part in op.parts], _DTYPES["float32"])
 
     def _rope_write(self, op: ops.RopeWrite) -> None:
         cos, sin = self._rope(op.rope)
@@ -204,15 +225,43 @@ class _Binder:
             self._ropes[index] = (add(_bytes(cos)), add(_bytes(sin)))
         return self._ropes[index]
 
-    def _stored(self, name: ops.WeightName) -> Bytes:
-        """The weight in the plan's dtype: a view where the source has it so."""
-        return _bytes(self._weights.get(name).astype(_DTYPES[self._plan.weight_dtype], copy=False))
-
-    def _as_floats(self, name: ops.WeightName) -> NDArray[np.float32]:
-        return self._weights.get(name).astype(np.float32)
-
     def _floats(self, name: ops.WeightName) -> ConstantId:
-        return self._native.add_constant(_bytes(self._as_floats(name)))
+        return self._constant([(name, math.prod(self._shapes[name]))], _DTYPES["float32"])
+
+    def _constant(
+        self, parts: Sequence[tuple[ops.WeightName | None, int]], dtype: np.dtype[Any]
+    ) -> ConstantId:
+        """Room for weights of so many elements, one after another; what has no name stays zero."""
+        constant = self._native.reserve_constant(sum(n for _, n in parts) * dtype.itemsize)
+        self.regions.append("+".join(name for name, _ in parts if name is not None))
+        offset = 0
+        for name, n in parts:
+            if name is not None:
+                self.fills.append(Fill(name, partial(self._fill, constant, offset, dtype)))
+            offset += n * dtype.itemsize
+        return constant
+
+    # What fills call, with the weight's array last.
+
+    def _fill(
+        self, constant: ConstantId, offset: int, dtype: np.dtype[Any], array: NDArray[Any]
+    ) -> None:
+        self._native.fill_constant(constant, offset, _bytes(array.astype(dtype, copy=False)))
+
+    def _pack_rows(self, matrix: MatrixId, first: int, array: NDArray[Any]) -> None:
+        rows = array.astype(self._dtype, copy=False)
+        self._native.pack_rows(matrix, first, len(rows), _bytes(rows))
+
+    def _pack_int_rows(
+        self,
+        matrix: IntMatrixId,
+        first: int,
+        scheme: QuantScheme,
+        name: ops.WeightName,
+        array: NDArray[Any],
+    ) -> None:
+        tensor = round_weights(self._native, array, scheme, name)
+        self._native.pack_int_rows(matrix, first, len(array), tensor.codes, tensor.scales)
 
 
 def _bytes(array: NDArray[Any]) -> Bytes:
