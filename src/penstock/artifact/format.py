@@ -1,7 +1,7 @@
 """What is in an artifact's folder, how it is written and how it is read.
 
 ``weights.bin`` holds the executor's regions one after another, each from a multiple of 4096 bytes
-on. ``manifest.json`` says which, and has a CRC-32C for every 4 MiB of each. Its first line holds a
+on. ``manifest.json`` says which, and has a CRC-32C for every MiB of each. Its first line holds a
 digest of the lines that follow, so that no byte of either file can change unnoticed.
 """
 
@@ -25,8 +25,8 @@ from penstock.errors import ArtifactError
 MANIFEST: Final = "manifest.json"
 WEIGHTS: Final = "weights.bin"
 
-CHUNK_BYTES: Final = 4 << 20
-"""A checksum each: small enough that a layer's matrices divide well among threads."""
+CHUNK_BYTES: Final = 1 << 20
+"""Has a checksum, and one thread reads it: small, so that the matrices of a layer divide evenly."""
 _ALIGNMENT: Final = 4096
 _BATCH_BYTES: Final = 1 << 30
 """Moved in one native call, which signals do not interrupt."""

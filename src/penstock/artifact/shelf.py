@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +22,8 @@ from penstock.plan.plan import Plan
 Keeping = Literal["never", "worthwhile", "always"]
 
 Note = Callable[[int, str], None]
-"""Told one line, with its level as the logging module has them."""
+"""Told one line, with its level as the logging module has them. What takes room on the disk, or
+gives it back, is a warning, so that a program that shows those alone tells of it."""
 
 WORTHWHILE_S: Final = 0.5
 """Weights that are packed sooner are packed again: their artifact would save nothing one feels."""
@@ -63,6 +65,10 @@ class Shelf:
             if artifact is not None:
                 artifact.close()
 
+    def is_restored(self, artifact: Artifact) -> None:
+        """What was taken is in the executor, every checksum right."""
+        self._note(logging.INFO, f"restored {size(artifact.manifest.bytes)} from {artifact.path}")
+
     def is_damaged(self, error: ArtifactError) -> None:
         """What was taken, or would have been, is of no use."""
         self._damaged = True
@@ -95,11 +101,13 @@ class Shelf:
         form = packing(self._config.backend)
         if form is None or artifact_key(self._config, self._plan, form) != key:
             raise ArtifactError("the checkpoint has changed while it was read")
-        if nearest := self._store.nearest(key, self._config.model_path):
-            self._note(logging.INFO, f"another engine artifact of this model, {nearest}")
+        path = os.path.abspath(self._config.model_path)
+        draft = Draft(key, model_name(path), path)
+        if nearest := self._store.nearest(draft):
+            self._note(logging.INFO, f"of this model's other engine artifacts, {nearest}")
         start = time.monotonic()
         kept = self._store.keep(
-            Draft(key, model_name(self._config.model_path), self._config.model_path, {}),
+            draft,
             packed,
             wait=always,
             leave_free=0.0 if always else KEEP_FREE,
@@ -109,17 +117,21 @@ class Shelf:
             raise ArtifactError("another process is writing it")
         took = time.monotonic() - start
         if kept.written:
-            size = f"{kept.bytes / 1e9:.2f} GB" if kept.bytes >= 1e7 else f"{kept.bytes:,} bytes"
-            self._note(logging.INFO, f"wrote {size} to {kept.path} in {took:.1f} s")
+            self._note(logging.WARNING, f"wrote {size(kept.bytes)} to {kept.path} in {took:.1f} s")
         else:
             self._note(logging.INFO, f"another process has written {kept.path}")
         for name in kept.replaced:
-            self._note(logging.INFO, f"removed {name}, of weights that are no longer there")
+            self._note(logging.WARNING, f"removed {name}, of weights that are no longer there")
+
+
+def size(count: int) -> str:
+    """Bytes, for people."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e7 else f"{count:,} bytes"
 
 
 def model_name(model_path: str) -> str:
-    """A short name for the model in this folder: its hub id, if the hub's cache holds it."""
-    path = Path(model_path).absolute()
+    """A short name for the model in this absolute path: its hub id, if the hub's cache holds it."""
+    path = Path(model_path)
     if path.parent.name == "snapshots" and path.parent.parent.name.startswith("models--"):
         return path.parent.parent.name.removeprefix("models--")
     return path.name

@@ -15,6 +15,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
@@ -42,6 +43,17 @@ _LOCK, _PARTIAL, _DISCARDED = ".lock", ".partial", ".discarded"
 _NAME = re.compile(r"\w[\w.-]*-[0-9a-f]{12}(\.lock|\.partial|\.discarded)?", re.ASCII)
 
 
+class Draft(NamedTuple):
+    """What goes into a manifest beside the weights."""
+
+    key: ArtifactKey
+    model: str
+    """For people, and for the folder's name."""
+    model_path: str
+    """Absolute."""
+    tuned: Mapping[str, Tuned] = MappingProxyType({})
+
+
 class Kept(NamedTuple):
     """What became of an artifact that was to be kept."""
 
@@ -60,16 +72,6 @@ class Entry(NamedTuple):
     bytes: int
     manifest: Manifest | None
     problem: str
-
-
-class Draft(NamedTuple):
-    """What goes into a manifest beside the weights."""
-
-    key: ArtifactKey
-    model: str
-    """For people, and for the folder's name."""
-    model_path: str
-    tuned: dict[str, Tuned]
 
 
 class ArtifactStore:
@@ -99,14 +101,19 @@ class ArtifactStore:
             return artifact
         return None
 
-    def nearest(self, key: ArtifactKey, model_path: str) -> str | None:
-        """Why the artifacts of this model are not ``key``'s: the one that differs in the least."""
+    def nearest(self, draft: Draft) -> str | None:
+        """What sets the artifact that is most like ``draft`` apart from it, if there is one.
+
+        Looks at the same model, quantized likewise: those in whose place ``draft`` comes.
+        """
         found: list[tuple[int, str]] = []
-        for entry in self.entries():
-            manifest = entry.manifest
-            if manifest is not None and manifest.model_path == model_path:
-                differences = manifest.key.differences(key)
-                found.append((len(differences), f"{entry.name} is of " + ", ".join(differences)))
+        for name, _, manifest, _ in self.entries():
+            if manifest is None or manifest.model_path != draft.model_path:
+                continue
+            key, wanted = manifest.key, draft.key
+            if (key.dtype, key.linear, key.head) == (wanted.dtype, wanted.linear, wanted.head):
+                differences = key.differences(wanted)
+                found.append((len(differences), f"{name} is of " + ", ".join(differences)))
         return min(found)[1] if found else None
 
     def keep(
@@ -199,7 +206,7 @@ class ArtifactStore:
                 bytes=layout(packed.sizes)[1],
                 chunk_bytes=CHUNK_BYTES,
                 regions=regions,
-                tuned=draft.tuned,
+                tuned=dict(draft.tuned),
             )
             write_manifest(partial, manifest)
             _sync_folder(partial)

@@ -90,6 +90,8 @@ def _serve(child: EngineChild, listener: socket.socket, grace: int, ledger: Ledg
                 f"threads, context {config.max_model_len} tokens, KV cache "
                 f"{config.kv_cache_bytes / 2**20:.0f} MiB"
             )
+        for note in llm.ready.notes:
+            print(f"  {note}")
         total = sum(phase.seconds for phase in ledger.phases)
         print(describe(ledger.phases, total), flush=True)
 

@@ -84,6 +84,7 @@ def load(
                 shelf.is_damaged(error)
             else:
                 mark("restore weights")
+                shelf.is_restored(kept)
                 return executor
     weights = open_weights(
         Path(config.model_path),
