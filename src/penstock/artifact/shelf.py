@@ -103,7 +103,7 @@ class Shelf:
             raise ArtifactError("the checkpoint has changed while it was read")
         path = os.path.abspath(self._config.model_path)
         draft = Draft(key, model_name(path), path)
-        if nearest := self._store.nearest(draft):
+        if not self._damaged and (nearest := self._store.nearest(draft)):
             self._note(logging.INFO, f"of this model's other engine artifacts, {nearest}")
         start = time.monotonic()
         kept = self._store.keep(

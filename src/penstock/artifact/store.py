@@ -318,8 +318,12 @@ def _scheme(key: ArtifactKey) -> str:
 
 
 def _remove_tree(path: Path) -> None:
+    """Remove what is at ``path``, of whatever kind, if there is something."""
     with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(path)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _sync_folder(path: Path) -> None:

@@ -66,6 +66,8 @@ def _root(args: argparse.Namespace) -> Path:
     from penstock.artifact.root import default_root
 
     config = engine_config(args)
+    if config.artifact_dir == "":
+        raise UsageError("argument --artifact-dir: is empty; name a folder")
     root = Path(config.artifact_dir).expanduser() if config.artifact_dir else default_root()
     if root is None:
         raise UsageError("there is no home folder; name a folder with --artifact-dir")
