@@ -86,6 +86,37 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
         ),
         "damaged in embed",
     ),
+    "a place before the file": (
+        lambda f: edit(
+            f,
+            lambda m: msgspec.structs.replace(
+                m, regions=(msgspec.structs.replace(m.regions[0], offset=-1), *m.regions[1:])
+            ),
+        ),
+        "manifest.json makes no sense",
+    ),
+    "a place beyond the file": (
+        lambda f: edit(
+            f,
+            lambda m: msgspec.structs.replace(
+                m, regions=(msgspec.structs.replace(m.regions[0], offset=1 << 40), *m.regions[1:])
+            ),
+        ),
+        "cannot be read: No data available",
+    ),
+    "a place beyond any file": (
+        lambda f: edit(
+            f,
+            lambda m: msgspec.structs.replace(
+                m, regions=(msgspec.structs.replace(m.regions[0], offset=1 << 63), *m.regions[1:])
+            ),
+        ),
+        "manifest.json makes no sense",
+    ),
+    "no chunks": (
+        lambda f: edit(f, lambda m: msgspec.structs.replace(m, chunk_bytes=0)),
+        "manifest.json makes no sense",
+    ),
     "a file in its place": (
         lambda f: (shutil.rmtree(f), f.write_bytes(b"x")),
         "cannot be opened: Not a directory",
@@ -112,6 +143,19 @@ def test_damage_is_noticed_and_repaired(configure: Any, tmp_path: Path, case: st
     assert third.restored
     assert third.logits == good.logits
     assert [p.name for p in root.iterdir()] == [folder.name]
+
+
+def test_damage_under_another_name(configure: Any, tmp_path: Path) -> None:
+    """As of a model whose folder has been renamed: it is replaced, not met again at each start."""
+    model, root = configure(), tmp_path / "engines"
+    start(model, root)
+    (folder,) = root.iterdir()
+    other = folder.rename(root / f"a-{folder.name}")
+    assert start(model, root).restored
+    flip(other / WEIGHTS, 0)
+    assert not start(model, root).restored
+    assert [p.name for p in root.iterdir()] == [folder.name]
+    assert start(model, root).restored
 
 
 def test_a_byte_of_any_region(configure: Any, tmp_path: Path) -> None:

@@ -163,6 +163,8 @@ class Artifact:
                         raise self._unusable(f"{WEIGHTS} is damaged in {region.name}")
         except OSError as e:
             raise self._unusable(f"{WEIGHTS} cannot be read: {e.strerror}") from e
+        except (ValueError, TypeError) as e:  # places that are in no file
+            raise self._unusable(f"{MANIFEST} makes no sense: {e}") from e
 
     def close(self) -> None:
         if self._weights >= 0:

@@ -213,6 +213,7 @@ class ArtifactStore:
             self._discard(name)
             partial.rename(self.root / name)
             _sync_folder(self.root)
+            self._discard_others(name)
         finally:
             _remove_tree(partial)
         return Kept(self.root / name, manifest.bytes, True, self._discard_superseded(manifest))
@@ -269,6 +270,15 @@ class ArtifactStore:
                 if mine:
                     _remove_tree(self.root / (name + _PARTIAL))
                     _remove_tree(self.root / (name + _DISCARDED))
+
+    def _discard_others(self, name: str) -> None:
+        """Remove artifacts of the same key by other names, which are not found or not usable."""
+        digest = name[name.rindex("-") :]
+        for other in self._names():
+            if other.endswith(digest) and other != name:
+                with self._lock(other, wait=False) as mine:
+                    if mine:
+                        self._discard(other)
 
     def _discard_superseded(self, manifest: Manifest) -> tuple[str, ...]:
         """Remove artifacts of weight files that ``manifest``'s have taken the place of.
