@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from penstock.artifact import shelf
 from penstock.config import EngineConfig
 from penstock.engine.loader import draw, load
 from penstock.errors import WeightError
+from penstock.weights.checkpoint import open_weights
 
 KINDS: list[dict[str, Any]] = [
     {"dtype": "float32"},
@@ -140,6 +142,33 @@ def test_off_means_off(configure: Any, tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "cache" / "engines").is_dir()
     assert not start(model, None, "worthwhile", artifact=False).restored
     assert start(model, None, "worthwhile").restored
+
+
+@pytest.mark.parametrize("change", ["touched", "gone"])
+def test_a_checkpoint_that_changes_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Nobody can say which files the packed weights are of; the engine starts all the same."""
+    model, root = tmp_path / "model", tmp_path / "engines"
+    shutil.copytree(tiny_checkpoint("llama"), model)
+
+    def open_and_change(*args: Any, **options: Any) -> Any:
+        weights = open_weights(*args, **options)
+        weights.get("embed")  # maps the file, which may then lose its name
+        if change == "gone":
+            (model / "model.safetensors").unlink()
+        else:
+            os.utime(model / "model.safetensors", ns=(0, 0))
+        return weights
+
+    monkeypatch.setattr("penstock.engine.loader.open_weights", open_and_change)
+    monkeypatch.setattr(shelf, "WORTHWHILE_S", 0.0)
+    done = start(model, root, "worthwhile", load_format="auto")
+    assert done.notes == [
+        "no engine artifact is kept: the checkpoint has changed while it was read"
+    ]
+    assert done.logits
+    assert not root.exists()
 
 
 def test_non_finite_weights_leave_nothing_behind(tmp_path: Path) -> None:

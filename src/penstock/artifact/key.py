@@ -42,6 +42,11 @@ class ArtifactKey(msgspec.Struct, frozen=True, kw_only=True):
     penstock: str
     format: int = FORMAT
 
+    @property
+    def scheme(self) -> str:
+        """What most weights are kept in, as part of a file's name."""
+        return self.dtype if self.linear == "none" else self.linear.replace(" by ", "-g")
+
     def digest(self) -> str:
         encoded = msgspec.json.encode(self)
         return hashlib.blake2b(encoded, digest_size=_DIGEST_BYTES).hexdigest()

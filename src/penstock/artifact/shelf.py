@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -16,7 +17,7 @@ from penstock.artifact.store import KEEP_FREE, ArtifactStore, Draft
 from penstock.backends import packing
 from penstock.backends.base import PackedRegions
 from penstock.config import ResolvedConfig
-from penstock.errors import ArtifactError
+from penstock.errors import ArtifactError, ModelError, WeightError
 from penstock.plan.plan import Plan
 
 Keeping = Literal["never", "worthwhile", "always"]
@@ -98,21 +99,23 @@ class Shelf:
         return True
 
     def _write(self, key: ArtifactKey, packed: PackedRegions, always: bool) -> None:
-        form = packing(self._config.backend)
-        if form is None or artifact_key(self._config, self._plan, form) != key:
-            raise ArtifactError("the checkpoint has changed while it was read")
+        self._require_unchanged(key)
         path = os.path.abspath(self._config.model_path)
         draft = Draft(key, model_name(path), path)
         if not self._damaged and (nearest := self._store.nearest(draft)):
             self._note(logging.INFO, f"of this model's other engine artifacts, {nearest}")
         start = time.monotonic()
-        kept = self._store.keep(
+        keep = partial(
+            self._store.keep,
             draft,
             packed,
-            wait=always,
             leave_free=0.0 if always else KEEP_FREE,
             damaged=self._damaged,
         )
+        kept = keep()
+        if kept is None and always:
+            self._note(logging.INFO, "another process is writing this artifact: waiting for it")
+            kept = keep(wait=True)
         if kept is None:
             raise ArtifactError("another process is writing it")
         took = time.monotonic() - start
@@ -122,6 +125,16 @@ class Shelf:
             self._note(logging.INFO, f"another process has written {kept.path}")
         for name in kept.replaced:
             self._note(logging.WARNING, f"removed {name}, of weights that are no longer there")
+
+    def _require_unchanged(self, key: ArtifactKey) -> None:
+        """What was packed may be neither of the files before nor of those now."""
+        form = packing(self._config.backend)
+        try:
+            same = form is not None and artifact_key(self._config, self._plan, form) == key
+        except (ModelError, WeightError):
+            same = False
+        if not same:
+            raise ArtifactError("the checkpoint has changed while it was read")
 
 
 def size(count: int) -> str:

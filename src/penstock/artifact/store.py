@@ -12,7 +12,6 @@ import contextlib
 import datetime
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +19,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from penstock.artifact.files import plain, remove_tree, sync_folder
 from penstock.artifact.format import (
     CHUNK_BYTES,
     MANIFEST,
@@ -132,7 +132,7 @@ class ArtifactStore:
         is not written, unless ``damaged`` says that the one that was there is. Raises
         ArtifactError with the reason where it cannot be kept; nothing is left behind then.
         """
-        name = f"{_plain(draft.model)}-{_scheme(draft.key)}-{draft.key.isa}-{draft.key.digest()}"
+        name = f"{plain(draft.model)}-{draft.key.scheme}-{draft.key.isa}-{draft.key.digest()}"
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             with self._lock(name, wait) as mine:
@@ -163,7 +163,7 @@ class ArtifactStore:
                 (path / _NEW_MANIFEST).unlink(missing_ok=True)
                 write_manifest(path, manifest, _NEW_MANIFEST)
                 (path / _NEW_MANIFEST).rename(path / MANIFEST)
-                _sync_folder(path)
+                sync_folder(path)
         except OSError as e:
             raise ArtifactError(f"{e.filename or path}: {e.strerror}") from e
 
@@ -194,7 +194,7 @@ class ArtifactStore:
 
     def _write(self, name: str, draft: Draft, packed: PackedRegions) -> Kept:
         partial = self.root / (name + _PARTIAL)
-        _remove_tree(partial)
+        remove_tree(partial)
         try:
             partial.mkdir()
             regions = write_weights(partial, packed)
@@ -209,13 +209,13 @@ class ArtifactStore:
                 tuned=dict(draft.tuned),
             )
             write_manifest(partial, manifest)
-            _sync_folder(partial)
+            sync_folder(partial)
             self._discard(name)
             partial.rename(self.root / name)
-            _sync_folder(self.root)
+            sync_folder(self.root)
             self._discard_others(name)
         finally:
-            _remove_tree(partial)
+            remove_tree(partial)
         return Kept(self.root / name, manifest.bytes, True, self._discard_superseded(manifest))
 
     def _present(self, key: ArtifactKey) -> Kept | None:
@@ -257,10 +257,10 @@ class ArtifactStore:
     def _discard(self, name: str) -> None:
         """Remove the artifact ``name``, if there is one, at one stroke. The lock must be held."""
         discarded = self.root / (name + _DISCARDED)
-        _remove_tree(discarded)
+        remove_tree(discarded)
         with contextlib.suppress(FileNotFoundError):
             (self.root / name).rename(discarded)
-            _remove_tree(discarded)
+            remove_tree(discarded)
 
     def _discard_leftovers(self) -> None:
         suffixes = (_LOCK, _PARTIAL, _DISCARDED)
@@ -268,8 +268,8 @@ class ArtifactStore:
         for name in left:
             with self._lock(name, wait=False) as mine:
                 if mine:
-                    _remove_tree(self.root / (name + _PARTIAL))
-                    _remove_tree(self.root / (name + _DISCARDED))
+                    remove_tree(self.root / (name + _PARTIAL))
+                    remove_tree(self.root / (name + _DISCARDED))
 
     def _discard_others(self, name: str) -> None:
         """Remove artifacts of the same key by other names, which are not found or not usable."""
@@ -316,29 +316,3 @@ class ArtifactStore:
                 f"{self.root} has {free / 1e9:.1f} GB free, too little to hold "
                 f"{size / 1e9:.1f} GB{also}"
             )
-
-
-def _plain(text: str) -> str:
-    """``text`` as part of a file's name."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-_")[:64] or "model"
-
-
-def _scheme(key: ArtifactKey) -> str:
-    return key.dtype if key.linear == "none" else key.linear.replace(" by ", "-g")
-
-
-def _remove_tree(path: Path) -> None:
-    """Remove what is at ``path``, of whatever kind, if there is something."""
-    with contextlib.suppress(FileNotFoundError):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-
-def _sync_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
