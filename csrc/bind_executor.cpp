@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <optional>
 #include <system_error>
 
@@ -65,6 +66,35 @@ nb::object kv_copy(const PyExecutor& self, int layer) {
   return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(copy, {bytes.size()}, owner).cast();
 }
 
+// The executor's regions by number, each with its place in the file.
+std::vector<FileRegion> file_regions(const Executor& executor,
+                                     const std::vector<std::pair<int, int64_t>>& places) {
+  std::vector<FileRegion> found;
+  for (const auto& [region, offset] : places) {
+    if (region < 0 || size_t(region) >= executor.regions().size() || offset < 0)
+      throw std::invalid_argument("no such region of weights, or no such place in a file");
+    found.push_back({executor.regions()[size_t(region)], offset});
+  }
+  return found;
+}
+
+template <class F>
+auto with_regions(F transfer) {
+  return [transfer](PyExecutor& self, int fd, const std::vector<std::pair<int, int64_t>>& places,
+                    size_t chunk) {
+    try {
+      Executor& executor = self.get();
+      const auto regions = file_regions(executor, places);
+      nb::gil_scoped_release unlocked;
+      return transfer(executor, fd, regions, chunk);
+    } catch (const std::system_error& error) {
+      errno = error.code().value();
+      PyErr_SetFromErrno(PyExc_OSError);
+      throw nb::python_error();
+    }
+  };
+}
+
 template <class F>
 auto with_step(F f) {
   return [f](PyExecutor& self, const Ints& token_ids, const Ints& positions, const Ints& slots,
@@ -101,6 +131,17 @@ void bind_executor(nb::module_& m) {
             return self.get().add_constant(span_of(bytes));
           },
           "bytes"_a)
+      .def(
+          "reserve_constant",
+          [](PyExecutor& self, size_t bytes) { return self.get().reserve_constant(bytes); },
+          "bytes"_a)
+      .def(
+          "fill_constant",
+          [](PyExecutor& self, ConstantId constant, size_t offset, const Bytes& bytes) {
+            nb::gil_scoped_release unlocked;
+            self.get().fill_constant(constant, offset, span_of(bytes));
+          },
+          "constant"_a, "offset"_a, "bytes"_a)
       .def(
           "add_matrix",
           [](PyExecutor& self, const std::string& elem, int64_t n, int64_t k, bool gated) {
@@ -144,6 +185,30 @@ void bind_executor(nb::module_& m) {
             return self.get().pack_grid_rows(matrix, first, count, type, span_of(rows));
           },
           "matrix"_a, "first"_a, "count"_a, "elem"_a, "rows"_a)
+      .def(
+          "round_rows",
+          [](PyExecutor& self, const std::string& elem, const Bytes& rows, int bits, int64_t group,
+             MutableCodes codes, MutableScales scales) {
+            nb::gil_scoped_release unlocked;
+            self.get().round_rows(parse_elem(elem), span_of(rows), int64_t(codes.shape(0)),
+                                  int64_t(codes.shape(1)), bits, group,
+                                  {codes.data(), codes.size()}, {scales.data(), scales.size()});
+          },
+          "elem"_a, "rows"_a, "bits"_a, "group"_a, "codes"_a, "scales"_a)
+      .def_prop_ro("region_bytes",
+                   [](const PyExecutor& self) {
+                     std::vector<size_t> sizes;
+                     for (const auto& region : self.get().regions()) sizes.push_back(region.size());
+                     return sizes;
+                   })
+      .def("read_regions",
+           with_regions([](Executor& executor, int fd, const std::vector<FileRegion>& regions,
+                           size_t chunk) { return executor.read_regions(fd, regions, chunk); }),
+           "fd"_a, "places"_a, "chunk"_a)
+      .def("write_regions",
+           with_regions([](Executor& executor, int fd, const std::vector<FileRegion>& regions,
+                           size_t chunk) { return executor.write_regions(fd, regions, chunk); }),
+           "fd"_a, "places"_a, "chunk"_a)
       .def(
           "append_linear",
           [](PyExecutor& self, MatrixId matrix, std::optional<ConstantId> bias, BufferId x,

@@ -25,6 +25,8 @@ using IntPairs = nb::ndarray<const int32_t, nb::shape<-1, 2>, nb::c_contig, nb::
 // Quantized weights: codes [n, k] and scales [n, groups].
 using Codes = nb::ndarray<const int8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Scales = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using MutableCodes = nb::ndarray<int8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using MutableScales = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 inline std::span<const std::byte> span_of(const Bytes& a) {
   return {reinterpret_cast<const std::byte*>(a.data()), a.size()};
@@ -73,6 +75,7 @@ inline StepView step_view(const Ints& token_ids, const Ints& positions, const In
           int(tokens),         int(sequences),   int(logit_rows.size())};
 }
 
+void bind_checksum(nb::module_& m);
 void bind_executor(nb::module_& m);
 void bind_kernels(nb::module_& m);
 void bind_measure(nb::module_& m);

@@ -55,14 +55,28 @@ BufferId Executor::add_buffer(size_t offset, Elem elem, int64_t cols, size_t row
 }
 
 ConstantId Executor::add_constant(std::span<const std::byte> bytes) {
-  Memory memory(bytes.size());
+  constants_.emplace_back(bytes.size());
+  const ConstantId id = ConstantId(constants_.size()) - 1;
+  fill_constant(id, 0, bytes);
+  return id;
+}
+
+ConstantId Executor::reserve_constant(size_t bytes) {
+  Memory& memory = constants_.emplace_back(bytes);
+  regions_.emplace_back(memory.data(), bytes);
+  return ConstantId(constants_.size()) - 1;
+}
+
+void Executor::fill_constant(ConstantId id, size_t offset, std::span<const std::byte> bytes) {
+  if (id < 0 || size_t(id) >= constants_.size()) refuse("no such constant");
+  const Memory& memory = constants_[size_t(id)];
+  if (offset > memory.bytes() || bytes.size() > memory.bytes() - offset)
+    refuse("a part lies outside its constant");
   pool_.run([&](Worker& worker) {
     const Share mine = share(int64_t(bytes.size()), worker);
-    std::memcpy(memory.data() + mine.begin, bytes.data() + mine.begin,
+    std::memcpy(memory.data() + offset + mine.begin, bytes.data() + mine.begin,
                 size_t(mine.end - mine.begin));
   });
-  constants_.push_back(std::move(memory));
-  return ConstantId(constants_.size()) - 1;
 }
 
 namespace {
@@ -107,6 +121,7 @@ MatrixId Executor::add_matrix(AnyMatrix matrix) {
       },
       matrix);
   place(memory);
+  regions_.emplace_back(memory.data(), memory.bytes());
   matrices_.push_back({matrix, std::move(memory)});
   return MatrixId(matrices_.size()) - 1;
 }
@@ -160,6 +175,28 @@ bool Executor::pack_grid_rows(MatrixId id, int64_t first, int64_t count, Elem el
     if (!quantize_grid_part(w, elem, rows.data(), count, place, panels, worker)) finite = false;
   });
   return finite;
+}
+
+void Executor::round_rows(Elem elem, std::span<const std::byte> rows, int64_t count, int64_t k,
+                          int bits, int64_t group, std::span<int8_t> codes,
+                          std::span<float> scales) {
+  if (count < 1 || k < 1 || (bits != 8 && bits != 4) || group < 0 || elem == Elem::i32 ||
+      rows.size() != size_t(count * k) * elem_bytes(elem) || codes.size() != size_t(count * k) ||
+      scales.size() != size_t(count * int_groups(k, group)))
+    refuse("rows, codes and scales of rounded weights differ in shape");
+  pool_.run([&](Worker& worker) {
+    round_weights(elem, rows.data(), count, k, bits, group, codes.data(), scales.data(), worker);
+  });
+}
+
+std::vector<ChunkChecksums> Executor::read_regions(int fd, std::span<const FileRegion> regions,
+                                                   size_t chunk) {
+  return penstock::read_regions(pool_, fd, regions, chunk);
+}
+
+std::vector<ChunkChecksums> Executor::write_regions(int fd, std::span<const FileRegion> regions,
+                                                    size_t chunk) {
+  return penstock::write_regions(pool_, fd, regions, chunk);
 }
 
 void Executor::append_embed(ConstantId table, Elem elem, BufferId out) {

@@ -18,9 +18,11 @@
 #include "kernels/gemm_int.h"
 #include "kernels/norm.h"
 #include "kernels/rope_write.h"
+#include "kernels/rounding.h"
 #include "kernels/select.h"
 #include "memory.h"
 #include "pool.h"
+#include "region_io.h"
 #include "types.h"
 
 namespace penstock {
@@ -63,10 +65,14 @@ class Executor {
   // --- building; every call throws std::invalid_argument on a handle or size that cannot be
   // row_bytes: from row to row, of `cols` elements or more.
   BufferId add_buffer(size_t offset, Elem elem, int64_t cols, size_t row_bytes, RowKind rows);
+  // A constant that is computed for this executor, such as an angle table.
   ConstantId add_constant(std::span<const std::byte> bytes);
+  // A constant made of weights: zeros, until they are filled in from `offset` on.
+  ConstantId reserve_constant(size_t bytes);
+  void fill_constant(ConstantId constant, size_t offset, std::span<const std::byte> bytes);
   // Its panels and bias are set later.
   MatrixId add_matrix(AnyMatrix matrix);
-  // Of a PackedMatrix: `rows` [count, k] in the matrix's element type become its rows from `first`; the rows of a gated
+  // Of a PackedMatrix: `rows` [count, k] in its element type become its rows from `first`; a gated
   // matrix are n of gate, then n of up. Packs on all threads.
   void pack_rows(MatrixId matrix, int64_t first, int64_t count, std::span<const std::byte> rows);
   // As pack_rows, of an IntMatrix: codes [count, k], and their scales [count, groups].
@@ -76,6 +82,17 @@ class Executor {
   // finite.
   bool pack_grid_rows(MatrixId matrix, int64_t first, int64_t count, Elem elem,
                       std::span<const std::byte> rows);
+  // What pack_int_rows wants, from rows [count, k] of floating point: see round_weights().
+  void round_rows(Elem elem, std::span<const std::byte> rows, int64_t count, int64_t k, int bits,
+                  int64_t group, std::span<int8_t> codes, std::span<float> scales);
+
+  // Weights as regions of opaque bytes: one for each matrix and each reserved constant, in the order
+  // in which they were made. Reading them from a file stands in for packing and filling.
+  const std::vector<std::span<std::byte>>& regions() const { return regions_; }
+  std::vector<ChunkChecksums> read_regions(int fd, std::span<const FileRegion> regions,
+                                           size_t chunk);
+  std::vector<ChunkChecksums> write_regions(int fd, std::span<const FileRegion> regions,
+                                            size_t chunk);
 
   void append_embed(ConstantId table, Elem elem, BufferId out);
   void append_add_norm(BufferId residual, BufferId delta, BufferId out, ConstantId weight,
@@ -192,6 +209,7 @@ class Executor {
   std::vector<Buffer> buffers_;
   std::vector<Memory> constants_;
   std::vector<Matrix> matrices_;
+  std::vector<std::span<std::byte>> regions_;  // of the two above
   Memory shared_;  // of one product at a time
   std::vector<std::unique_ptr<AttentionWork>> works_;  // one per distinct shape
   std::vector<std::vector<ArgmaxPartial>> partials_;

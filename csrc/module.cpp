@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings.h"
+#include "packed_layout.h"
 #include "pool.h"
 
 #if defined(__linux__) && defined(__AMX_TILE__)
@@ -31,6 +32,8 @@ NB_MODULE(PENSTOCK_MODULE, m) {
   m.attr("isa") = PENSTOCK_ISA;
   m.def("prepare", &prepare);
   m.def("available_cpus", &penstock::available_cpus);
+  m.attr("packed_layout") = penstock::kPackedLayout;
+  penstock::bind_checksum(m);
   penstock::bind_executor(m);
   penstock::bind_kernels(m);
   penstock::bind_measure(m);

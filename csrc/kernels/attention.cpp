@@ -21,9 +21,9 @@ void pack_queries(const Tile& tile, T* out) {
   const Array& q = tile.args.q;
   for (int r = 0; r < tile.rows; ++r, out += tile.dim()) {
     if (q.elem == Elem::bf16)
-      convert(out, q.row<const bf16>(0) + tile.offset[r], tile.dim());
+      convert(out, q.row<const bf16>(tile.token[r]) + tile.column[r], tile.dim());
     else
-      convert(out, q.row<const float>(0) + tile.offset[r], tile.dim());
+      convert(out, q.row<const float>(tile.token[r]) + tile.column[r], tile.dim());
   }
 }
 
@@ -90,7 +90,7 @@ template <class T>
 void finish(const Tile& tile, const float* merged) {
   const int dim = tile.dim();
   for (int r = 0; r < tile.rows; ++r, merged += partial_stride(dim)) {
-    T* out = tile.args.out.row<T>(0) + tile.offset[r];
+    T* out = tile.args.out.row<T>(tile.token[r]) + tile.column[r];
     const f32x16 factor = f32x16::broadcast(1.0f / merged[dim + 1]);
     for (int i = 0; i < dim; i += f32x16::lanes) {
       const int count = std::min(f32x16::lanes, dim - i);

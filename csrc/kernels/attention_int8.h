@@ -30,9 +30,9 @@ inline void widen_query(const Tile& tile, int row, float* out) {
   const Array& q = tile.args.q;
   const int dim = tile.dim();
   if (q.elem == Elem::bf16)
-    convert(out, q.row<const bf16>(0) + tile.offset[row], dim);
+    convert(out, q.row<const bf16>(tile.token[row]) + tile.column[row], dim);
   else
-    convert(out, q.row<const float>(0) + tile.offset[row], dim);
+    convert(out, q.row<const float>(tile.token[row]) + tile.column[row], dim);
   std::fill(out + dim, out + tile.args.kv.padded_dim(), 0.0f);
 }
 

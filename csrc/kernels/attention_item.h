@@ -50,7 +50,8 @@ struct Tile {
   int rows;
   int begin[kTileRows];      // row r sees positions [begin, end)
   int end[kTileRows];
-  int64_t offset[kTileRows];  // of row r in q and out, in elements
+  int64_t token[kTileRows];   // of row r in q and out
+  int64_t column[kTileRows];  // and where its head begins there
 
   Tile(const AttentionArgs& args, const StepView& step, const AttentionItem& item, int kv_head)
       : args(args),
@@ -64,7 +65,8 @@ struct Tile {
     for (int r = 0; r < rows; ++r) {
       end[r] = step.context_lens[item.sequence] - tokens + token + 1;
       begin[r] = args.window > 0 ? std::max(0, end[r] - args.window) : 0;
-      offset[r] = (int64_t(first + token) * args.heads + kv_head * group + head) * dim();
+      this->token[r] = first + token;
+      column[r] = int64_t(kv_head * group + head) * dim();
       if (++head == group) head = 0, ++token;
     }
   }

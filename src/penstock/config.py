@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal, get_args
 
 import msgspec
 
+from penstock.artifact.root import default_root
 from penstock.cache.geometry import BLOCK_SIZE, KvDType, layer_block_bytes
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
@@ -68,6 +70,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int | None = None
     """Tokens computed in one step, by decode and prefill together; None: 512, or max_num_seqs."""
     enable_prefix_caching: bool = True
+    artifact: bool = True
+    """Start from weights that an earlier start packed and kept on disk, and keep them."""
+    artifact_dir: str | None = None
+    """Folder of kept engine artifacts; None: engines in $PENSTOCK_CACHE_DIR, or in
+    ~/.cache/penstock."""
     seed: int = 0
     """Seed of dummy weights and of the seeds given to requests that name none."""
 
@@ -95,6 +102,8 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int
     max_num_batched_tokens: int
     enable_prefix_caching: bool
+    artifact_dir: str | None
+    """None: no artifacts are read or kept."""
     seed: int
     reasons: dict[str, str]
     notes: tuple[str, ...] = ()
@@ -202,6 +211,7 @@ def resolve(
         config.max_model_len,
         "the model's limit" if most_len <= held else "what the KV cache holds",
     )
+    artifact_dir, reasons["artifact_dir"] = _artifact_dir(config, backend)
     return ResolvedConfig(
         model_path=str(model_path),
         tokenizer_path=str(tokenizer_path),
@@ -222,10 +232,33 @@ def resolve(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,
         enable_prefix_caching=config.enable_prefix_caching,
+        artifact_dir=artifact_dir,
         seed=config.seed,
         reasons=reasons,
         notes=threads.notes if backend == "cpu" else (),
     )
+
+
+def _artifact_dir(
+    config: EngineConfig, backend: Literal["cpu", "reference"]
+) -> tuple[str | None, str]:
+    """Where engine artifacts are kept, None for nowhere, and why."""
+    asked = config.artifact_dir
+    if asked is not None and (backend == "reference" or not config.artifact):
+        why = "artifacts are off" if not config.artifact else f"{backend} keeps no packed weights"
+        raise ConfigError(f"artifact_dir {asked} has no effect, since {why}; leave it out")
+    if backend == "reference":
+        return None, "the reference backend packs nothing"
+    if not config.artifact:
+        return None, "as asked"
+    if asked is not None:
+        if not asked:
+            raise ConfigError("artifact_dir is empty; name a folder, or set artifact to false")
+        return os.path.abspath(os.path.expanduser(asked)), "as asked"
+    root = default_root()
+    if root is None:
+        return None, "there is no home folder; name one with artifact_dir"
+    return str(root), "the default"
 
 
 def kv_block_bytes(spec: ModelSpec, dtype: KvDType) -> int:

@@ -19,6 +19,10 @@ class WeightError(PenstockError):
     """A weight file is missing, truncated, corrupt, or disagrees with the configuration."""
 
 
+class ArtifactError(PenstockError):
+    """An engine artifact is damaged, or cannot be read, written or removed."""
+
+
 class TokenizerError(PenstockError):
     """A tokenizer or chat template is missing, malformed, or failed on its input."""
 

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
-from penstock.backends.base import Executor, Limits, WeightSource
+from penstock.backends.base import Executor, Limits, PackedWeights, Packing, WeightSource
 from penstock.errors import ConfigError
 from penstock.plan.plan import Plan
 
-__all__ = ["Executor", "Limits", "WeightSource", "bind"]
+__all__ = ["Executor", "Limits", "PackedWeights", "Packing", "WeightSource", "bind", "packing"]
 
 
-def bind(plan: Plan, weights: WeightSource, backend: str, limits: Limits) -> Executor:
-    """An executor for ``plan`` on the named backend; raises ConfigError if it cannot run here."""
+def packing(backend: str) -> Packing | None:
+    """The form in which the backend packs weights on this machine; None if it packs none.
+
+    Raises ConfigError if it cannot run here.
+    """
+    if backend != "cpu":
+        return None
+    from penstock.backends.cpu.native import load
+
+    module = load()
+    return Packing(module.isa, module.packed_layout)
+
+
+def bind(
+    plan: Plan, weights: WeightSource | PackedWeights, backend: str, limits: Limits
+) -> Executor:
+    """An executor for ``plan`` on the named backend; raises ConfigError if it cannot run here.
+
+    Only a backend with a :func:`packing` takes PackedWeights.
+    """
     if backend == "reference":
         from penstock.backends.reference.executor import ReferenceExecutor
 
+        if isinstance(weights, PackedWeights):
+            raise ConfigError("the reference backend reads weights from a checkpoint alone")
         return ReferenceExecutor(plan, weights, limits)
     if backend == "cpu":
         from penstock.backends.cpu.bind import bind as bind_cpu

@@ -63,6 +63,7 @@ class MeteredExecutor:
         self._kv = _KvTraffic(spec, config)
         self._last: ExecutorRun | None = None
         self.num_blocks = executor.num_blocks
+        self.packed = executor.packed
 
     def run(self, step: StepInput) -> StepResult:
         start = time.perf_counter()

@@ -34,7 +34,8 @@ class Session:
     def open(cls, config: EngineConfig) -> Session:
         """Load what ``config`` asks for; raises what :meth:`EngineCore.start` raises."""
         blueprint = draw(config)
-        meter = MeteredExecutor(load(blueprint), blueprint.spec, blueprint.config)
+        executor = load(blueprint, keeping="never")
+        meter = MeteredExecutor(executor, blueprint.spec, blueprint.config)
         return cls(blueprint, EngineCore(blueprint, meter), meter)
 
     @property

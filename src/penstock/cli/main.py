@@ -30,6 +30,7 @@ class Command(NamedTuple):
 COMMANDS = (
     Command(("generate",), "generate", "complete prompts on the command line"),
     Command(("serve",), "serve", "serve a model over the OpenAI API"),
+    Command(("build",), "build", "pack a model's weights ahead, for fast starts"),
     Command(("explain",), "explain", "show what a model runs as on this machine, and why"),
     Command(("bench", "latency"), "bench_latency", "time the steps of one fixed batch"),
     Command(("bench", "throughput"), "bench_throughput", "time many requests offered at once"),

@@ -92,6 +92,8 @@ def _serve(child: EngineChild, listener: socket.socket, grace: int, ledger: Ledg
             )
             for note in config.notes:
                 print(f"  note: {note}")
+        for note in llm.ready.notes:
+            print(f"  {note}")
         total = sum(phase.seconds for phase in ledger.phases)
         print(describe(ledger.phases, total), flush=True)
 

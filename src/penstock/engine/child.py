@@ -177,7 +177,7 @@ def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
     blueprint = draw(config)
     startup.located(blueprint.config.tokenizer_path)
     mark("config")
-    core = EngineCore(blueprint, load(blueprint, mark))
+    core = EngineCore(blueprint, load(blueprint, mark, startup.ledger.note))
     facts = ModelFacts(
         served_model_name=core.config.served_model_name,
         tokenizer_path=core.config.tokenizer_path,
@@ -250,7 +250,9 @@ def _run(frames: FrameSocket, loader: str) -> int:
     # What is loaded lives until the end: keep the collector from walking it in every full pass.
     gc.collect()
     gc.freeze()
-    ready = Ready(model=loaded.model, phases=ledger.phases, config=loaded.config)
+    ready = Ready(
+        model=loaded.model, phases=ledger.phases, notes=ledger.notes, config=loaded.config
+    )
     frames.send(encode_frame(ready))
     try:
         EngineLoop(loaded.core, frames).run()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +11,11 @@ from pathlib import Path
 import msgspec
 
 from penstock import demo_model_path
+from penstock.artifact.shelf import Keeping, Note, Shelf
 from penstock.backends import Executor, Limits, bind
 from penstock.backends.cpu import native
 from penstock.config import EngineConfig, ResolvedConfig, resolve
-from penstock.errors import ConfigError
+from penstock.errors import ArtifactError, ConfigError
 from penstock.hardware import detect
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
@@ -21,6 +24,8 @@ from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.hub import resolve_model_folder
+
+_log = logging.getLogger("penstock.artifact")
 
 Mark = Callable[[str], None]
 """Told the name of each phase as it ends."""
@@ -69,17 +74,20 @@ def _kernel_notes() -> list[str]:
     return [] if note is None else [note]
 
 
-def load(blueprint: Blueprint, mark: Mark = lambda phase: None) -> Executor:
-    """Read and pack the weights and bind the plan; raises WeightError or ConfigError."""
+def load(
+    blueprint: Blueprint,
+    mark: Mark = lambda phase: None,
+    note: Note = _log.log,
+    keeping: Keeping = "worthwhile",
+) -> Executor:
+    """An executor with its weights: restored from an engine artifact, or read and packed.
+
+    ``keeping`` says whether what was packed becomes an artifact: where that saves the next start
+    some time, always, or never. Raises WeightError or ConfigError; ArtifactError only where it is
+    ``always`` kept and cannot be. Any other trouble with artifacts is a note, and the weights are
+    packed.
+    """
     config = blueprint.config
-    weights = open_weights(
-        Path(config.model_path),
-        blueprint.spec,
-        dtype=config.dtype,
-        load_format=config.load_format,
-        seed=config.seed,
-    )
-    mark("open weights")
     limits = Limits(
         num_blocks=config.num_blocks,
         max_tokens=config.max_num_batched_tokens,
@@ -89,6 +97,28 @@ def load(blueprint: Blueprint, mark: Mark = lambda phase: None) -> Executor:
         threads=config.threads,
         cpus=config.cpus,
     )
+    shelf = Shelf.of(config, blueprint.plan, note)
+    with shelf.take() as kept:
+        if kept is not None:
+            try:
+                executor = bind(blueprint.plan, kept, config.backend, limits)
+            except ArtifactError as error:
+                shelf.is_damaged(error)
+            else:
+                mark("restore weights")
+                shelf.is_restored(kept)
+                return executor
+    weights = open_weights(
+        Path(config.model_path),
+        blueprint.spec,
+        dtype=config.dtype,
+        load_format=config.load_format,
+        seed=config.seed,
+    )
+    mark("open weights")
+    start = time.monotonic()
     executor = bind(blueprint.plan, weights, config.backend, limits)
     mark("pack weights")
+    if shelf.keep(executor.packed, time.monotonic() - start, keeping):
+        mark("keep artifact")
     return executor

@@ -22,6 +22,8 @@ class Ledger:
     def __init__(self, start: float) -> None:
         self._last = start
         self.phases: list[Phase] = []
+        self.notes: list[str] = []
+        """One line each, for whoever started the engine."""
 
     def mark(self, name: str, seconds: float | None = None) -> None:
         """What ran since the last mark was ``name``.
@@ -31,6 +33,10 @@ class Ledger:
         now = self._last + seconds if seconds is not None else time.monotonic()
         self.phases.append(Phase(name, now - self._last))
         self._last = now
+
+    def note(self, level: int, text: str) -> None:
+        """Keep ``text``, whatever its level."""
+        self.notes.append(text)
 
 
 def process_started_at() -> float:

@@ -72,6 +72,8 @@ class Ready(msgspec.Struct, tag="ready", frozen=True, kw_only=True):
 
     model: ModelFacts
     phases: list[Phase]
+    notes: list[str] = []
+    """What else is worth a line: artifacts written, damaged or not kept."""
     config: ResolvedConfig | None = None
 
 

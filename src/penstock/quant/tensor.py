@@ -36,7 +36,7 @@ def quantize(matrix: NDArray[Any], scheme: GroupScheme, name: str = "a matrix") 
     8 bits: scale = max|w| / 127, so every error is at most half a scale. 4 bits: the value of
     largest magnitude becomes -8 and scale = -value / 8, which uses all sixteen codes; errors are
     at most half a scale, and up to a whole one for values of the other sign near that magnitude,
-    whose +8 does not exist. A group of zeros has scale 0.
+    whose +8 does not exist. A group of zeros has scale +0.
 
     Raises WeightError, naming ``name``, if a value is not finite.
     """
@@ -47,9 +47,14 @@ def quantize(matrix: NDArray[Any], scheme: GroupScheme, name: str = "a matrix") 
     for first in range(0, n, rows):
         some = slice(first, first + rows)
         _quantize_rows(matrix[some].astype(np.float32), scheme, codes[some], scales[some])
+    require_finite(scales, name)
+    return GroupTensor(scheme, codes, scales)
+
+
+def require_finite(scales: F32, name: str) -> None:
+    """Raise WeightError, naming ``name``, if a scale is not: then a value was not."""
     if not np.isfinite(scales).all():
         raise not_finite(name)
-    return GroupTensor(scheme, codes, scales)
 
 
 def dequantize(tensor: GroupTensor) -> F32:
@@ -86,4 +91,5 @@ def _quantize_groups(x: F32, scheme: GroupScheme) -> tuple[NDArray[np.int8], F32
         rounded = np.rint(np.divide(x, scales[:, :, None]))
         np.nan_to_num(rounded, copy=False, nan=0.0)
         np.clip(rounded, scheme.lowest, scheme.highest, out=rounded)
-        return rounded.astype(np.int8).reshape(len(x), -1), scales
+        # Adding zero makes -0, of which the order of comparisons decides, +0.
+        return rounded.astype(np.int8).reshape(len(x), -1), scales + np.float32(0)

@@ -101,12 +101,18 @@ class SafetensorsFile:
         count = math.prod(tensor.shape)
         if count == 0:
             return np.empty(tensor.shape, dtype)
+        self._expect(self._map, tensor)
         array = np.frombuffer(self._map, dtype, count, tensor.start).reshape(tensor.shape)
         if tensor.start % dtype.itemsize:
             # Native code reads whole elements; old files may not align them.
             array = array.copy()
             array.flags.writeable = False
         return array
+
+    def _expect(self, mapped: mmap.mmap, tensor: Tensor) -> None:
+        """Ask the system to start reading all of the tensor, not page by page as it is touched."""
+        first = tensor.start // mmap.PAGESIZE * mmap.PAGESIZE
+        mapped.madvise(mmap.MADV_WILLNEED, first, tensor.stop - first)
 
     def _open_map(self) -> mmap.mmap:
         try:

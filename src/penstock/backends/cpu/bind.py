@@ -2,49 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.base import Limits, WeightSource
+from penstock.backends.base import Limits, PackedWeights, WeightSource
 from penstock.backends.cpu.executor import CpuExecutor
 from penstock.backends.cpu.interface import (
     BufferId,
-    Bytes,
     ConstantId,
-    MatrixId,
     NativeExecutor,
     NativeModule,
 )
 from penstock.backends.cpu.native import load
-from penstock.cache.geometry import layer_block_bytes
+from penstock.backends.cpu.pack import (
+    DTYPES,
+    Fill,
+    NativeRegions,
+    as_bytes,
+    pack,
+    pack_part,
+)
 from penstock.errors import ConfigError
 from penstock.hardware import detect
 from penstock.models.rope import rope_tables
-from penstock.models.spec import DType
 from penstock.plan import ops
 from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
-from penstock.quant import GridScheme, QuantScheme, not_finite, quantize
-
-_DTYPES: dict[DType, np.dtype[Any]] = {
-    "float32": np.dtype(np.float32),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float16": np.dtype(np.float16),
-}
+from penstock.quant import GridScheme
 
 
 def bind(
-    plan: Plan, weights: WeightSource, limits: Limits, module: NativeModule | None = None
+    plan: Plan,
+    weights: WeightSource | PackedWeights,
+    limits: Limits,
+    module: NativeModule | None = None,
 ) -> CpuExecutor:
     """An executor of ``plan``, which must be fused; ``module`` defaults to this machine's best.
 
-    Weights are read once each, in the order of the ops, and copied into the layout of the kernels;
-    no array of ``weights`` is kept. Raises ConfigError where there is no native module, where the
-    plan needs what no native kernel does, and where memory does not suffice.
+    Weights are read once each, in the order of the ops, and copied into the layout of the kernels,
+    or restored in that layout; no array of ``weights`` is kept. Raises ConfigError where there is
+    no native module, where the plan needs what no native kernel does, and where memory does not
+    suffice; WeightError and ArtifactError where ``weights`` does.
     """
     module = module or load()
     memory = plan_memory(plan, limits.max_tokens, limits.max_logit_rows)
@@ -66,7 +69,7 @@ def bind(
             kv_elem=plan.kv_dtype,
             kv_layers=[(layer.kv_heads, layer.head_dim) for layer in plan.kv_layers],
         )
-        binder = _Binder(plan, weights, native)
+        binder = _Binder(plan, native)
         for name, buffer in plan.buffers.items():
             binder.buffers[name] = native.add_buffer(
                 memory.offsets[name],
@@ -77,6 +80,15 @@ def bind(
             )
         for op in plan.ops:
             binder.append(op)
+        regions = NativeRegions(native, tuple(binder.regions))
+        try:
+            if isinstance(weights, PackedWeights):
+                weights.restore(regions)
+            else:
+                pack(binder.fills, weights)
+        except BaseException:
+            native.close()  # now: who handles the error may want the memory
+            raise
         logits = native.view(binder.buffers[plan.logits]).view(np.float32)
         argmax = native.view(binder.buffers[plan.argmax]).view(np.int32)[:, 0]
     except ValueError as error:
@@ -89,16 +101,20 @@ def bind(
             "the system has not enough memory for the packed weights and "
             f"{kv_bytes / 2**30:.2f} GiB of KV cache; lower kv_cache_bytes"
         ) from error
-    return CpuExecutor(native, module.isa, limits.num_blocks, logits, argmax)
+    return CpuExecutor(native, module.isa, limits.num_blocks, logits, argmax, regions)
 
 
 class _Binder:
-    """Appends ops to a native executor, reading each weight when its op comes."""
+    """Appends ops to a native executor and reserves what their weights take, for later filling."""
 
-    def __init__(self, plan: Plan, weights: WeightSource, native: NativeExecutor) -> None:
+    def __init__(self, plan: Plan, native: NativeExecutor) -> None:
         self.buffers: dict[ops.BufferName, BufferId] = {}
+        self.regions: list[str] = []
+        """The weights of each of the executor's regions, joined by ``+``."""
+        self.fills: list[Fill] = []
         self._plan = plan
-        self._weights = weights
+        self._dtype = DTYPES[plan.weight_dtype]
+        self._shapes = plan.spec.weight_shapes()
         self._native = native
         self._ropes: dict[int, tuple[ConstantId, ConstantId]] = {}
         self._append: dict[type[ops.Op], Callable[[Any], None]] = {
@@ -118,7 +134,8 @@ class _Binder:
         append(op)
 
     def _embed(self, op: ops.Embed) -> None:
-        table = self._native.add_constant(self._stored(op.weight))
+        size = math.prod(self._shapes[op.weight])
+        table = self._constant([(op.weight, size)], self._dtype)
         self._native.append_embed(table, self._plan.weight_dtype, self.buffers[op.out])
 
     def _add_norm(self, op: ops.AddNorm) -> None:
@@ -140,38 +157,21 @@ class _Binder:
         else:
             size = op.scheme.group_size or 0
             matrix = native.add_int_matrix(op.scheme.bits, size, op.n, op.k, gated)
+        self.regions.append("+".join(part.weight for part in op.parts))
         first = 0
         for part in op.parts:
-            self._pack(matrix, first, part, op.scheme)
+            put = partial(pack_part, native, matrix, first, op.scheme or self._plan.weight_dtype)
+            self.fills.append(Fill(part.weight, partial(put, part.weight)))
             first += part.n
         native.append_linear(
             matrix, self._bias(op), self.buffers[op.x], self.buffers[op.out], op.gated or "none"
         )
 
-    def _pack(
-        self, matrix: MatrixId, first: int, part: ops.LinearPart, scheme: QuantScheme | None
-    ) -> None:
-        if scheme is None:
-            self._native.pack_rows(matrix, first, part.n, self._stored(part.weight))
-        elif isinstance(scheme, GridScheme):
-            rows = self._weights.get(part.weight)
-            if not self._native.pack_grid_rows(
-                matrix, first, part.n, rows.dtype.name, _bytes(rows)
-            ):
-                raise not_finite(part.weight)
-        else:
-            tensor = quantize(self._weights.get(part.weight), scheme, part.weight)
-            self._native.pack_int_rows(matrix, first, part.n, tensor.codes, tensor.scales)
-
     def _bias(self, op: ops.Linear) -> ConstantId | None:
         """The parts' biases joined, zeros where one has none; None if none has any."""
         if all(part.bias is None for part in op.parts):
             return None
-        joined = [
-            np.zeros(part.n, np.float32) if part.bias is None else self._as_floats(part.bias)
-            for part in op.parts
-        ]
-        return self._native.add_constant(_bytes(np.concatenate(joined)))
+        return self._constant([(part.bias, part.n) for part in op.parts], DTYPES["float32"])
 
     def _rope_write(self, op: ops.RopeWrite) -> None:
         cos, sin = self._rope(op.rope)
@@ -208,19 +208,28 @@ class _Binder:
         if index not in self._ropes:
             cos, sin = rope_tables(self._plan.ropes[index], self._plan.max_positions)
             add = self._native.add_constant
-            self._ropes[index] = (add(_bytes(cos)), add(_bytes(sin)))
+            self._ropes[index] = (add(as_bytes(cos)), add(as_bytes(sin)))
         return self._ropes[index]
 
-    def _stored(self, name: ops.WeightName) -> Bytes:
-        """The weight in the plan's dtype: a view where the source has it so."""
-        return _bytes(self._weights.get(name).astype(_DTYPES[self._plan.weight_dtype], copy=False))
-
-    def _as_floats(self, name: ops.WeightName) -> NDArray[np.float32]:
-        return self._weights.get(name).astype(np.float32)
-
     def _floats(self, name: ops.WeightName) -> ConstantId:
-        return self._native.add_constant(_bytes(self._as_floats(name)))
+        return self._constant([(name, math.prod(self._shapes[name]))], DTYPES["float32"])
 
+    def _constant(
+        self, parts: Sequence[tuple[ops.WeightName | None, int]], dtype: np.dtype[Any]
+    ) -> ConstantId:
+        """Room for weights of so many elements, one after another; what has no name stays zero."""
+        constant = self._native.reserve_constant(sum(n for _, n in parts) * dtype.itemsize)
+        self.regions.append("+".join(name for name, _ in parts if name is not None))
+        offset = 0
+        for name, n in parts:
+            if name is not None:
+                self.fills.append(Fill(name, partial(self._fill, constant, offset, dtype)))
+            offset += n * dtype.itemsize
+        return constant
 
-def _bytes(array: NDArray[Any]) -> Bytes:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    # What fills call, with the weight's array last.
+
+    def _fill(
+        self, constant: ConstantId, offset: int, dtype: np.dtype[Any], array: NDArray[Any]
+    ) -> None:
+        self._native.fill_constant(constant, offset, as_bytes(array.astype(dtype, copy=False)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.backends.base import PackedRegions
 from penstock.backends.cpu.interface import NativeExecutor
 from penstock.backends.cpu.native import load
 from penstock.backends.cpu.sampler import NativeSampler
@@ -21,9 +22,11 @@ class CpuExecutor:
         num_blocks: int,
         logits: NDArray[np.float32],
         argmax: Int32s,
+        packed: PackedRegions,
     ) -> None:
         self.num_blocks = num_blocks
         self.isa = isa
+        self.packed: PackedRegions = packed
         self._native = native
         self._logits = logits  # [max logit rows, vocabulary], a view of the arena
         self._argmax = argmax  # [max logit rows]

@@ -36,6 +36,10 @@ class NativeExecutor(Protocol):
 
     def add_constant(self, bytes: Bytes) -> ConstantId: ...
 
+    def reserve_constant(self, bytes: int) -> ConstantId: ...
+
+    def fill_constant(self, constant: ConstantId, offset: int, bytes: Bytes) -> None: ...
+
     def add_matrix(self, elem: str, n: int, k: int, gated: bool) -> MatrixId: ...
 
     def pack_rows(self, matrix: MatrixId, first: int, count: int, rows: Bytes) -> None: ...
@@ -58,6 +62,31 @@ class NativeExecutor(Protocol):
     ) -> bool:
         """Round rows to the grid and pack them; False if a value is not finite."""
         ...
+
+    def round_rows(
+        self,
+        elem: str,
+        rows: Bytes,
+        bits: int,
+        group: int,
+        codes: NDArray[np.int8],
+        scales: NDArray[np.float32],
+    ) -> None:
+        """Round ``rows`` into ``codes`` ``[n, k]`` and ``scales`` ``[n, groups]``."""
+        ...
+
+    @property
+    def region_bytes(self) -> list[int]:
+        """Sizes of the regions of weights: one for each matrix and each reserved constant."""
+        ...
+
+    def read_regions(
+        self, fd: int, places: list[tuple[int, int]], chunk: int
+    ) -> list[list[int]]: ...
+
+    def write_regions(
+        self, fd: int, places: list[tuple[int, int]], chunk: int
+    ) -> list[list[int]]: ...
 
     def append_embed(self, table: ConstantId, elem: str, out: BufferId) -> None: ...
 
@@ -170,6 +199,7 @@ class NativeModule(Protocol):
     """One variant. The single-kernel functions that only tests call are not listed."""
 
     isa: str
+    packed_layout: int
 
     def prepare(self) -> bool:
         """Ask the system for what this variant's registers need; False if it refuses."""

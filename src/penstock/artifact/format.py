@@ -1,0 +1,213 @@
+"""What is in an artifact's folder, how it is written and how it is read.
+
+``weights.bin`` holds the executor's regions one after another, each from a multiple of 4096 bytes
+on. ``manifest.json`` says which, and has a CRC-32C for every MiB of each. Its first line holds a
+digest of the lines that follow, so that no byte of either file can change unnoticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import msgspec
+
+from penstock.artifact.key import ArtifactKey
+from penstock.artifact.tuned import Tuned
+from penstock.backends.base import PackedRegions, Place
+from penstock.errors import ArtifactError
+
+MANIFEST: Final = "manifest.json"
+WEIGHTS: Final = "weights.bin"
+
+CHUNK_BYTES: Final = 1 << 20
+"""Has a checksum, and one thread reads it: small, so that the matrices of a layer divide evenly."""
+_ALIGNMENT: Final = 4096
+_BATCH_BYTES: Final = 1 << 30
+"""Moved in one native call, which signals do not interrupt."""
+_MAX_MANIFEST: Final = 64 << 20
+
+
+class Region(msgspec.Struct, frozen=True):
+    """One region of packed weights: bytes from ``offset`` of weights.bin."""
+
+    name: str
+    offset: int
+    bytes: int
+    checksums: str
+    """CRC-32C of each ``Manifest.chunk_bytes``, eight hexadecimal digits a chunk."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of an artifact beside its bytes."""
+
+    model: str
+    """Name of the model, for people."""
+    model_path: str
+    key: ArtifactKey
+    created: str
+    """ISO 8601, UTC."""
+    bytes: int
+    """Of weights.bin."""
+    chunk_bytes: int
+    regions: tuple[Region, ...]
+    tuned: dict[str, Tuned] = {}
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    body = msgspec.json.format(msgspec.json.encode({"manifest": manifest}), indent=1)
+    rest = body.removeprefix(b"{\n") + b"\n"
+    return b'{"blake2b": "%s",\n' % _digest(rest) + rest
+
+
+def decode_manifest(text: bytes) -> Manifest:
+    """Raises ArtifactError where a byte is not as it was written."""
+    first, _, rest = text.partition(b"\n")
+    if first != b'{"blake2b": "%s",' % _digest(rest):
+        raise ArtifactError(f"{MANIFEST} is damaged")
+    try:
+        return msgspec.json.decode(b"{" + rest, type=_Sealed).manifest
+    except msgspec.DecodeError as e:
+        raise ArtifactError(f"{MANIFEST} is of another format: {e}") from None
+
+
+class _Sealed(msgspec.Struct, frozen=True):
+    manifest: Manifest
+
+
+def _digest(rest: bytes) -> bytes:
+    return hashlib.blake2b(rest, digest_size=16).hexdigest().encode()
+
+
+def layout(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Offsets of regions of these sizes, and the size of the file."""
+    padded = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
+    offsets = list(itertools.accumulate(padded, initial=0))
+    return offsets[:-1], offsets[-1]
+
+
+def write_weights(folder: Path, packed: PackedRegions) -> tuple[Region, ...]:
+    """Write weights.bin from the memory of ``packed``. Raises OSError."""
+    offsets, size = layout(packed.sizes)
+    places = [Place(i, offset) for i, offset in enumerate(offsets)]
+    checksums: list[list[int]] = []
+    fd = os.open(folder / WEIGHTS, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        os.ftruncate(fd, size)
+        for batch in _batches(places, packed.sizes):
+            checksums += packed.write(fd, batch, CHUNK_BYTES)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    described = zip(packed.names, offsets, packed.sizes, checksums, strict=True)
+    return tuple(Region(name, at, n, _hexadecimal(crcs)) for name, at, n, crcs in described)
+
+
+def write_manifest(folder: Path, manifest: Manifest, name: str = MANIFEST) -> None:
+    """Raises OSError."""
+    with (folder / name).open("xb") as file:
+        file.write(encode_manifest(manifest))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class Artifact:
+    """An artifact that was found: its manifest, and its weights open until :meth:`close`."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the manifest and open the weights.
+
+        Raises FileNotFoundError where there is no folder, ArtifactError where what is there cannot
+        be used.
+        """
+        self.path = path
+        self._weights = -1
+        try:
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise
+        except OSError as e:
+            raise self._unusable(f"it cannot be opened: {e.strerror}") from e
+        try:
+            self.manifest = decode_manifest(_read_small(MANIFEST, folder))
+            # Through the same folder, which another process may be about to replace.
+            self._weights = os.open(WEIGHTS, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+        except ArtifactError as e:
+            raise self._unusable(str(e)) from e
+        except OSError as e:
+            raise self._unusable(f"{e.filename} cannot be opened: {e.strerror}") from e
+        finally:
+            os.close(folder)
+
+    def restore(self, regions: PackedRegions) -> None:
+        """Fill every region and verify every checksum; see ``backends.base.PackedWeights``."""
+        manifest = self.manifest
+        described = [(region.name, region.bytes) for region in manifest.regions]
+        if described != list(zip(regions.names, regions.sizes, strict=True)):
+            raise self._unusable("it holds other weights than the plan has")
+        places = [Place(i, region.offset) for i, region in enumerate(manifest.regions)]
+        try:
+            size = os.fstat(self._weights).st_size
+            if size != manifest.bytes:
+                raise self._unusable(f"{WEIGHTS} has {size:,} bytes of {manifest.bytes:,}")
+            for batch in _batches(places, regions.sizes):
+                checksums = regions.read(self._weights, batch, manifest.chunk_bytes)
+                for place, found in zip(batch, checksums, strict=True):
+                    region = manifest.regions[place.region]
+                    if _hexadecimal(found) != region.checksums:
+                        raise self._unusable(f"{WEIGHTS} is damaged in {region.name}")
+        except OSError as e:
+            raise self._unusable(f"{WEIGHTS} cannot be read: {e.strerror}") from e
+        except (ValueError, TypeError) as e:  # places that are in no file
+            raise self._unusable(f"{MANIFEST} makes no sense: {e}") from e
+
+    def close(self) -> None:
+        if self._weights >= 0:
+            os.close(self._weights)
+            self._weights = -1
+
+    def __enter__(self) -> Artifact:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _unusable(self, problem: str) -> ArtifactError:
+        return ArtifactError(f"the engine artifact {self.path} cannot be used: {problem}")
+
+
+def _hexadecimal(checksums: Iterable[int]) -> str:
+    return "".join(f"{checksum:08x}" for checksum in checksums)
+
+
+def _batches(places: Sequence[Place], sizes: Sequence[int]) -> Iterator[list[Place]]:
+    """``places`` in runs of about a gigabyte."""
+    batch: list[Place] = []
+    total = 0
+    for place in places:
+        batch.append(place)
+        total += sizes[place.region]
+        if total >= _BATCH_BYTES:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch
+
+
+def _read_small(name: str, folder: int) -> bytes:
+    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+    with open(fd, "rb") as file:
+        text = file.read(_MAX_MANIFEST + 1)
+    if len(text) > _MAX_MANIFEST:
+        raise ArtifactError(f"{name} is damaged")
+    return text

@@ -1,0 +1,150 @@
+"""One start's dealings with the store: take what fits, say what does not, keep what was packed."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal
+
+from penstock.artifact.format import Artifact
+from penstock.artifact.key import ArtifactKey, artifact_key
+from penstock.artifact.store import KEEP_FREE, ArtifactStore, Draft
+from penstock.backends import packing
+from penstock.backends.base import PackedRegions
+from penstock.config import ResolvedConfig
+from penstock.errors import ArtifactError, ModelError, WeightError
+from penstock.plan.plan import Plan
+
+Keeping = Literal["never", "worthwhile", "always"]
+
+Note = Callable[[int, str], None]
+"""Told one line, with its level as the logging module has them. What takes room on the disk, or
+gives it back, is a warning, so that a program that shows those alone tells of it."""
+
+WORTHWHILE_S: Final = 0.5
+"""Weights that are packed sooner are packed again: their artifact would save nothing one feels."""
+
+
+class Shelf:
+    """The place of one engine's artifact. Made by :meth:`of`; every method of one without a key,
+    because artifacts are off or the backend packs nothing, does nothing."""
+
+    def __init__(
+        self, config: ResolvedConfig, plan: Plan, note: Note, key: ArtifactKey | None
+    ) -> None:
+        self._config = config
+        self._plan = plan
+        self._note = note
+        self._key = key
+        self._store = ArtifactStore(Path(config.artifact_dir or "."))
+        self._damaged = False
+
+    @classmethod
+    def of(cls, config: ResolvedConfig, plan: Plan, note: Note) -> Shelf:
+        """Raises ModelError, WeightError or ConfigError, as loading the model would."""
+        form = packing(config.backend) if config.artifact_dir is not None else None
+        key = None if form is None else artifact_key(config, plan, form)
+        return cls(config, plan, note, key)
+
+    @contextlib.contextmanager
+    def take(self) -> Iterator[Artifact | None]:
+        """The artifact that fits, open within, or None."""
+        artifact = None
+        if self._key is not None:
+            try:
+                artifact = self._store.find(self._key)
+            except ArtifactError as error:
+                self.is_damaged(error)
+        try:
+            yield artifact
+        finally:
+            if artifact is not None:
+                artifact.close()
+
+    def is_restored(self, artifact: Artifact) -> None:
+        """What was taken is in the executor, every checksum right."""
+        self._note(logging.INFO, f"restored {size(artifact.manifest.bytes)} from {artifact.path}")
+
+    def is_damaged(self, error: ArtifactError) -> None:
+        """What was taken, or would have been, is of no use."""
+        self._damaged = True
+        self._note(logging.WARNING, f"{error}; the weights are packed again")
+
+    def keep(self, packed: PackedRegions | None, seconds: float, keeping: Keeping) -> bool:
+        """Write what took ``seconds`` to pack, as ``keeping`` has it; whether it was tried.
+
+        Raises ArtifactError where it is ``always`` to be kept, and is not.
+        """
+        always = keeping == "always"
+        if self._key is None or packed is None:
+            if always:
+                raise ArtifactError(
+                    f"there is nothing to keep: the {self._config.backend} backend packs no "
+                    "weights, or artifacts are turned off"
+                )
+            return False
+        if keeping == "never" or (not always and seconds < WORTHWHILE_S and not self._damaged):
+            return False
+        try:
+            self._write(self._key, packed, always)
+        except ArtifactError as error:
+            if always:
+                raise
+            self._note(logging.WARNING, f"no engine artifact is kept: {error}")
+        return True
+
+    def _write(self, key: ArtifactKey, packed: PackedRegions, always: bool) -> None:
+        self._require_unchanged(key)
+        path = os.path.abspath(self._config.model_path)
+        draft = Draft(key, model_name(path), path)
+        if not self._damaged and (nearest := self._store.nearest(draft)):
+            self._note(logging.INFO, f"of this model's other engine artifacts, {nearest}")
+        start = time.monotonic()
+        keep = partial(
+            self._store.keep,
+            draft,
+            packed,
+            leave_free=0.0 if always else KEEP_FREE,
+            damaged=self._damaged,
+        )
+        kept = keep()
+        if kept is None and always:
+            self._note(logging.INFO, "another process is writing this artifact: waiting for it")
+            kept = keep(wait=True)
+        if kept is None:
+            raise ArtifactError("another process is writing it")
+        took = time.monotonic() - start
+        if kept.written:
+            self._note(logging.WARNING, f"wrote {size(kept.bytes)} to {kept.path} in {took:.1f} s")
+        else:
+            self._note(logging.INFO, f"another process has written {kept.path}")
+        for name in kept.replaced:
+            self._note(logging.WARNING, f"removed {name}, of weights that are no longer there")
+
+    def _require_unchanged(self, key: ArtifactKey) -> None:
+        """What was packed may be neither of the files before nor of those now."""
+        form = packing(self._config.backend)
+        try:
+            same = form is not None and artifact_key(self._config, self._plan, form) == key
+        except (ModelError, WeightError):
+            same = False
+        if not same:
+            raise ArtifactError("the checkpoint has changed while it was read")
+
+
+def size(count: int) -> str:
+    """Bytes, for people."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e7 else f"{count:,} bytes"
+
+
+def model_name(model_path: str) -> str:
+    """A short name for the model in this absolute path: its hub id, if the hub's cache holds it."""
+    path = Path(model_path)
+    if path.parent.name == "snapshots" and path.parent.parent.name.startswith("models--"):
+        return path.parent.parent.name.removeprefix("models--")
+    return path.name

@@ -1,0 +1,318 @@
+"""The folder that holds artifacts, shared by any number of processes.
+
+Beside an artifact ``NAME`` there may be, while one is written or removed and after a process that
+did so was killed: ``NAME.lock``, held (flock) by the one that works on it, ``NAME.partial`` and
+``NAME.discarded``. Whoever can take the lock knows that the owner is done or dead, and may remove
+the others. An artifact appears under its name whole, by a rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+import msgspec
+
+from penstock.artifact.files import plain, remove_tree, sync_folder
+from penstock.artifact.format import (
+    CHUNK_BYTES,
+    MANIFEST,
+    Artifact,
+    Manifest,
+    layout,
+    write_manifest,
+    write_weights,
+)
+from penstock.artifact.key import ArtifactKey
+from penstock.artifact.lock import locked
+from penstock.artifact.tuned import Tuned
+from penstock.backends.base import PackedRegions
+from penstock.errors import ArtifactError
+
+KEEP_FREE: Final = 0.1
+"""Share of a file system that artifacts nobody asked for leave free."""
+
+_NEW_MANIFEST: Final = MANIFEST + ".new"
+_LOCK, _PARTIAL, _DISCARDED = ".lock", ".partial", ".discarded"
+_NAME = re.compile(r"\w[\w.-]*-[0-9a-f]{12}(\.lock|\.partial|\.discarded)?", re.ASCII)
+
+
+class Draft(NamedTuple):
+    """What goes into a manifest beside the weights."""
+
+    key: ArtifactKey
+    model: str
+    """For people, and for the folder's name."""
+    model_path: str
+    """Absolute."""
+    tuned: Mapping[str, Tuned] = MappingProxyType({})
+
+
+class Kept(NamedTuple):
+    """What became of an artifact that was to be kept."""
+
+    path: Path
+    bytes: int
+    written: bool
+    """False: another process had written it meanwhile."""
+    replaced: tuple[str, ...] = ()
+    """Names of artifacts of the same model's earlier weights, removed."""
+
+
+class Entry(NamedTuple):
+    """One artifact of a store; ``manifest`` is None, and ``problem`` says why, if it is damaged."""
+
+    name: str
+    bytes: int
+    manifest: Manifest | None
+    problem: str
+
+
+class ArtifactStore:
+    """Finds, keeps, lists and removes artifacts under ``root``, which need not exist."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def find(self, key: ArtifactKey) -> Artifact | None:
+        """The artifact of ``key``; the caller closes it. None if there is none.
+
+        Raises ArtifactError where there is one that cannot be used.
+        """
+        for name in self._names():
+            if not name.endswith("-" + key.digest()):
+                continue
+            try:
+                artifact = Artifact(self.root / name)
+            except FileNotFoundError:  # removed this moment
+                continue
+            if differences := artifact.manifest.key.differences(key):
+                artifact.close()
+                raise ArtifactError(
+                    f"the engine artifact {artifact.path} cannot be used: it is of "
+                    + ", ".join(differences)
+                )
+            return artifact
+        return None
+
+    def nearest(self, draft: Draft) -> str | None:
+        """What sets the artifact that is most like ``draft`` apart from it, if there is one.
+
+        Looks at the same model, quantized likewise: those in whose place ``draft`` comes.
+        """
+        found: list[tuple[int, str]] = []
+        for name, _, manifest, _ in self.entries():
+            if manifest is None or manifest.model_path != draft.model_path:
+                continue
+            key, wanted = manifest.key, draft.key
+            if (key.dtype, key.linear, key.head) == (wanted.dtype, wanted.linear, wanted.head):
+                differences = key.differences(wanted)
+                found.append((len(differences), f"{name} is of " + ", ".join(differences)))
+        return min(found)[1] if found else None
+
+    def keep(
+        self,
+        draft: Draft,
+        packed: PackedRegions,
+        *,
+        wait: bool = False,
+        leave_free: float = 0.0,
+        damaged: bool = False,
+    ) -> Kept | None:
+        """Write ``packed`` as the artifact of ``draft``; None if another process is doing so.
+
+        ``wait`` waits for that process instead, and ``leave_free`` is the share of the file system
+        that must stay free. An artifact of the same key that can be opened is kept and ``packed``
+        is not written, unless ``damaged`` says that the one that was there is. Raises
+        ArtifactError with the reason where it cannot be kept; nothing is left behind then.
+        """
+        name = f"{plain(draft.model)}-{draft.key.scheme}-{draft.key.isa}-{draft.key.digest()}"
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with self._lock(name, wait) as mine:
+                if not mine:
+                    return None
+                if not damaged and (present := self._present(draft.key)):
+                    return present
+                self._discard_leftovers()
+                self._require_space(layout(packed.sizes)[1], leave_free)
+                return self._write(name, draft, packed)
+        except OSError as e:
+            raise ArtifactError(f"{e.filename or self.root}: {e.strerror}") from e
+
+    def entries(self) -> list[Entry]:
+        """Every artifact, by name, damaged ones too."""
+        return [self._entry(name) for name in self._names()]
+
+    def retune(self, name: str, tuned: Mapping[str, Tuned]) -> None:
+        """Put ``tuned`` in place of the section of that name in an artifact's manifest.
+
+        Raises ArtifactError if it has none that can be read, or it cannot be written.
+        """
+        path = self.root / name
+        try:
+            with self._lock(name, wait=True):
+                with Artifact(path) as artifact:
+                    manifest = msgspec.structs.replace(artifact.manifest, tuned=dict(tuned))
+                (path / _NEW_MANIFEST).unlink(missing_ok=True)
+                write_manifest(path, manifest, _NEW_MANIFEST)
+                (path / _NEW_MANIFEST).rename(path / MANIFEST)
+                sync_folder(path)
+        except OSError as e:
+            raise ArtifactError(f"{e.filename or path}: {e.strerror}") from e
+
+    def remove(self, name: str) -> Entry:
+        """Remove the artifact of this name, or of the digest that its name ends in.
+
+        Raises ArtifactError if there is none, several, or it cannot be removed. Processes that use
+        it go on: they have read it.
+        """
+        names = [n for n in self._names() if name == n or n.endswith("-" + name)]
+        if len(names) != 1:
+            problem = "no engine artifact" if not names else "more than one engine artifact"
+            raise ArtifactError(f"{self.root} has {problem} {name!r}")
+        entry = self._entry(names[0])
+        try:
+            with self._lock(entry.name, wait=True):
+                self._discard(entry.name)
+        except OSError as e:
+            raise ArtifactError(f"{e.filename or self.root}: {e.strerror}") from e
+        return entry
+
+    def remove_leftovers(self) -> None:
+        """Remove what killed processes left. Raises ArtifactError where that cannot be."""
+        try:
+            self._discard_leftovers()
+        except OSError as e:
+            raise ArtifactError(f"{e.filename or self.root}: {e.strerror}") from e
+
+    def _write(self, name: str, draft: Draft, packed: PackedRegions) -> Kept:
+        partial = self.root / (name + _PARTIAL)
+        remove_tree(partial)
+        try:
+            partial.mkdir()
+            regions = write_weights(partial, packed)
+            manifest = Manifest(
+                model=draft.model,
+                model_path=draft.model_path,
+                key=draft.key,
+                created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                bytes=layout(packed.sizes)[1],
+                chunk_bytes=CHUNK_BYTES,
+                regions=regions,
+                tuned=dict(draft.tuned),
+            )
+            write_manifest(partial, manifest)
+            sync_folder(partial)
+            self._discard(name)
+            partial.rename(self.root / name)
+            sync_folder(self.root)
+            self._discard_others(name)
+        finally:
+            remove_tree(partial)
+        return Kept(self.root / name, manifest.bytes, True, self._discard_superseded(manifest))
+
+    def _present(self, key: ArtifactKey) -> Kept | None:
+        try:
+            artifact = self.find(key)
+        except ArtifactError:
+            return None
+        if artifact is None:
+            return None
+        with artifact:
+            return Kept(artifact.path, artifact.manifest.bytes, False)
+
+    def _entry(self, name: str) -> Entry:
+        path = self.root / name
+        size = 0
+        with contextlib.suppress(OSError):
+            size = sum(file.stat().st_size for file in path.iterdir())
+        try:
+            with Artifact(path) as artifact:
+                return Entry(name, size, artifact.manifest, "")
+        except (ArtifactError, FileNotFoundError) as e:
+            return Entry(name, size, None, str(e))
+
+    def _names(self) -> list[str]:
+        """Names of artifacts, sorted."""
+        return sorted(n for n in self._listed() if not n.endswith((_LOCK, _PARTIAL, _DISCARDED)))
+
+    def _listed(self) -> list[str]:
+        try:
+            return [n for n in os.listdir(self.root) if _NAME.fullmatch(n)]
+        except FileNotFoundError:
+            return []
+        except OSError as e:
+            raise ArtifactError(f"{self.root} cannot be listed: {e.strerror}") from e
+
+    def _lock(self, name: str, wait: bool) -> contextlib.AbstractContextManager[bool]:
+        return locked(self.root / (name + _LOCK), wait)
+
+    def _discard(self, name: str) -> None:
+        """Remove the artifact ``name``, if there is one, at one stroke. The lock must be held."""
+        discarded = self.root / (name + _DISCARDED)
+        remove_tree(discarded)
+        with contextlib.suppress(FileNotFoundError):
+            (self.root / name).rename(discarded)
+            remove_tree(discarded)
+
+    def _discard_leftovers(self) -> None:
+        suffixes = (_LOCK, _PARTIAL, _DISCARDED)
+        left = {n[: -len(s)] for n in self._listed() for s in suffixes if n.endswith(s)}
+        for name in left:
+            with self._lock(name, wait=False) as mine:
+                if mine:
+                    remove_tree(self.root / (name + _PARTIAL))
+                    remove_tree(self.root / (name + _DISCARDED))
+
+    def _discard_others(self, name: str) -> None:
+        """Remove artifacts of the same key by other names, which are not found or not usable."""
+        digest = name[name.rindex("-") :]
+        for other in self._names():
+            if other.endswith(digest) and other != name:
+                with self._lock(other, wait=False) as mine:
+                    if mine:
+                        self._discard(other)
+
+    def _discard_superseded(self, manifest: Manifest) -> tuple[str, ...]:
+        """Remove artifacts of weight files that ``manifest``'s have taken the place of.
+
+        Such are no start's any more: without this, every checkpoint saved into one folder would
+        leave an artifact behind. Dummy weights of several seeds stand side by side.
+        """
+        removed = []
+        for entry in self.entries():
+            other = entry.manifest
+            if (
+                other is not None
+                and other.model_path == manifest.model_path
+                and other.key != manifest.key
+                and other.key.weights
+                and manifest.key.weights
+                and msgspec.structs.replace(
+                    other.key, weights=manifest.key.weights, config=manifest.key.config
+                )
+                == manifest.key
+            ):
+                with contextlib.suppress(OSError), self._lock(entry.name, wait=False) as mine:
+                    if mine:
+                        self._discard(entry.name)
+                        removed.append(entry.name)
+        return tuple(removed)
+
+    def _require_space(self, size: int, leave_free: float) -> None:
+        status = os.statvfs(self.root)
+        free = status.f_bavail * status.f_frsize
+        reserve = int(leave_free * status.f_blocks * status.f_frsize)
+        if free < size + reserve:
+            also = f" and leave {reserve / 1e9:.1f} GB free" if reserve else ""
+            raise ArtifactError(
+                f"{self.root} has {free / 1e9:.1f} GB free, too little to hold "
+                f"{size / 1e9:.1f} GB{also}"
+            )

@@ -1,0 +1,146 @@
+"""An artifact is found by what it is of: nothing less may be the same, nothing more."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from checkpoints import tiny_checkpoint
+from safetensors.numpy import load_file, save_file
+
+from penstock.artifact.key import ArtifactKey, artifact_key
+from penstock.backends import packing
+from penstock.backends.base import Packing
+from penstock.config import EngineConfig
+from penstock.engine.loader import draw
+from penstock.errors import WeightError
+from penstock.weights.identity import weight_files
+
+
+def key(model: Path, form: Packing | None = None, **options: Any) -> ArtifactKey:
+    blueprint = draw(EngineConfig(model=str(model), **options))
+    form = form or packing("cpu")
+    assert form is not None
+    return artifact_key(blueprint.config, blueprint.plan, form)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_checkpoint("llama", dtype="bfloat16"), folder)
+    return folder
+
+
+def test_equal_for_equal_content_anywhere(model: Path, tmp_path: Path) -> None:
+    shutil.copytree(model, tmp_path / "copy")  # with its times
+    assert key(model) == key(model) == key(tmp_path / "copy")
+    assert key(model).digest() == key(tmp_path / "copy").digest()
+    for options in (
+        {"threads": 3},
+        {"max_model_len": 64},
+        {"enable_prefix_caching": False},
+        {"seed": 9},
+        {"served_model_name": "x"},
+        {"kv_cache_bytes": 1 << 20},
+    ):
+        assert key(model, **options) == key(model), options
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        ({"dtype": "float32"}, {"dtype"}),
+        ({"quantization": "int8"}, {"linear", "head", "plan"}),
+        ({"quantization": "int4"}, {"linear", "head", "plan"}),
+        ({"load_format": "dummy"}, {"weights", "dummy_seed"}),
+    ],
+)
+def test_options_that_change_the_weights(
+    model: Path, options: dict[str, Any], fields: set[str]
+) -> None:
+    plain, other = key(model), key(model, **options)
+    changed = {f for f in plain.__struct_fields__ if getattr(plain, f) != getattr(other, f)}
+    assert changed == fields
+    assert plain.digest() != other.digest()
+    assert len(plain.differences(other)) == len(fields)
+
+
+def test_quantization_in_full(model: Path) -> None:
+    keys = {
+        key(model, quantization="int4", **more).digest()
+        for more in ({}, {"quantization_group": 32}, {"quantize_head": False})
+    }
+    assert len(keys) == 3
+    assert key(model, quantization="int4") == key(model, quantization="int4", quantization_group=64)
+
+
+def test_the_native_code(model: Path) -> None:
+    forms = [Packing("amx", 1), Packing("avx2", 1), Packing("amx", 2)]
+    assert len({key(model, form).digest() for form in forms}) == 3
+    old = key(model, forms[0])
+    assert old.differences(key(model, forms[2])) == ["layout 1, not 2"]
+    assert old.differences(msgspec.structs.replace(old, penstock="9", isa="avx2")) == [
+        "isa amx, not avx2",
+        f"penstock {old.penstock}, not 9",
+    ]
+
+
+def test_dummy_seeds(model: Path) -> None:
+    zero, one = (key(model, load_format="dummy", seed=seed) for seed in (0, 1))
+    assert zero.differences(one) == ["another seed"]
+
+
+def test_the_files_times_and_sizes(model: Path) -> None:
+    before = key(model)
+    os.utime(model / "model.safetensors", ns=(0, 1))
+    after = key(model)
+    assert before.differences(after) == ["other weight files"]
+    assert after.weights[0].mtime_ns == 1
+    assert after.weights[0].bytes == (model / "model.safetensors").stat().st_size
+    text = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(text | {"eos_token_id": 5}))
+    assert after.differences(key(model)) == ["another config.json"]
+
+
+@pytest.mark.parametrize(
+    "name", ["model.embed_tokens.weight", "model.layers.1.mlp.down_proj.weight"]
+)
+def test_other_values_in_a_file_of_the_same_time_and_size(model: Path, name: str) -> None:
+    """As archives and images make them, where every file has one time."""
+    path = model / "model.safetensors"
+    os.utime(path, ns=(0, 0))
+    before = key(model)
+    tensors = load_file(path)
+    tensors[name] = (tensors[name].astype(np.float32) * 1.5).astype(tensors[name].dtype)
+    size = path.stat().st_size
+    save_file(tensors, path, metadata={"format": "pt"})
+    os.utime(path, ns=(0, 0))
+    assert path.stat().st_size == size
+    after = key(model)
+    assert before.weights[0].digest != after.weights[0].digest
+    assert before.differences(after) == ["other weight files"]
+
+
+def test_every_shard_counts(tmp_path: Path) -> None:
+    folder = tmp_path / "shards"
+    shutil.copytree(tiny_checkpoint("llama", shard_bytes=100_000), folder)
+    shards = sorted(folder.glob("*.safetensors"))
+    assert len(shards) > 1
+    assert [file.name for file in weight_files(folder)] == [shard.name for shard in shards]
+    keys = {key(folder).digest()}
+    for shard in shards:
+        os.utime(shard, ns=(0, 5))
+        keys.add(key(folder).digest())
+    assert len(keys) == len(shards) + 1
+
+
+def test_a_file_that_is_gone(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    with pytest.raises(WeightError, match=r"has no model\.safetensors"):
+        weight_files(model)

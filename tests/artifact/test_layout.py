@@ -1,0 +1,82 @@
+"""The number of the packed layout changes with what packing writes.
+
+Packs fixed weights and compares a checksum of their bytes with the one recorded for the layout's
+number. Where this fails because the layout was changed on purpose: add one to kPackedLayout in
+csrc/packed_layout.h and record here what the message says.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.backends.base import Limits, Place
+from penstock.backends.cpu import native
+from penstock.backends.cpu.bind import bind
+from penstock.config import EngineConfig
+from penstock.engine.loader import draw
+from penstock.models.spec import ModelSpec
+
+LAYOUT = 1
+RECORDED = {
+    "float32": 0x76C52FD2,
+    "float16": 0xF2BB2646,
+    "bfloat16": 0xB43D72F0,
+    "int8 by 128": 0xE8471E85,
+    "int8 by row": 0xDFEC1B73,
+    "int4 by 64": 0x85038848,
+    "int4 by 32": 0x671674A0,
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "float32": {"dtype": "float32"},
+    "float16": {"dtype": "float16"},
+    "bfloat16": {},
+    "int8 by 128": {"quantization": "int8"},
+    "int8 by row": {"quantization": "int8", "quantization_group": 0},
+    "int4 by 64": {"quantization": "int4"},
+    "int4 by 32": {"quantization": "int4", "quantization_group": 32},
+}
+
+
+class FixedWeights:
+    """Values that every type holds exactly, of integer arithmetic alone: the same for ever."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._shapes = spec.weight_shapes()
+
+    def names(self) -> Iterable[str]:
+        return self._shapes
+
+    def get(self, name: str) -> np.ndarray:
+        count = int(np.prod(self._shapes[name]))
+        mixed = np.arange(count, dtype=np.uint32) * np.uint32(2654435761)
+        mixed += np.uint32(zlib.crc32(name.encode()))
+        values = (mixed >> np.uint32(25)).astype(np.float32) - np.float32(64)
+        return (values / np.float32(256)).reshape(self._shapes[name])
+
+
+@pytest.mark.parametrize("isa", native.runnable())
+@pytest.mark.parametrize("form", OPTIONS)
+def test_packed_bytes_are_those_of_the_layouts_number(
+    configure: Any, tmp_path: Path, isa: str, form: str
+) -> None:
+    # Widths that fill neither panels nor groups, and the qkv biases of this family.
+    model = configure(hidden_size=88, intermediate_size=150, vocab_size=301)
+    blueprint = draw(EngineConfig(model=str(model), load_format="dummy", **OPTIONS[form]))
+    module = native.load(isa)
+    executor = bind(blueprint.plan, FixedWeights(blueprint.spec), Limits(8, 8, 8, 1, 2), module)
+    places = [Place(i, 0) for i in range(len(executor.packed.names))]
+    with (tmp_path / "bytes").open("wb") as file:
+        checksums = executor.packed.write(file.fileno(), places, 1 << 30)
+    executor.close()
+    described = [*zip(executor.packed.names, executor.packed.sizes, checksums, strict=True)]
+    checksum = zlib.crc32(repr(described).encode())
+    assert (module.packed_layout, checksum) == (LAYOUT, RECORDED[form]), (
+        f"packing writes other bytes than layout {LAYOUT} has ({form}: {checksum:#010x}); add one "
+        "to kPackedLayout in csrc/packed_layout.h and record the new checksums here"
+    )

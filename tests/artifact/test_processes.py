@@ -1,0 +1,188 @@
+"""Several processes at one folder, and processes that die at work."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from artifact_engines import prompt, start
+
+from penstock import demo_model_path
+from penstock.artifact.store import ArtifactStore
+from penstock.backends import bind
+from penstock.backends.base import Limits
+from penstock.config import EngineConfig
+from penstock.engine.loader import draw
+
+
+def build(model: Path, root: Path, *options: str, **popen: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "penstock", "build", str(model), "--load-format", "dummy"]
+    command += ["--artifact-dir", str(root), "--threads", "1", *options]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, **popen)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return out
+
+
+@pytest.mark.slow
+def test_builders_of_one_artifact_at_once(configure: Any, tmp_path: Path) -> None:
+    """All succeed, one artifact is there, and it is right."""
+    model, root = configure(hidden_size=512, intermediate_size=2048), tmp_path / "engines"
+    builders = [build(model, root) for _ in range(4)]
+    out = [finish(builder) for builder in builders]
+    assert sum("wrote " in text for text in out) >= 1
+    assert all(any(w in text for w in ("wrote ", "written ", "restored ")) for text in out), out
+    (entry,) = ArtifactStore(root).entries()
+    assert os.listdir(root) == [entry.name]
+    restored = start(model, root)
+    assert restored.restored
+    assert restored.logits == start(model, None, "never", artifact=False).logits
+
+
+DIE = """
+import os, signal, sys
+from penstock.artifact import store
+from penstock.cli.main import main
+real = store.{function}
+def die(*args):
+    {before}
+    os.kill(os.getpid(), signal.SIGKILL)
+store.{function} = die
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "before"),
+    [
+        ("write_weights", "(args[0] / 'weights.bin').write_bytes(b'half')"),
+        ("write_manifest", "pass"),
+        ("sync_folder", "real(*args)"),
+    ],
+    ids=["in the weights", "before the manifest", "before the rename"],
+)
+def test_a_builder_that_is_killed(
+    configure: Any, tmp_path: Path, function: str, before: str
+) -> None:
+    model, root = configure(), tmp_path / "engines"
+    code = DIE.format(function=function, before=before)
+    options = ["build", str(model), "--load-format", "dummy", "--artifact-dir", str(root)]
+    done = subprocess.run([sys.executable, "-c", code, *options], capture_output=True, timeout=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    left = sorted(os.listdir(root))
+    assert [name.rpartition(".")[2] for name in left] == ["lock", "partial"]
+    assert ArtifactStore(root).entries() == []
+    again = start(model, root)
+    assert again.phases[-1] == "keep artifact"
+    (entry,) = ArtifactStore(root).entries()
+    assert os.listdir(root) == [entry.name]
+    assert start(model, root).logits == again.logits
+
+
+def test_a_killed_replacement_leaves_no_damage(configure: Any, tmp_path: Path) -> None:
+    """Killed between taking a damaged artifact away and putting the new one in its place."""
+    model, root = configure(), tmp_path / "engines"
+    good = start(model, root)
+    (name,) = os.listdir(root)
+    with (root / name / "weights.bin").open("r+b") as file:
+        file.write(b"damage")
+    before = "if not (args[0].suffix == '.discarded' and args[0].exists()): return real(*args)"
+    code = DIE.format(function="remove_tree", before=before)
+    options = ["build", str(model), "--load-format", "dummy", "--artifact-dir", str(root)]
+    done = subprocess.run([sys.executable, "-c", code, *options], capture_output=True, timeout=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert sorted(n.rpartition(".")[2] for n in os.listdir(root)) == [
+        "discarded",
+        "lock",
+        "partial",
+    ]
+    assert start(model, root).logits == good.logits
+    assert os.listdir(root) == [name]
+    assert start(model, root).restored
+
+
+def test_a_builder_waits_for_one_that_is_killed(configure: Any, tmp_path: Path) -> None:
+    """The lock goes to the next when its owner dies, not before."""
+    model, root = configure(), tmp_path / "engines"
+    start(model, root)
+    (name,) = os.listdir(root)
+    ArtifactStore(root).remove(name)
+    code = (
+        "import sys, time; from pathlib import Path; from penstock.artifact.lock import locked\n"
+        "with locked(Path(sys.argv[1]), wait=False): print('held', flush=True); time.sleep(120)"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(root / f"{name}.lock")],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    builder = build(model, root)
+    with pytest.raises(subprocess.TimeoutExpired):
+        builder.wait(3)
+    assert ArtifactStore(root).entries() == []
+    holder.kill()
+    holder.wait()
+    out = finish(builder)
+    assert out.startswith("another process is writing this artifact: waiting for it\nwrote ")
+    assert os.listdir(root) == [name]
+
+
+def test_a_reader_goes_on_while_its_artifact_is_removed(configure: Any, tmp_path: Path) -> None:
+    model, root = configure(), tmp_path / "engines"
+    good = start(model, root)
+    store = ArtifactStore(root)
+    (entry,) = store.entries()
+    assert entry.manifest is not None
+    artifact = store.find(entry.manifest.key)
+    assert artifact is not None
+    store.remove(entry.name)
+    blueprint = draw(EngineConfig(model=str(model), load_format="dummy"))
+    executor = bind(blueprint.plan, artifact, "cpu", Limits(8, 64, 64, 4, 1))
+    assert executor.run(prompt([3, 1, 4, 1, 5, 9, 2, 6])).logits.tobytes() == good.logits
+    executor.close()
+    artifact.close()
+
+
+def serve(root: Path) -> list[str]:
+    """What ``penstock serve`` prints for the demo model until it is ready, then told to stop."""
+    command = [sys.executable, "-m", "penstock", "serve", "--port", "0", "--threads", "1"]
+    command += ["--artifact-dir", str(root)]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    lines = [server.stdout.readline()]
+    while lines[-1] and not lines[-1].startswith("ready in "):
+        lines.append(server.stdout.readline())
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(30) == 0
+    server.stdout.close()
+    return lines
+
+
+def test_a_server_says_what_it_started_from(tmp_path: Path) -> None:
+    root = tmp_path / "engines"
+    assert not any(str(root) in line for line in serve(root))
+    assert not root.exists()
+    start(demo_model_path(), root, load_format="auto")
+    (folder,) = root.iterdir()
+    *_, note, ready = serve(root)
+    assert re.fullmatch(rf"  restored [\d,.]+ (GB|bytes) from {folder}\n", note)
+    assert ", restore weights " in ready
+    assert "pack weights" not in ready
+    os.truncate(folder / "weights.bin", 1000)
+    *_, problem, wrote, ready = serve(root)
+    assert "weights.bin has 1,000 bytes of" in problem
+    assert wrote.startswith("  wrote ")
+    assert ", pack weights " in ready
+    assert ", keep artifact " in ready

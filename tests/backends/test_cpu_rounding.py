@@ -1,0 +1,122 @@
+"""Weights rounded on all threads are those of quant/tensor.py, bit by bit, on every variant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from penstock.backends.cpu import native
+from penstock.backends.cpu.pack import round_weights
+from penstock.errors import WeightError
+from penstock.quant import QuantScheme, quantize
+
+SCHEMES = [QuantScheme(bits, size) for bits in (8, 4) for size in (32, 64, 128, None)]
+DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16]
+
+
+def executor(module: Any, threads: int = 1) -> Any:
+    """One that has no ops: only its threads are of interest."""
+    return module.Executor(
+        threads=threads,
+        pin=False,
+        num_blocks=1,
+        max_tokens=1,
+        max_logits=1,
+        max_sequences=1,
+        max_positions=1,
+        vocabulary=1,
+        arena_bytes=64,
+        kv_elem="float32",
+        kv_layers=[],
+    )
+
+
+def same(native_executor: Any, matrix: np.ndarray, scheme: QuantScheme) -> None:
+    expected = quantize(matrix, scheme)
+    got = round_weights(native_executor, matrix, scheme, "w")
+    np.testing.assert_array_equal(got.codes, expected.codes)
+    assert got.scales.tobytes() == expected.scales.tobytes()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: np.dtype(t).name)
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_random_weights(module: Any, scheme: QuantScheme, dtype: Any, threads: int) -> None:
+    rng = np.random.default_rng(scheme.bits)
+    pool = executor(module, threads)
+    for n, k in ((1, 1), (3, 31), (7, 64), (17, 200), (64, 513)):
+        same(pool, (rng.standard_normal((n, k)) * 0.1).astype(dtype), scheme)
+    pool.close()
+
+
+matrices = hnp.arrays(
+    np.float32,
+    st.tuples(st.integers(1, 4), st.integers(1, 150)),
+    elements=st.one_of(
+        st.floats(allow_nan=False, allow_infinity=False, width=32),
+        # Where quotients are ties, scales underflow, and zeros have signs.
+        st.sampled_from([0.0, -0.0, 1e-45, -1e-45, 1e-38, 0.5, 1.0, 127.0, -8.0, 63.5, -3.4e38]),
+    ),
+)
+
+
+@pytest.mark.parametrize("isa", native.runnable())
+@settings(max_examples=150, deadline=None)
+@given(matrix=matrices, scheme=st.sampled_from(SCHEMES))
+def test_any_finite_values(isa: str, matrix: np.ndarray, scheme: QuantScheme) -> None:
+    pool = executor(native.load(isa))
+    same(pool, matrix, scheme)
+    pool.close()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite(module: Any, scheme: QuantScheme, value: float) -> None:
+    pool = executor(module)
+    for at in (0, 15, 99, 149):
+        matrix = np.ones((3, 150), np.float32)
+        matrix[1, at] = value
+        with pytest.raises(WeightError, match=r"layers\.7\.q has values that are not finite"):
+            round_weights(pool, matrix, scheme, "layers.7.q")
+    pool.close()
+
+
+def test_rows_at_odd_addresses(module: Any) -> None:
+    """As views into a file may lie."""
+    scheme = QuantScheme(4, 32)
+    matrix = np.random.default_rng(1).standard_normal((5, 70)).astype(np.float32)
+    raw = np.empty(matrix.nbytes + 1, np.uint8)
+    raw[1:] = matrix.reshape(-1).view(np.uint8)
+    codes = np.empty((5, 70), np.int8)
+    scales = np.empty((5, 3), np.float32)
+    pool = executor(module)
+    pool.round_rows("float32", raw[1:], 4, 32, codes, scales)
+    expected = quantize(matrix, scheme)
+    np.testing.assert_array_equal(codes, expected.codes)
+    assert scales.tobytes() == expected.scales.tobytes()
+    pool.close()
+
+
+def test_shapes_must_agree(module: Any) -> None:
+    pool = executor(module)
+    rows = np.zeros(4 * 64 * 4, np.uint8)
+    codes, scales = np.empty((4, 64), np.int8), np.empty((4, 2), np.float32)
+    pool.round_rows("float32", rows, 8, 32, codes, scales)
+    for elem, bits, group, given_rows, given_codes, given_scales in (
+        ("float32", 8, 32, rows[:-4], codes, scales),
+        ("float32", 8, 32, rows, codes[:3], scales),
+        ("float32", 8, 32, rows, codes, scales[:, :1].copy()),
+        ("float32", 8, 64, rows, codes, scales),
+        ("float32", 5, 32, rows, codes, scales),
+        ("bfloat16", 8, 32, rows, codes, scales),
+        ("int32", 8, 32, rows, codes, scales),
+    ):
+        with pytest.raises(ValueError, match="rounded weights differ in shape"):
+            pool.round_rows(elem, given_rows, bits, group, given_codes, given_scales)
+    pool.close()

@@ -1,0 +1,132 @@
+"""``penstock build``: what it writes, lists and removes, and what it does not take."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from penstock.backends.cpu import native
+from penstock.cli import main as cli
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where artifacts go by default."""
+    if not native.runnable():
+        pytest.skip("no native module is built")
+    monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "engines"
+
+
+def penstock(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert cli.main(["build", *argv]) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert cli.main(["build", *argv]) == cli.EXIT_USAGE
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_build_list_remove(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The demo model, which no start would keep by itself."""
+    assert penstock(capsys, "--list") == f"0 engine artifacts, 0 bytes, in {root}\n"
+    first = penstock(capsys)
+    assert re.match(r"wrote [\d,.]+ (bytes|GB) to \S+ in \d+\.\d s\nready in ", first)
+    assert ", pack weights " in first
+    assert ", keep artifact " in first
+    int4 = penstock(capsys, "--quantization", "int4")
+    (small,) = re.findall(r" to (\S+) in ", int4)
+    assert Path(small).parent == root
+    assert Path(small).name.startswith("model-int4-g64-")
+    second = penstock(capsys)
+    assert second.startswith("restored ")
+    assert ", restore weights " in second
+    assert "pack weights" not in second
+    listed = penstock(capsys, "--list")
+    assert Path(small).name in listed
+    assert "int4 by 64, head int8 by 128" in listed
+    assert listed.splitlines()[-1].startswith("2 engine artifacts, ")
+    digest = small.rpartition("-")[2]
+    assert penstock(capsys, "--remove", digest).startswith(f"removed {Path(small).name}, ")
+    assert penstock(capsys, "--remove", "all").count("removed ") == 1
+    assert os.listdir(root) == []
+    assert penstock(capsys, "--remove", "all") == f"there are no engine artifacts in {root}\n"
+
+
+def test_another_folder(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other"
+    out = penstock(capsys, "--artifact-dir", str(other))
+    assert f" to {other}/" in out
+    assert not root.exists()
+    assert f"in {other}" in penstock(capsys, "--list", "--artifact-dir", str(other))
+    penstock(capsys, "--remove", "all", "--artifact-dir", str(other))
+    assert os.listdir(other) == []
+
+
+def test_generate_starts_from_what_was_built(
+    root: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    argv = ["generate", "-p", "def f(x):", "--temperature", "0", "--max-tokens", "8", "--json"]
+
+    def text() -> str:
+        assert cli.main(argv) == 0
+        return str(json.loads(capsys.readouterr().out)["text"])
+
+    caplog.set_level("INFO", "penstock.artifact")
+    packed = text()
+    assert not root.exists()
+    penstock(capsys)
+    caplog.clear()
+    assert text() == packed
+    assert [r.getMessage().split()[0] for r in caplog.records] == ["restored"]
+
+
+def test_damage_is_said_and_repaired(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    penstock(capsys)
+    (folder,) = root.iterdir()
+    (folder / "manifest.json").write_text("{}")
+    assert "manifest.json is damaged" in penstock(capsys, "--list")
+    problem, wrote, _ = penstock(capsys).splitlines()
+    assert "manifest.json is damaged; the weights are packed again" in problem
+    assert wrote.startswith("wrote ")
+    assert penstock(capsys).startswith("restored ")
+
+
+def test_what_cannot_be(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "the reference backend packs no weights" in refused(capsys, "--backend", "reference")
+    assert "unknown option --no-artifact" in refused(capsys, "--no-artifact")
+    assert "not allowed with" in refused(capsys, "--list", "--remove", "all")
+    assert "--list: takes no model" in refused(capsys, "--list", "some/model")
+    words = refused(capsys, "--remove", "all", "--threads", "2")
+    assert "--remove: takes no --threads" in words
+    assert "artifact_dir is empty" in refused(capsys, "--artifact-dir", "")
+    (tmp_path / "file").touch()
+    assert cli.main(["build", "--artifact-dir", str(tmp_path / "file")]) == cli.EXIT_FAILED
+    assert "file" in capsys.readouterr().err
+    assert cli.main(["build", "--remove", "absent"]) == cli.EXIT_FAILED
+    assert "has no engine artifact 'absent'" in capsys.readouterr().err
+    assert not root.exists()
+
+
+def test_options_of_artifacts_that_contradict(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--artifact-dir", str(tmp_path)]
+    for argv, words in (
+        (["--no-artifact", *where], "has no effect, since artifacts are off"),
+        (["--backend", "reference", *where], "since reference keeps no packed weights"),
+    ):
+        assert cli.main(["explain", *argv]) == cli.EXIT_USAGE
+        assert words in capsys.readouterr().err
+    assert cli.main(["explain", "--no-plan"]) == 0
+    assert re.search(rf"artifact_dir +{root}  \(the default\)", capsys.readouterr().out)
+    assert cli.main(["explain", "--no-plan", "--no-artifact"]) == 0
+    assert re.search(r"artifact_dir +None  \(as asked\)", capsys.readouterr().out)
