@@ -14,9 +14,9 @@ from hypothesis.extra import numpy as hnp
 from penstock.backends.cpu import native
 from penstock.backends.cpu.pack import round_weights
 from penstock.errors import WeightError
-from penstock.quant import QuantScheme, quantize
+from penstock.quant import GroupScheme, quantize
 
-SCHEMES = [QuantScheme(bits, size) for bits in (8, 4) for size in (32, 64, 128, None)]
+SCHEMES = [GroupScheme(bits, size) for bits in (8, 4) for size in (32, 64, 128, None)]
 DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16]
 
 
@@ -37,7 +37,7 @@ def executor(module: Any, threads: int = 1) -> Any:
     )
 
 
-def same(native_executor: Any, matrix: np.ndarray, scheme: QuantScheme) -> None:
+def same(native_executor: Any, matrix: np.ndarray, scheme: GroupScheme) -> None:
     expected = quantize(matrix, scheme)
     got = round_weights(native_executor, matrix, scheme, "w")
     np.testing.assert_array_equal(got.codes, expected.codes)
@@ -47,7 +47,7 @@ def same(native_executor: Any, matrix: np.ndarray, scheme: QuantScheme) -> None:
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: np.dtype(t).name)
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_random_weights(module: Any, scheme: QuantScheme, dtype: Any, threads: int) -> None:
+def test_random_weights(module: Any, scheme: GroupScheme, dtype: Any, threads: int) -> None:
     rng = np.random.default_rng(scheme.bits)
     pool = executor(module, threads)
     for n, k in ((1, 1), (3, 31), (7, 64), (17, 200), (64, 513)):
@@ -69,7 +69,7 @@ matrices = hnp.arrays(
 @pytest.mark.parametrize("isa", native.runnable())
 @settings(max_examples=150, deadline=None)
 @given(matrix=matrices, scheme=st.sampled_from(SCHEMES))
-def test_any_finite_values(isa: str, matrix: np.ndarray, scheme: QuantScheme) -> None:
+def test_any_finite_values(isa: str, matrix: np.ndarray, scheme: GroupScheme) -> None:
     pool = executor(native.load(isa))
     same(pool, matrix, scheme)
     pool.close()
@@ -77,7 +77,7 @@ def test_any_finite_values(isa: str, matrix: np.ndarray, scheme: QuantScheme) ->
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_values_that_are_not_finite(module: Any, scheme: QuantScheme, value: float) -> None:
+def test_values_that_are_not_finite(module: Any, scheme: GroupScheme, value: float) -> None:
     pool = executor(module)
     for at in (0, 15, 99, 149):
         matrix = np.ones((3, 150), np.float32)
@@ -89,7 +89,7 @@ def test_values_that_are_not_finite(module: Any, scheme: QuantScheme, value: flo
 
 def test_rows_at_odd_addresses(module: Any) -> None:
     """As views into a file may lie."""
-    scheme = QuantScheme(4, 32)
+    scheme = GroupScheme(4, 32)
     matrix = np.random.default_rng(1).standard_normal((5, 70)).astype(np.float32)
     raw = np.empty(matrix.nbytes + 1, np.uint8)
     raw[1:] = matrix.reshape(-1).view(np.uint8)

@@ -27,6 +27,7 @@ from penstock.backends.cpu.pack import (
     pack,
     pack_part,
 )
+from penstock.cache.geometry import layer_block_bytes
 from penstock.errors import ConfigError
 from penstock.hardware import detect
 from penstock.models.rope import rope_tables
