@@ -51,7 +51,8 @@ def native_sampler(vocab: int) -> NativeSampler:
     module = load()
     executor = module.Executor(
         threads=1,
-        pin=False,
+        cpus=[],
+        crowded=False,
         num_blocks=1,
         max_tokens=1,
         max_logits=1,

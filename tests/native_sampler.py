@@ -10,7 +10,8 @@ from penstock.backends.cpu.sampler import NativeSampler
 def bare_executor(module: Any, vocab: int, threads: int = 1) -> Any:
     return module.Executor(
         threads=threads,
-        pin=False,
+        cpus=[],
+        crowded=False,
         num_blocks=1,
         max_tokens=1,
         max_logits=1,

@@ -27,8 +27,9 @@ RECORDED = {
     "float32": 0x76C52FD2,
     "float16": 0xF2BB2646,
     "bfloat16": 0xB43D72F0,
+    "int8": 0xDFEC1B73,
     "int8 by 128": 0xE8471E85,
-    "int8 by row": 0xDFEC1B73,
+    "int4": 0x86889753,
     "int4 by 64": 0x85038848,
     "int4 by 32": 0x671674A0,
 }
@@ -36,9 +37,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "float32": {"dtype": "float32"},
     "float16": {"dtype": "float16"},
     "bfloat16": {},
-    "int8 by 128": {"quantization": "int8"},
-    "int8 by row": {"quantization": "int8", "quantization_group": 0},
-    "int4 by 64": {"quantization": "int4"},
+    "int8": {"quantization": "int8"},
+    "int8 by 128": {"quantization": "int8", "quantization_group": 128},
+    "int4": {"quantization": "int4"},
+    "int4 by 64": {"quantization": "int4", "quantization_group": 64},
     "int4 by 32": {"quantization": "int4", "quantization_group": 32},
 }
 

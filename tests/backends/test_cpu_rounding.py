@@ -24,7 +24,8 @@ def executor(module: Any, threads: int = 1) -> Any:
     """One that has no ops: only its threads are of interest."""
     return module.Executor(
         threads=threads,
-        pin=False,
+        cpus=[],
+        crowded=False,
         num_blocks=1,
         max_tokens=1,
         max_logits=1,
