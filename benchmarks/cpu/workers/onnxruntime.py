@@ -1,0 +1,56 @@
+"""onnxruntime-genai's generator: static batches, which is what it has for CPUs."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnxruntime_genai as og
+
+from comparison.protocol import Load, Request
+from workers.loop import TokenTimes, serve
+
+
+class OnnxRuntime:
+    def load(self, options: Load) -> dict[str, str]:
+        config = og.Config(options.model)
+        session = {"intra_op_num_threads": options.threads}
+        config.overlay(json.dumps({"model": {"decoder": {"session_options": session}}}))
+        self.model = og.Model(config)
+        return {
+            "onnxruntime_genai": og.__version__,
+            "threads": str(options.threads),
+            "accuracy_level": "4",
+            "batches": "static, prompts padded to the longest, until the longest output",
+        }
+
+    def run(self, requests: list[Request], clients: int | None, times: TokenTimes) -> None:
+        if clients is not None:
+            raise RuntimeError("onnxruntime-genai has no server")
+        longest = max(len(request.prompt) for request in requests)
+        steps = max(request.output for request in requests)
+        ids = np.zeros((len(requests), longest), np.int32)
+        for row, request in enumerate(requests):
+            # Padding takes part in attention here: of random weights only the time is asked.
+            ids[row, :] = request.prompt[0]
+            ids[row, longest - len(request.prompt) :] = request.prompt
+        params = og.GeneratorParams(self.model)
+        length = longest + steps
+        params.set_search_options(
+            batch_size=len(requests), min_length=length, max_length=length, do_sample=False
+        )
+        times.start()
+        generator = og.Generator(self.model, params)
+        generator.append_tokens(ids)
+        for step in range(steps):
+            generator.generate_next_token()
+            for i, request in enumerate(requests):
+                if step < request.output:
+                    times.add(i)
+
+    def close(self) -> None:
+        """The process ends with it."""
+
+
+if __name__ == "__main__":
+    serve(OnnxRuntime())
