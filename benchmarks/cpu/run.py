@@ -28,6 +28,7 @@ from comparison.results import Absence, Comparison, EngineRecord, case_record, r
 from comparison.rounds import run_rounds
 from penstock.bench.machine import describe_machine, measure_speeds
 from penstock.hardware import detect
+from penstock.models.registry import load_model_spec
 
 HERE = Path(__file__).resolve().parent
 CONFIGS = HERE.parent / "configs"
@@ -71,7 +72,9 @@ def parse() -> argparse.Namespace:
     )
     commands.add_parser("setup", parents=[common], help="install the peers")
     shapes = argparse.ArgumentParser(add_help=False)
-    shapes.add_argument("--shape", default="llama-3.2-1b", help="a folder of benchmarks/configs, or a path")
+    shapes.add_argument(
+        "--shape", default="llama-3.2-1b", help="a folder of benchmarks/configs, or a path"
+    )
     shapes.add_argument(
         "--precisions", type=_list, default=list(PRECISIONS), help="of int4, int8, bf16"
     )
@@ -134,6 +137,7 @@ def compare(args: argparse.Namespace) -> int:
         processors=one_per_core(threads),
         max_sequences=64,
         max_length=-(-max(case.longest for case in cases) // 32) * 32,
+        kv_bytes=kv_bytes(shape, cases),
         clients=max((case.clients or 1 for case in cases), default=1),
         run_seconds=args.timeout,
     )
@@ -163,6 +167,13 @@ def compare(args: argparse.Namespace) -> int:
     comparison.machine = describe_machine(speeds, threads, hardware)
     write(comparison, out)
     return report(out, None)
+
+
+def kv_bytes(shape: Shape, cases: list[Case]) -> int:
+    """Of the case with the most tokens, in bfloat16."""
+    attention = [layer.attention for layer in load_model_spec(shape.config_folder).layers]
+    per_token = sum(2 * 2 * a.num_kv_heads * a.head_dim for a in attention)
+    return per_token * max(sum(p + o for p, o in case.lengths) for case in cases)
 
 
 def chosen_cases(args: argparse.Namespace) -> list[Case]:

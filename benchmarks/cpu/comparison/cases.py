@@ -57,15 +57,11 @@ def standard_cases(prompt: int, output: int, mixed_output: tuple[int, int]) -> l
         Case("prefill", "prompt of 512", ((512, 1),), (Metric.TTFT,)),
     ]
     for size in (4, 8, 16, 32):
-        cases.append(
-            Case(f"batch{size}", f"batch of {size}", ((prompt, output),) * size, both)
-        )
+        cases.append(Case(f"batch{size}", f"batch of {size}", ((prompt, output),) * size, both))
     mixed = mixed_lengths(64, (32, 512), mixed_output)
     cases.append(Case("mixed", "64 mixed requests", mixed, (Metric.OUTPUT,)))
     served = ((prompt, output),) * 32
-    cases.append(
-        Case("http", "HTTP, 16 clients", served, (Metric.OUTPUT, Metric.TTFT), clients=16)
-    )
+    cases.append(Case("http", "HTTP, 16 clients", served, (Metric.OUTPUT, Metric.TTFT), clients=16))
     return cases
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from comparison.artifacts import Shape
 from comparison.cases import Case
 from comparison.environments import Environment
-from comparison.peers import CHECKPOINT, Peer, Precision
+from comparison.peers import Peer, Precision
 from comparison.process import Worker, WorkerError
 from comparison.protocol import Load, Loaded, Message, Ran, Request, Run
 
@@ -30,6 +30,7 @@ class Limits:
     """One logical processor of each physical core that is used."""
     max_sequences: int
     max_length: int
+    kv_bytes: int
     clients: int
     run_seconds: float
 
@@ -54,8 +55,20 @@ class Contender:
 
     @property
     def expected_bytes(self) -> int:
-        """A guess of its memory: weights, packed anew while they are read, and a cache."""
-        return self.shape.artifact_bytes(self.peer, self.precision) * 3 // 2 + 3 * GIGABYTE
+        """A guess of its memory: weights, packed anew while they are read, and caches."""
+        return (
+            self.shape.artifact_bytes(self.peer, self.precision) * 3 // 2
+            + 2 * self.limits.kv_bytes
+            + GIGABYTE
+        )
+
+    @property
+    def module(self) -> str:
+        return (self.peer.server or "") if self.served else self.peer.worker
+
+    def command(self) -> list[str]:
+        python = Environment(self.peer, self.shape.work).python
+        return [str(python), "-m", f"workers.{self.module}"]
 
     def takes(self, case: Case) -> bool:
         return self.served == case.over_http and not self.failed & {"", case.name}
@@ -93,14 +106,9 @@ class Contender:
     def _loaded(self) -> Worker:
         if self.worker is not None:
             return self.worker
-        environment = Environment(self.peer, self.shape.work)
-        module = self.peer.server if self.served else self.peer.worker
-        log = self.shape.work / "logs" / f"{module}-{self.shape.name}-{self.precision}.txt"
-        self.worker = Worker(
-            [str(environment.python), "-m", f"workers.{module}"],
-            log,
-            environment.variables(self.limits.processors),
-        )
+        log = self.shape.work / "logs" / f"{self.module}-{self.shape.name}-{self.precision}.txt"
+        variables = Environment(self.peer, self.shape.work).variables(self.limits.processors)
+        self.worker = Worker(self.command(), log, variables)
         answer = self.worker.ask(
             Load(
                 model=str(self.shape.artifact(self.peer, self.precision)),
@@ -108,7 +116,7 @@ class Contender:
                 threads=len(self.limits.processors),
                 max_sequences=self.limits.max_sequences,
                 max_length=self.limits.max_length,
-                checkpoint=str(self.shape.folder / CHECKPOINT),
+                kv_bytes=self.limits.kv_bytes,
                 settings={"clients": str(self.limits.clients)},
             ),
             LOAD_SECONDS,

@@ -57,7 +57,9 @@ def run_logged(
         )
     if code:
         lines = log.read_text(errors="replace").strip().splitlines()
-        raise SetupError(f"{Path(command[0]).name} ended with code {code}: {lines[-1][:300]}; {log}")
+        raise SetupError(
+            f"{Path(command[0]).name} ended with code {code}: {lines[-1][:300]}; {log}"
+        )
 
 
 @dataclass(frozen=True)

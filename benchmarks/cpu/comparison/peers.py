@@ -87,7 +87,6 @@ VLLM = Peer(
     exporter="compressed_checkpoint.py",
     environment={
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CPU_KVCACHE_SPACE": "2",
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
     },

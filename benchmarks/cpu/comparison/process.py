@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -137,10 +138,8 @@ class Worker:
         return f"the worker ended with code {code} ({last}); its output is in {self._log}"
 
     def _signal(self, number: int) -> None:
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
-        except ProcessLookupError:
-            pass
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:

@@ -25,7 +25,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Load:
-    """Load the model at ``model`` for ``max_sequences`` at a time of at most ``max_length``."""
+    """Load the model at ``model`` for ``max_sequences`` at a time of at most ``max_length``.
+
+    ``kv_bytes`` is what the largest case fills of a bfloat16 cache: engines that want to know the
+    size of theirs are given enough for it, so that none has to compute a sequence twice.
+    """
 
     kind: ClassVar[str] = "load"
     model: str
@@ -33,7 +37,7 @@ class Load:
     threads: int
     max_sequences: int
     max_length: int
-    checkpoint: str
+    kv_bytes: int
     settings: dict[str, str] = field(default_factory=dict)
 
 
@@ -77,9 +81,7 @@ class Failed:
 
 
 Message = Load | Loaded | Run | Ran | Quit | Failed
-_KINDS: dict[str, type[Message]] = {
-    cls.kind: cls for cls in (Load, Loaded, Run, Ran, Quit, Failed)
-}
+_KINDS: dict[str, type[Message]] = {cls.kind: cls for cls in (Load, Loaded, Run, Ran, Quit, Failed)}
 
 
 def encode(message: Message) -> str:

@@ -122,5 +122,3 @@ def _settings(comparison: Comparison) -> Iterator[str]:
         yield f"- **{record.engine} {record.precision}**: {versions}; {size}"
         for name, value in record.settings.items():
             yield f"  - {name}: `{value}`"
-
-

@@ -80,9 +80,9 @@ class Comparison(msgspec.Struct, kw_only=True):
     def reason(self, engine: str, precision: str, case: str) -> str | None:
         """Why there is no figure; None where no one knows of an absence."""
         for absence in self.absences:
-            if (absence.engine, absence.precision) == (engine, precision):
-                if absence.case in (None, case):
-                    return absence.reason
+            same = (absence.engine, absence.precision) == (engine, precision)
+            if same and absence.case in (None, case):
+                return absence.reason
         return None
 
     @property

@@ -47,7 +47,7 @@ def export(checkpoint: Path, out: Path, precision: str) -> None:
     quantize = to_int4 if precision == "int4" else to_int8
     tensors: Tensors = {}
     with safe_open(str(checkpoint / "model.safetensors"), "pt") as file:
-        for name in file.keys():
+        for name in sorted(file.keys()):
             weight = file.get_tensor(name)
             if name.endswith("_proj.weight"):
                 tensors.update(quantize(name, weight))
@@ -80,23 +80,23 @@ def scheme(precision: str) -> dict[str, Any]:
 def to_int8(name: str, weight: torch.Tensor) -> Tensors:
     """Codes ``[n, k]`` int8, scales ``[n, 1]``."""
     values = weight.float()
-    scale = values.abs().amax(1, keepdim=True) / 127
-    codes = (values / scale).round().clamp(-128, 127).to(torch.int8)
-    return {name: codes, f"{name}_scale": scale.to(torch.bfloat16)}
+    scale = (values.abs().amax(1, keepdim=True) / 127).to(torch.bfloat16)
+    codes = (values / scale.float()).round().clamp(-128, 127).to(torch.int8)
+    return {name: codes, f"{name}_scale": scale}
 
 
 def to_int4(name: str, weight: torch.Tensor) -> Tensors:
     """Codes plus 8, eight to an int32 along k with the first lowest; scales ``[n, k / 128]``."""
     n, k = weight.shape
     groups = weight.float().view(n, k // GROUP, GROUP)
-    scale = groups.abs().amax(2, keepdim=True) / 7.5
-    codes = (groups / scale).round().clamp(-8, 7).view(n, k).to(torch.int32) + 8
+    scale = (groups.abs().amax(2, keepdim=True) / 7.5).to(torch.bfloat16)
+    codes = (groups / scale.float()).round().clamp(-8, 7).view(n, k).to(torch.int32) + 8
     packed = torch.zeros(n, k // PER_INT32, dtype=torch.int32)
     for i in range(PER_INT32):
         packed |= codes[:, i::PER_INT32] << (4 * i)
     return {
         f"{name}_packed": packed,
-        f"{name}_scale": scale.squeeze(2).to(torch.bfloat16),
+        f"{name}_scale": scale.squeeze(2),
         f"{name}_shape": torch.tensor([n, k]),
     }
 

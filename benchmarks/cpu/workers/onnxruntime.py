@@ -10,6 +10,8 @@ import onnxruntime_genai as og
 from comparison.protocol import Load, Request
 from workers.loop import TokenTimes, serve
 
+BATCH = 32  # the most that it takes
+
 
 class OnnxRuntime:
     def load(self, options: Load) -> dict[str, str]:
@@ -27,25 +29,28 @@ class OnnxRuntime:
     def run(self, requests: list[Request], clients: int | None, times: TokenTimes) -> None:
         if clients is not None:
             raise RuntimeError("onnxruntime-genai has no server")
-        longest = max(len(request.prompt) for request in requests)
-        steps = max(request.output for request in requests)
-        ids = np.zeros((len(requests), longest), np.int32)
-        for row, request in enumerate(requests):
+        times.start()
+        for first in range(0, len(requests), BATCH):
+            self.batch(requests, range(first, min(first + BATCH, len(requests))), times)
+
+    def batch(self, requests: list[Request], rows: range, times: TokenTimes) -> None:
+        longest = max(len(requests[i].prompt) for i in rows)
+        steps = max(requests[i].output for i in rows)
+        ids = np.zeros((len(rows), longest), np.int32)
+        for row, i in enumerate(rows):
             # Padding takes part in attention here: of random weights only the time is asked.
-            ids[row, :] = request.prompt[0]
-            ids[row, longest - len(request.prompt) :] = request.prompt
+            ids[row, longest - len(requests[i].prompt) :] = requests[i].prompt
         params = og.GeneratorParams(self.model)
         length = longest + steps
         params.set_search_options(
-            batch_size=len(requests), min_length=length, max_length=length, do_sample=False
+            batch_size=len(rows), min_length=length, max_length=length, do_sample=False
         )
-        times.start()
         generator = og.Generator(self.model, params)
         generator.append_tokens(ids)
         for step in range(steps):
             generator.generate_next_token()
-            for i, request in enumerate(requests):
-                if step < request.output:
+            for i in rows:
+                if step < requests[i].output:
                     times.add(i)
 
     def close(self) -> None:

@@ -22,7 +22,8 @@ class OpenVino:
         scheduler.max_num_seqs = options.max_sequences
         scheduler.dynamic_split_fuse = True
         scheduler.enable_prefix_caching = False
-        scheduler.cache_size = int(options.settings.get("cache_size", "2"))
+        # In gigabytes, of a cache in 8 bits with its scales.
+        scheduler.cache_size = -(-options.kv_bytes // (2 * GIGABYTE)) + 1
         properties = {
             "INFERENCE_NUM_THREADS": options.threads,
             "PERFORMANCE_HINT": "LATENCY",

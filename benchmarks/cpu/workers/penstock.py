@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 
 import penstock
-from penstock import LLM, SamplingParams
-
 from comparison.protocol import Load, Request
+from penstock import LLM, SamplingParams
 from workers.loop import TokenTimes, serve
 
 QUANTIZATION = {"int4": "int4", "int8": "int8", "bf16": "none"}

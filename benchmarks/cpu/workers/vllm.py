@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import vllm
 from vllm import LLM, SamplingParams
 
@@ -11,6 +13,7 @@ from workers.loop import TokenTimes, serve
 
 class Vllm:
     def load(self, options: Load) -> dict[str, str]:
+        os.environ["VLLM_CPU_KVCACHE_SPACE"] = cache_gigabytes(options)
         self.llm = LLM(
             options.model,
             dtype="bfloat16",
@@ -22,6 +25,7 @@ class Vllm:
         return {
             "vllm": vllm.__version__,
             "quantization": str(self.llm.llm_engine.model_config.quantization),
+            "kv_cache_gb": cache_gigabytes(options),
             "compiled": str(not self.llm.llm_engine.model_config.enforce_eager),
         }
 
@@ -49,6 +53,10 @@ class Vllm:
 
     def close(self) -> None:
         """The process ends with it."""
+
+
+def cache_gigabytes(options: Load) -> str:
+    return str(-(-options.kv_bytes // (1 << 30)) + 1)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -12,6 +13,8 @@ from workers.served import HOST, Served
 
 class VllmServer:
     def command(self, options: Load, port: int) -> list[str]:
+        gigabytes = -(-options.kv_bytes // (1 << 30)) + 1
+        os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(gigabytes)
         return [
             *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
             *("--model", options.model, "--dtype", "bfloat16", "--no-enable-prefix-caching"),
