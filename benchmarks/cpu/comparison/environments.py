@@ -135,7 +135,8 @@ class Environment:
         code = (
             "import json, sys\n"
             "from importlib import metadata\n"
-            "names = {d.metadata['Name']: d.version for d in metadata.distributions()}\n"
+            "found = metadata.distributions()\n"
+            "names = {d.metadata['Name'].replace('_', '-'): d.version for d in found}\n"
             "print(json.dumps({n: names[n] for n in sys.argv[1:] if n in names}))"
         )
         if self.peer is PENSTOCK:

@@ -99,9 +99,7 @@ class Served:
             "stream_options": {"include_usage": True},
             **self.server.extra_fields(),
         }
-        headers = {"Content-Type": "application/json"}
-        connection.request("POST", "/v1/completions", json.dumps(body), headers)
-        response = connection.getresponse()
+        response = post(connection, "/v1/completions", json.dumps(body))
         if response.status != 200:
             raise RuntimeError(f"status {response.status}: {response.read()[:300]!r}")
         events, tokens = 0, None
@@ -141,6 +139,25 @@ class Served:
                 self.process.wait(10)
             except subprocess.TimeoutExpired:
                 self.process.kill()
+
+
+def post(connection: http.client.HTTPConnection, path: str, body: str) -> http.client.HTTPResponse:
+    """Send on a connection that may have been used before.
+
+    A server may close one between two requests without saying so; then nothing was answered, and
+    the request goes out again on a new one.
+    """
+    headers = {"Content-Type": "application/json"}
+    used = connection.sock is not None
+    try:
+        connection.request("POST", path, body, headers)
+        return connection.getresponse()
+    except ConnectionError:
+        if not used:
+            raise
+    connection.close()
+    connection.request("POST", path, body, headers)
+    return connection.getresponse()
 
 
 def free_port() -> int:
