@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import signal
 import sys
 import time
 from datetime import UTC, datetime
@@ -39,6 +40,9 @@ PROFILES = {"quick": (128, 32, (16, 64)), "full": (128, 128, (64, 256))}
 
 def main() -> int:
     args = parse()
+    # As Ctrl-C does, a request to end must reach the code that ends the workers: they run in
+    # sessions of their own, and those that are paused would stay for ever.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     for peer in args.engines if args.command != "report" else ():
         if peer not in PEERS:
             raise SystemExit(f"there is no engine {peer!r}; there are {', '.join(PEERS)}")

@@ -58,7 +58,7 @@ def run_logged(
     if code:
         lines = log.read_text(errors="replace").strip().splitlines()
         raise SetupError(
-            f"{Path(command[0]).name} ended with code {code}: {lines[-1][:300]}; {log}"
+            f"{Path(command[0]).name} ended with code {code}: {lines[-1][:300]}; see {log}"
         )
 
 
