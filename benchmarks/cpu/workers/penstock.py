@@ -7,6 +7,7 @@ import os
 import penstock
 from comparison.protocol import Load, Request
 from penstock import LLM, SamplingParams
+from penstock.api import Prompt
 from workers.loop import TokenTimes, serve
 
 QUANTIZATION = {"int4": "int4", "int8": "int8", "bf16": "none"}
@@ -34,7 +35,7 @@ class Penstock:
     def run(self, requests: list[Request], clients: int | None, times: TokenTimes) -> None:
         if clients is not None:
             raise RuntimeError("HTTP is served by penstock_server")
-        prompts = [{"prompt_token_ids": request.prompt} for request in requests]
+        prompts: list[Prompt] = [{"prompt_token_ids": request.prompt} for request in requests]
         params = [
             SamplingParams(temperature=0.0, max_tokens=request.output, ignore_eos=True)
             for request in requests
