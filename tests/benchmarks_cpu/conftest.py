@@ -27,7 +27,7 @@ from workers.loop import TokenTimes, serve
 
 class Fake:
     def load(self, options):
-        print("a library that prints")
+        print("a library that prints", flush=True)
         self.model = os.path.basename(options.model)
         if self.model == "broken":
             raise RuntimeError("no such model")
@@ -38,6 +38,8 @@ class Fake:
             sys.stderr.write("out of memory\\n")
             sys.stderr.flush()
             os._exit(3)
+        if self.model == "crashes":
+            os.kill(os.getpid(), 8)
         if self.model == "hangs":
             time.sleep(600)
         if self.model == "spins":

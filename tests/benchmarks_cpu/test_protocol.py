@@ -95,6 +95,16 @@ def test_a_death_names_the_last_thing_it_printed(start: Start) -> None:
             worker.ask(Run([Request([1], 1)]), 30)
 
 
+def test_a_crash_names_the_signal_and_no_line_of_an_earlier_worker(
+    start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "log.txt").write_text("an earlier worker's last line\n")
+    with start() as worker:
+        worker.ask(load("crashes"), 30)
+        with pytest.raises(WorkerError, match=r"ended by SIGFPE \(a library that prints\)"):
+            worker.ask(Run([Request([1], 1)]), 30)
+
+
 def test_a_worker_that_hangs_is_given_up(start: Start) -> None:
     with start() as worker:
         worker.ask(load("hangs"), 30)

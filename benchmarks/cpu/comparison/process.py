@@ -39,6 +39,7 @@ class Worker:
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log = log
         with log.open("ab") as errors:
+            self._log_start = errors.tell()  # logs of earlier workers lie before
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -133,9 +134,11 @@ class Worker:
 
     def _epitaph(self) -> str:
         code = self._process.wait()
-        lines = self._log.read_text(errors="replace").strip().splitlines()
+        printed = self._log.read_bytes()[self._log_start :].decode(errors="replace")
+        lines = printed.strip().splitlines()
         last = lines[-1][:300] if lines else "it printed nothing"
-        return f"the worker ended with code {code} ({last}); its output is in {self._log}"
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+        return f"the worker ended {how} ({last}); its output is in {self._log}"
 
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError):
