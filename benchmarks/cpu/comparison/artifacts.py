@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,12 +68,3 @@ class Shape:
         path = self.artifact(peer, precision)
         files = path.rglob("*") if path.is_dir() else [path]
         return sum(file.stat().st_size for file in files if file.is_file())
-
-    def remove(self, peer: Peer, precision: Precision) -> None:
-        """Take an exported artifact away, to be made again; the checkpoint stays."""
-        if precision in peer.exported:
-            path = self.artifact(peer, precision)
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)

@@ -51,20 +51,6 @@ class Worker:
         self._paused = False
         self._rest = b""
 
-    @property
-    def resident_bytes(self) -> int:
-        """Memory of every process of its session."""
-        total = 0
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    if os.getsid(int(entry.name)) == self._process.pid:
-                        pages = (entry / "statm").read_text().split()[1]
-                        total += int(pages) * os.sysconf("SC_PAGE_SIZE")
-                except OSError:  # it has just ended
-                    continue
-        return total
-
     def ask(self, message: Message, timeout_s: float) -> Message:
         """Send and wait. Raises WorkerError if it fails, dies, or takes longer."""
         self.resume()

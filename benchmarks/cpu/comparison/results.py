@@ -77,14 +77,6 @@ class Comparison(msgspec.Struct, kw_only=True):
         found = self.figures(engine, precision, case, metric)
         return summarize(metric, found) if found else None
 
-    def reason(self, engine: str, precision: str, case: str) -> str | None:
-        """Why there is no figure; None where no one knows of an absence."""
-        for absence in self.absences:
-            same = (absence.engine, absence.precision) == (engine, precision)
-            if same and absence.case in (None, case):
-                return absence.reason
-        return None
-
     @property
     def precisions(self) -> list[str]:
         """In the order in which they were run or found missing."""
