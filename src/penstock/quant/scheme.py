@@ -26,7 +26,7 @@ class GridScheme:
         _check_bits(self.bits)
 
     def __str__(self) -> str:
-        return f"int{self.bits}" + ("" if self.bits == 8 else f" by {GRID_GROUP} on int8")
+        return f"int{self.bits}"
 
     def nbytes(self, n: int, k: int) -> int:
         """Bytes of an ``[n, k]`` matrix: codes, windows and scales."""

@@ -1,0 +1,115 @@
+"""What a comparison found, as it is kept in JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from comparison.cases import Case, Metric
+from comparison.measurement import Summary, summarize
+from penstock.bench.machine import Machine
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of one case on one engine; ``figures`` by metric."""
+
+    engine: str
+    precision: str
+    case: str
+    round: int
+    figures: dict[str, float]
+    cpu_seconds: float
+    load_average_1m: float
+
+
+class Absence(msgspec.Struct, frozen=True, kw_only=True):
+    """What was not measured, and why. ``case`` None: all of them."""
+
+    engine: str
+    precision: str
+    case: str | None
+    reason: str
+
+
+class CaseRecord(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    title: str
+    requests: int
+    prompt_tokens: int
+    output_tokens: int
+    clients: int | None
+    metrics: list[str]
+
+
+class EngineRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine in one precision: versions, settings as it was loaded, bytes that it read."""
+
+    engine: str
+    precision: str
+    versions: dict[str, str]
+    settings: dict[str, str]
+    artifact_bytes: int
+
+
+class Comparison(msgspec.Struct, kw_only=True):
+    """A whole run; written after every round, so that one cut short is not lost."""
+
+    date: str
+    command: str
+    shape: str
+    machine: Machine
+    cases: list[CaseRecord]
+    engines: list[EngineRecord] = []
+    samples: list[Sample] = []
+    absences: list[Absence] = []
+
+    def figures(self, engine: str, precision: str, case: str, metric: Metric) -> list[float]:
+        return [
+            sample.figures[metric.name]
+            for sample in self.samples
+            if (sample.engine, sample.precision, sample.case) == (engine, precision, case)
+            and metric.name in sample.figures
+        ]
+
+    def summary(self, engine: str, precision: str, case: str, metric: Metric) -> Summary | None:
+        """None where nothing was measured."""
+        found = self.figures(engine, precision, case, metric)
+        return summarize(metric, found) if found else None
+
+    @property
+    def precisions(self) -> list[str]:
+        """In the order in which they were run or found missing."""
+        named = [r.precision for r in self.engines] + [a.precision for a in self.absences]
+        return list(dict.fromkeys(named))
+
+    @property
+    def names(self) -> list[str]:
+        """Engines, in the order in which they were run or found missing."""
+        named = [r.engine for r in self.engines] + [a.engine for a in self.absences]
+        return list(dict.fromkeys(named))
+
+
+def case_record(case: Case) -> CaseRecord:
+    return CaseRecord(
+        name=case.name,
+        title=case.title,
+        requests=len(case.lengths),
+        prompt_tokens=sum(prompt for prompt, _ in case.lengths),
+        output_tokens=case.output_tokens,
+        clients=case.clients,
+        metrics=[metric.name for metric in case.metrics],
+    )
+
+
+def write(comparison: Comparison, path: Path) -> None:
+    """Replace ``path`` in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(comparison), indent=1) + b"\n")
+    partial.replace(path)
+
+
+def read(path: Path) -> Comparison:
+    """Raises msgspec.DecodeError where the file is not one of :func:`write`."""
+    return msgspec.json.decode(path.read_bytes(), type=Comparison)

@@ -1,0 +1,277 @@
+"""Penstock beside other CPU engines: install them, make one checkpoint, measure, report.
+
+    python benchmarks/cpu/run.py setup
+    python benchmarks/cpu/run.py checkpoints
+    python benchmarks/cpu/run.py run
+    python benchmarks/cpu/run.py report benchmarks/cpu/results/NAME.json
+
+README.md beside this file says what is compared and how.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from comparison.artifacts import Shape
+from comparison.cases import Case, standard_cases
+from comparison.contender import Contender, Limits
+from comparison.environments import Environment
+from comparison.peers import PEERS, PENSTOCK, PRECISIONS, Peer
+from comparison.report import render
+from comparison.results import Absence, Comparison, EngineRecord, case_record, read, write
+from comparison.rounds import run_rounds
+from penstock.bench.machine import describe_machine, measure_speeds
+from penstock.hardware import detect
+from penstock.models.registry import load_model_spec
+
+HERE = Path(__file__).resolve().parent
+CONFIGS = HERE.parent / "configs"
+RESULTS = HERE / "results"
+PROFILES = {"quick": (128, 32, (16, 64)), "full": (128, 128, (64, 256))}
+"""Tokens of prompt and output, and of the outputs of the mixed case."""
+
+
+def main() -> int:
+    args = parse()
+    # As Ctrl-C does, a request to end must reach the code that ends the workers: they run in
+    # sessions of their own, and those that are paused would stay for ever.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    for peer in args.engines if args.command != "report" else ():
+        if peer not in PEERS:
+            raise SystemExit(f"there is no engine {peer!r}; there are {', '.join(PEERS)}")
+    if args.command == "setup":
+        return setup(args)
+    if args.command == "checkpoints":
+        return checkpoints(args)
+    if args.command == "run":
+        return compare(args)
+    return report(args.results, args.out)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument(
+        "--work",
+        type=Path,
+        default=cache / "penstock-benchmarks",
+        help="folder for environments and checkpoints (default: %(default)s)",
+    )
+    common.add_argument(
+        "--engines",
+        type=_list,
+        default=list(PEERS),
+        help="separated by commas (default: all of " + ", ".join(PEERS) + ")",
+    )
+    commands.add_parser("setup", parents=[common], help="install the peers")
+    shapes = argparse.ArgumentParser(add_help=False)
+    shapes.add_argument(
+        "--shape", default="llama-3.2-1b", help="a folder of benchmarks/configs, or a path"
+    )
+    shapes.add_argument(
+        "--precisions", type=_list, default=list(PRECISIONS), help="of int4, int8, bf16"
+    )
+    commands.add_parser(
+        "checkpoints", parents=[common, shapes], help="write the models that they read"
+    )
+    run = commands.add_parser("run", parents=[common, shapes], help="measure and report")
+    run.add_argument("--cases", type=_list, help="by name (default: all)")
+    run.add_argument("--profile", choices=tuple(PROFILES), default="full", help="lengths of output")
+    run.add_argument("--rounds", type=int, default=3)
+    run.add_argument("--minutes", type=float, help="begin no round that would not end in time")
+    run.add_argument("--threads", type=int, help="default: the physical cores")
+    run.add_argument("--timeout", type=float, default=1800.0, help="seconds for one case")
+    run.add_argument("--seed", type=int, default=0, help="of the prompts")
+    run.add_argument("--out", type=Path, help="JSON (default: results/DATE-SHAPE.json)")
+    again = commands.add_parser("report", help="write Markdown and plots of a result again")
+    again.add_argument("results", type=Path)
+    again.add_argument("--out", type=Path, help="default: beside the results")
+    args = parser.parse_args()
+    for precision in getattr(args, "precisions", ()):
+        if precision not in PRECISIONS:
+            parser.error(f"there is no precision {precision!r}; there are {', '.join(PRECISIONS)}")
+    return args
+
+
+def _list(text: str) -> list[str]:
+    return [item for item in text.split(",") if item]
+
+
+def setup(args: argparse.Namespace) -> int:
+    for name in args.engines:
+        made = Environment(PEERS[name], args.work.resolve()).install()
+        print(f"{name}: {made.error or ', '.join(f'{k} {v}' for k, v in made.versions.items())}")
+    return 0
+
+
+def shape_of(args: argparse.Namespace) -> Shape:
+    for folder in (CONFIGS / args.shape, Path(args.shape)):
+        if (folder / "config.json").exists():
+            return Shape(folder.name, folder, args.work.resolve())
+    known = ", ".join(sorted(path.name for path in CONFIGS.iterdir() if path.is_dir()))
+    raise SystemExit(f"there is no shape {args.shape!r}; there are {known}, or name a folder")
+
+
+def checkpoints(args: argparse.Namespace) -> int:
+    shape = shape_of(args)
+    shape.checkpoint()
+    for name in args.engines:
+        error = shape.export(PEERS[name], args.precisions)
+        print(f"{name}: {error or 'ready'}")
+    return 0
+
+
+def compare(args: argparse.Namespace) -> int:
+    shape, hardware = shape_of(args), detect()
+    vocabulary = shape.checkpoint().vocabulary
+    cases = chosen_cases(args)
+    threads = args.threads or hardware.compute_threads
+    limits = Limits(
+        processors=one_per_core(threads),
+        max_sequences=64,
+        max_length=-(-max(case.longest for case in cases) // 32) * 32,
+        kv_bytes=kv_bytes(shape, cases),
+        clients=max((case.clients or 1 for case in cases), default=1),
+        run_seconds=args.timeout,
+    )
+    before = measure_speeds(threads)
+    comparison = Comparison(
+        date=datetime.now(UTC).strftime("%Y-%m-%d"),
+        command=shlex.join(["python", "benchmarks/cpu/run.py", *sys.argv[1:]]),
+        shape=shape.name,
+        machine=describe_machine(before, threads, hardware),
+        cases=[case_record(case) for case in cases],
+    )
+    contenders = line_up(args, shape, limits, cases, comparison)
+    out = args.out or RESULTS / f"{comparison.date}-{shape.name}.json"
+    deadline = None if args.minutes is None else time.monotonic() + 60 * args.minutes
+    run_rounds(
+        contenders,
+        cases,
+        comparison,
+        rounds=args.rounds,
+        ids=range(vocabulary.first_word, vocabulary.last_word),
+        seed=args.seed,
+        deadline=deadline,
+        say=lambda text: print(text, flush=True),
+        save=lambda found: write(found, out),
+    )
+    speeds = before.best(measure_speeds(threads))
+    comparison.machine = describe_machine(speeds, threads, hardware)
+    write(comparison, out)
+    return report(out, None)
+
+
+def kv_bytes(shape: Shape, cases: list[Case]) -> int:
+    """Of the case with the most tokens, in bfloat16."""
+    attention = [layer.attention for layer in load_model_spec(shape.config_folder).layers]
+    per_token = sum(2 * 2 * a.num_kv_heads * a.head_dim for a in attention)
+    return per_token * max(sum(p + o for p, o in case.lengths) for case in cases)
+
+
+def chosen_cases(args: argparse.Namespace) -> list[Case]:
+    cases = standard_cases(*PROFILES[args.profile])
+    if args.cases is None:
+        return cases
+    unknown = set(args.cases) - {case.name for case in cases}
+    if unknown or not args.cases:
+        known = ", ".join(case.name for case in cases)
+        raise SystemExit(f"there is no case {', '.join(sorted(unknown))}; there are {known}")
+    return [case for case in cases if case.name in args.cases]
+
+
+def line_up(
+    args: argparse.Namespace,
+    shape: Shape,
+    limits: Limits,
+    cases: list[Case],
+    comparison: Comparison,
+) -> list[Contender]:
+    """Everything that can be measured; what cannot is written down with the reason."""
+    contenders = []
+    served = any(case.over_http for case in cases)
+    in_process = any(not case.over_http for case in cases)
+    for precision in args.precisions:
+        for name in dict.fromkeys([PENSTOCK.name, *args.engines]):
+            peer = PEERS[name]
+            reason = obstacle(peer, precision, shape)
+            if reason is not None:
+                absence = Absence(engine=name, precision=precision, case=None, reason=reason)
+                comparison.absences.append(absence)
+                continue
+            comparison.engines.append(
+                EngineRecord(
+                    engine=name,
+                    precision=precision,
+                    versions=Environment(peer, shape.work).state().versions,
+                    settings={},
+                    artifact_bytes=shape.artifact_bytes(peer, precision),
+                )
+            )
+            if in_process:
+                contenders.append(Contender(peer, precision, False, shape, limits))
+            if served and peer.server is not None:
+                contenders.append(Contender(peer, precision, True, shape, limits))
+            elif served:
+                why = peer.missing.get("http", "it has no server here")
+                absence = Absence(engine=name, precision=precision, case="http", reason=why)
+                comparison.absences.append(absence)
+    return contenders
+
+
+def obstacle(peer: Peer, precision: str, shape: Shape) -> str | None:
+    """Why a peer cannot run a precision at all; None if nothing is in the way."""
+    for known in PRECISIONS:
+        if known == precision and known in peer.artifacts:
+            state = Environment(peer, shape.work).state()
+            if state.error is not None:
+                return state.error
+            if not shape.artifact(peer, known).exists():
+                return "its model is not there: run checkpoints, and see its log if it failed"
+            return None
+    return peer.missing.get(precision, "not supported")
+
+
+def one_per_core(threads: int) -> tuple[int, ...]:
+    """Logical processors of that many physical cores, those that this process may use first."""
+    seen: dict[str, int] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        key = siblings.read_text().strip() if siblings.exists() else str(cpu)
+        seen.setdefault(key, cpu)
+    if threads > len(seen):
+        raise SystemExit(f"--threads {threads}, but there are {len(seen)} physical cores")
+    return tuple(sorted(seen.values())[:threads])
+
+
+def report(results: Path, out: Path | None) -> int:
+    comparison = read(results)
+    target = out or results.with_suffix(".md")
+    plots: dict[str, str] = {}
+    try:
+        from comparison.plots import draw
+
+        for precision in comparison.precisions:
+            picture = target.with_name(f"{target.stem}-{precision}.svg")
+            if draw(comparison, precision, picture):
+                plots[precision] = picture.name
+    except ImportError:
+        print("no plots: pip install matplotlib", file=sys.stderr)
+    target.write_text(render(comparison, plots), encoding="utf-8")
+    print(f"{results}\n{target}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

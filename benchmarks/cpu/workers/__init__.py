@@ -1,0 +1,1 @@
+"""One module per engine, each run in the environment of that engine."""

@@ -1,0 +1,97 @@
+"""The worker's side of the protocol, the same for every engine. Standard library alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Protocol
+
+from comparison.protocol import Failed, Load, Loaded, Quit, Ran, Request, Run, decode, encode
+
+
+class TokenTimes:
+    """When each token of each request came, in seconds from :meth:`start`."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self.seconds: list[list[float]] = [[] for _ in requests]
+        self._start = time.perf_counter()
+
+    def start(self) -> None:
+        """Time counts from here; what an engine prepares before it is not counted."""
+        self._start = time.perf_counter()
+
+    def add(self, request: int, tokens: int = 1) -> None:
+        """``tokens`` of a request have just come."""
+        now = time.perf_counter() - self._start
+        self.seconds[request].extend([now] * tokens)
+
+
+class Engine(Protocol):
+    """What a worker module implements."""
+
+    def load(self, options: Load) -> dict[str, str]:
+        """Load the model; returns the settings that were chosen."""
+
+    def run(self, requests: list[Request], clients: int | None, times: TokenTimes) -> None:
+        """Generate greedily, ignoring end-of-sequence; tell ``times`` of every token."""
+
+    def close(self) -> None:
+        """Release what would outlive the process."""
+
+
+def serve(engine: Engine) -> None:
+    """Answer messages until Quit or the end of input.
+
+    Standard output is moved aside first: libraries print, and the protocol has the pipe alone.
+    """
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    try:
+        for line in sys.stdin:
+            message = decode(line)
+            if isinstance(message, Quit):
+                break
+            try:
+                answer = _answer(engine, message)
+            except Exception as error:
+                traceback.print_exc()
+                answer = Failed(f"{type(error).__name__}: {error}"[:2000])
+            answers.write(encode(answer))
+    finally:
+        engine.close()
+
+
+def _answer(engine: Engine, message: object) -> Loaded | Ran | Failed:
+    if isinstance(message, Load):
+        start = time.perf_counter()
+        settings = engine.load(message)
+        return Loaded(time.perf_counter() - start, settings)
+    if isinstance(message, Run):
+        times = TokenTimes(message.requests)
+        cpu = _cpu_seconds()
+        engine.run(message.requests, message.clients, times)
+        cpu = _cpu_seconds() - cpu
+        for i, request in enumerate(message.requests):
+            came = len(times.seconds[i])
+            if came != request.output:
+                return Failed(f"request {i} was asked for {request.output} tokens and got {came}")
+        return Ran(times.seconds, cpu)
+    return Failed(f"a worker does not answer {type(message).__name__}")
+
+
+def _cpu_seconds() -> float:
+    """User and system time of every process of this session, in which its engine runs."""
+    session, ticks = os.getsid(0), 0
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as file:
+                    fields = file.read().rpartition(")")[2].split()
+            except OSError:  # it has just ended
+                continue
+            if int(fields[3]) == session:
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")

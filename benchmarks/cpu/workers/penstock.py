@@ -1,0 +1,63 @@
+"""Penstock through its public ``LLM``."""
+
+from __future__ import annotations
+
+import os
+
+import penstock
+from comparison.protocol import Load, Request
+from penstock import LLM, SamplingParams
+from penstock.api import Prompt
+from workers.loop import TokenTimes, serve
+
+QUANTIZATION = {"int4": "int4", "int8": "int8", "bf16": "none"}
+
+
+class Penstock:
+    def load(self, options: Load) -> dict[str, str]:
+        self.llm = LLM(
+            options.model,
+            dtype="bfloat16",
+            quantization=QUANTIZATION[options.precision],
+            threads=options.threads,
+            max_num_seqs=options.max_sequences,
+            max_model_len=options.max_length,
+        )
+        config = self.llm.config
+        return {
+            "penstock": penstock.__version__,
+            "quantization": config.quantization,
+            "group": str(config.quantization_group),
+            "max_num_batched_tokens": str(config.max_num_batched_tokens),
+            "isa": os.environ.get("PENSTOCK_ISA", "best"),
+        }
+
+    def run(self, requests: list[Request], clients: int | None, times: TokenTimes) -> None:
+        if clients is not None:
+            raise RuntimeError("HTTP is served by penstock_server")
+        prompts: list[Prompt] = [{"prompt_token_ids": request.prompt} for request in requests]
+        params = [
+            SamplingParams(temperature=0.0, max_tokens=request.output, ignore_eos=True)
+            for request in requests
+        ]
+        counts = dict.fromkeys(range(len(requests)), 0)
+        started: list[str] = []
+        index: dict[str, int] = {}
+        times.start()
+        for output in self.llm.stream(prompts, params, started=started):
+            if not index:
+                index = {request_id: i for i, request_id in enumerate(started)}
+            if output.error is not None:
+                raise RuntimeError(output.error)
+            i = index[output.request_id]
+            came = len(output.outputs[0].token_ids)
+            times.add(i, came - counts[i])
+            counts[i] = came
+
+    def close(self) -> None:
+        if hasattr(self, "llm"):
+            self.llm.close()
+
+
+if __name__ == "__main__":
+    serve(Penstock())

