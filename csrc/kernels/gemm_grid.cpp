@@ -73,8 +73,15 @@ void quantize_row(const T* x, int64_t k, const QuantizedRows& to, int64_t row) {
   const f32x16 by = f32x16::broadcast(nil ? 0.0f : 127.0f / largest);
   const f32x16 limit = f32x16::broadcast(127.0f), low = f32x16::broadcast(-127.0f);
   f32x16 total = f32x16::zero();
+  int8_t* codes = nullptr;
+  int64_t next_slice = 0;
   for (int64_t s = 0; s < to.steps; ++s) {
-    int8_t* codes = to.block(row, s);
+    if (s == next_slice) {
+      codes = to.block(row, s);
+      next_slice += to.slice_steps;
+    } else {
+      codes += to.row_step();
+    }
     const int64_t first = s * kGridStep;
     if (nil || first >= k) {
       std::memset(codes, 0, kGridStep);

@@ -77,7 +77,7 @@ def test_quantization_in_full(model: Path) -> None:
         for more in ({}, {"quantization_group": 32}, {"quantize_head": False})
     }
     assert len(keys) == 3
-    assert key(model, quantization="int4") == key(model, quantization="int4", quantization_group=64)
+    assert key(model, quantization="int4") == key(model, quantization="int4", quantize_head=True)
 
 
 def test_the_native_code(model: Path) -> None:

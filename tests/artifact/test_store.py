@@ -215,8 +215,8 @@ def test_list_and_remove(configure: Any, tmp_path: Path) -> None:
     bf16, int4, int8 = kept.entries()
     assert [e.name.rpartition("-")[0].rpartition("-")[0] for e in (bf16, int4, int8)] == [
         "tiny-bfloat16",
-        "tiny-int4-g64",
-        "tiny-int8-g128",
+        "tiny-int4",
+        "tiny-int8",
     ]
     assert bf16.bytes > int8.bytes > int4.bytes
     assert int4.manifest is not None
