@@ -27,7 +27,7 @@ class Penstock:
         return {
             "penstock": penstock.__version__,
             "quantization": config.quantization,
-            "group": str(config.quantization_group),
+            "weights": str(config.schemes.linear or config.dtype),
             "max_num_batched_tokens": str(config.max_num_batched_tokens),
             "isa": os.environ.get("PENSTOCK_ISA", "best"),
         }
