@@ -6,6 +6,7 @@
 #include "../simd.h"
 #include "gemm_grid_blocks.h"
 #include "gemm_int_blocks.h"
+#include "gemm_int_simd.h"
 
 namespace penstock {
 namespace {
@@ -35,18 +36,6 @@ QuantizedRows rows_in(std::byte* memory, const GridPanels& p, int64_t rows) {
 // For any number of rows up to `rows`.
 int64_t rows_bytes(const GridPanels& p, int64_t rows) {
   return QuantizedRows::bytes(rows + 16, 1, p.steps);
-}
-
-// 16 codes of 8 bits from lanes that hold integers.
-PENSTOCK_INLINE void store_codes(f32x16 codes, int8_t* to) {
-#if defined(__AVX512F__)
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
-                   _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(codes.v)));
-#else
-  alignas(64) float values[f32x16::lanes];
-  codes.store(values);
-  for (int i = 0; i < f32x16::lanes; ++i) to[i] = int8_t(values[i]);
-#endif
 }
 
 // Smaller than any activation that matters, and its reciprocal is finite.

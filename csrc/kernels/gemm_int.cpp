@@ -5,6 +5,7 @@
 #include "../pool.h"
 #include "../simd.h"
 #include "gemm_int_blocks.h"
+#include "gemm_int_simd.h"
 
 namespace penstock {
 namespace {
@@ -21,17 +22,6 @@ constexpr int64_t amx_rows(int bits) { return bits == 8 ? 9 : 17; }
 int64_t rows_bytes(const IntPanels& p, int64_t rows) {
   // The last tile may have more rows than there are: they are read, not used.
   return IntRows(p, nullptr).row_bytes * round_up(rows, kIntTileRows);
-}
-
-PENSTOCK_INLINE void store_codes(f32x16 codes, int8_t* to) {
-#if defined(__AVX512F__)
-  _mm_store_si128(reinterpret_cast<__m128i*>(to),
-                  _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(codes.v)));
-#else
-  alignas(64) float values[f32x16::lanes];
-  codes.store(values);
-  for (int i = 0; i < f32x16::lanes; ++i) to[i] = int8_t(values[i]);
-#endif
 }
 
 // One group of a row: `count` values of x, zeros up to `group`.

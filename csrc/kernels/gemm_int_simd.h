@@ -14,6 +14,18 @@ PENSTOCK_INLINE int32_t load_quad(const int8_t* x) {
   return quad;
 }
 
+// 16 codes of 8 bits from lanes that hold integers.
+PENSTOCK_INLINE void store_codes(f32x16 codes, int8_t* to) {
+#if defined(__AVX512F__)
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                   _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(codes.v)));
+#else
+  alignas(64) float values[f32x16::lanes];
+  codes.store(values);
+  for (int i = 0; i < f32x16::lanes; ++i) to[i] = int8_t(values[i]);
+#endif
+}
+
 template <int Bits>
 constexpr int kQuads = 8 / Bits;
 

@@ -83,8 +83,8 @@ def _answer(engine: Engine, message: object) -> Loaded | Ran | Failed:
 
 
 def _cpu_seconds() -> float:
-    """User and system time of every process of this session, in which its engine runs."""
-    session, ticks = os.getsid(0), 0
+    """User and system time of this worker and of every process that its engine started."""
+    leader, ticks = os.getsid(0), 0
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
@@ -92,6 +92,6 @@ def _cpu_seconds() -> float:
                     fields = file.read().rpartition(")")[2].split()
             except OSError:  # it has just ended
                 continue
-            if int(fields[3]) == session:
+            if int(fields[3]) == leader:
                 ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
