@@ -52,6 +52,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     quantization_group: int | None = None
     """Columns that share a float32 scale: 32, 64, 128, or 0 for whole rows; None: whole rows, and
     in int4 windows of 32 columns on the row's 8-bit grid."""
+    quantization_zero_points: bool = False
+    """With a quantization_group, give each group the code that stands for 0, so that its codes span
+    the values it has; else they are symmetric."""
+    quantize_activations: bool | None = None
+    """With quantization, also round what a product multiplies to 8 bits; None: yes. Else weights
+    alone are quantized."""
     quantize_head: bool = True
     """With quantization, keep the output matrix in int8; else it stays in dtype."""
     backend: BackendName = "auto"
@@ -89,6 +95,8 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     load_format: LoadFormat
     quantization: QuantizationName
     quantization_group: int | None
+    quantization_zero_points: bool
+    quantize_activations: bool
     quantize_head: bool
     weight_bytes: int
     backend: Literal["cpu", "reference"]
@@ -112,7 +120,13 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def schemes(self) -> Quantization:
         """What the plan's products are quantized to."""
-        return choose(self.quantization, self.quantization_group, self.quantize_head)
+        return choose(
+            self.quantization,
+            self.quantization_group,
+            self.quantize_head,
+            zero_points=self.quantization_zero_points,
+            activations=self.quantize_activations,
+        )
 
     def explain(self) -> str:
         """One line per option: value and why."""
@@ -141,9 +155,24 @@ def resolve(
             raise ConfigError(f"{name} must be at least 1, not {value}")
     decide("dtype", config.dtype, "the checkpoint's")
     dtype: DType = spec.dtype if config.dtype == "auto" else config.dtype
-    schemes = choose(config.quantization, config.quantization_group, config.quantize_head)
+    if config.quantize_activations is not None and config.quantization == "none":
+        raise ConfigError(
+            "quantize_activations has no effect without quantization; set quantization to int8 or "
+            "int4, or leave it out"
+        )
+    quantize_activations = config.quantize_activations in (None, True)
+    schemes = choose(
+        config.quantization,
+        config.quantization_group,
+        config.quantize_head,
+        zero_points=config.quantization_zero_points,
+        activations=quantize_activations,
+    )
     if schemes.linear is not None:
         reasons["quantization"] = f"matrices in {schemes.linear}"
+        decide(
+            "quantize_activations", config.quantize_activations, "products of integers are exact"
+        )
         reasons["quantize_head"] = f"the output matrix in {schemes.head or dtype}"
     else:
         reasons["quantization"] = "the checkpoint's values"
@@ -220,6 +249,8 @@ def resolve(
         load_format=config.load_format,
         quantization=config.quantization,
         quantization_group=config.quantization_group,
+        quantization_zero_points=config.quantization_zero_points,
+        quantize_activations=quantize_activations,
         quantize_head=config.quantize_head,
         weight_bytes=weights,
         backend=backend,

@@ -61,12 +61,36 @@ def test_choose(name: Any, group: int | None, head: bool, expected: Quantization
         ({"quantization": "int4", "quantization_group": 48}, "32, 64, 128, or 0 for whole rows"),
         ({"quantization": "int8", "quantization_group": -1}, "32, 64, 128, or 0 for whole rows"),
         ({"quantization_group": 32}, "has no effect without quantization"),
+        (
+            {"quantization": "int4", "quantization_zero_points": True},
+            "kept for each group of columns; set quantization_group",
+        ),
+        ({"quantize_activations": False}, "has no effect without quantization"),
         ({"quantization": "int3"}, "none, int8 or int4, not 'int3'"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve(EngineConfig(**options), detect(), make_spec(True), Path("m"), Path("m"))
+
+
+def test_zero_points_and_float_activations() -> None:
+    schemes = choose("int8", 0, True, zero_points=True, activations=False)
+    assert schemes == Quantization(GroupScheme(8, None, True), HEAD, activations=False)
+    assert str(schemes.linear) == "int8 by row with zero points"
+    config = EngineConfig(
+        quantization="int8",
+        quantization_group=0,
+        quantization_zero_points=True,
+        quantize_activations=False,
+        max_model_len=64,
+    )
+    resolved = resolve(config, detect(), make_spec(True), Path("m"), Path("m"))
+    assert resolved.schemes == schemes
+    plan = fuse(lower(make_spec(True), quantization=schemes))
+    assert all(op.weight_only for op in plan.ops if isinstance(op, Linear))
+    plain = fuse(lower(make_spec(True), quantization=choose("none", None, True, activations=False)))
+    assert not any(op.weight_only for op in plain.ops if isinstance(op, Linear))
 
 
 def test_resolved() -> None:

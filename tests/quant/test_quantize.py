@@ -10,9 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from penstock.errors import WeightError
-from penstock.quant import GroupScheme, GroupTensor, dequantize, quantize
+from penstock.quant import GroupScheme, GroupTensor, dequantize, points, quantize
 
-SCHEMES = [GroupScheme(bits, size) for bits in (8, 4) for size in (32, 64, 128, None)]
+SCHEMES = [
+    GroupScheme(bits, size, zero_points)
+    for bits in (8, 4)
+    for size in (32, 64, 128, None)
+    for zero_points in (False, True)
+]
 
 schemes = st.sampled_from(SCHEMES)
 matrices = hnp.arrays(
@@ -39,11 +44,12 @@ def test_every_value_goes_to_its_nearest_code(matrix: np.ndarray, scheme: GroupS
     assert tensor.codes.min() >= scheme.lowest
     assert tensor.codes.max() <= scheme.highest
     scales = spread(tensor)
-    error = np.abs(tensor.codes * scales - matrix.astype(np.float64))
+    error = np.abs(points(tensor) * scales - matrix.astype(np.float64))
     # The quotient is rounded in float32 before it is rounded to a code.
     half = np.abs(scales) * (0.5 + 2.0**-16)
     clamped = tensor.codes == scheme.highest
-    bound = np.where(clamped, 2 * half, half) if scheme.bits == 4 else half
+    lopsided = scheme.bits == 4 and not scheme.zero_points
+    bound = np.where(clamped, 2 * half, half) if lopsided else half
     assert (error <= bound).all()
 
 
@@ -80,6 +86,23 @@ def test_the_largest_value_is_exact_and_zeros_stay(scheme: GroupScheme) -> None:
     assert not tensor.scales[2].any()
 
 
+@pytest.mark.parametrize("scheme", [s for s in SCHEMES if s.zero_points], ids=str)
+def test_zero_points_spend_codes_on_the_side_that_has_values(scheme: GroupScheme) -> None:
+    """Of one sign, the values get all codes; zero itself is always exact."""
+    matrix = np.linspace(0, 3, 256, dtype=np.float32)[None]
+    matrix = np.concatenate([matrix, -matrix, matrix - 1])
+    tensor = quantize(matrix, scheme)
+    assert tensor.zeros is not None
+    spans = np.ptp(tensor.codes[:2].astype(int).reshape(2, -1), axis=1)
+    if scheme.group_size is None:
+        assert (spans == scheme.highest - scheme.lowest).all()
+        assert tensor.zeros[:2, 0].tolist() == [scheme.lowest, scheme.highest]
+    symmetric = quantize(matrix, GroupScheme(scheme.bits, scheme.group_size))
+    error, other = (np.abs(dequantize(t) - matrix)[:2].mean() for t in (tensor, symmetric))
+    assert error < other * 0.75
+    assert (dequantize(tensor)[matrix == 0] == 0).all()
+
+
 def test_four_bits_use_sixteen_codes() -> None:
     matrix = np.linspace(-8, 7, 32, dtype=np.float32)[None]
     assert set(quantize(matrix, GroupScheme(4, 32)).codes[0]) == set(range(-8, 8))
@@ -113,3 +136,4 @@ def test_bytes() -> None:
     assert GroupScheme(8, 128).nbytes(10, 256) == 10 * (256 + 2 * 4)
     assert GroupScheme(4, 32).nbytes(10, 100) == 10 * (50 + 4 * 4)
     assert GroupScheme(4, None).nbytes(1, 7) == 4 + 4
+    assert GroupScheme(4, 32, zero_points=True).nbytes(10, 100) == 10 * (50 + 4 * 5)

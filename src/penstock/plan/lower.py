@@ -41,7 +41,7 @@ def lower(
     """The primitive plan of ``spec`` with weights in ``dtype`` (default: the checkpoint's).
 
     ``max_positions`` bounds the rope tables (default: the model's own limit); ``quantization``
-    says which products are of integers (default: none), ``kv_dtype`` what the KV cache holds
+    says which matrices are quantized (default: none), ``kv_dtype`` what the KV cache holds
     (default: ``dtype``).
     """
     dtype = dtype or spec.dtype
@@ -121,7 +121,9 @@ class _Lowering:
     def _product(
         self, x: BufferName, out: BufferName, part: LinearPart, scheme: QuantScheme | None
     ) -> Linear:
-        return Linear(x, out, self._buffers[x].cols, (part,), scheme=scheme)
+        weight_only = scheme is not None and not self._quantization.activations
+        k = self._buffers[x].cols
+        return Linear(x, out, k, (part,), scheme=scheme, weight_only=weight_only)
 
     def _rope_index(self, rope: RopeSpec) -> int:
         if rope not in self._ropes:

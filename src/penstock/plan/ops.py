@@ -110,19 +110,25 @@ class Linear(Op):
     parts of equal size, gate and up, and ``out = gated(x @ gate.T) * (x @ up.T)`` has
     ``n = part.n`` columns.
 
-    With a ``scheme`` the product is one of integers.
+    With a ``scheme`` W is quantized by it, and x on the way, unless the op is ``weight_only``: the
+    product is then one of integers.
 
     On the grid, each row of x is quantized to int8: ``x_scale = max|x| / 127`` in float32,
     ``x_code = x * (127 / max|x|)`` rounded to nearest even (scale and codes are 0 where max|x| is
     below 1e-30; a value that is not finite makes the scale NaN). ``x @ W.T`` is then
     ``float32(dot) * (x_scale * w_scale[n])``, with the dot of codes and points exact in int32.
 
-    In groups, W is quantized by the scheme, and each row of x to
-    int8 over the same groups of k: ``x_scale[g] = max|x| / 127`` in float32, ``x_code =
+    In groups, each row of x is quantized to
+    int8 over the groups of k that W has: ``x_scale[g] = max|x| / 127`` in float32, ``x_code =
     x / x_scale[g]`` rounded to nearest even, at most 127 in magnitude (all 0 where the scale is
     0; a value that is not finite makes its group's scale NaN). ``x @ W.T`` is then the sum, in
-    float32 over ascending g, of ``(x_scale[g] * w_scale[n, g]) * dot(x_code, w_code)``, with the
-    dot over the columns of g exact in int32.
+    float32 over ascending g, of ``(x_scale[g] * w_scale[n, g]) * dot(x_code, w_point)``, with the
+    dot over the columns of g exact in int32, and w_point the code less its group's zero point.
+
+    ``weight_only``, x stays as it is, and its products with the points, which are whole numbers
+    that bfloat16 holds exactly, are accumulated in float32 as without a scheme: on the grid over
+    all of k and then times ``w_scale[n]``, in groups over the columns of g, the sum over ascending
+    g of ``w_scale[n, g]`` times that.
     """
 
     _reads = ("x",)
@@ -133,6 +139,7 @@ class Linear(Op):
     parts: tuple[LinearPart, ...]
     gated: Activation | None = None
     scheme: QuantScheme | None = None
+    weight_only: bool = False
 
     @property
     def n(self) -> int:

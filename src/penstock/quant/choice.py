@@ -21,11 +21,23 @@ HEAD_SCHEME = GridScheme(8)
 directly."""
 
 
-def choose(name: QuantizationName, group: int | None, head: bool) -> Quantization:
+def choose(
+    name: QuantizationName,
+    group: int | None,
+    head: bool,
+    *,
+    zero_points: bool = False,
+    activations: bool = True,
+) -> Quantization:
     """The schemes that the options ask for; ``group`` 0 is a whole row, None a row's grid.
 
     Raises ConfigError where they do not go together.
     """
+    if zero_points and group is None:
+        raise ConfigError(
+            "quantization_zero_points are kept for each group of columns; set quantization_group "
+            "to 32, 64, 128 or 0 (whole rows), or leave the zero points out"
+        )
     bits: dict[str, Bits] = {"int8": 8, "int4": 4}
     if name == "none":
         if group is not None:
@@ -41,6 +53,6 @@ def choose(name: QuantizationName, group: int | None, head: bool) -> Quantizatio
             f"quantization_group must be 32, 64, 128, or 0 for whole rows, not {group}"
         )
     scheme: QuantScheme = GridScheme(bits[name])
-    if group is not None and (name, group) != ("int8", 0):  # which is what the grid is
-        scheme = GroupScheme(bits[name], group or None)
-    return Quantization(scheme, HEAD_SCHEME if head else None)
+    if zero_points or group not in (None, 0) or (name, group) == ("int4", 0):
+        scheme = GroupScheme(bits[name], group or None, zero_points)
+    return Quantization(scheme, HEAD_SCHEME if head else None, activations)

@@ -35,14 +35,17 @@ class GridScheme:
 
 @dataclass(frozen=True)
 class GroupScheme:
-    """Symmetric integers of ``bits`` bits, with one float32 scale per group of a row's columns.
+    """Integers of ``bits`` bits, with one float32 scale per group of a row's columns.
 
     ``group_size`` columns share a scale, the last group of a row being shorter where k is no
-    multiple of it; None: the whole row (an output channel) is one group.
+    multiple of it; None: the whole row (an output channel) is one group. With ``zero_points`` a
+    group also has the code that stands for 0, a byte, and its codes span the values it has;
+    without, codes are symmetric about 0.
     """
 
     bits: Bits
     group_size: int | None
+    zero_points: bool = False
 
     def __post_init__(self) -> None:
         _check_bits(self.bits)
@@ -50,12 +53,15 @@ class GroupScheme:
             raise ValueError(f"groups have 32, 64 or 128 columns, not {self.group_size}")
 
     def __str__(self) -> str:
-        return f"int{self.bits} by {self.group_size or 'row'}"
+        name = f"int{self.bits} by {self.group_size or 'row'}"
+        return f"{name} with zero points" if self.zero_points else name
 
     @property
     def lowest(self) -> int:
-        """Least code. 8 bits do without -128, which has no negative among the codes."""
-        return -127 if self.bits == 8 else -8
+        """Least code. Symmetric 8 bits do without -128, which has no negative among the codes."""
+        if self.bits == 4:
+            return -8
+        return -128 if self.zero_points else -127
 
     @property
     def highest(self) -> int:
@@ -66,8 +72,8 @@ class GroupScheme:
         return 1 if self.group_size is None else -(-k // self.group_size)
 
     def nbytes(self, n: int, k: int) -> int:
-        """Bytes of an ``[n, k]`` matrix: its codes and its scales."""
-        return n * (-(-k * self.bits // 8) + 4 * self.groups(k))
+        """Bytes of an ``[n, k]`` matrix: its codes, scales and zero points."""
+        return n * (-(-k * self.bits // 8) + (5 if self.zero_points else 4) * self.groups(k))
 
 
 def _check_bits(bits: int) -> None:
@@ -82,9 +88,11 @@ QuantScheme = GridScheme | GroupScheme
 class Quantization:
     """Which schemes a model's matrix products use; None: the weights' own type.
 
-    Norms, biases, the embedding's lookup, activations between ops and the KV cache stay as they
-    are in every case.
+    ``activations``: products of quantized weights round what they multiply to int8, too; else
+    weights alone are quantized. Norms, biases, the embedding's lookup, activations between ops and
+    the KV cache stay as they are in every case.
     """
 
     linear: QuantScheme | None = None
     head: QuantScheme | None = None
+    activations: bool = True

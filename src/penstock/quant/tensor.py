@@ -19,15 +19,18 @@ _CHUNK = 1 << 18
 
 @dataclass(frozen=True)
 class GroupTensor:
-    """An ``[n, k]`` matrix as ``codes * scale`` of each code's group.
+    """An ``[n, k]`` matrix as ``(code - zero) * scale``, zero and scale of each code's group.
 
-    codes int8 ``[n, k]``, 4-bit ones too; scales float32 ``[n, groups]``. Group g of a row is its
-    columns from ``g * group_size`` to ``(g + 1) * group_size``, or to k if that is less.
+    codes int8 ``[n, k]``, 4-bit ones too; scales float32 ``[n, groups]``; zeros int8
+    ``[n, groups]``, in the codes' range, None where the scheme has no zero points and zero is 0.
+    Group g of a row is its columns from ``g * group_size`` to ``(g + 1) * group_size``, or to k if
+    that is less.
     """
 
     scheme: GroupScheme
     codes: NDArray[np.int8]
     scales: F32
+    zeros: NDArray[np.int8] | None = None
 
 
 def quantize(matrix: NDArray[Any], scheme: GroupScheme, name: str = "a matrix") -> GroupTensor:
@@ -38,17 +41,24 @@ def quantize(matrix: NDArray[Any], scheme: GroupScheme, name: str = "a matrix") 
     at most half a scale, and up to a whole one for values of the other sign near that magnitude,
     whose +8 does not exist. A group of zeros has scale +0.
 
+    With zero points, 0 and all of the group lie between the least and the greatest code: with
+    ``low = min(0, least value)`` and ``high = max(0, greatest)``, scale = (high - low) divided by
+    the number of codes less one, zero = lowest - low / scale, rounded; codes = value / scale,
+    rounded, + zero. A group of zeros has scale and zero 0.
+
     Raises WeightError, naming ``name``, if a value is not finite.
     """
     n, k = matrix.shape
     codes = np.empty((n, k), np.int8)
     scales = np.empty((n, scheme.groups(k)), np.float32)
+    zeros = np.zeros(scales.shape, np.int8)
     rows = max(1, _CHUNK // max(k, 1))
     for first in range(0, n, rows):
         some = slice(first, first + rows)
-        _quantize_rows(matrix[some].astype(np.float32), scheme, codes[some], scales[some])
+        x = matrix[some].astype(np.float32)
+        _quantize_rows(x, scheme, codes[some], scales[some], zeros[some])
     require_finite(scales, name)
-    return GroupTensor(scheme, codes, scales)
+    return GroupTensor(scheme, codes, scales, zeros if scheme.zero_points else None)
 
 
 def require_finite(scales: F32, name: str) -> None:
@@ -62,10 +72,26 @@ def dequantize(tensor: GroupTensor) -> F32:
     k = tensor.codes.shape[1]
     size = tensor.scheme.group_size or max(k, 1)
     spread = np.repeat(tensor.scales, size, axis=1)[:, :k]
-    return tensor.codes.astype(np.float32) * spread
+    return points(tensor).astype(np.float32) * spread
 
 
-def _quantize_rows(x: F32, scheme: GroupScheme, codes: NDArray[np.int8], scales: F32) -> None:
+def points(tensor: GroupTensor) -> NDArray[np.int32]:
+    """The integers that scales multiply, ``code - zero``, ``[n, k]``."""
+    codes = tensor.codes.astype(np.int32)
+    if tensor.zeros is None:
+        return codes
+    k = codes.shape[1]
+    size = tensor.scheme.group_size or max(k, 1)
+    return codes - np.repeat(tensor.zeros, size, axis=1)[:, :k]
+
+
+def _quantize_rows(
+    x: F32,
+    scheme: GroupScheme,
+    codes: NDArray[np.int8],
+    scales: F32,
+    zeros: NDArray[np.int8],
+) -> None:
     k = x.shape[1]
     size = scheme.group_size or max(k, 1)
     whole = k // size * size
@@ -76,7 +102,31 @@ def _quantize_rows(x: F32, scheme: GroupScheme, codes: NDArray[np.int8], scales:
         part = x[:, columns]
         if part.shape[1]:
             grouped = part.reshape(len(x), -1, min(size, part.shape[1]))
-            codes[:, columns], scales[:, groups] = _quantize_groups(grouped, scheme)
+            if scheme.zero_points:
+                codes[:, columns], scales[:, groups], zeros[:, groups] = _span(grouped, scheme)
+            else:
+                codes[:, columns], scales[:, groups] = _quantize_groups(grouped, scheme)
+
+
+def _span(x: F32, scheme: GroupScheme) -> tuple[NDArray[np.int8], F32, NDArray[np.int8]]:
+    """Codes, scales and zeros of groups ``[rows, groups, size]``, as :func:`quantize` spans them.
+
+    Codes come as ``[rows, groups * size]``.
+    """
+    low, high = np.minimum(x.min(axis=2), 0), np.maximum(x.max(axis=2), 0)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        scales = (high - low) / np.float32(scheme.highest - scheme.lowest)
+        usable = scales > 0
+        divisor = np.where(usable, scales, np.float32(1))
+        zeros = np.clip(
+            np.rint(np.float32(scheme.lowest) - low / divisor), scheme.lowest, scheme.highest
+        )
+        zeros = np.where(usable, zeros, np.float32(0))
+        rounded = np.rint(x / divisor[:, :, None]) + zeros[:, :, None]
+        np.nan_to_num(rounded, copy=False, nan=0.0)
+        np.clip(rounded, scheme.lowest, scheme.highest, out=rounded)
+        codes = np.where(usable[:, :, None], rounded, np.float32(0)).astype(np.int8)
+        return codes.reshape(len(x), -1), scales, np.nan_to_num(zeros).astype(np.int8)
 
 
 def _quantize_groups(x: F32, scheme: GroupScheme) -> tuple[NDArray[np.int8], F32]:

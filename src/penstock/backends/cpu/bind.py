@@ -34,7 +34,7 @@ from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
-from penstock.quant import GridScheme
+from penstock.quant import GridScheme, GroupScheme
 
 
 def bind(
@@ -151,6 +151,10 @@ class _Binder:
     def _linear(self, op: ops.Linear) -> None:
         native = self._native
         gated = op.gated is not None
+        if op.weight_only:
+            raise ValueError("there is no native kernel for float activations")
+        if isinstance(op.scheme, GroupScheme) and op.scheme.zero_points:
+            raise ValueError("there is no native kernel for zero points")
         if op.scheme is None:
             matrix = native.add_matrix(self._plan.weight_dtype, op.n, op.k, gated)
         elif isinstance(op.scheme, GridScheme):

@@ -19,6 +19,7 @@ from penstock.backends.reference.numerics import (
     int_product,
     rms_norm,
     rotate,
+    weight_only_product,
 )
 from penstock.engine.step import BLOCK_SIZE, StepInput, StepResult
 from penstock.models.rope import rope_tables
@@ -28,7 +29,6 @@ from penstock.quant import (
     GridScheme,
     GridTensor,
     GroupTensor,
-    QuantScheme,
     quantize,
     quantize_to_grid,
 )
@@ -102,16 +102,16 @@ class ReferenceExecutor:
         x = self._buffers[op.x]
         outs = []
         for part in op.parts:
-            y = self._product(x, part.weight, op.scheme)
+            y = self._product(x, part.weight, op)
             outs.append(y + self._weights[part.bias] if part.bias else y)
         if op.gated:
             self._put(op.out, activate(outs[0], op.gated) * outs[1])
         else:
             self._put(op.out, np.concatenate(outs, axis=1))
 
-    def _product(self, x: F32, weight: str, scheme: QuantScheme | None) -> F32:
+    def _product(self, x: F32, weight: str, op: ops.Linear) -> F32:
         """``x @ W.T``; quantized weights are kept, as a tied embedding may be needed in both."""
-        matrix = self._weights[weight]
+        matrix, scheme = self._weights[weight], op.scheme
         if scheme is None:
             product: F32 = x @ matrix.T
             return product
@@ -122,6 +122,8 @@ class ReferenceExecutor:
                 else quantize(matrix, scheme, weight)
             )
         tensor = self._quantized[weight]
+        if op.weight_only:
+            return weight_only_product(x, tensor)
         return grid_product(x, tensor) if isinstance(tensor, GridTensor) else int_product(x, tensor)
 
     def _attention(self, op: ops.Attention, step: StepInput) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.models.spec import Activation
-from penstock.quant import GridTensor, GroupTensor
+from penstock.quant import GridTensor, GroupTensor, points
 
 F32 = NDArray[np.float32]
 
@@ -35,12 +35,13 @@ def int_product(x: F32, w: GroupTensor) -> F32:
     """
     k = x.shape[1]
     size = w.scheme.group_size or k
+    w_points = points(w)
     out = np.zeros((len(x), len(w.codes)), np.float32)
     for g, first in enumerate(range(0, k, size)):
         columns = slice(first, min(first + size, k))
         codes, scales = quantize_rows(x[:, columns])
         # float64 holds every sum of products of bytes exactly, and multiplies faster than integers.
-        dots = codes.astype(np.float64) @ w.codes[:, columns].T.astype(np.float64)
+        dots = codes.astype(np.float64) @ w_points[:, columns].T.astype(np.float64)
         out += (scales * w.scales[:, g]) * dots.astype(np.float32)
     return out
 
@@ -54,6 +55,24 @@ def grid_product(x: F32, w: GridTensor) -> F32:
     dots = codes.astype(np.float64) @ w.points().T.astype(np.float64)
     result: F32 = dots.astype(np.float32) * (scales * w.scales)
     return result
+
+
+def weight_only_product(x: F32, w: GridTensor | GroupTensor) -> F32:
+    """``x @ W.T`` of float x and quantized W, as :class:`penstock.plan.ops.Linear` defines it.
+
+    x ``[rows, k]``, w ``[n, k]``; returns ``[rows, n]``.
+    """
+    if isinstance(w, GridTensor):
+        whole: F32 = (x @ w.points().T.astype(np.float32)) * w.scales
+        return whole
+    k = x.shape[1]
+    size = w.scheme.group_size or k
+    w_points = points(w).astype(np.float32)
+    out = np.zeros((len(x), len(w.codes)), np.float32)
+    for g, first in enumerate(range(0, k, size)):
+        columns = slice(first, min(first + size, k))
+        out += w.scales[:, g] * (x[:, columns] @ w_points[:, columns].T)
+    return out
 
 
 def quantize_whole_rows(x: F32) -> tuple[NDArray[np.int8], F32]:
