@@ -148,7 +148,10 @@ def compare(args: argparse.Namespace) -> int:
     before = measure_speeds(threads)
     comparison = Comparison(
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
-        command=shlex.join(["python", "benchmarks/cpu/run.py", *sys.argv[1:]]),
+        command=shlex.join(
+            ["python", "benchmarks/cpu/run.py"]
+            + [os.path.basename(a) if os.path.isabs(a) else a for a in sys.argv[1:]]
+        ),
         shape=shape.name,
         machine=describe_machine(before, threads, hardware),
         cases=[case_record(case) for case in cases],

@@ -87,6 +87,8 @@ def _table(comparison: Comparison, precision: str) -> Iterator[str]:
     for case in comparison.cases:
         for metric in (Metric[name] for name in case.metrics):
             cells = [_cell(comparison, name, precision, case, metric) for name in names]
+            if set(cells) == {"-"}:
+                continue
             found = ratio(comparison, precision, case.name, metric)
             last = "-"
             if found is not None:

@@ -10,6 +10,7 @@ import http.client
 import json
 import queue
 import socket
+import os
 import subprocess
 import threading
 import time
@@ -49,7 +50,8 @@ class Served:
                 raise RuntimeError(f"the server was not ready in {START_SECONDS:.0f} s")
             time.sleep(0.2)
         self.model = options.model
-        return {"command": " ".join(command)}
+        # Where things lie on this machine is nobody else's matter.
+        return {"command": " ".join(os.path.basename(a) if os.path.isabs(a) else a for a in command)}
 
     def run(self, requests: list[Request], clients: int | None, times: TokenTimes) -> None:
         if clients is None:
