@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import queue
 import socket
-import os
 import subprocess
 import threading
 import time
@@ -51,7 +51,9 @@ class Served:
             time.sleep(0.2)
         self.model = options.model
         # Where things lie on this machine is nobody else's matter.
-        return {"command": " ".join(os.path.basename(a) if os.path.isabs(a) else a for a in command)}
+        return {
+            "command": " ".join(os.path.basename(a) if os.path.isabs(a) else a for a in command)
+        }
 
     def run(self, requests: list[Request], clients: int | None, times: TokenTimes) -> None:
         if clients is None:
