@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -155,7 +156,7 @@ def test_measuring_the_kernels_themselves(module: Any) -> None:
     assert {n: product.run(n) for n in rows} == expected
     present = {n: v for n, (v, _, _) in product.native.parameters(product.matrix).items()}
     for choice in tuning.products[0].choices:
-        assert choice.saved > 0.03
+        assert choice.saved >= 0.03
         ranges = product.native.parameters(product.matrix)[choice.parameter]
         assert ranges[1] <= choice.value <= ranges[2]
     last = {choice.parameter: choice.value for choice in tuning.products[0].choices}
@@ -211,7 +212,7 @@ SOME = Product("int4 64x64", LAYERS, 1 << 20, False)
 @pytest.fixture
 def measure(monkeypatch: pytest.MonkeyPatch) -> Any:
     def run(machine: Machine, trials: list[Trial], product: Product = SOME) -> tuple[Choice, ...]:
-        monkeypatch.setattr(tune.time, "monotonic", lambda: machine.clock)
+        monkeypatch.setattr(tune, "time", SimpleNamespace(monotonic=lambda: machine.clock))
         tuner = ProductTuner(machine, [product], HERE, trials)  # type: ignore[arg-type]
         (tuned,) = tuner.measure().products
         assert tuned.product == product.name
@@ -241,7 +242,7 @@ def test_noise_alone_changes_nothing(measure: Any, seed: int) -> None:
     """Half of all calls take up to three times as long as they should."""
     rng = np.random.default_rng(seed)
     machine = Machine(
-        lambda v, rows, turn: 1e-4 * (1 + 2 * max(0.0, rng.random() - 0.5)) * (1 + 0.01 * turn % 2),
+        lambda v, rows, turn: 1e-4 * (1 + 2 * max(0.0, rng.random() - 0.5)),
         {"a": 0},
     )
     assert measure(machine, [Trial("a", 1, (1, 2, 3))]) == ()
