@@ -344,7 +344,7 @@ def test_tuning_of_something_else_is_refused_whole() -> None:
 def test_what_a_tuning_says() -> None:
     nothing = Tuning(HERE, 0.5, (TunedProduct("p", ()),))
     assert nothing.summary() == (
-        "1 products for 2 threads of a CPU, measured in 0.5 s: "
+        "1 product for 2 threads of a CPU, measured in 0.5 s: "
         "nothing is clearly faster than the defaults"
     )
     some = Tuning(

@@ -50,7 +50,8 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def summary(self) -> str:
         """One line: for whom, how long it took, what it gave."""
         saved = [choice.saved for product in self.products for choice in product.choices]
-        for_whom = f"{len(self.products)} products for {self.circumstances}"
+        count = len(self.products)
+        for_whom = f"{count} product{'s' if count != 1 else ''} for {self.circumstances}"
         took = f"measured in {self.seconds:.1f} s"
         if not saved:
             return f"{for_whom}, {took}: nothing is clearly faster than the defaults"
