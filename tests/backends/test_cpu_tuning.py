@@ -180,6 +180,8 @@ class Machine:
     most_rows: int = 4096
     calls: int = 0
     clock: float = 0.0
+    share: float = 1.0
+    """Of the clock's seconds, how many go by in a second of processor time."""
     set_on: dict[int, dict[str, int]] = field(default_factory=dict)
 
     def _of(self, matrix: int) -> dict[str, int]:
@@ -212,7 +214,10 @@ SOME = Product("int4 64x64", LAYERS, 1 << 20, False)
 @pytest.fixture
 def measure(monkeypatch: pytest.MonkeyPatch) -> Any:
     def run(machine: Machine, trials: list[Trial], product: Product = SOME) -> tuple[Choice, ...]:
-        monkeypatch.setattr(tune, "time", SimpleNamespace(monotonic=lambda: machine.clock))
+        clock = SimpleNamespace(
+            monotonic=lambda: machine.share * machine.clock, thread_time=lambda: machine.clock
+        )
+        monkeypatch.setattr(tune, "time", clock)
         tuner = ProductTuner(machine, [product], HERE, trials)  # type: ignore[arg-type]
         (tuned,) = tuner.measure().products
         assert tuned.product == product.name
@@ -302,6 +307,19 @@ def test_time_runs_out(measure: Any) -> None:
     trials = [Trial("a", 1, (1,)), *[Trial("b", 1, (1, 2, 3, 4))] * 50]
     assert [choice.parameter for choice in measure(machine, trials)] == ["a"]
     assert machine.clock < 1.1
+
+
+def test_a_busy_machine_is_waited_for_but_not_for_long(measure: Any) -> None:
+    trials = [Trial("b", 1, (1, 2, 3, 4))] * 50
+
+    def clock_after(share: float) -> float:
+        machine = Machine(lambda v, rows, turn: 0.004, {"b": 0}, share=share)
+        assert measure(machine, trials) == ()
+        return machine.clock * share
+
+    assert 0.8 < clock_after(1.0) < 1.1
+    assert 1.6 < clock_after(2.0) < 2.2
+    assert 2.0 < clock_after(20.0) < 20 * 0.004 * 60
 
 
 def test_more_rows_than_a_step_has(measure: Any) -> None:

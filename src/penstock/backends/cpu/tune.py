@@ -25,7 +25,11 @@ CLEARLY: Final = 0.97
 
 _SECONDS_A_BYTE: Final = 0.5e-9
 _LEAST_S, _MOST_S = 1.0, 4.0
-"""What measuring may take, a small part of packing: by bytes of weights, within bounds."""
+"""Processor time that measuring may take, a small part of packing: by bytes of weights, within
+bounds."""
+
+_WALL: Final = 3.0
+"""And this many times as long by the clock, where other programs keep the cores busy."""
 
 _SERIES_S: Final = 0.02
 """One comparison of values, within so many rounds:"""
@@ -79,6 +83,19 @@ TRIALS: Final = (
 """What decode needs comes first: there is not always time for all."""
 
 
+class _Budget:
+    """What is left for measuring ``num_bytes`` of weights. The caller is one of the threads."""
+
+    def __init__(self, num_bytes: int) -> None:
+        seconds = min(max(_SECONDS_A_BYTE * num_bytes, _LEAST_S), _MOST_S)
+        self._processor = time.thread_time() + seconds
+        self._clock = time.monotonic() + _WALL * seconds
+
+    def left(self) -> float:
+        """Seconds; negative when it is used up."""
+        return min(self._processor - time.thread_time(), self._clock - time.monotonic())
+
+
 class ProductTuner:
     """Of one native executor (``backends.tuning.Tunable``)."""
 
@@ -113,13 +130,12 @@ class ProductTuner:
 
     def measure(self) -> Tuning:
         started = time.monotonic()
-        total = sum(product.bytes for product in self._products)
-        end = started + min(max(_SECONDS_A_BYTE * total, _LEAST_S), _MOST_S)
+        budget = _Budget(sum(product.bytes for product in self._products))
         choices: dict[str, list[Choice]] = {product.name: [] for product in self._products}
         known: dict[tuple[str, int], float] = {}
         for trial in self._trials:
             for product in self._products:
-                choice = self._try(product, trial, end, known)
+                choice = self._try(product, trial, budget, known)
                 if choice is not None:
                     choices[product.name].append(choice)
                     self._set(product, choice.parameter, choice.value)
@@ -130,10 +146,10 @@ class ProductTuner:
         )
 
     def _try(
-        self, product: Product, trial: Trial, end: float, known: dict[tuple[str, int], float]
+        self, product: Product, trial: Trial, budget: _Budget, known: dict[tuple[str, int], float]
     ) -> Choice | None:
         """The value of ``trial`` that is clearly faster than the present one, if there is one and
-        the time until ``end`` suffices to find it. ``known``: seconds a call, by name and rows."""
+        time is left to find it. ``known``: seconds a call, by name and rows."""
         parameters = self._parameters(product)
         if trial.parameter not in parameters or (product.logits and trial.rows > _FEW_LOGITS):
             return None
@@ -142,10 +158,10 @@ class ProductTuner:
             return None
         present = parameters[trial.parameter][0]
         values = [present, *(value for value in trial.values if value != present)]
-        call = self._seconds_a_call(product, rows, end, known)
+        call = self._seconds_a_call(product, rows, budget, known)
         if call is None or len(values) == 1:
             return None
-        if call * _LEAST_ROUNDS * (len(values) + 2) > end - time.monotonic():
+        if call * _LEAST_ROUNDS * (len(values) + 2) > budget.left():
             return None
         self._native.fill_inputs(list(product.matrices), rows)
         times = self._times(product, rows, trial.parameter, values, call)
@@ -159,13 +175,13 @@ class ProductTuner:
         return Choice(trial.parameter, best, rows, round(saved, 3)) if saved else None
 
     def _seconds_a_call(
-        self, product: Product, rows: int, end: float, known: dict[tuple[str, int], float]
+        self, product: Product, rows: int, budget: _Budget, known: dict[tuple[str, int], float]
     ) -> float | None:
         """None where one call may take a quarter of the time that is left."""
         tried, seconds = 0, 0.0
         while tried < rows:
             tried = min(rows, _STRIDE * tried or 1)
-            if seconds * _STRIDE > (end - time.monotonic()) / 4:
+            if seconds * _STRIDE > budget.left() / 4:
                 return None
             if (product.name, tried) not in known:
                 self._native.fill_inputs([product.matrices[0]], tried)
