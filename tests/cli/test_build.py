@@ -51,6 +51,9 @@ def test_build_list_remove(root: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert second.startswith("restored ")
     assert ", restore weights " in second
     assert "pack weights" not in second
+    assert cli.main(["explain", "--no-plan"]) == 0
+    summary = tuned.removeprefix("tuned ")
+    assert f"\ntuned    {summary}\n" in capsys.readouterr().out
     listed = penstock(capsys, "--list")
     assert Path(small).name in listed
     assert "int4, head int8" in listed
