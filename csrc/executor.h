@@ -127,7 +127,7 @@ class Executor {
   };
   // Those of kernels/gemm_tuning.h that this instruction set heeds.
   std::vector<Parameter> parameters(MatrixId matrix);
-  // Throws std::invalid_argument where there is no such parameter, or the value is out of its range.
+  // Throws std::invalid_argument where there is no such parameter, or its range lacks the value.
   void set_parameter(MatrixId matrix, std::string_view name, int64_t value);
   // Most rows that the matrix's product is given.
   int64_t product_rows(MatrixId matrix) const;

@@ -45,7 +45,9 @@ struct Panels {
         panel_bytes(depth * row_bytes),
         units(ceil_div(w.n, kPanelColumns)),
         per_unit(w.gated ? 2 : 1),
-        tuning(w.tuning) {}
+        tuning(w.tuning) {
+    tuning.carry_bytes = tuning.carry_bytes / 64 * 64;  // what follows it is on a cache line too
+  }
 };
 
 // Cache blocks of one thread's share, of which the innermost is a kernel's block of accumulators.
@@ -72,8 +74,9 @@ struct Blocking {
 constexpr int64_t kRowBlock = 512;
 
 // A quarter of a 2 MiB L2 for the packed activations, half (DenseTuning::carry_bytes) for partial
-// sums; the rest is for weights passing through. (AMX, one thread, 512 rows by K = 8192, N = 1024: slices of 256 KiB
-// 0.87 TFLOP/s, 512 KiB 1.05, 1 MiB 0.83; partial sums of 1.25 and 2 MiB changed nothing.)
+// sums; the rest is for weights passing through. (AMX, one thread, 512 rows by K = 8192, N = 1024:
+// slices of 256 KiB 0.87 TFLOP/s, 512 KiB 1.05, 1 MiB 0.83; partial sums of 1.25 and 2 MiB changed
+// nothing.)
 constexpr int64_t kSliceBytes = 512 << 10;
 
 constexpr int64_t activation_bytes(int64_t rows, int64_t depth, int64_t element) {

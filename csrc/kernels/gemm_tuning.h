@@ -32,8 +32,8 @@ struct GridTuning {
 };
 
 struct IntTuning {
-  // How far ahead a stream of weights is prefetched. (One row: 2, 6 or 8 KiB 3 to 5 % faster than 4,
-  // which of them depends on bits and shape.)
+  // How far ahead a stream of weights is prefetched. (One row: 2, 6 or 8 KiB 3 to 5 % faster than
+  // 4, which of them depends on bits and shape.)
   int64_t stream_ahead = 4 << 10;
 };
 

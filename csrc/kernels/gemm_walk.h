@@ -50,9 +50,10 @@ struct Block {
 };
 
 // Weights that few groups of rows use are limited by memory: the first group prefetches a short
-// distance (DenseTuning::stream_ahead) ahead and so streams at full speed. With more groups arithmetic takes most of the time,
-// and each prefetches its share of the next weights while it runs. (One thread, K = 2048: at 2
-// groups 0.51 TFLOP/s against 0.46 with shares, at 4 groups 0.69 against 0.75.)
+// way ahead (DenseTuning::stream_ahead) and so streams at full speed. With more groups arithmetic
+// takes most of the time, and each prefetches its share of the next weights while it runs. (One
+// thread, K = 2048: at 2 groups 0.51 TFLOP/s against 0.46 with shares, at 4 groups 0.69 against
+// 0.75.)
 constexpr int64_t kStreamingGroups = 2;
 
 // With more groups than this activations are packed once and shared. (Two threads, the products of
@@ -174,7 +175,8 @@ class Walk {
     const bool streaming = groups <= kStreamingGroups;
     const int64_t row_bytes = steps * Kernel::kStep * Kernel::kElement;
 
-    float* const hot = carry + (blocks.slices > 1 ? p_.tuning.carry_bytes / int64_t(sizeof(float)) : 0);
+    const int64_t carried = p_.tuning.carry_bytes / int64_t(sizeof(float));
+    float* const hot = carry + (blocks.slices > 1 ? carried : 0);
     const int64_t padded = Kernel::padded_rows(rows.size());
     const int64_t step_bytes = p_.row_bytes * Kernel::kStep;
     const int64_t ahead = std::min(steps, ceil_div(p_.tuning.stream_ahead, step_bytes));
