@@ -257,6 +257,41 @@ void bind_executor(nb::module_& m) {
           "append_argmax",
           [](PyExecutor& self, BufferId x, BufferId out) { self.get().append_argmax(x, out); },
           "x"_a, "out"_a)
+      .def("parameters",
+           [](PyExecutor& self, MatrixId matrix) {
+             nb::dict found;
+             for (const Executor::Parameter& p : self.get().parameters(matrix))
+               found[nb::str(p.name.data(), p.name.size())] =
+                   nb::make_tuple(p.value, p.least, p.most);
+             return found;
+           },
+           "matrix"_a)
+      .def(
+          "set_parameter",
+          [](PyExecutor& self, MatrixId matrix, const std::string& name, int64_t value) {
+            self.get().set_parameter(matrix, name, value);
+          },
+          "matrix"_a, "name"_a, "value"_a)
+      .def(
+          "product_rows",
+          [](const PyExecutor& self, MatrixId matrix) { return self.get().product_rows(matrix); },
+          "matrix"_a)
+      .def(
+          "fill_inputs",
+          [](PyExecutor& self, const std::vector<MatrixId>& matrices, int64_t rows) {
+            Executor& executor = self.get();
+            nb::gil_scoped_release unlocked;
+            executor.fill_inputs(matrices, rows);
+          },
+          "matrices"_a, "rows"_a)
+      .def(
+          "time_product",
+          [](PyExecutor& self, MatrixId matrix, int64_t rows) {
+            Executor& executor = self.get();
+            nb::gil_scoped_release unlocked;
+            return executor.time_product(matrix, rows);
+          },
+          "matrix"_a, "rows"_a)
       .def("view", &view, "buffer"_a)
       .def("kv_copy", &kv_copy, "layer"_a)
       .def("run", with_step([](Executor& executor, const StepView& step,

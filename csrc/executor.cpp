@@ -235,6 +235,15 @@ void Executor::reserve_shared(size_t bytes) {
   if (bytes > shared_.bytes()) shared_ = Memory(bytes);
 }
 
+void Executor::reserve_for(const LinearOp& op) {
+  std::visit(
+      [&](const auto& w) {
+        pool_.reserve_scratch(linear_scratch_bytes(w, most_rows(op.rows)));
+        reserve_shared(linear_shared_bytes(w, most_rows(op.rows)));
+      },
+      op.w);
+}
+
 void Executor::append_linear(MatrixId id, ConstantId bias, BufferId x, BufferId out,
                              Activation gate) {
   AnyMatrix& any = matrix(id).packed;
@@ -242,12 +251,12 @@ void Executor::append_linear(MatrixId id, ConstantId bias, BufferId x, BufferId 
       [&](auto& w) {
         const RowKind kind = check_product(w.n, w.k, w.gated, x, out, gate);
         if (bias != kNone) w.bias = floats(bias, w.gated ? 2 * w.n : w.n, "a bias");
-        pool_.reserve_scratch(linear_scratch_bytes(w, most_rows(kind)));
-        reserve_shared(linear_shared_bytes(w, most_rows(kind)));
         return kind;
       },
       any);
-  ops_.push_back(LinearOp{any, bound(x).array, bound(out).array, gate, rows});
+  const LinearOp op{id, any, bound(x).array, bound(out).array, gate, rows};
+  reserve_for(op);
+  ops_.push_back(op);
 }
 
 void Executor::append_rope_write(const RopeWriteSpec& s) {

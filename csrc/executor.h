@@ -120,6 +120,23 @@ class Executor {
   void append_select_rows(BufferId x, BufferId out);
   void append_argmax(BufferId x, BufferId out);
 
+  // --- tuning: how products are carried out, of which no result and no region depends
+  struct Parameter {
+    std::string_view name;
+    int64_t value, least, most;
+  };
+  // Those of kernels/gemm_tuning.h that this instruction set heeds.
+  std::vector<Parameter> parameters(MatrixId matrix);
+  // Throws std::invalid_argument where there is no such parameter, or its range lacks the value.
+  void set_parameter(MatrixId matrix, std::string_view name, int64_t value);
+  // Most rows that the matrix's product is given.
+  int64_t product_rows(MatrixId matrix) const;
+  // Puts numbers into the first `rows` rows of what these matrices are multiplied by. Between steps
+  // activations mean nothing.
+  void fill_inputs(std::span<const MatrixId> matrices, int64_t rows);
+  // Runs the matrix's product once; seconds of processor time of the thread that took longest.
+  double time_product(MatrixId matrix, int64_t rows);
+
   // --- running
   // Copies blocks (from, to pairs, in order), then runs the ops. Throws std::invalid_argument on a
   // step that is malformed or exceeds the shape, before anything is written.
@@ -159,6 +176,7 @@ class Executor {
     RowKind rows;
   };
   struct LinearOp {
+    MatrixId matrix;
     AnyMatrix w;
     Array x, out;
     Activation gate;
@@ -192,6 +210,9 @@ class Executor {
   // Input, output and row kind of a product, checked against n, k and gated of its matrix.
   RowKind check_product(int64_t n, int64_t k, bool gated, BufferId x, BufferId out,
                         Activation gate) const;
+  // The first product with the matrix.
+  const LinearOp& product_of(MatrixId matrix, int64_t rows) const;
+  void reserve_for(const LinearOp& op);
   void place(const Memory& weights);
   void reserve_shared(size_t bytes);
   int64_t most_rows(RowKind rows) const {

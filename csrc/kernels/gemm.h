@@ -13,6 +13,7 @@
 #pragma once
 
 #include "../types.h"
+#include "gemm_tuning.h"
 
 namespace penstock {
 
@@ -27,6 +28,7 @@ struct PackedMatrix {
   bool gated;
   const std::byte* panels;  // packed_bytes() of them, 64-byte aligned
   const float* bias;        // [n], or gated [2][n] (gate, then up); null without
+  DenseTuning tuning{};
 };
 
 // Bytes of a matrix's panels: n columns, or n of gate and n of up.

@@ -14,12 +14,9 @@ namespace {
 // Up to so many rows are quantized by every thread for itself, which takes less than a barrier.
 constexpr int64_t kOwnRows = 4;
 
-// From so many rows on tiles are faster than registers.
-constexpr int64_t kTileRowsFrom = 3;
-
-constexpr bool takes_tiles([[maybe_unused]] int64_t rows) {
+constexpr bool takes_tiles([[maybe_unused]] const GridPanels& p, [[maybe_unused]] int64_t rows) {
 #if defined(__AMX_INT8__)
-  return rows >= kTileRowsFrom;
+  return rows >= p.tuning.tile_rows_from;
 #else
   return false;
 #endif
@@ -27,7 +24,7 @@ constexpr bool takes_tiles([[maybe_unused]] int64_t rows) {
 
 QuantizedRows rows_in(std::byte* memory, const GridPanels& p, int64_t rows) {
 #if defined(__AMX_INT8__)
-  if (takes_tiles(rows))
+  if (takes_tiles(p, rows))
     return {memory, rows, std::min<int64_t>(rows, 16), p.steps, grid_amx_slice_steps(p, rows)};
 #endif
   return {memory, rows, std::min(rows, kGridRegisterRows), p.steps, p.steps};
@@ -215,7 +212,7 @@ void linear(const GridMatrix& w, const Array& x, const Array& out, int64_t rows,
   const Epilogue epilogue{w.bias, out, w.n, w.gated, gate};
   std::byte* work = worker.scratch + rows_bytes(p, std::min(rows, kOwnRows));
 #if defined(__AMX_INT8__)
-  if (takes_tiles(rows)) return grid_linear_amx(p, quantized, epilogue, rows, units, work);
+  if (takes_tiles(p, rows)) return grid_linear_amx(p, quantized, epilogue, rows, units, work);
 #endif
   grid_linear_registers(p, quantized, epilogue, rows, units, work);
 }

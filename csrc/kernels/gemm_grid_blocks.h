@@ -21,6 +21,7 @@ struct GridPanels {
   int64_t panel_bytes;
   int64_t units;
   int per_unit;
+  GridTuning tuning;
 
   explicit GridPanels(const GridMatrix& w)
       : data(w.panels),
@@ -28,7 +29,8 @@ struct GridPanels {
         steps(w.bits == 8 ? ceil_div(w.k, kGridStep) : 2 * ceil_div(w.k, kWindowedK)),
         panel_bytes(weight_bytes() + kPanelColumns * int64_t(sizeof(float))),
         units(ceil_div(w.n, kPanelColumns)),
-        per_unit(w.gated ? 2 : 1) {}
+        per_unit(w.gated ? 2 : 1),
+        tuning(w.tuning) {}
 
   // Of one panel, without its scales.
   int64_t weight_bytes() const {

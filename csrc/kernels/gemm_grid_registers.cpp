@@ -15,10 +15,9 @@ constexpr int kRows = 4;
 constexpr int kPanels = 1;
 #endif
 
-// Up to so many rows panels are read one by one, as one stream of memory, prefetched so far ahead.
+// Where panels are read one by one, as one stream of memory, it is prefetched so far ahead.
 // (One row, of the bandwidth of a plain read, 4 bits and 8: 1 KiB 90 and 108 %, 2 KiB 99 and 110,
 // 4 KiB 85 and 100.)
-constexpr int64_t kStreamedRows = 2;
 constexpr int64_t kStreamAhead = 2 << 10;
 
 // dots: [Panels][Rows][16]
@@ -187,7 +186,7 @@ void grid_linear_registers(const GridPanels& p, const QuantizedRows& x, const Ep
     expanded.panel_bytes = p.steps * kGridTileBytes;
   }
   const GridPanels& read = expands ? expanded : p;
-  const int side_by_side = rows <= kStreamedRows ? 1 : kPanels;
+  const int side_by_side = rows <= p.tuning.streamed_rows ? 1 : kPanels;
   const int64_t stride = p.per_unit == 2 ? 1 : side_by_side;  // units
   for (int64_t unit = units.first; unit < units.last; unit += stride) {
     const int64_t here = std::min(stride, units.last - unit);

@@ -28,6 +28,7 @@ struct IntMatrix {
   bool gated;
   const std::byte* panels;  // packed_bytes() of them, 64-byte aligned
   const float* bias;        // as in PackedMatrix
+  IntTuning tuning{};
 };
 
 // Dots are summed in int32: 127 * 127 * k must fit.

@@ -21,6 +21,7 @@ struct IntPanels {
   int64_t panel_bytes;
   int64_t units;
   int per_unit;
+  IntTuning tuning;
 
   explicit IntPanels(const IntMatrix& w)
       : data(w.panels),
@@ -31,7 +32,8 @@ struct IntPanels {
         group_bytes(code_bytes + kScaleBytes),
         panel_bytes(groups * group_bytes),
         units(ceil_div(w.n, kPanelColumns)),
-        per_unit(w.gated ? 2 : 1) {}
+        per_unit(w.gated ? 2 : 1),
+        tuning(w.tuning) {}
 
   int64_t depth() const { return groups * group; }
 };

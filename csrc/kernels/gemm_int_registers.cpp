@@ -15,10 +15,9 @@ constexpr int kRows = 4;
 constexpr int kPanels = 1;
 #endif
 
-// Up to so many rows panels are read one by one, as one stream of memory.
+// Up to so many rows panels are read one by one, as one stream of memory, prefetched some way ahead
+// (IntTuning); and where panels are read side by side, the next ones are.
 constexpr int64_t kStreamedRows = 2;
-// A stream is prefetched so far ahead; and where panels are read side by side, the next ones.
-constexpr int64_t kStreamAhead = 4 << 10;
 
 // sums: [Panels][Rows][16]
 template <int Bits, int Rows, int Panels>
@@ -103,7 +102,7 @@ void int_linear_registers(const IntPanels& p, const IntRows& x, const Epilogue& 
         const int64_t first = block.first + some.first;
         for (int i = 0; i < panels;) {
           const int width = std::min(side_by_side, panels - i);
-          const int64_t next = width == 1 ? kStreamAhead : width * p.panel_bytes;
+          const int64_t next = width == 1 ? p.tuning.stream_ahead : width * p.panel_bytes;
           choose(p.bits, some.size(), width)(p, x, first, weights + i * p.panel_bytes,
                                              g == 0 ? next : 0,
                                              sums + i * some.size() * kPanelColumns);

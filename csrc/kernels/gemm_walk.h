@@ -50,11 +50,11 @@ struct Block {
 };
 
 // Weights that few groups of rows use are limited by memory: the first group prefetches a short
-// distance ahead and so streams at full speed. With more groups arithmetic takes most of the time,
-// and each prefetches its share of the next weights while it runs. (One thread, K = 2048: at 2
-// groups 0.51 TFLOP/s against 0.46 with shares, at 4 groups 0.69 against 0.75.)
+// way ahead (DenseTuning::stream_ahead) and so streams at full speed. With more groups arithmetic
+// takes most of the time, and each prefetches its share of the next weights while it runs. (One
+// thread, K = 2048: at 2 groups 0.51 TFLOP/s against 0.46 with shares, at 4 groups 0.69 against
+// 0.75.)
 constexpr int64_t kStreamingGroups = 2;
-constexpr int64_t kAheadBytes = 8 << 10;
 
 // With more groups than this activations are packed once and shared. (Two threads, the products of
 // a model of 1B parameters: 4 groups 1.24 to 1.67 TFLOP/s packed by each, 1.13 to 1.51 shared; 16
@@ -67,13 +67,13 @@ class Walk {
   static int64_t scratch_bytes(const Panels& p, int64_t rows) {
     const int64_t padded = Kernel::padded_rows(std::min(rows, kRowBlock));
     return round_up(activation_bytes(padded, p.depth, Kernel::kElement), 64) +
-           carry_bytes(padded, p.depth, Kernel::kElement) + kHotBytes;
+           carry_bytes(padded, p.depth, Kernel::kElement, p.tuning.carry_bytes) + kHotBytes;
   }
 
   // For run_shared(): on each thread, and shared.
   static int64_t private_bytes(const Panels& p, int64_t rows) {
     const int64_t few = scratch_bytes(p, std::min(rows, kPrivateGroups * Kernel::kRows));
-    return shares(rows) ? std::max(few, kCarryBytes + kHotBytes) : few;
+    return shares(rows) ? std::max(few, p.tuning.carry_bytes + kHotBytes) : few;
   }
   static int64_t shared_bytes(const Panels& p, int64_t rows) {
     if (!shares(rows)) return 0;
@@ -109,7 +109,8 @@ class Walk {
   void row_block(Range rows, Range share) {
     const int64_t padded = Kernel::padded_rows(rows.size());
     const Blocking blocks =
-        blocking(padded, p_.depth, Kernel::kElement, share.size(), p_.per_unit);
+        blocking(padded, p_.depth, Kernel::kElement, share.size(), p_.per_unit,
+                 p_.tuning.carry_bytes);
     float* carry = reinterpret_cast<float*>(
         scratch_ + round_up(activation_bytes(padded, p_.depth, Kernel::kElement), 64));
     const Kernel kernel(rows.size());
@@ -127,7 +128,8 @@ class Walk {
     const Kernel kernel(rows.size());
     const int64_t padded = Kernel::padded_rows(rows.size());
     const Blocking blocks =
-        slices_of(padded, p_.depth, Kernel::kSharedSlice, share.size(), p_.per_unit);
+        slices_of(padded, p_.depth, Kernel::kSharedSlice, share.size(), p_.per_unit,
+                  p_.tuning.carry_bytes);
     const int64_t groups = Kernel::groups(rows.size());
     const Range own = even_share(groups * blocks.slices, worker.id, worker.count);
     for (int64_t i = own.first; i < own.last; ++i) {
@@ -173,10 +175,11 @@ class Walk {
     const bool streaming = groups <= kStreamingGroups;
     const int64_t row_bytes = steps * Kernel::kStep * Kernel::kElement;
 
-    float* const hot = carry + (blocks.slices > 1 ? kCarryBytes / int64_t(sizeof(float)) : 0);
+    const int64_t carried = p_.tuning.carry_bytes / int64_t(sizeof(float));
+    float* const hot = carry + (blocks.slices > 1 ? carried : 0);
     const int64_t padded = Kernel::padded_rows(rows.size());
     const int64_t step_bytes = p_.row_bytes * Kernel::kStep;
-    const int64_t ahead = std::min(steps, ceil_div(kAheadBytes, step_bytes));
+    const int64_t ahead = std::min(steps, ceil_div(p_.tuning.stream_ahead, step_bytes));
     const int64_t stride = std::max<int64_t>(1, Kernel::kPanels / p_.per_unit);  // units
     const std::byte* weights = p_.data + k * p_.row_bytes;
     Pending pending{};

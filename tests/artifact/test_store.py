@@ -15,10 +15,9 @@ from artifact_engines import start
 from checkpoints import tiny_checkpoint
 
 from penstock.artifact import lock, store
-from penstock.artifact.format import WEIGHTS, Artifact
+from penstock.artifact.format import WEIGHTS
 from penstock.artifact.root import default_root
 from penstock.artifact.store import ArtifactStore
-from penstock.artifact.tuned import Tuned, TunedParameters
 from penstock.backends.cpu.pack import NativeRegions
 from penstock.errors import ArtifactError
 
@@ -265,42 +264,6 @@ def test_no_home_no_artifacts(
     assert start(model, None, "worthwhile").phases == ["open weights", "pack weights"]
     with pytest.raises(ArtifactError, match="there is nothing to keep"):
         start(model, None, "always")
-
-
-# --- tuned parameters --------------------------------------------------------------------------
-
-
-def test_tuned_parameters_are_kept_and_read(configure: Any, tmp_path: Path) -> None:
-    model, root = configure(), tmp_path / "engines"
-    start(model, root)
-    kept = ArtifactStore(root)
-    (entry,) = kept.entries()
-    section = {
-        "draft_tokens": Tuned(4, 31.5, "tokens/s"),
-        "split": Tuned("wide", 2.5, "ms"),
-        "share": Tuned(0.25, 1.0, "ms"),
-    }
-    kept.retune(entry.name, section)
-    with Artifact(root / entry.name) as artifact:
-        assert artifact.manifest.tuned == section
-        tuned = TunedParameters(artifact.manifest.tuned)
-    assert tuned.integer("draft_tokens", 1, least=1, most=8) == 4
-    assert tuned.integer("absent", 3, least=1, most=8) == 3
-    assert tuned.number("share", 0.5) == 0.25
-    assert tuned.choice("split", "narrow", ("narrow", "wide")) == "wide"
-    for read in (
-        lambda: tuned.integer("draft_tokens", 1, least=5, most=8),
-        lambda: tuned.integer("split", 1, least=1, most=8),
-        lambda: tuned.integer("share", 1, least=0, most=8),
-        lambda: tuned.number("split", 1.0),
-        lambda: tuned.choice("split", "narrow", ("narrow",)),
-    ):
-        with pytest.raises(ArtifactError, match="the tuned parameter"):
-            read()
-    assert start(model, root).restored
-    assert sorted(os.listdir(root / entry.name)) == ["manifest.json", WEIGHTS]
-    with pytest.raises(ArtifactError, match="No such file"):
-        kept.retune("absent", {})
 
 
 # --- the lock ----------------------------------------------------------------------------------

@@ -39,9 +39,10 @@ def test_build_list_remove(root: Path, capsys: pytest.CaptureFixture[str]) -> No
     """The demo model, which no start would keep by itself."""
     assert penstock(capsys, "--list") == f"0 engine artifacts, 0 bytes, in {root}\n"
     first = penstock(capsys)
-    assert re.match(r"wrote [\d,.]+ (bytes|GB) to \S+ in \d+\.\d s\nready in ", first)
-    assert ", pack weights " in first
-    assert ", keep artifact " in first
+    tuned, wrote, ready = first.splitlines()
+    assert re.match(r"tuned 1 product for \d+ threads? of .*, measured in \d\.\d s: ", tuned)
+    assert re.fullmatch(r"wrote [\d,.]+ (bytes|GB) to \S+ in \d+\.\d s", wrote)
+    assert re.match(r"ready in .*, pack weights .*, tune products .*, keep artifact ", ready)
     int4 = penstock(capsys, "--quantization", "int4")
     (small,) = re.findall(r" to (\S+) in ", int4)
     assert Path(small).parent == root
@@ -50,9 +51,13 @@ def test_build_list_remove(root: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert second.startswith("restored ")
     assert ", restore weights " in second
     assert "pack weights" not in second
+    assert cli.main(["explain", "--no-plan"]) == 0
+    summary = tuned.removeprefix("tuned ")
+    assert f"\ntuned    {summary}\n" in capsys.readouterr().out
     listed = penstock(capsys, "--list")
     assert Path(small).name in listed
     assert "int4, head int8" in listed
+    assert f"  {tuned}\n" in listed
     assert listed.splitlines()[-1].startswith("2 engine artifacts, ")
     digest = small.rpartition("-")[2]
     assert penstock(capsys, "--remove", digest).startswith(f"removed {Path(small).name}, ")
@@ -86,7 +91,7 @@ def test_generate_starts_from_what_was_built(
     penstock(capsys)
     caplog.clear()
     assert text() == packed
-    assert [r.getMessage().split()[0] for r in caplog.records] == ["restored"]
+    assert [r.getMessage().split()[0] for r in caplog.records] == ["restored", "tuned"]
 
 
 def test_damage_is_said_and_repaired(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,7 +99,7 @@ def test_damage_is_said_and_repaired(root: Path, capsys: pytest.CaptureFixture[s
     (folder,) = root.iterdir()
     (folder / "manifest.json").write_text("{}")
     assert "manifest.json is damaged" in penstock(capsys, "--list")
-    problem, wrote, _ = penstock(capsys).splitlines()
+    problem, _, wrote, _ = penstock(capsys).splitlines()
     assert "manifest.json is damaged; the weights are packed again" in problem
     assert wrote.startswith("wrote ")
     assert penstock(capsys).startswith("restored ")

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from penstock.artifact.key import ArtifactKey
-from penstock.artifact.tuned import Tuned
+from penstock.artifact.tuned import NOTHING_TUNED
 from penstock.backends.base import PackedRegions, Place
 from penstock.errors import ArtifactError
 
@@ -56,7 +56,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Of weights.bin."""
     chunk_bytes: int
     regions: tuple[Region, ...]
-    tuned: dict[str, Tuned] = {}
+    tuned: msgspec.Raw = NOTHING_TUNED
+    """See ``artifact.tuned``."""
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

@@ -14,8 +14,10 @@ from typing import Final, Literal
 from penstock.artifact.format import Artifact
 from penstock.artifact.key import ArtifactKey, artifact_key
 from penstock.artifact.store import KEEP_FREE, ArtifactStore, Draft
+from penstock.artifact.tuned import decode_tunings
 from penstock.backends import packing
 from penstock.backends.base import PackedRegions
+from penstock.backends.tuning import Tunable, Tuning
 from penstock.config import ResolvedConfig
 from penstock.errors import ArtifactError, ModelError, WeightError
 from penstock.plan.plan import Plan
@@ -66,6 +68,14 @@ class Shelf:
             if artifact is not None:
                 artifact.close()
 
+    def tunings(self) -> tuple[Tuning, ...]:
+        """All that the artifact that fits says of tuning; nothing where there is none."""
+        try:
+            with self.take() as artifact:
+                return () if artifact is None else decode_tunings(artifact.manifest.tuned)
+        except ArtifactError:
+            return ()
+
     def is_restored(self, artifact: Artifact) -> None:
         """What was taken is in the executor, every checksum right."""
         self._note(logging.INFO, f"restored {size(artifact.manifest.bytes)} from {artifact.path}")
@@ -75,10 +85,62 @@ class Shelf:
         self._damaged = True
         self._note(logging.WARNING, f"{error}; the weights are packed again")
 
-    def keep(self, packed: PackedRegions | None, seconds: float, keeping: Keeping) -> bool:
+    def tune(self, artifact: Artifact, tunable: Tunable) -> bool:
+        """Tune as the artifact says; False if it says nothing for these circumstances."""
+        try:
+            tunings = decode_tunings(artifact.manifest.tuned)
+        except ArtifactError as error:
+            self._note(logging.WARNING, f"{artifact.path}: {error}")
+            return False
+        for tuning in tunings:
+            if tuning.circumstances == tunable.circumstances:
+                try:
+                    tunable.apply(tuning)
+                except ValueError as error:
+                    self._note(
+                        logging.WARNING,
+                        f"what {artifact.path} says of tuning cannot be used: {error}",
+                    )
+                    return False
+                self._note(logging.INFO, f"tuned {tuning.summary()}, as kept")
+                return True
+        if tunings:
+            others = "; ".join(str(tuning.circumstances) for tuning in tunings)
+            self._note(
+                logging.INFO,
+                f"{artifact.path} was tuned for {others}, not for {tunable.circumstances}",
+            )
+        return False
+
+    def takes_tuning(self, artifact: Artifact) -> bool:
+        """Whether what is measured can be kept with the artifact; it is a note if not."""
+        if os.access(artifact.path, os.W_OK):
+            return True
+        self._note(logging.INFO, f"not tuned, since {artifact.path} cannot be written")
+        return False
+
+    def add_tuning(self, artifact: Artifact, tuning: Tuning) -> None:
+        """Keep what was measured with the artifact that was taken."""
+        self._say_tuned(tuning)
+        try:
+            self._store.add_tuning(artifact.path.name, tuning)
+        except ArtifactError as error:
+            self._note(logging.WARNING, f"what was measured is not kept: {error}")
+
+    def _say_tuned(self, tuning: Tuning) -> None:
+        self._note(logging.INFO, f"tuned {tuning.summary()}")
+
+    def keep(
+        self,
+        packed: PackedRegions | None,
+        seconds: float,
+        keeping: Keeping,
+        tune: Callable[[], Tuning | None] = lambda: None,
+    ) -> bool:
         """Write what took ``seconds`` to pack, as ``keeping`` has it; whether it was tried.
 
-        Raises ArtifactError where it is ``always`` to be kept, and is not.
+        ``tune`` is called before, if it is tried, and what it returns is kept too. Raises
+        ArtifactError where it is ``always`` to be kept, and is not.
         """
         always = keeping == "always"
         if self._key is None or packed is None:
@@ -90,18 +152,23 @@ class Shelf:
             return False
         if keeping == "never" or (not always and seconds < WORTHWHILE_S and not self._damaged):
             return False
+        tuning = tune()
+        if tuning is not None:
+            self._say_tuned(tuning)
         try:
-            self._write(self._key, packed, always)
+            self._write(self._key, packed, tuning, always)
         except ArtifactError as error:
             if always:
                 raise
             self._note(logging.WARNING, f"no engine artifact is kept: {error}")
         return True
 
-    def _write(self, key: ArtifactKey, packed: PackedRegions, always: bool) -> None:
+    def _write(
+        self, key: ArtifactKey, packed: PackedRegions, tuning: Tuning | None, always: bool
+    ) -> None:
         self._require_unchanged(key)
         path = os.path.abspath(self._config.model_path)
-        draft = Draft(key, model_name(path), path)
+        draft = Draft(key, model_name(path), path, () if tuning is None else (tuning,))
         if not self._damaged and (nearest := self._store.nearest(draft)):
             self._note(logging.INFO, f"of this model's other engine artifacts, {nearest}")
         start = time.monotonic()

@@ -12,9 +12,7 @@ import contextlib
 import datetime
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
@@ -31,8 +29,9 @@ from penstock.artifact.format import (
 )
 from penstock.artifact.key import ArtifactKey
 from penstock.artifact.lock import locked
-from penstock.artifact.tuned import Tuned
+from penstock.artifact.tuned import MOST_TUNINGS, decode_tunings, encode_tunings
 from penstock.backends.base import PackedRegions
+from penstock.backends.tuning import Tuning, put_among
 from penstock.errors import ArtifactError
 
 KEEP_FREE: Final = 0.1
@@ -51,7 +50,7 @@ class Draft(NamedTuple):
     """For people, and for the folder's name."""
     model_path: str
     """Absolute."""
-    tuned: Mapping[str, Tuned] = MappingProxyType({})
+    tuned: tuple[Tuning, ...] = ()
 
 
 class Kept(NamedTuple):
@@ -150,16 +149,25 @@ class ArtifactStore:
         """Every artifact, by name, damaged ones too."""
         return [self._entry(name) for name in self._names()]
 
-    def retune(self, name: str, tuned: Mapping[str, Tuned]) -> None:
-        """Put ``tuned`` in place of the section of that name in an artifact's manifest.
+    def add_tuning(self, name: str, tuning: Tuning) -> None:
+        """Put ``tuning`` into an artifact's manifest, in place of what cannot be read and of what
+        was measured in the same circumstances.
 
-        Raises ArtifactError if it has none that can be read, or it cannot be written.
+        Raises ArtifactError where the artifact cannot be read or written, or another process is
+        at work on it.
         """
         path = self.root / name
         try:
-            with self._lock(name, wait=True):
+            with self._lock(name, wait=False) as mine:
+                if not mine:
+                    raise ArtifactError(f"another process is at work on {path}")
                 with Artifact(path) as artifact:
-                    manifest = msgspec.structs.replace(artifact.manifest, tuned=dict(tuned))
+                    try:
+                        before = decode_tunings(artifact.manifest.tuned)
+                    except ArtifactError:
+                        before = ()
+                    after = encode_tunings(put_among(before, tuning, MOST_TUNINGS))
+                    manifest = msgspec.structs.replace(artifact.manifest, tuned=after)
                 (path / _NEW_MANIFEST).unlink(missing_ok=True)
                 write_manifest(path, manifest, _NEW_MANIFEST)
                 (path / _NEW_MANIFEST).rename(path / MANIFEST)
@@ -206,7 +214,7 @@ class ArtifactStore:
                 bytes=layout(packed.sizes)[1],
                 chunk_bytes=CHUNK_BYTES,
                 regions=regions,
-                tuned=dict(draft.tuned),
+                tuned=encode_tunings(draft.tuned),
             )
             write_manifest(partial, manifest)
             sync_folder(partial)

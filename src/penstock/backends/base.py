@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from penstock.backends.tuning import Tunable
 from penstock.engine.step import StepInput, StepResult
 from penstock.sampling.sampler import Sampler
 
@@ -108,6 +109,11 @@ class Executor(Protocol):
     @property
     def packed(self) -> PackedRegions | None:
         """The weights as they lie in memory; None where the backend packs nothing."""
+        ...
+
+    @property
+    def tunable(self) -> Tunable | None:
+        """What of it can be tuned; None where nothing can, or nothing is large enough to."""
         ...
 
     def run(self, step: StepInput) -> StepResult:

@@ -64,6 +64,7 @@ class MeteredExecutor:
         self._last: ExecutorRun | None = None
         self.num_blocks = executor.num_blocks
         self.packed = executor.packed
+        self.tunable = executor.tunable
 
     def run(self, step: StepInput) -> StepResult:
         start = time.perf_counter()

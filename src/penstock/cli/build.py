@@ -77,6 +77,8 @@ def _root(args: argparse.Namespace) -> Path:
 def _list(root: Path) -> int:
     from penstock.artifact.shelf import size
     from penstock.artifact.store import ArtifactStore
+    from penstock.artifact.tuned import decode_tunings
+    from penstock.errors import ArtifactError
 
     entries = ArtifactStore(root).entries()
     for entry in entries:
@@ -90,8 +92,15 @@ def _list(root: Path) -> int:
         print(f"  {manifest.model_path}")
         print(f"  {scheme}; {key.isa}, layout {key.layout}, penstock {key.penstock};", end=" ")
         print(f"written {manifest.created}")
-        for name, tuned in manifest.tuned.items():
-            print(f"  {name} = {tuned.value}  ({tuned.figure:g} {tuned.unit})")
+        try:
+            tunings = decode_tunings(manifest.tuned)
+        except ArtifactError as error:
+            print(f"  {error}")
+            continue
+        for tuning in tunings:
+            print(f"  tuned {tuning.summary()}")
+            for line in tuning.details():
+                print(f"    {line}")
     total = sum(entry.bytes for entry in entries)
     print(f"{len(entries)} engine artifacts, {size(total)}, in {root}")
     return 0

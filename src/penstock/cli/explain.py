@@ -7,8 +7,12 @@ runs, over named buffers, as the backend gets it.
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from penstock.cli.options import add_engine_arguments, engine_config
+
+if TYPE_CHECKING:
+    from penstock.engine.loader import Blueprint
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,9 +34,23 @@ def run(args: argparse.Namespace) -> int:
     print(config.explain())
     for note in config.notes:
         print(f"note     {note}")
+    for line in _tuned(blueprint):
+        print(f"tuned    {line}")
     if not args.no_plan:
         memory = plan_memory(
             blueprint.plan, config.max_num_batched_tokens, config.max_num_batched_tokens
         )
         print("\n" + explain(blueprint.plan, memory))
     return 0
+
+
+def _tuned(blueprint: Blueprint) -> list[str]:
+    """What the engine artifact that a start would restore says of tuning."""
+    from penstock.artifact.shelf import Shelf
+    from penstock.errors import ConfigError, ModelError, WeightError
+
+    try:
+        shelf = Shelf.of(blueprint.config, blueprint.plan, lambda level, text: None)
+    except (ConfigError, ModelError, WeightError):  # a plan can be shown without weights
+        return []
+    return [tuning.summary() for tuning in shelf.tunings()]

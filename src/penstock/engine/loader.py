@@ -11,9 +11,11 @@ from pathlib import Path
 import msgspec
 
 from penstock import demo_model_path
+from penstock.artifact.format import Artifact
 from penstock.artifact.shelf import Keeping, Note, Shelf
 from penstock.backends import Executor, Limits, bind
 from penstock.backends.cpu import native
+from penstock.backends.tuning import Tuning
 from penstock.config import EngineConfig, ResolvedConfig, resolve
 from penstock.errors import ArtifactError, ConfigError
 from penstock.hardware import detect
@@ -83,9 +85,9 @@ def load(
     """An executor with its weights: restored from an engine artifact, or read and packed.
 
     ``keeping`` says whether what was packed becomes an artifact: where that saves the next start
-    some time, always, or never. Raises WeightError or ConfigError; ArtifactError only where it is
-    ``always`` kept and cannot be. Any other trouble with artifacts is a note, and the weights are
-    packed.
+    some time, always, or never. What is kept, or was, is also tuned, unless never is the word.
+    Raises WeightError or ConfigError; ArtifactError only where it is ``always`` kept and cannot be.
+    Any other trouble with artifacts is a note, and the weights are packed.
     """
     config = blueprint.config
     limits = Limits(
@@ -107,6 +109,7 @@ def load(
             else:
                 mark("restore weights")
                 shelf.is_restored(kept)
+                _tune_restored(executor, shelf, kept, mark, keeping)
                 return executor
     weights = open_weights(
         Path(config.model_path),
@@ -119,6 +122,29 @@ def load(
     start = time.monotonic()
     executor = bind(blueprint.plan, weights, config.backend, limits)
     mark("pack weights")
-    if shelf.keep(executor.packed, time.monotonic() - start, keeping):
+    packed_in = time.monotonic() - start
+    if shelf.keep(executor.packed, packed_in, keeping, lambda: _measure(executor, mark)):
         mark("keep artifact")
     return executor
+
+
+def _tune_restored(
+    executor: Executor, shelf: Shelf, kept: Artifact, mark: Mark, keeping: Keeping
+) -> None:
+    """As the artifact says, or by measuring, where what is measured can be kept."""
+    tunable = executor.tunable
+    if tunable is None or shelf.tune(kept, tunable):
+        return
+    if keeping == "never" or not shelf.takes_tuning(kept):
+        return
+    tuning = _measure(executor, mark)
+    if tuning is not None:
+        shelf.add_tuning(kept, tuning)
+
+
+def _measure(executor: Executor, mark: Mark) -> Tuning | None:
+    if executor.tunable is None:
+        return None
+    tuning = executor.tunable.measure()
+    mark("tune products")
+    return tuning

@@ -15,6 +15,7 @@ from penstock.backends.cpu.executor import CpuExecutor
 from penstock.backends.cpu.interface import (
     BufferId,
     ConstantId,
+    MatrixId,
     NativeExecutor,
     NativeModule,
 )
@@ -26,6 +27,12 @@ from penstock.backends.cpu.pack import (
     as_bytes,
     pack,
     pack_part,
+)
+from penstock.backends.cpu.tune import (
+    LEAST_BYTES,
+    Product,
+    ProductTuner,
+    circumstances,
 )
 from penstock.cache.geometry import layer_block_bytes
 from penstock.errors import ConfigError
@@ -102,7 +109,13 @@ def bind(
             "the system has not enough memory for the packed weights and "
             f"{kv_bytes / 2**30:.2f} GiB of KV cache; lower kv_cache_bytes"
         ) from error
-    return CpuExecutor(native, module.isa, limits.num_blocks, logits, argmax, regions)
+    products = [p for p in binder.products() if p.matrix_bytes >= LEAST_BYTES]
+    tuner = (
+        ProductTuner(native, products, circumstances(detect(), limits.threads))
+        if products
+        else None
+    )
+    return CpuExecutor(native, module.isa, limits.num_blocks, logits, argmax, regions, tuner)
 
 
 class _Binder:
@@ -113,6 +126,8 @@ class _Binder:
         self.regions: list[str] = []
         """The weights of each of the executor's regions, joined by ``+``."""
         self.fills: list[Fill] = []
+        self._matrices: dict[str, list[tuple[MatrixId, int, bool]]] = {}
+        """By shape and format: each with its region and whether its rows want logits."""
         self._plan = plan
         self._dtype = DTYPES[plan.weight_dtype]
         self._shapes = plan.spec.weight_shapes()
@@ -127,6 +142,19 @@ class _Binder:
             ops.SelectRows: self._select_rows,
             ops.Argmax: self._argmax,
         }
+
+    def products(self) -> list[Product]:
+        """The matrices, those that are alike together."""
+        sizes = self._native.region_bytes
+        return [
+            Product(
+                name,
+                tuple(matrix for matrix, _, _ in alike),
+                sizes[alike[0][1]],
+                all(logits for _, _, logits in alike),
+            )
+            for name, alike in self._matrices.items()
+        ]
 
     def append(self, op: ops.Op) -> None:
         append = self._append.get(type(op))
@@ -162,6 +190,9 @@ class _Binder:
         else:
             size = op.scheme.group_size or 0
             matrix = native.add_int_matrix(op.scheme.bits, size, op.n, op.k, gated)
+        form = f"{op.scheme or self._plan.weight_dtype} {'2x' if gated else ''}{op.n}x{op.k}"
+        logits = self._plan.buffers[op.out].rows is ops.Rows.LOGITS
+        self._matrices.setdefault(form, []).append((matrix, len(self.regions), logits))
         self.regions.append("+".join(part.weight for part in op.parts))
         first = 0
         for part in op.parts:

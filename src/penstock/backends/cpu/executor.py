@@ -9,6 +9,8 @@ from penstock.backends.base import PackedRegions
 from penstock.backends.cpu.interface import NativeExecutor
 from penstock.backends.cpu.native import load
 from penstock.backends.cpu.sampler import NativeSampler
+from penstock.backends.cpu.tune import ProductTuner
+from penstock.backends.tuning import Tunable
 from penstock.engine.step import Int32s, StepInput, StepResult
 
 
@@ -23,10 +25,12 @@ class CpuExecutor:
         logits: NDArray[np.float32],
         argmax: Int32s,
         packed: PackedRegions,
+        tunable: ProductTuner | None = None,
     ) -> None:
         self.num_blocks = num_blocks
         self.isa = isa
         self.packed: PackedRegions = packed
+        self.tunable: Tunable | None = tunable
         self._native = native
         self._logits = logits  # [max logit rows, vocabulary], a view of the arena
         self._argmax = argmax  # [max logit rows]

@@ -138,6 +138,24 @@ class NativeExecutor(Protocol):
 
     def append_argmax(self, x: BufferId, out: BufferId) -> None: ...
 
+    def parameters(self, matrix: MatrixId) -> dict[str, tuple[int, int, int]]:
+        """How its product is carried out: value, least and most of each parameter, by name."""
+        ...
+
+    def set_parameter(self, matrix: MatrixId, name: str, value: int) -> None: ...
+
+    def product_rows(self, matrix: MatrixId) -> int:
+        """The most rows that its product is given."""
+        ...
+
+    def fill_inputs(self, matrices: list[MatrixId], rows: int) -> None:
+        """Put numbers into what these matrices are multiplied by."""
+        ...
+
+    def time_product(self, matrix: MatrixId, rows: int) -> float:
+        """Run its product; seconds of processor time of the thread that took longest."""
+        ...
+
     def view(self, buffer: BufferId) -> Bytes:
         """The buffer as bytes ``[max rows, row bytes]``; every step overwrites it."""
         ...

@@ -45,6 +45,7 @@ class ReferenceExecutor:
     def __init__(self, plan: Plan, weights: WeightSource, limits: Limits) -> None:
         self.num_blocks = limits.num_blocks
         self.packed = None
+        self.tunable = None
         self._plan = plan
         self._weights = {
             name: np.asarray(weights.get(name)).astype(np.float32)

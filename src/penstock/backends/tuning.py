@@ -1,0 +1,100 @@
+"""What was chosen for a machine by measuring on it: how products are carried out, never what they
+compute or how their weights are packed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+
+class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A value that was clearly faster than the one before it."""
+
+    parameter: str
+    value: int
+    rows: int
+    """At which it was measured."""
+    saved: float
+    """Share of the time before, 0.1 for a tenth."""
+
+
+class TunedProduct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All products of one shape and format."""
+
+    product: str
+    """Such as ``int4 2x8192x2048``."""
+    choices: tuple[Choice, ...]
+    """In the order in which they were made: of two for one parameter, the later holds."""
+
+
+class Circumstances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What measurements hold for."""
+
+    cpu: str
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.threads} thread{'s' if self.threads != 1 else ''} of {self.cpu}"
+
+
+class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Measured once, and good for every start in the same circumstances."""
+
+    circumstances: Circumstances
+    seconds: float
+    """That measuring took."""
+    products: tuple[TunedProduct, ...]
+
+    def summary(self) -> str:
+        """One line: for whom, how long it took, what it gave."""
+        saved = [choice.saved for product in self.products for choice in product.choices]
+        count = len(self.products)
+        for_whom = f"{count} product{'s' if count != 1 else ''} for {self.circumstances}"
+        took = f"measured in {self.seconds:.1f} s"
+        if not saved:
+            return f"{for_whom}, {took}: nothing is clearly faster than the defaults"
+        least, most = round(100 * min(saved)), round(100 * max(saved))
+        percent = f"{least} to {most} %" if least < most else f"{most} %"
+        values = f"{len(saved)} choice{'s' if len(saved) != 1 else ''}"
+        return f"{for_whom}, {took}: {values} that save {percent} of a product's time"
+
+    def details(self) -> list[str]:
+        """A line for each product that something was chosen for."""
+        return [
+            f"{product.product}: "
+            + ", ".join(
+                f"{c.parameter} {c.value} ({100 * c.saved:.0f} % at {c.rows} "
+                f"row{'s' if c.rows != 1 else ''})"
+                for c in product.choices
+            )
+            for product in self.products
+            if product.choices
+        ]
+
+
+class Tunable(Protocol):
+    """An executor's products. Neither method may run while a step does."""
+
+    @property
+    def circumstances(self) -> Circumstances: ...
+
+    def apply(self, tuning: Tuning) -> None:
+        """Carry products out as ``tuning`` says.
+
+        Raises ValueError, and changes nothing, where it is of other products or has a parameter or
+        a value that this version does not know.
+        """
+        ...
+
+    def measure(self) -> Tuning:
+        """Find out what is fastest, apply it and say what it is. Takes about a second."""
+        ...
+
+
+def put_among(tunings: Sequence[Tuning], tuning: Tuning, most: int) -> tuple[Tuning, ...]:
+    """``tunings`` with ``tuning`` in place of what was measured in its circumstances; the ``most``
+    latest of them."""
+    others = [t for t in tunings if t.circumstances != tuning.circumstances]
+    return (*others, tuning)[-most:]
