@@ -74,7 +74,7 @@ def check_complete(loop: Loop, leaders: list[Sequence]) -> None:
             assert name not in loop.prompt_rows
     assert not loop.scheduler.has_work
     assert loop.scheduler.cache.num_used_blocks == 0
-    assert not loop.scheduler._requests
+    assert not loop.scheduler._queues.requests
 
 
 def test_one_request() -> None:
