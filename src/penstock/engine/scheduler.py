@@ -17,6 +17,12 @@ Order within a step: running sequences that need one token (decode), running one
 (chunked prefill), then the waiting, first come first served within their priority, without
 overtaking. A token therefore waits for no prefill but the part that fits the step's budget.
 
+Where the executor can, a step is launched behind one that is in flight: ``launched(step)`` says
+so, ``schedule`` goes on from there, and ``update`` comes one step later. The rule is the same, with
+awaited tokens (penstock.engine.request) counted as known. Who will reach its length with one, or
+needs it to sample, is left out of the step. Another end wastes a row, whose token is dropped.
+Blocks may change hands while steps in flight use them: steps run in the order of their launches.
+
 When blocks run out, the last running sequence in that order of priority and arrival loses its
 blocks and waits, output kept, at its old place; what it computed may still be found as cached
 prefix. A sequence takes blocks only from those behind it that are not in the step yet; otherwise
@@ -30,6 +36,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 
 from penstock.cache.kv_cache import BlockCopy, KvCache
+from penstock.engine.in_flight import InFlight
 from penstock.engine.limits import check_step_limits, most_tokens
 from penstock.engine.messages import EngineStats, FinishReason, SequenceUpdate
 from penstock.engine.queues import Queues
@@ -55,6 +62,7 @@ class Scheduler:
         self._queues = Queues()
         self.running = self._queues.running
         self.waiting = self._queues.waiting
+        self._in_flight = InFlight()
         self._arrivals = 0
         self._preemptions = 0
         self._prefix_queries = 0
@@ -91,8 +99,8 @@ class Scheduler:
     def abort(self, request_id: str, index: int | None = None) -> list[Sequence]:
         """End a request, or one sequence of it, whatever it is doing; return what was ended.
 
-        Between ``schedule`` and ``update`` too: the step runs on, and its tokens for these
-        sequences are ignored. Unknown ids and ended sequences are ignored. One sequence alone can
+        While it is in flight too: the step runs on, and its tokens for these sequences are
+        ignored. Unknown ids and ended sequences are ignored. One sequence alone can
         only be ended once it has output: before, it shares the others' prefill (ValueError).
         """
         group = self._queues.requests.get(request_id, [])
@@ -150,22 +158,41 @@ class Scheduler:
         num_tokens = self.max_num_batched_tokens - budget
         return ScheduledStep(chosen, samples, rows, copies, num_tokens, row + 1)
 
+    def launched(self, step: ScheduledStep) -> None:
+        """The step is in flight, and the next one is scheduled before this one's ``update``.
+
+        Advances and forks as ``update`` does, which then publishes and brings the tokens.
+        """
+        self._in_flight.launch(step, self.cache)
+        for each in step.sequences:
+            if len(each.samples) > 1:
+                self._fork(each.sequence)
+
     def update(self, step: ScheduledStep, sampled: Seq[list[int]]) -> list[SequenceUpdate]:
         """Take in an executed step; ``sampled[i]`` are the new tokens of ``step.samples[i]``.
 
         Advances, publishes full blocks, forks, and frees what ended. Returns what each sequence
-        got, without log-probabilities; those aborted since ``schedule`` get nothing.
+        got, without log-probabilities; those that ended since ``schedule`` get nothing.
         """
         if len(sampled) != len(step.samples):
             raise ValueError(f"{len(sampled)} samples for {len(step.samples)} sampling sequences")
         updates: list[SequenceUpdate] = []
         new_tokens = iter(sampled)
         self._tokens_computed += step.num_tokens
+        commit, publish = self.cache.commit, self.cache.publish
+        ahead = bool(self._in_flight)
+        if ahead:
+            self._in_flight.land(step)
         for each in step.sequences:
             sequence, samples = each.sequence, each.samples
-            if sequence.status is RUNNING:
-                end = sequence.num_computed = each.start + each.num_tokens
-                self.cache.commit(sequence.table, sequence.token_ids, end)
+            end = each.start + each.num_tokens
+            if sequence.status is not RUNNING:
+                pass  # ended, or preempted in flight: what was written is nobody's
+            elif ahead:
+                publish(sequence.table, sequence.token_ids, end)
+            else:
+                sequence.num_computed = end
+                commit(sequence.table, sequence.token_ids, end)
                 if sequence.wants_prompt_rows:
                     sequence.prompt_rows_given(end)
                 if len(samples) > 1:
@@ -173,8 +200,8 @@ class Scheduler:
             for sequence in samples:
                 tokens = next(new_tokens)
                 if sequence.status is FINISHED:
-                    continue  # aborted
-                accepted = sequence.append(tokens)
+                    continue  # aborted, or a row too many
+                accepted = sequence.settle(end, tokens) if ahead else sequence.append(tokens)
                 self._tokens_generated += len(accepted)
                 reason = sequence.finish_reason
                 updates.append(
@@ -215,9 +242,7 @@ class Scheduler:
         assert len(self.running) <= self.max_num_seqs
         held = sum(len(s.table.block_ids) for s in self.running)
         assert held == self.cache.num_held_blocks, "a sequence that is not running holds blocks"
-        for group in self._queues.requests.values():
-            for sequence in group:
-                assert sequence.num_computed <= sequence.num_tokens - 1, "nothing left to compute"
+        self._in_flight.check_integrity(s for g in self._queues.requests.values() for s in g)
 
     def _running_in_turn(self) -> list[Sequence]:
         """Those that need one token before those that need more."""
@@ -232,6 +257,8 @@ class Scheduler:
         One block per running sequence stays free, which they will want soon: without this margin
         the newcomer would often be preempted at once.
         """
+        if self._in_flight.bars(sequence):
+            return False
         known, cache = len(sequence.token_ids), self.cache
         limit = sequence.num_prompt_rows if sequence.wants_prompt_rows else known - 1
         hits = cache.lookup(sequence.table, sequence.token_ids, limit)
@@ -258,6 +285,8 @@ class Scheduler:
             if victim not in in_step:
                 self.cache.free(victim.table)
                 self._queues.wait(victim)
+                if self._in_flight.involves(victim):
+                    self._in_flight.bar(victim)
                 self._preemptions += 1
                 return True
         return False
@@ -273,6 +302,8 @@ class Scheduler:
                 self._queues.run(sibling)
             else:
                 self._queues.wait(sibling)
+                if self._in_flight:
+                    self._in_flight.bar(sibling)
 
     def _finish(self, sequence: Sequence) -> None:
         if sequence.status is RUNNING:
