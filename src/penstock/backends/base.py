@@ -132,7 +132,7 @@ class PromptRows(NamedTuple):
     first_row: int
     """Row ``first_row + i`` of the step's logits predicts target ``i``."""
     targets: list[int]
-    count: int
+    num_top: int
     """How many of the likeliest tokens to tell beside each target."""
 
 

@@ -220,7 +220,7 @@ class EngineCore:
     def _report(self, result: StepResult, wanted: PromptRows) -> PromptReport:
         rows = result.logits[wanted.first_row : wanted.first_row + len(wanted.targets)]
         try:
-            return self._sampler.prompt_logprobs(rows, wanted.targets, wanted.count)
+            return self._sampler.prompt_logprobs(rows, wanted.targets, wanted.num_top)
         except RequestError as error:
             return str(error)
 

@@ -47,13 +47,13 @@ class PromptReports:
             first_row = row
             row += each.num_logits
             entries = self._entries.get(sequence.request_id)
-            count = sequence.params.prompt_logprobs
+            num_top = sequence.params.prompt_logprobs
             first = end - each.num_logits + 1  # the position that the first row predicts
             last = min(end + 1, sequence.num_prompt_tokens)
-            if entries is None or count is None or first >= last:
+            if entries is None or num_top is None or first >= last:
                 continue
             targets = sequence.token_ids[first:last].tolist()
-            found.append(WantedRows(sequence, PromptRows(first_row, targets, count), entries))
+            found.append(WantedRows(sequence, PromptRows(first_row, targets, num_top), entries))
         return found
 
     def add(self, wanted: list[WantedRows], reports: list[PromptReport]) -> dict[str, str]:
