@@ -2,68 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
-import pytest
-from fake_model import ToldCache
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from overlap_executor import Deferred, HashExecutor
+from overlapped import POISON, VOCAB, check, make_core
 
-from penstock.backends import Executor
-from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
-from penstock.engine.loader import Blueprint, draw
+from penstock.engine.loader import Blueprint
 from penstock.engine.messages import EngineRequest, FinishReason, SequenceUpdate, TokenLogprobs
-from penstock.engine.step import BLOCK_SIZE
 from penstock.sampling.params import SamplingParams
-
-VOCAB, EOS, POISON = 64, 2, 63
-GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
-
-
-@pytest.fixture(scope="module")
-def blueprint(tmp_path_factory: pytest.TempPathFactory) -> Blueprint:
-    path = tmp_path_factory.mktemp("tiny")
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": VOCAB,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "hidden_act": "silu",
-        "max_position_embeddings": 160,
-        "rms_norm_eps": 1e-5,
-        "tie_word_embeddings": True,
-        "torch_dtype": "float32",
-        "bos_token_id": 1,
-        "eos_token_id": EOS,
-    }
-    (path / "config.json").write_text(json.dumps(config))
-    return draw(EngineConfig(model=str(path), load_format="dummy", backend="reference"))
-
-
-def make_core(blueprint: Blueprint, executor: Executor, **limits: int) -> EngineCore:
-    """A core whose cache remembers what its keys are of."""
-    config = msgspec.structs.replace(blueprint.config, **limits)
-    core = EngineCore(dataclasses.replace(blueprint, config=config), executor)
-    core._scheduler.cache = ToldCache(executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=True)
-    return core
-
-
-def check(core: EngineCore, inner: HashExecutor) -> None:
-    core.check_integrity()
-    cache = core._scheduler.cache
-    assert isinstance(cache, ToldCache)
-    cache.check_content(inner.model.memory)
-
 
 # --- everything at random ---------------------------------------------------------------------
 
@@ -100,9 +51,8 @@ class Story:
         if update.finish_reason is not None:
             self.end = (update.finish_reason, update.stop_reason, update.error)
 
-    @property
-    def cut_short(self) -> bool:
-        return self.end is None or self.end[0] is FinishReason.ABORT
+    def ended(self, *reasons: FinishReason) -> bool:
+        return self.end is not None and self.end[0] in reasons
 
 
 Stories = dict[tuple[str, int, int], Story]
@@ -192,7 +142,12 @@ def same(ahead: Stories, plain: Stories) -> None:
     assert ahead.keys() == plain.keys()
     for name, story in ahead.items():
         other = plain[name]
-        if story.cut_short or other.cut_short:  # when that happens is a matter of steps
+        # How far a sequence is when it is aborted, or when another one of its request fails, is a
+        # matter of steps.
+        cut = {FinishReason.ABORT}
+        if (*name[:2], 1) in ahead:
+            cut.add(FinishReason.ERROR)
+        if story.ended(*cut) or other.ended(*cut):
             shared = min(len(story.tokens), len(other.tokens))
             assert story.tokens[:shared] == other.tokens[:shared], name
             assert story.logprobs[:shared] == other.logprobs[:shared], name
