@@ -129,49 +129,32 @@ class EngineCore:
         return updates
 
     def step(self) -> list[SequenceUpdate]:
-        """Run one step, if there is work; returns what it produced."""
-        if self._overlapping is not None:
-            return self._step_ahead(self._overlapping)
+        """Run one step, if there is work; returns what it produced.
+
+        Where steps overlap: launch one, and return what the one before it produced.
+        """
         step = self._scheduler.schedule()
-        if step is None:
-            return []
-        result = self._executor.run(build_step_input(step))
-        states = [sequence.sampling_state for sequence in step.samples]
-        sampled = self._sampler.sample(result, step.sample_rows, states)
-        for i in sampled.particular:
-            if i not in sampled.errors:
-                states[i].append(sampled.token_ids[i])
         errors: dict[str, str] = {}
-        if self._prompts:
-            wanted = self._prompts.wanted(step)
-            reports = [self._report(result, each.rows) for each in wanted]
-            errors = self._prompts.add(wanted, reports)
-        return self._take_in(step, sampled, errors)
-
-    def _step_ahead(self, executor: OverlappingExecutor) -> list[SequenceUpdate]:
-        """Launch the next step, if there is one, and take in the one before it."""
-        before, self._in_flight = self._in_flight, None
-        step = self._scheduler.schedule()
-        if step is not None:
-            wanted = self._prompts.wanted(step)
-            launched = executor.launch(
-                build_step_input(step),
-                step.sample_rows,
-                [sequence.sampling_state for sequence in step.samples],
-                [each.rows for each in wanted],
-            )
-            self._scheduler.launched(step)
-            self._in_flight = _InFlight(step, launched, wanted)
-        if before is None:
+        if self._overlapping is not None:
+            before, self._in_flight = self._in_flight, self._launch(self._overlapping, step)
+            if before is None:
+                return []
+            step, outcome = before.step, before.launched.wait()
+            sampled = outcome.sampled
+            errors = self._prompts.add(before.wanted, outcome.prompts)
+        elif step is None:
             return []
-        outcome = before.launched.wait()
-        errors = self._prompts.add(before.wanted, outcome.prompts)
-        return self._take_in(before.step, outcome.sampled, errors)
-
-    def _take_in(
-        self, step: ScheduledStep, sampled: Sampled, errors: dict[str, str]
-    ) -> list[SequenceUpdate]:
-        """What an executed step produced; ``errors`` are of requests that failed otherwise."""
+        else:
+            result = self._executor.run(build_step_input(step))
+            states = [sequence.sampling_state for sequence in step.samples]
+            sampled = self._sampler.sample(result, step.sample_rows, states)
+            for i in sampled.particular:
+                if i not in sampled.errors:
+                    states[i].append(sampled.token_ids[i])
+            if self._prompts.any:
+                wanted = self._prompts.wanted(step)
+                reports = [self._report(result, each.rows) for each in wanted]
+                errors = self._prompts.add(wanted, reports)
         tokens = [[token] for token in sampled.token_ids]
         for i, message in sampled.errors.items():
             tokens[i] = []
@@ -180,7 +163,7 @@ class EngineCore:
         updates = self._scheduler.update(step, tokens)
         if errors:
             updates = [update for update in updates if update.request_id not in errors]
-        if sampled.logprobs or self._prompts:
+        if sampled.logprobs or self._prompts.any:
             self._add_logprobs(updates, step, sampled)
         for request_id, message in errors.items():
             self._prompts.pop(request_id)
@@ -201,6 +184,21 @@ class EngineCore:
 
     def close(self) -> None:
         self._executor.close()
+
+    def _launch(
+        self, executor: OverlappingExecutor, step: ScheduledStep | None
+    ) -> _InFlight | None:
+        if step is None:
+            return None
+        wanted = self._prompts.wanted(step)
+        launched = executor.launch(
+            build_step_input(step),
+            step.sample_rows,
+            [sequence.sampling_state for sequence in step.samples],
+            [each.rows for each in wanted],
+        )
+        self._scheduler.launched(step)
+        return _InFlight(step, launched, wanted)
 
     def _add_logprobs(
         self, updates: list[SequenceUpdate], step: ScheduledStep, sampled: Sampled

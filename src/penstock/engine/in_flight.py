@@ -17,16 +17,13 @@ class InFlight:
     """
 
     def __init__(self) -> None:
-        self._steps: deque[ScheduledStep] = deque()
+        self.steps: deque[ScheduledStep] = deque()
         self._barred: set[Sequence] = set()
-
-    def __bool__(self) -> bool:
-        return bool(self._steps)
 
     def launch(self, step: ScheduledStep, cache: KvCache) -> None:
         """Count what the step computes as computed, and await the tokens that others may follow."""
-        assert len(self._steps) < 2, "a third step in flight"
-        self._steps.append(step)
+        assert len(self.steps) < 2, "a third step in flight"
+        self.steps.append(step)
         for each in step.sequences:
             sequence = each.sequence
             end = sequence.num_computed = each.start + each.num_tokens
@@ -39,7 +36,7 @@ class InFlight:
 
     def involves(self, sequence: Sequence) -> bool:
         """Whether the step that was launched last computes or samples the sequence."""
-        return bool(self._steps) and _involves(self._steps[-1], sequence)
+        return bool(self.steps) and _involves(self.steps[-1], sequence)
 
     def bar(self, sequence: Sequence) -> None:
         """Note that it went to wait while it is in flight.
@@ -54,7 +51,7 @@ class InFlight:
 
     def land(self, step: ScheduledStep) -> None:
         """The step is taken in; steps land in the order of their launches."""
-        assert self._steps.popleft() is step, "a step was taken in out of order"
+        assert self.steps.popleft() is step, "a step was taken in out of order"
         if self._barred:
             self._barred.difference_update(e.sequence for e in step.sequences)
             self._barred.difference_update(step.samples)
@@ -67,7 +64,7 @@ class InFlight:
             assert all(token < 0 for token in tokens[known:]), "a token is known after an awaited"
             assert known >= sequence.num_prompt_tokens, "a prompt token is awaited"
             awaited = [
-                any(~token < len(s.samples) and s.samples[~token] is sequence for s in self._steps)
+                any(~token < len(s.samples) and s.samples[~token] is sequence for s in self.steps)
                 for token in tokens[known:]
             ]
             assert all(awaited), "a token is awaited that no step in flight samples"
@@ -76,7 +73,7 @@ class InFlight:
         assert all(map(self._any, self._barred)), "a sequence is barred for ever"
 
     def _any(self, sequence: Sequence) -> bool:
-        return any(_involves(step, sequence) for step in self._steps)
+        return any(_involves(step, sequence) for step in self.steps)
 
 
 def _involves(step: ScheduledStep, sequence: Sequence) -> bool:

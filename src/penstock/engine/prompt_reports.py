@@ -21,25 +21,27 @@ class WantedRows(NamedTuple):
 
 
 class PromptReports:
-    """One list per live request that asks for them, first entry None; true while there are any."""
+    """One list per live request that asks for them, whose first entry is None."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entries] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._entries)
+        self.any = False
+        """Whether there are such requests; looked at in every step."""
 
     def expect(self, request_id: str) -> None:
         self._entries[request_id] = [None]
+        self.any = True
 
     def pop(self, request_id: str) -> _Entries | None:
         """What there is of this request, if it was expected."""
-        return self._entries.pop(request_id, None)
+        entries = self._entries.pop(request_id, None)
+        self.any = bool(self._entries)
+        return entries
 
     def wanted(self, step: ScheduledStep) -> list[WantedRows]:
         """Which of the step's rows of logits tell of prompt tokens."""
         found: list[WantedRows] = []
-        if not self._entries:
+        if not self.any:
             return found
         row = 0
         for each in step.sequences:

@@ -179,9 +179,9 @@ class Scheduler:
         updates: list[SequenceUpdate] = []
         new_tokens = iter(sampled)
         self._tokens_computed += step.num_tokens
-        commit, publish = self.cache.commit, self.cache.publish
-        ahead = bool(self._in_flight)
-        if ahead:
+        cache, ahead = self.cache, False
+        if self._in_flight.steps:
+            ahead = True
             self._in_flight.land(step)
         for each in step.sequences:
             sequence, samples = each.sequence, each.samples
@@ -189,10 +189,10 @@ class Scheduler:
             if sequence.status is not RUNNING:
                 pass  # ended, or preempted in flight: what was written is nobody's
             elif ahead:
-                publish(sequence.table, sequence.token_ids, end)
+                cache.publish(sequence.table, sequence.token_ids, end)
             else:
                 sequence.num_computed = end
-                commit(sequence.table, sequence.token_ids, end)
+                cache.commit(sequence.table, sequence.token_ids, end)
                 if sequence.wants_prompt_rows:
                     sequence.prompt_rows_given(end)
                 if len(samples) > 1:
@@ -302,7 +302,7 @@ class Scheduler:
                 self._queues.run(sibling)
             else:
                 self._queues.wait(sibling)
-                if self._in_flight:
+                if self._in_flight.steps:
                     self._in_flight.bar(sibling)
 
     def _finish(self, sequence: Sequence) -> None:
