@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from overlap_executor import Deferred, HashExecutor
 from overlapped import POISON, VOCAB, check, make_core
@@ -9,6 +10,7 @@ from overlapped import POISON, VOCAB, check, make_core
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import Blueprint, load
 from penstock.engine.messages import EngineRequest, FinishReason, SequenceUpdate
+from penstock.engine.step import StepInput
 from penstock.sampling.params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -237,3 +239,12 @@ def test_a_real_plan_gives_the_same_bits(blueprint: Blueprint) -> None:
         assert [(u.token_ids, u.logprobs, u.prompt_logprobs) for u in ahead] == [
             (u.token_ids, u.logprobs, u.prompt_logprobs) for u in plain
         ]
+
+
+def test_an_executor_that_launches_nothing_refuses_an_awaited_token(blueprint: Blueprint) -> None:
+    lists = {"token_ids": [~0], "positions": [0], "slots": [0], "query_starts": [0, 1]}
+    lists |= {"context_lens": [1], "block_starts": [0, 1], "block_ids": [0], "logit_rows": [0]}
+    arrays = {name: np.array(values, np.int32) for name, values in lists.items()}
+    step = StepInput(**arrays, block_copies=np.empty((0, 2), np.int32))
+    with pytest.raises(ValueError, match="awaited"):
+        load(blueprint).run(step)

@@ -1,4 +1,4 @@
-"""The engine: requests in, tokens out, one step at a time."""
+"""The engine: requests in, tokens out, step by step."""
 
 from __future__ import annotations
 

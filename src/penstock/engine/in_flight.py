@@ -51,7 +51,8 @@ class InFlight:
 
     def land(self, step: ScheduledStep) -> None:
         """The step is taken in; steps land in the order of their launches."""
-        assert self.steps.popleft() is step, "a step was taken in out of order"
+        first = self.steps.popleft()
+        assert first is step, "a step was taken in out of order"
         if self._barred:
             self._barred.difference_update(e.sequence for e in step.sequences)
             self._barred.difference_update(step.samples)

@@ -19,9 +19,9 @@ overtaking. A token therefore waits for no prefill but the part that fits the st
 
 Where the executor can, a step is launched behind one that is in flight: ``launched(step)`` says
 so, ``schedule`` goes on from there, and ``update`` comes one step later. The rule is the same, with
-awaited tokens (penstock.engine.request) counted as known. Who will reach its length with one, or
-needs it to sample, is left out of the step. Another end wastes a row, whose token is dropped.
-Blocks may change hands while steps in flight use them: steps run in the order of their launches.
+awaited tokens (penstock.engine.request) counted as known. A sequence that reaches its length with
+one, or cannot sample before it is known, is left out of the step; another end wastes a row, whose
+token is dropped. Blocks change hands while steps in flight use them: steps run in order.
 
 When blocks run out, the last running sequence in that order of priority and arrival loses its
 blocks and waits, output kept, at its old place; what it computed may still be found as cached
