@@ -179,7 +179,7 @@ class Scheduler:
         updates: list[SequenceUpdate] = []
         new_tokens = iter(sampled)
         self._tokens_computed += step.num_tokens
-        cache, ahead = self.cache, False
+        cache, ahead, generated = self.cache, False, 0
         if self._in_flight.steps:
             ahead = True
             self._in_flight.land(step)
@@ -202,7 +202,7 @@ class Scheduler:
                 if sequence.status is FINISHED:
                     continue  # aborted, or a row too many
                 accepted = sequence.settle(end, tokens) if ahead else sequence.append(tokens)
-                self._tokens_generated += len(accepted)
+                generated += len(accepted)
                 reason = sequence.finish_reason
                 updates.append(
                     SequenceUpdate(
@@ -216,6 +216,7 @@ class Scheduler:
                 )
                 if reason is not None:
                     self._finish(sequence)
+        self._tokens_generated += generated
         return updates
 
     def stats(self) -> EngineStats:
