@@ -7,10 +7,15 @@ copy or stale prefix changes its output. ``reference`` computes the same from th
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from array import array
+from dataclasses import dataclass, field, replace
 
+import numpy as np
+
+from penstock.cache.kv_cache import BlockTable, KvCache
 from penstock.engine.messages import SequenceUpdate
 from penstock.engine.request import Sequence
+from penstock.engine.scheduled import ScheduledStep
 from penstock.engine.scheduler import Scheduler
 from penstock.engine.step import StepInput
 from penstock.engine.step_builder import build_step_input
@@ -41,6 +46,39 @@ def reference(
         if tokens[-1] in ends:
             break
     return tokens[len(prompt) :], rows
+
+
+class ToldCache(KvCache):
+    """Remembers of which tokens every key is."""
+
+    def __init__(self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool) -> None:
+        super().__init__(num_blocks, block_size, enable_prefix_caching=enable_prefix_caching)
+        self.tokens_of: dict[bytes, list[int]] = {}
+
+    def _extend_keys(self, table: BlockTable, tokens: array[int], count: int) -> None:
+        known = len(table.keys)
+        super()._extend_keys(table, tokens, count)
+        for i in range(known, count):
+            self.tokens_of[table.keys[i]] = tokens[: (i + 1) * self.block_size].tolist()
+
+    def check_content(self, memory: dict[int, Entry]) -> None:
+        """Every block that can be found holds what its key says, entry by entry."""
+        for block in self._index.blocks():
+            tokens = self.tokens_of[self._index._keys[block]]
+            assert min(tokens) >= 0, "a key of a token that is not known"
+            before, entries = 0, []
+            for position, token in enumerate(tokens):
+                entries.append(_entry(before, token, position))
+                before = entries[-1][2]
+            first = block * self.block_size
+            held = [memory.get(slot) for slot in range(first, first + self.block_size)]
+            assert held == entries[-self.block_size :], f"block {block} is found for what it is not"
+
+
+def resolved(step: StepInput, previous: list[int]) -> StepInput:
+    """The step with every awaited token known, from what the launch before it sampled."""
+    known = [previous[~token] if token < 0 else token for token in step.token_ids.tolist()]
+    return replace(step, token_ids=np.array(known, np.int32))
 
 
 class FakeModel:
@@ -82,15 +120,24 @@ class FakeModel:
 
 @dataclass
 class Loop:
-    """Scheduler and fake model, stepped with every check that can be made on the way."""
+    """Scheduler and fake model, stepped with every check that can be made on the way.
+
+    With ``ahead``, a step runs only after the next has been scheduled and launched.
+    """
 
     scheduler: Scheduler
     vocab: int
+    ahead: bool = False
     model: FakeModel = field(init=False)
     outputs: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     finished: dict[tuple[str, int], Sequence] = field(default_factory=dict)
     prompt_rows: dict[str, dict[int, int]] = field(default_factory=dict)
     steps: int = 0
+    rows_too_many: int = 0
+    """Samples of sequences that had ended when they came."""
+    in_flight: tuple[ScheduledStep, StepInput] | None = None
+    previous: list[int] = field(default_factory=list)
+    """What the step that ran last sampled."""
 
     def __post_init__(self) -> None:
         self.model = FakeModel(self.scheduler.cache.block_size)
@@ -99,14 +146,32 @@ class Loop:
         """One step; ``between`` is called between schedule and update. None: nothing to do."""
         step = self.scheduler.schedule()
         self.scheduler.check_integrity()
-        if step is None:
+        current = None
+        if step is not None:
+            self._check(step)
+            current = (step, build_step_input(step, self.scheduler.cache.block_size))
+            if not self.ahead:
+                assert current[1].token_ids.min() >= 0
+        elif self.in_flight is None:
             assert not self.scheduler.has_work, "work, but no step"
             return None
-        assert 0 < step.num_tokens <= self.scheduler.max_num_batched_tokens
-        assert step.num_tokens == sum(e.num_tokens for e in step.sequences)
-        assert len({e.sequence for e in step.sequences}) == len(step.sequences)
-        self._check_writes_are_private(step)
-        logits = self.model.run(build_step_input(step, self.scheduler.cache.block_size))
+        if self.ahead:
+            if step is not None:
+                self.scheduler.launched(step)
+                self.scheduler.check_integrity()
+            current, self.in_flight = self.in_flight, current
+        if current is None:
+            if callable(between):
+                between()
+            return []
+        return self._run(*current, between)
+
+    def run(self, limit: int = 100_000) -> None:
+        while self.step() is not None:
+            assert self.steps < limit, "no end in sight"
+
+    def _run(self, step: ScheduledStep, arrays: StepInput, between: object) -> list[SequenceUpdate]:
+        logits = self.model.run(resolved(arrays, self.previous))
         assert len(logits) == step.num_logits == sum(e.num_logits for e in step.sequences)
         row = 0
         for each in step.sequences:
@@ -118,10 +183,11 @@ class Loop:
                 assert position not in rows, "a prompt row was given twice"
                 rows[position] = logits[row - back]
         drawn = zip(step.samples, step.sample_rows, strict=True)
-        sampled = [[pick(logits[r], s.key, self.vocab)] for s, r in drawn]
+        self.previous = [pick(logits[r], s.key, self.vocab) for s, r in drawn]
         if callable(between):
             between()
-        updates = self.scheduler.update(step, sampled)
+        self.rows_too_many += sum(s.finish_reason is not None for s in step.samples)
+        updates = self.scheduler.update(step, [[token] for token in self.previous])
         sequences = {(s.request_id, s.index): s for s in step.samples}
         for update in updates:
             name = (update.request_id, update.index)
@@ -132,16 +198,17 @@ class Loop:
             if update.finish_reason is not None:
                 self.finished[name] = sequences[name]
         self.scheduler.check_integrity()
+        if isinstance(self.scheduler.cache, ToldCache):
+            self.scheduler.cache.check_content(self.model.memory)
         self.steps += 1
         return updates
 
-    def run(self, limit: int = 100_000) -> None:
-        while self.step() is not None:
-            assert self.steps < limit, "no end in sight"
-
-    def _check_writes_are_private(self, step: object) -> None:
+    def _check(self, step: ScheduledStep) -> None:
+        assert 0 < step.num_tokens <= self.scheduler.max_num_batched_tokens
+        assert step.num_tokens == sum(e.num_tokens for e in step.sequences)
+        assert len({e.sequence for e in step.sequences}) == len(step.sequences)
         cache = self.scheduler.cache
-        for entry in step.sequences:  # type: ignore[attr-defined]
+        for entry in step.sequences:
             first = entry.start // cache.block_size
             for block in entry.sequence.table.block_ids[first:]:
                 assert cache._pool.ref_counts[block] == 1, "a shared block would be written"

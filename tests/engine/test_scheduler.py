@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from fake_model import Loop, reference
+from fake_model import Loop, ToldCache, reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,13 +31,20 @@ def make_loop(
     context: int = 128,
     size: int = 4,
     prefix: bool = True,
+    ahead: bool = False,
 ) -> Loop:
-    cache = KvCache(num_blocks, size, enable_prefix_caching=prefix)
-    return Loop(Scheduler(cache, seqs, budget, context), VOCAB)
+    cache = ToldCache(num_blocks, size, enable_prefix_caching=prefix)
+    return Loop(Scheduler(cache, seqs, budget, context), VOCAB, ahead)
 
 
 def request(
-    name: str, prompt: list[int], seed: int = 1, priority: int = 0, salt: str = "", **params: object
+    name: str,
+    prompt: list[int],
+    seed: int = 1,
+    priority: int = 0,
+    salt: str = "",
+    runs_ahead: bool = True,
+    **params: object,
 ) -> Sequence:
     sampling = SamplingParams(**{"max_tokens": 5, "ignore_eos": True, **params})  # type: ignore
     message = EngineRequest(
@@ -47,7 +54,10 @@ def request(
         priority=priority,
         cache_salt=salt,
     )
-    return make_sequences(message, seed, (EOS,))
+    leader = make_sequences(message, seed, (EOS,))
+    for sequence in (leader, *leader.siblings):
+        sequence.runs_ahead = runs_ahead
+    return leader
 
 
 def expected(leader: Sequence, index: int) -> tuple[list[int], list[int]]:
@@ -74,7 +84,7 @@ def check_complete(loop: Loop, leaders: list[Sequence]) -> None:
             assert name not in loop.prompt_rows
     assert not loop.scheduler.has_work
     assert loop.scheduler.cache.num_used_blocks == 0
-    assert not loop.scheduler._requests
+    assert not loop.scheduler._queues.requests
 
 
 def test_one_request() -> None:
@@ -102,13 +112,13 @@ class Plan:
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> Plan:
+def plans(draw: st.DrawFn, ahead: bool) -> Plan:
     size = draw(st.sampled_from([1, 2, 4]))
     seqs = draw(st.integers(1, 6))
     budget = seqs + draw(st.integers(0, 12))
     context = draw(st.integers(8, 40))
     blocks = -(-context // size) + draw(st.integers(0, 12))
-    loop = make_loop(blocks, seqs, budget, context, size, draw(st.booleans()))
+    loop = make_loop(blocks, seqs, budget, context, size, draw(st.booleans()), ahead)
     stems = [[draw(st.integers(0, 3)) for _ in range(context)] for _ in range(2)]
     arrivals = []
     aborts: dict[int, list[tuple[str, bool]]] = {}
@@ -126,6 +136,7 @@ def plans(draw: st.DrawFn) -> Plan:
             max_tokens=draw(st.one_of(st.none(), st.integers(1, 20))),
             ignore_eos=draw(st.booleans()),
             prompt_logprobs=draw(st.sampled_from([None, None, 1])),
+            runs_ahead=draw(st.integers(0, 3)) > 0,
         )
         arrivals.append((at, leader))
         if draw(st.integers(0, 3)) == 0:
@@ -135,8 +146,18 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 @settings(max_examples=150, deadline=None)
-@given(plans())
+@given(plans(ahead=False))
 def test_whatever_happens_every_request_gets_its_own_tokens(plan: Plan) -> None:
+    run(plan)
+
+
+@settings(max_examples=150, deadline=None)
+@given(plans(ahead=True))
+def test_and_the_same_tokens_where_steps_are_scheduled_ahead(plan: Plan) -> None:
+    run(plan)
+
+
+def run(plan: Plan) -> None:
     loop, scheduler = plan.loop, plan.loop.scheduler
     aborted: set[str] = set()
 
@@ -149,7 +170,7 @@ def test_whatever_happens_every_request_gets_its_own_tokens(plan: Plan) -> None:
                     aborted.add(name)
 
     now = 0
-    while now <= 40 or scheduler.has_work:
+    while now <= 40 or scheduler.has_work or loop.in_flight:
         for at, leader in plan.arrivals:
             if at == now:
                 scheduler.add(leader)

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from penstock.backends.base import Executor, Limits, PackedWeights, Packing, WeightSource
+from penstock.backends.base import (
+    Executor,
+    Limits,
+    OverlappingExecutor,
+    PackedWeights,
+    Packing,
+    WeightSource,
+)
 from penstock.errors import ConfigError
 from penstock.plan.plan import Plan
 
-__all__ = ["Executor", "Limits", "PackedWeights", "Packing", "WeightSource", "bind", "packing"]
+__all__ = [
+    "Executor",
+    "Limits",
+    "OverlappingExecutor",
+    "PackedWeights",
+    "Packing",
+    "WeightSource",
+    "bind",
+    "packing",
+]
 
 
 def packing(backend: str) -> Packing | None:

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from penstock.backends.tuning import Tunable
+from penstock.engine.messages import TokenLogprobs
 from penstock.engine.step import StepInput, StepResult
-from penstock.sampling.sampler import Sampler
+from penstock.sampling.sampler import Sampled, Sampler
 
 
 @dataclass(frozen=True)
@@ -125,5 +126,72 @@ class Executor(Protocol):
         ...
 
     def close(self) -> None:
-        """Release threads and memory; the executor cannot run afterwards."""
+        """Release threads and memory; the executor cannot run afterwards.
+
+        Launches that were not waited for are abandoned."""
+        ...
+
+
+class PromptRows(NamedTuple):
+    """Log-probabilities that are wanted of prompt tokens."""
+
+    first_row: int
+    """Row ``first_row + i`` of the step's logits predicts target ``i``."""
+    targets: list[int]
+    num_top: int
+    """How many of the likeliest tokens to tell beside each target."""
+
+
+PromptReport = list[TokenLogprobs] | str
+"""One entry per target, or why there is none (``Sampler.prompt_logprobs``): that request fails."""
+
+
+class Outcome(NamedTuple):
+    """What a launched step comes to on the host."""
+
+    sampled: Sampled
+    """Of the rows that were launched. ``particular`` is not read: see ``launch``."""
+    prompts: list[PromptReport]
+    """One of each of the PromptRows that were launched."""
+
+
+class Launched(Protocol):
+    """A step that runs, or will when those before it have."""
+
+    def wait(self) -> Outcome:
+        """Block until the step is done. Called once, in the order of the launches."""
+        ...
+
+
+@runtime_checkable
+class OverlappingExecutor(Executor, Protocol):
+    """An executor that takes the next step while one runs: the engine then works ahead by one.
+
+    Steps run in the order of their launches, each seeing all that those before it wrote.
+    """
+
+    def runs_ahead(self, state: Any) -> bool:
+        """Whether a sequence with this sampling state may be in the next launch before its token
+        was waited for.
+
+        Not if the host must be told the token for the next draw; such a sequence takes part in
+        every other step.
+        """
+        ...
+
+    def launch(
+        self,
+        step: StepInput,
+        rows: Sequence[int],
+        states: Sequence[Any],
+        prompts: Sequence[PromptRows],
+    ) -> Launched:
+        """Start a step that samples ``states`` from these ``rows`` of its logits, without waiting
+        for anything. At most one other launch has not been waited for.
+
+        A negative ``~i`` in ``step.token_ids`` is the token that the launch before sampled for its
+        ``states[i]``; where that failed, it is any token of the vocabulary. The executor tells
+        the states what was sampled (``append``). The step's arrays do not change any more. After
+        an exception the executor can only be closed.
+        """
         ...

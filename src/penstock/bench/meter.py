@@ -56,7 +56,10 @@ class Step:
 
 
 class MeteredExecutor:
-    """Passes every call on, and remembers how long the last one took and what it moved."""
+    """Passes every call on, and remembers how long the last one took and what it moved.
+
+    It launches nothing: steps run one after the other, so that each can be told from the next.
+    """
 
     def __init__(self, executor: Executor, spec: ModelSpec, config: ResolvedConfig) -> None:
         self._executor = executor

@@ -5,7 +5,8 @@ the memory behind the numbers. The policy, in full:
 
 - A sequence gets blocks as it needs slots, never ahead, so at most its last block is partly full.
 - A full block becomes findable once the step that wrote it has been executed (``commit``), never
-  before: a second request of the same step must not read what is still being written.
+  before: a second request of the same step must not read what is still being written. Where steps
+  are launched one behind the other, ``launched`` and ``publish`` are the two halves of that.
 - When two sequences computed the same block at once, the first to commit is found; the other
   block stays private and is blank when freed.
 - A freed block that can be found stays so until it is reused. Reuse takes blank blocks first, then
@@ -50,7 +51,7 @@ class BlockTable:
         self.root: Key = root_key(salt, extra)
         self.keys: list[Key] = []
         self.block_ids: array[int] = array("i")
-        self.num_committed = 0  # tokens whose K and V are in the blocks
+        self.num_committed = 0  # tokens whose K and V are in the blocks, or will be: in flight
         self.num_published = 0  # leading blocks that were offered to the index
         self.private = False  # the cache was reset under it: nothing more is published
         # What the two calls of every step need to see that there is nothing to do:
@@ -167,6 +168,19 @@ class KvCache:
     def commit(self, table: BlockTable, tokens: array[int], num_computed: int) -> None:
         """Note that slots below ``num_computed`` were written by an executed step; publish."""
         table.num_committed = num_computed
+        if num_computed >= table.full_at:
+            self.publish(table, tokens, num_computed)
+
+    def launched(self, table: BlockTable, num_computed: int) -> None:
+        """Note that slots below ``num_computed`` are written by a step in flight: steps behind it
+        may read them by this table and its forks, and nobody finds them before ``publish``."""
+        table.num_committed = num_computed
+
+    def publish(self, table: BlockTable, tokens: array[int], num_computed: int) -> None:
+        """The steps that wrote slots below ``num_computed`` were executed: publish full blocks.
+
+        ``tokens`` are known that far; the table may be committed further.
+        """
         if num_computed < table.full_at:
             return
         full = num_computed // self.block_size
@@ -240,9 +254,11 @@ class KvCache:
                 assert not table.writable or self._pool.ref_counts[block] == 1, "shared, writable"
             for i, block in enumerate(table.block_ids):
                 owners[block] += 1
-                found = self._index.find(table.keys[i]) if i < table.num_published else None
-                if block in self._index:
+                if block in self._index and i < table.num_published:
+                    found = self._index.find(table.keys[i])
                     assert found == block, f"block {block} is found, but not by its table's key"
+                elif block in self._index:  # published by the table that this one was forked from
+                    assert i < table.num_committed // self.block_size, f"block {block} is found"
         assert owners == self._pool.ref_counts, "reference counts do not match owners"
         findable_free = {b for b in self._index.blocks() if owners[b] == 0}
         assert findable_free == set(self._pool.kept()), "kept blocks are not the findable free ones"

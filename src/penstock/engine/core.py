@@ -1,11 +1,13 @@
-"""The engine: requests in, tokens out, one step at a time."""
+"""The engine: requests in, tokens out, step by step."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from penstock.backends import Executor
+from penstock.backends import Executor, OverlappingExecutor
+from penstock.backends.base import Launched, PromptReport, PromptRows
 from penstock.cache.kv_cache import KvCache
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.engine.loader import Blueprint, Mark, draw, load
@@ -14,10 +16,10 @@ from penstock.engine.messages import (
     EngineStats,
     FinishReason,
     SequenceUpdate,
-    TokenLogprobs,
     first_bad_token,
 )
-from penstock.engine.request import Sequence, make_sequences
+from penstock.engine.prompt_reports import PromptReports, WantedRows
+from penstock.engine.request import Sequence, Status, make_sequences
 from penstock.engine.scheduled import ScheduledStep
 from penstock.engine.scheduler import Scheduler
 from penstock.engine.step import BLOCK_SIZE, StepResult
@@ -33,12 +35,17 @@ class EngineCore:
     :meth:`start` makes one from options; the constructor takes the parts, so that a benchmark can
     put its own executor around the real one. A request that fails on the way (NaN logits, say)
     ends with ``FinishReason.ERROR`` and its message; the others go on.
+
+    With an OverlappingExecutor a step is scheduled and launched while the one before it runs, of
+    which :meth:`step` then returns what came; what comes is the same.
     """
 
     def __init__(self, blueprint: Blueprint, executor: Executor) -> None:
         config = blueprint.config
         self._blueprint = blueprint
         self._executor = executor
+        self._overlapping = executor if isinstance(executor, OverlappingExecutor) else None
+        self._in_flight: _InFlight | None = None
         cache = KvCache(
             executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=config.enable_prefix_caching
         )
@@ -47,7 +54,7 @@ class EngineCore:
         )
         self._sampler = executor.sampler()
         self._seeds = random.Random(config.seed)
-        self._prompt_logprobs: dict[str, list[TokenLogprobs | None]] = {}
+        self._prompts = PromptReports()
 
     @classmethod
     def start(cls, config: EngineConfig, mark: Mark = lambda phase: None) -> EngineCore:
@@ -70,7 +77,8 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work
+        """Whether a step would do anything, if only wait for one whose sequences have ended."""
+        return self._scheduler.has_work or self._in_flight is not None
 
     def check(self, request: EngineRequest) -> None:
         """Raise RequestError if the request could not be served; changes nothing."""
@@ -101,9 +109,11 @@ class EngineCore:
                 self.spec.vocab_size,
                 self.spec.eos_token_ids,
             )
+            if self._overlapping is not None:
+                sequence.runs_ahead = self._overlapping.runs_ahead(sequence.sampling_state)
         self._scheduler.add(leader)
         if params.prompt_logprobs is not None:
-            self._prompt_logprobs[request.request_id] = [None]
+            self._prompts.expect(request.request_id)
 
     def abort(self, request_ids: Iterable[str], index: int | None = None) -> list[SequenceUpdate]:
         """Stop these requests and free what they hold; unknown or ended ids are ignored.
@@ -113,34 +123,50 @@ class EngineCore:
         updates = []
         for request_id in request_ids:
             if index is None:
-                self._prompt_logprobs.pop(request_id, None)
+                self._prompts.pop(request_id)
             for sequence in self._scheduler.abort(request_id, index):
                 updates.append(_ended(sequence, FinishReason.ABORT))
         return updates
 
     def step(self) -> list[SequenceUpdate]:
-        """Run one step, if there is work; returns what it produced."""
+        """Run one step, if there is work; returns what it produced.
+
+        Where steps overlap: launch one, and return what the one before it produced.
+        """
         step = self._scheduler.schedule()
-        if step is None:
+        errors: dict[str, str] = {}
+        if self._overlapping is not None:
+            before, self._in_flight = self._in_flight, self._launch(self._overlapping, step)
+            if before is None:
+                return []
+            step, outcome = before.step, before.launched.wait()
+            sampled = outcome.sampled
+            errors = self._prompts.add(before.wanted, outcome.prompts)
+        elif step is None:
             return []
-        result = self._executor.run(build_step_input(step))
-        states = [sequence.sampling_state for sequence in step.samples]
-        sampled = self._sampler.sample(result, step.sample_rows, states)
-        errors = self._report_prompts(step, result)
+        else:
+            result = self._executor.run(build_step_input(step))
+            states = [sequence.sampling_state for sequence in step.samples]
+            sampled = self._sampler.sample(result, step.sample_rows, states)
+            for i in sampled.particular:
+                if i not in sampled.errors:
+                    states[i].append(sampled.token_ids[i])
+            if self._prompts.any:
+                wanted = self._prompts.wanted(step)
+                reports = [self._report(result, each.rows) for each in wanted]
+                errors = self._prompts.add(wanted, reports)
         tokens = [[token] for token in sampled.token_ids]
         for i, message in sampled.errors.items():
-            errors.setdefault(step.samples[i].request_id, message)
             tokens[i] = []
-        for i in sampled.particular:
-            if i not in sampled.errors:
-                states[i].append(sampled.token_ids[i])
+            if step.samples[i].status is not Status.FINISHED:  # its id may be another's by now
+                errors.setdefault(step.samples[i].request_id, message)
         updates = self._scheduler.update(step, tokens)
         if errors:
             updates = [update for update in updates if update.request_id not in errors]
-        if sampled.logprobs or self._prompt_logprobs:
+        if sampled.logprobs or self._prompts.any:
             self._add_logprobs(updates, step, sampled)
         for request_id, message in errors.items():
-            self._prompt_logprobs.pop(request_id, None)
+            self._prompts.pop(request_id)
             for sequence in self._scheduler.abort(request_id):
                 updates.append(_ended(sequence, FinishReason.ERROR, message))
         return updates
@@ -159,6 +185,21 @@ class EngineCore:
     def close(self) -> None:
         self._executor.close()
 
+    def _launch(
+        self, executor: OverlappingExecutor, step: ScheduledStep | None
+    ) -> _InFlight | None:
+        if step is None:
+            return None
+        wanted = self._prompts.wanted(step)
+        launched = executor.launch(
+            build_step_input(step),
+            step.sample_rows,
+            [sequence.sampling_state for sequence in step.samples],
+            [each.rows for each in wanted],
+        )
+        self._scheduler.launched(step)
+        return _InFlight(step, launched, wanted)
+
     def _add_logprobs(
         self, updates: list[SequenceUpdate], step: ScheduledStep, sampled: Sampled
     ) -> None:
@@ -172,30 +213,22 @@ class EngineCore:
             if entry is not None:
                 update.logprobs = [entry]
             if update.index == 0:
-                update.prompt_logprobs = self._prompt_logprobs.pop(update.request_id, None)
+                update.prompt_logprobs = self._prompts.pop(update.request_id)
 
-    def _report_prompts(self, step: ScheduledStep, result: StepResult) -> dict[str, str]:
-        """Keep the prompt log-probabilities of this step; returns what failed, by request id."""
-        errors: dict[str, str] = {}
-        if not self._prompt_logprobs:
-            return errors
-        row = 0
-        for each in step.sequences:
-            sequence, end = each.sequence, each.start + each.num_tokens
-            rows = result.logits[row : row + each.num_logits]
-            row += each.num_logits
-            wanted = self._prompt_logprobs.get(sequence.request_id)
-            k = sequence.params.prompt_logprobs
-            first = end - each.num_logits + 1  # the position that the first row predicts
-            last = min(end + 1, sequence.num_prompt_tokens)
-            if wanted is None or k is None or first >= last:
-                continue
-            targets = sequence.token_ids[first:last]
-            try:
-                wanted += self._sampler.prompt_logprobs(rows[: last - first], targets, k)
-            except RequestError as error:
-                errors[sequence.request_id] = str(error)
-        return errors
+    def _report(self, result: StepResult, wanted: PromptRows) -> PromptReport:
+        rows = result.logits[wanted.first_row : wanted.first_row + len(wanted.targets)]
+        try:
+            return self._sampler.prompt_logprobs(rows, wanted.targets, wanted.num_top)
+        except RequestError as error:
+            return str(error)
+
+
+class _InFlight(NamedTuple):
+    """A step that was launched and not taken in."""
+
+    step: ScheduledStep
+    launched: Launched
+    wanted: list[WantedRows]
 
 
 def _ended(sequence: Sequence, reason: FinishReason, message: str | None = None) -> SequenceUpdate:

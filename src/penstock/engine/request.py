@@ -30,6 +30,10 @@ class Sequence:
     ``num_computed`` of them are in the cache; a step advances ``num_computed`` toward
     ``num_tokens``, and the scheduler alone changes both. Exporting the buffer of ``token_ids``
     for longer than a call (``np.frombuffer``) blocks its growth: copy instead.
+
+    While a step is in flight and the next is scheduled, what it computes counts as computed, and
+    the token that it samples for this sequence is *awaited*: ``~i`` stands in for it (a negative
+    number), ``i`` being its index in the step's samples.
     """
 
     request_id: str
@@ -62,6 +66,8 @@ class Sequence:
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None
     """The token of ``params.stop_token_ids`` that ended it."""
+    runs_ahead: bool = False
+    """Whether a token may be computed, and the next one sampled, while the host awaits it."""
     sampling_state: Any = field(default=None, repr=False)
     """The sampler's own (``sampling.sampler.SamplingState``); set when the request is added."""
 
@@ -106,6 +112,18 @@ class Sequence:
                 continue
             return tokens[: i + 1]
         return tokens
+
+    def settle(self, position: int, tokens: list[int]) -> list[int]:
+        """Like :meth:`append`, of one token or none, for a ``position`` that may be awaited.
+
+        If that is the end, or there is none, a token that is awaited behind it is dropped.
+        """
+        behind = self.token_ids[position + 1 :]
+        del self.token_ids[position:]
+        accepted = self.append(tokens)
+        if accepted and self.finish_reason is None:
+            self.token_ids.extend(behind)
+        return accepted
 
 
 def make_sequences(

@@ -17,6 +17,12 @@ Order within a step: running sequences that need one token (decode), running one
 (chunked prefill), then the waiting, first come first served within their priority, without
 overtaking. A token therefore waits for no prefill but the part that fits the step's budget.
 
+Where the executor can, a step is launched behind one that is in flight: ``launched(step)`` says
+so, ``schedule`` goes on from there, and ``update`` comes one step later. The rule is the same, with
+awaited tokens (penstock.engine.request) counted as known. A sequence that reaches its length with
+one, or cannot sample before it is known, is left out of the step; another end wastes a row, whose
+token is dropped. Blocks change hands while steps in flight use them: steps run in order.
+
 When blocks run out, the last running sequence in that order of priority and arrival loses its
 blocks and waits, output kept, at its old place; what it computed may still be found as cached
 prefix. A sequence takes blocks only from those behind it that are not in the step yet; otherwise
@@ -27,18 +33,18 @@ those in its way end, and every request gets its turn.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Sequence as Seq
-from operator import attrgetter
 
 from penstock.cache.kv_cache import BlockCopy, KvCache
+from penstock.engine.in_flight import InFlight
+from penstock.engine.limits import check_step_limits, most_tokens
 from penstock.engine.messages import EngineStats, FinishReason, SequenceUpdate
+from penstock.engine.queues import Queues
 from penstock.engine.request import Sequence, Status
 from penstock.engine.scheduled import ScheduledSequence, ScheduledStep, scheduled
-from penstock.errors import ConfigError, RequestError
+from penstock.errors import RequestError
 from penstock.sampling.params import SamplingParams
 
-_order = attrgetter("order")
 RUNNING, FINISHED = Status.RUNNING, Status.FINISHED  # a name is cheaper than an enum's member
 
 
@@ -48,21 +54,15 @@ class Scheduler:
     def __init__(
         self, cache: KvCache, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
     ) -> None:
-        if max_num_seqs < 1:
-            raise ConfigError(f"max_num_seqs must be at least 1, not {max_num_seqs}")
-        if max_num_batched_tokens < max_num_seqs:
-            raise ConfigError(
-                f"max_num_batched_tokens ({max_num_batched_tokens}) is less than max_num_seqs "
-                f"({max_num_seqs}), so not every running sequence would get a token in every "
-                "step; raise the first or lower the second"
-            )
+        check_step_limits(max_num_seqs, max_num_batched_tokens)
         self.cache = cache
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_model_len = max_model_len
-        self.running: list[Sequence] = []  # both lists ascend in Sequence.order
-        self.waiting: list[Sequence] = []
-        self._requests: dict[str, list[Sequence]] = {}  # live sequences
+        self._queues = Queues()
+        self.running = self._queues.running
+        self.waiting = self._queues.waiting
+        self._in_flight = InFlight()
         self._arrivals = 0
         self._preemptions = 0
         self._prefix_queries = 0
@@ -82,50 +82,28 @@ class Scheduler:
         finish even with the whole cache to itself.
         """
         total = self.check(leader.num_prompt_tokens, leader.params)
-        if leader.request_id in self._requests:
+        if leader.request_id in self._queues.requests:
             raise RequestError(f"request id {leader.request_id!r} is in use", "request_id")
         self._arrivals += 1
         group = [leader, *leader.siblings]
         for sequence in group:
             sequence.arrival = self._arrivals
             sequence.max_total_tokens = total
-        self._requests[leader.request_id] = group
-        self._wait(leader)
+        self._queues.requests[leader.request_id] = group
+        self._queues.wait(leader)
 
     def check(self, prompt: int, params: SamplingParams) -> int:
-        """The most tokens, prompt and output, that such a request may come to.
-
-        Raises RequestError if a prompt of ``prompt`` tokens cannot be served with ``params``.
-        """
-        if prompt == 0:
-            raise RequestError("the prompt is empty; give it at least one token", "prompt")
-        if prompt >= self.max_model_len:
-            raise RequestError(
-                f"the prompt has {prompt} tokens, which leaves no room to answer in a context "
-                f"(max_model_len) of {self.max_model_len}; shorten the prompt",
-                "prompt",
-            )
-        total = self.max_model_len
-        if params.max_tokens is not None:
-            total = min(total, prompt + params.max_tokens)
-        needed = self.cache.blocks_for(total - 1)  # the last token is never fed back
-        if needed > self.cache.num_blocks:
-            raise RequestError(
-                f"{prompt} prompt and up to {total - prompt} output tokens need {needed} cache "
-                f"blocks of {self.cache.block_size} tokens, and there are {self.cache.num_blocks}; "
-                "lower max_tokens, shorten the prompt, or give the KV cache more memory",
-                "max_tokens",
-            )
-        return total
+        """The most tokens that such a request may come to; raises RequestError."""
+        return most_tokens(prompt, params, self.max_model_len, self.cache)
 
     def abort(self, request_id: str, index: int | None = None) -> list[Sequence]:
         """End a request, or one sequence of it, whatever it is doing; return what was ended.
 
-        Between ``schedule`` and ``update`` too: the step runs on, and its tokens for these
-        sequences are ignored. Unknown ids and ended sequences are ignored. One sequence alone can
+        While it is in flight too: the step runs on, and its tokens for these sequences are
+        ignored. Unknown ids and ended sequences are ignored. One sequence alone can
         only be ended once it has output: before, it shares the others' prefill (ValueError).
         """
-        group = self._requests.get(request_id, [])
+        group = self._queues.requests.get(request_id, [])
         ended = [s for s in group if index is None or s.index == index]
         if index is not None and any(s.num_output_tokens == 0 for s in ended):
             raise ValueError(f"sequence {index} of {request_id!r} has no output yet")
@@ -180,22 +158,41 @@ class Scheduler:
         num_tokens = self.max_num_batched_tokens - budget
         return ScheduledStep(chosen, samples, rows, copies, num_tokens, row + 1)
 
+    def launched(self, step: ScheduledStep) -> None:
+        """The step is in flight, and the next one is scheduled before this one's ``update``.
+
+        Advances and forks as ``update`` does, which then publishes and brings the tokens.
+        """
+        self._in_flight.launch(step, self.cache)
+        for each in step.sequences:
+            if len(each.samples) > 1:
+                self._fork(each.sequence)
+
     def update(self, step: ScheduledStep, sampled: Seq[list[int]]) -> list[SequenceUpdate]:
         """Take in an executed step; ``sampled[i]`` are the new tokens of ``step.samples[i]``.
 
         Advances, publishes full blocks, forks, and frees what ended. Returns what each sequence
-        got, without log-probabilities; those aborted since ``schedule`` get nothing.
+        got, without log-probabilities; those that ended since ``schedule`` get nothing.
         """
         if len(sampled) != len(step.samples):
             raise ValueError(f"{len(sampled)} samples for {len(step.samples)} sampling sequences")
         updates: list[SequenceUpdate] = []
         new_tokens = iter(sampled)
         self._tokens_computed += step.num_tokens
+        cache, ahead, generated = self.cache, False, 0
+        if self._in_flight.steps:
+            ahead = True
+            self._in_flight.land(step)
         for each in step.sequences:
             sequence, samples = each.sequence, each.samples
-            if sequence.status is RUNNING:
-                end = sequence.num_computed = each.start + each.num_tokens
-                self.cache.commit(sequence.table, sequence.token_ids, end)
+            end = each.start + each.num_tokens
+            if sequence.status is not RUNNING:
+                pass  # ended, or preempted in flight: what was written is nobody's
+            elif ahead:
+                cache.publish(sequence.table, sequence.token_ids, end)
+            else:
+                sequence.num_computed = end
+                cache.commit(sequence.table, sequence.token_ids, end)
                 if sequence.wants_prompt_rows:
                     sequence.prompt_rows_given(end)
                 if len(samples) > 1:
@@ -203,9 +200,9 @@ class Scheduler:
             for sequence in samples:
                 tokens = next(new_tokens)
                 if sequence.status is FINISHED:
-                    continue  # aborted
-                accepted = sequence.append(tokens)
-                self._tokens_generated += len(accepted)
+                    continue  # aborted, or a row too many
+                accepted = sequence.settle(end, tokens) if ahead else sequence.append(tokens)
+                generated += len(accepted)
                 reason = sequence.finish_reason
                 updates.append(
                     SequenceUpdate(
@@ -219,6 +216,7 @@ class Scheduler:
                 )
                 if reason is not None:
                     self._finish(sequence)
+        self._tokens_generated += generated
         return updates
 
     def stats(self) -> EngineStats:
@@ -241,18 +239,11 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Raise AssertionError unless sequences, queues and the cache's books agree."""
         self.cache.check_integrity()
-        for queue, status in ((self.running, RUNNING), (self.waiting, Status.WAITING)):
-            assert all(s.status is status for s in queue), f"a {status.value} queue holds others"
-            assert queue == sorted(queue, key=_order), "a queue is out of order"
+        self._queues.check_integrity()
         assert len(self.running) <= self.max_num_seqs
         held = sum(len(s.table.block_ids) for s in self.running)
         assert held == self.cache.num_held_blocks, "a sequence that is not running holds blocks"
-        live = [s for group in self._requests.values() for s in group]
-        queued = {*self.running, *self.waiting}
-        assert queued == {s for s in live if s.status is not Status.PENDING}
-        for sequence in live:
-            assert sequence.num_computed <= sequence.num_tokens - 1, "nothing left to compute"
-            assert sequence.status is RUNNING or sequence.num_computed == 0
+        self._in_flight.check_integrity(s for g in self._queues.requests.values() for s in g)
 
     def _running_in_turn(self) -> list[Sequence]:
         """Those that need one token before those that need more."""
@@ -267,6 +258,8 @@ class Scheduler:
         One block per running sequence stays free, which they will want soon: without this margin
         the newcomer would often be preempted at once.
         """
+        if self._in_flight.bars(sequence):
+            return False
         known, cache = len(sequence.token_ids), self.cache
         limit = sequence.num_prompt_rows if sequence.wants_prompt_rows else known - 1
         hits = cache.lookup(sequence.table, sequence.token_ids, limit)
@@ -281,9 +274,7 @@ class Scheduler:
                 self._prefix_queries += sequence.num_prompt_tokens
                 self._prefix_hits += cached
         sequence.num_computed = cached
-        sequence.status = RUNNING
-        del self.waiting[0]
-        insort(self.running, sequence, key=_order)
+        self._queues.run(sequence)
         return True
 
     def _preempt_behind(self, sequence: Sequence, chosen: list[ScheduledSequence]) -> bool:
@@ -293,9 +284,10 @@ class Scheduler:
             if victim is sequence:
                 return False
             if victim not in in_step:
-                self.running.remove(victim)
                 self.cache.free(victim.table)
-                self._wait(victim)
+                self._queues.wait(victim)
+                if self._in_flight.involves(victim):
+                    self._in_flight.bar(victim)
                 self._preemptions += 1
                 return True
         return False
@@ -308,25 +300,13 @@ class Scheduler:
             if len(self.running) < self.max_num_seqs:
                 sibling.table = self.cache.fork(leader.table)
                 sibling.num_computed = leader.num_computed
-                sibling.status = RUNNING
-                insort(self.running, sibling, key=_order)
+                self._queues.run(sibling)
             else:
-                self._wait(sibling)
-
-    def _wait(self, sequence: Sequence) -> None:
-        sequence.num_computed = 0
-        sequence.status = Status.WAITING
-        insort(self.waiting, sequence, key=_order)
+                self._queues.wait(sibling)
+                if self._in_flight.steps:
+                    self._in_flight.bar(sibling)
 
     def _finish(self, sequence: Sequence) -> None:
         if sequence.status is RUNNING:
             self.cache.free(sequence.table)
-        if sequence.status is not Status.PENDING:
-            queue = self.running if sequence.status is RUNNING else self.waiting
-            del queue[bisect_left(queue, sequence.order, key=_order)]
-        sequence.status = FINISHED
-        group = self._requests[sequence.request_id]
-        if len(group) == 1:
-            del self._requests[sequence.request_id]
-        else:
-            group.remove(sequence)
+        self._queues.finish(sequence)

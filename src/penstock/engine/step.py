@@ -25,7 +25,7 @@ class StepInput:
     slots. ``R`` of the token rows get logits.
     """
 
-    token_ids: Int32s  # [T]
+    token_ids: Int32s  # [T]; ~i: what the launch before samples i-th (OverlappingExecutor.launch)
     positions: Int32s  # [T] position of each token in its sequence, from 0
     slots: Int32s  # [T] block id * BLOCK_SIZE + offset, where this token's K and V go
     query_starts: Int32s  # [S + 1]

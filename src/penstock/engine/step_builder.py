@@ -37,6 +37,9 @@ def build_step_input(step: ScheduledStep, block_size: int = BLOCK_SIZE) -> StepI
     if step.num_logits < num_tokens:
         num_logits = np.array([e.num_logits for e in scheduled], dtype=np.int32)
         logit_rows = rows[query_starts[1:][owner] - rows <= num_logits[owner]]
+    copies = np.empty((0, 2), np.int32)
+    if step.block_copies:
+        copies = np.array(step.block_copies, dtype=np.int32)
     slots = blocks[block_starts[:-1][owner] + positions // block_size]
     return StepInput(
         token_ids=np.frombuffer(b"".join(tokens), dtype=np.int32),
@@ -47,7 +50,7 @@ def build_step_input(step: ScheduledStep, block_size: int = BLOCK_SIZE) -> StepI
         block_starts=block_starts,
         block_ids=blocks,
         logit_rows=logit_rows,
-        block_copies=np.array(step.block_copies, dtype=np.int32).reshape(-1, 2),
+        block_copies=copies,
     )
 
 

@@ -1,0 +1,81 @@
+"""Steps that were launched and not taken in yet, where one is scheduled behind another."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from penstock.cache.kv_cache import KvCache
+from penstock.engine.request import Sequence
+from penstock.engine.scheduled import ScheduledStep
+
+
+class InFlight:
+    """At most one when a step is scheduled, two between its launch and the taking in of the first.
+
+    Empty, and asked for nothing but that, where every step is taken in before the next.
+    """
+
+    def __init__(self) -> None:
+        self.steps: deque[ScheduledStep] = deque()
+        self._barred: set[Sequence] = set()
+
+    def launch(self, step: ScheduledStep, cache: KvCache) -> None:
+        """Count what the step computes as computed, and await the tokens that others may follow."""
+        assert len(self.steps) < 2, "a third step in flight"
+        self.steps.append(step)
+        for each in step.sequences:
+            sequence = each.sequence
+            end = sequence.num_computed = each.start + each.num_tokens
+            cache.launched(sequence.table, end)
+            if sequence.wants_prompt_rows:
+                sequence.prompt_rows_given(end)
+        for i, sequence in enumerate(step.samples):
+            if sequence.runs_ahead and len(sequence.token_ids) + 1 < sequence.max_total_tokens:
+                sequence.token_ids.append(~i)
+
+    def involves(self, sequence: Sequence) -> bool:
+        """Whether the step that was launched last computes or samples the sequence."""
+        return bool(self.steps) and _involves(self.steps[-1], sequence)
+
+    def bar(self, sequence: Sequence) -> None:
+        """Note that it went to wait while it is in flight.
+
+        It may not be admitted before it has landed: its token is not known, and what its step
+        wrote must not be taken for the content of new blocks.
+        """
+        self._barred.add(sequence)
+
+    def bars(self, sequence: Sequence) -> bool:
+        return sequence in self._barred
+
+    def land(self, step: ScheduledStep) -> None:
+        """The step is taken in; steps land in the order of their launches."""
+        first = self.steps.popleft()
+        assert first is step, "a step was taken in out of order"
+        if self._barred:
+            self._barred.difference_update(e.sequence for e in step.sequences)
+            self._barred.difference_update(step.samples)
+
+    def check_integrity(self, live: Iterable[Sequence]) -> None:
+        """Raise AssertionError unless every awaited token is that of a step in flight."""
+        for sequence in live:
+            tokens = sequence.token_ids
+            known = sum(token >= 0 for token in tokens)
+            assert all(token < 0 for token in tokens[known:]), "a token is known after an awaited"
+            assert known >= sequence.num_prompt_tokens, "a prompt token is awaited"
+            awaited = [
+                any(~token < len(s.samples) and s.samples[~token] is sequence for s in self.steps)
+                for token in tokens[known:]
+            ]
+            assert all(awaited), "a token is awaited that no step in flight samples"
+            left = len(tokens) - sequence.num_computed
+            assert left > 0 or (left == 0 and self._any(sequence)), "nothing left to compute"
+        assert all(map(self._any, self._barred)), "a sequence is barred for ever"
+
+    def _any(self, sequence: Sequence) -> bool:
+        return any(_involves(step, sequence) for step in self.steps)
+
+
+def _involves(step: ScheduledStep, sequence: Sequence) -> bool:
+    return sequence in step.samples or any(e.sequence is sequence for e in step.sequences)

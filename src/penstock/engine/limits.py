@@ -1,0 +1,47 @@
+"""What a scheduler refuses before it starts: limits that contradict, requests that cannot fit."""
+
+from __future__ import annotations
+
+from penstock.cache.kv_cache import KvCache
+from penstock.errors import ConfigError, RequestError
+from penstock.sampling.params import SamplingParams
+
+
+def check_step_limits(max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    """Raise ConfigError unless every running sequence gets a token in every step."""
+    if max_num_seqs < 1:
+        raise ConfigError(f"max_num_seqs must be at least 1, not {max_num_seqs}")
+    if max_num_batched_tokens < max_num_seqs:
+        raise ConfigError(
+            f"max_num_batched_tokens ({max_num_batched_tokens}) is less than max_num_seqs "
+            f"({max_num_seqs}), so not every running sequence would get a token in every "
+            "step; raise the first or lower the second"
+        )
+
+
+def most_tokens(prompt: int, params: SamplingParams, max_model_len: int, cache: KvCache) -> int:
+    """The most tokens, prompt and output, that such a request may come to.
+
+    Raises RequestError if a prompt of ``prompt`` tokens cannot be served with ``params``: it is
+    empty, fills the context, or could not finish even with the whole cache to itself.
+    """
+    if prompt == 0:
+        raise RequestError("the prompt is empty; give it at least one token", "prompt")
+    if prompt >= max_model_len:
+        raise RequestError(
+            f"the prompt has {prompt} tokens, which leaves no room to answer in a context "
+            f"(max_model_len) of {max_model_len}; shorten the prompt",
+            "prompt",
+        )
+    total = max_model_len
+    if params.max_tokens is not None:
+        total = min(total, prompt + params.max_tokens)
+    needed = cache.blocks_for(total - 1)  # the last token is never fed back
+    if needed > cache.num_blocks:
+        raise RequestError(
+            f"{prompt} prompt and up to {total - prompt} output tokens need {needed} cache "
+            f"blocks of {cache.block_size} tokens, and there are {cache.num_blocks}; "
+            "lower max_tokens, shorten the prompt, or give the KV cache more memory",
+            "max_tokens",
+        )
+    return total

@@ -1,0 +1,56 @@
+"""Cores with steps in flight, for tests: a blueprint without weights, and a cache that tells."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import msgspec
+from fake_model import ToldCache
+from overlap_executor import HashExecutor
+
+from penstock.backends import Executor
+from penstock.config import EngineConfig
+from penstock.engine.core import EngineCore
+from penstock.engine.loader import Blueprint, draw
+from penstock.engine.step import BLOCK_SIZE
+
+VOCAB, EOS, POISON = 64, 2, 63
+
+
+def tiny_blueprint(path: Path) -> Blueprint:
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": VOCAB,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_act": "silu",
+        "max_position_embeddings": 160,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+        "torch_dtype": "float32",
+        "bos_token_id": 1,
+        "eos_token_id": EOS,
+    }
+    (path / "config.json").write_text(json.dumps(config))
+    return draw(EngineConfig(model=str(path), load_format="dummy", backend="reference"))
+
+
+def make_core(blueprint: Blueprint, executor: Executor, **limits: int) -> EngineCore:
+    """A core whose cache remembers what its keys are of."""
+    config = msgspec.structs.replace(blueprint.config, **limits)
+    core = EngineCore(dataclasses.replace(blueprint, config=config), executor)
+    core._scheduler.cache = ToldCache(executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=True)
+    return core
+
+
+def check(core: EngineCore, inner: HashExecutor) -> None:
+    core.check_integrity()
+    cache = core._scheduler.cache
+    assert isinstance(cache, ToldCache)
+    cache.check_content(inner.model.memory)
