@@ -1,4 +1,4 @@
-"""Addition to the residual and RMS norm, one program a row."""
+"""Addition to the residual and RMS norm, one program a row on a GPU."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from torch import Tensor
 
 from penstock.backends.cuda.kernels.cast import cast
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
+from penstock.backends.cuda.kernels.tiling import rows_at_once
 
 MAX_COLS = 32768
 """A row is held in registers: 64 a thread at most."""
+
+_ROWS = rows_at_once(1)
 
 
 def add_norm(
@@ -21,11 +24,12 @@ def add_norm(
     if rows == 0:
         return
     block = triton.next_power_of_2(cols)
-    _add_norm[(rows,)](
+    _add_norm[(triton.cdiv(rows, _ROWS),)](
         residual,
         residual if delta is None else delta,
         weight,
         out,
+        rows,
         cols,
         residual.stride(0),
         residual.stride(0) if delta is None else delta.stride(0),
@@ -33,18 +37,20 @@ def add_norm(
         EPS=eps,
         HAS_DELTA=delta is not None,
         INTERPRETED=INTERPRETED,
+        ROWS=_ROWS,
         BLOCK=block,
         num_warps=min(16, max(1, block // 512)),
         enable_fp_fusion=False,
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _add_norm(
     residual,
     delta,
     weight,
     out,
+    rows,
     cols,
     residual_stride,
     delta_stride,
@@ -52,16 +58,17 @@ def _add_norm(
     EPS: tl.constexpr,
     HAS_DELTA: tl.constexpr,
     INTERPRETED: tl.constexpr,
+    ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, BLOCK)
-    inside = columns < cols
-    x = tl.load(residual + row * residual_stride + columns, mask=inside, other=0.0)
+    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    inside = (row < rows) & (column < cols)
+    x = tl.load(residual + row * residual_stride + column, mask=inside, other=0.0)
     if HAS_DELTA:
-        x += tl.load(delta + row * delta_stride + columns, mask=inside, other=0.0)
-        tl.store(residual + row * residual_stride + columns, x, mask=inside)
-    scale = 1.0 / tl.sqrt(tl.sum(x * x, axis=0) / cols + EPS)
-    y = x * scale * tl.load(weight + columns, mask=inside, other=0.0)
+        x += tl.load(delta + row * delta_stride + column, mask=inside, other=0.0)
+        tl.store(residual + row * residual_stride + column, x, mask=inside)
+    scale = 1.0 / tl.sqrt(tl.sum(x * x, axis=1) / cols + EPS)
+    y = x * scale[:, None] * tl.load(weight + column, mask=column < cols, other=0.0)
     y = cast(y, out.dtype.element_ty, INTERPRETED)
-    tl.store(out + row * out_stride + columns, y, mask=inside)
+    tl.store(out + row * out_stride + column, y, mask=inside)

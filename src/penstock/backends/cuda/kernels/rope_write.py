@@ -1,4 +1,4 @@
-"""QK-norm, rotation and the cache write, a few heads of one token a program."""
+"""QK-norm, rotation and the cache write, a few heads a program."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from torch import Tensor
 
 from penstock.backends.cuda.kernels.cast import cast, nearest_whole
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
+from penstock.backends.cuda.kernels.tiling import rows_at_once
 from penstock.cache.geometry import BLOCK_SIZE
 
-_HEADS = 4
-"""Heads a program. The same for every step: the order in which a norm is summed depends on it."""
+_HEADS = rows_at_once(4)
+"""Heads a program, of one token or of neighbours."""
 
 
 class LayerArrays(Protocol):
@@ -54,7 +55,7 @@ def rope_write(
     cos, sin = rope
     q_norm, k_norm = norms or (cos, cos)
     quantized = cache.key_scales is not None and cache.value_scales is not None
-    _rope_write[(tokens, triton.cdiv(heads + 2 * kv_heads, _HEADS))](
+    _rope_write[(triton.cdiv(tokens * (heads + 2 * kv_heads), _HEADS),)](
         qkv,
         q,
         cache.keys,
@@ -67,6 +68,7 @@ def rope_write(
         sin,
         q_norm,
         k_norm,
+        tokens,
         qkv.stride(0),
         q.stride(0),
         HEADS=heads,
@@ -85,7 +87,7 @@ def rope_write(
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def _rope_write(
     qkv,
     q,
@@ -99,6 +101,7 @@ def _rope_write(
     sin,
     q_norm,
     k_norm,
+    tokens,
     qkv_stride,
     q_stride,
     HEADS: tl.constexpr,
@@ -113,19 +116,21 @@ def _rope_write(
     SOME: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    token = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1) * SOME + tl.arange(0, SOME)
+    row = tl.program_id(0) * SOME + tl.arange(0, SOME)
+    token = (row // (HEADS + 2 * KV_HEADS)).to(tl.int64)
+    head = row % (HEADS + 2 * KV_HEADS)
+    real = token < tokens
     column = tl.arange(0, BLOCK)
     is_query = head < HEADS
     is_value = head >= HEADS + KV_HEADS
     within = column < HEAD_DIM
-    inside = (head < HEADS + 2 * KV_HEADS)[:, None] & within[None, :]
+    inside = real[:, None] & within[None, :]
 
     # Component i turns together with its partner, half a rotation's width away.
     first = column < HALF
     turned = column < 2 * HALF
     partner = tl.where(first, column + HALF, tl.where(turned, column - HALF, column))
-    source = qkv + token * qkv_stride + head[:, None] * HEAD_DIM
+    source = qkv + (token * qkv_stride + head * HEAD_DIM)[:, None]
     x = tl.load(source + column[None, :], mask=inside, other=0.0)
     y = tl.load(source + partner[None, :], mask=inside, other=0.0)
     if HAS_NORM:
@@ -134,20 +139,20 @@ def _rope_write(
         others = _norm_weights(q_norm, k_norm, is_query, partner, within)
         x = tl.where(is_value[:, None], x, x * scale[:, None] * own)
         y = tl.where(is_value[:, None], y, y * scale[:, None] * others)
-    position = tl.load(positions + token).to(tl.int64)
-    angle = position * HALF + tl.where(first, column, column - HALF)
-    c = tl.load(cos + angle, mask=turned, other=1.0)[None, :]
-    s = tl.load(sin + angle, mask=turned, other=0.0)[None, :]
+    position = tl.load(positions + token, mask=real, other=0).to(tl.int64)
+    angle = position[:, None] * HALF + tl.where(first, column, column - HALF)[None, :]
+    turns = real[:, None] & turned[None, :]
+    c = tl.load(cos + angle, mask=turns, other=1.0)
+    s = tl.load(sin + angle, mask=turns, other=0.0)
     rotated = tl.where(first[None, :], x * c - y * s, x * c + y * s)
     x = tl.where(is_value[:, None] | ~turned[None, :], x, rotated)
 
-    target = q + token * q_stride + head[:, None] * HEAD_DIM + column[None, :]
+    target = q + (token * q_stride + head * HEAD_DIM)[:, None] + column[None, :]
     tl.store(target, cast(x, q.dtype.element_ty, INTERPRETED), mask=inside & is_query[:, None])
 
-    # One for each head: the interpreter makes no mask of a vector's and a scalar's comparison.
-    slot = tl.load(slots + token + tl.zeros_like(head)).to(tl.int64)
-    is_key = (head >= HEADS) & (head < HEADS + KV_HEADS) & (slot >= 0)
-    is_value = is_value & (head < HEADS + 2 * KV_HEADS) & (slot >= 0)
+    slot = tl.load(slots + token, mask=real, other=-1).to(tl.int64)
+    is_key = ~(is_query | is_value) & (slot >= 0)
+    is_value = is_value & (slot >= 0)
     kv_head = tl.where(is_value, head - HEADS - KV_HEADS, head - HEADS)
     row = (slot // BLOCK_SIZE * KV_HEADS + kv_head) * BLOCK_SIZE + slot % BLOCK_SIZE
     if QUANTIZED:

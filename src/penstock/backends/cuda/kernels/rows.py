@@ -7,9 +7,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock.backends.cuda.kernels.tiling import rows_at_once
+
 _SELECT_BLOCK = 1024
 _ARGMAX_BLOCK = 2048
 _COPY_BLOCK = 1024
+_ROWS = rows_at_once(1)
 
 
 def select_rows(x: Tensor, logit_rows: Tensor, out: Tensor) -> None:
@@ -17,8 +20,17 @@ def select_rows(x: Tensor, logit_rows: Tensor, out: Tensor) -> None:
     rows, cols = out.shape
     if rows == 0:
         return
-    _select_rows[(rows, triton.cdiv(cols, _SELECT_BLOCK))](
-        x, logit_rows, out, cols, x.stride(0), out.stride(0), BLOCK=_SELECT_BLOCK, num_warps=4
+    _select_rows[(triton.cdiv(rows, _ROWS), triton.cdiv(cols, _SELECT_BLOCK))](
+        x,
+        logit_rows,
+        out,
+        rows,
+        cols,
+        x.stride(0),
+        out.stride(0),
+        ROWS=_ROWS,
+        BLOCK=_SELECT_BLOCK,
+        num_warps=4,
     )
 
 
@@ -40,22 +52,27 @@ class Argmax:
         rows, cols = x.shape
         if rows == 0:
             return
-        _largest_of_chunk[(rows, self._chunks)](
+        programs = triton.cdiv(rows, _ROWS)
+        _largest_of_chunk[(programs, self._chunks)](
             x,
             self._keys,
             self._columns,
+            rows,
             cols,
             x.stride(0),
             self._chunks,
+            ROWS=_ROWS,
             BLOCK=_ARGMAX_BLOCK,
             num_warps=4,
         )
-        _largest_of_row[(rows,)](
+        _largest_of_row[(programs,)](
             self._keys,
             self._columns,
             out,
+            rows,
             self._chunks,
             out.stride(0),
+            ROWS=_ROWS,
             BLOCK=triton.next_power_of_2(self._chunks),
             num_warps=1,
         )
@@ -74,44 +91,59 @@ def copy_blocks(pairs: Tensor, data: Tensor) -> None:
     )
 
 
-@triton.jit
-def _select_rows(x, logit_rows, out, cols, x_stride, out_stride, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < cols
-    source = tl.load(logit_rows + row).to(tl.int64)
-    values = tl.load(x + source * x_stride + columns, mask=inside)
-    tl.store(out + row * out_stride + columns, values, mask=inside)
+@triton.jit(do_not_specialize=["rows"])
+def _select_rows(
+    x,
+    logit_rows,
+    out,
+    rows,
+    cols,
+    x_stride,
+    out_stride,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :]
+    inside = (row < rows)[:, None] & (column < cols)
+    source = tl.load(logit_rows + row, mask=row < rows, other=0).to(tl.int64)
+    values = tl.load(x + source[:, None] * x_stride + column, mask=inside)
+    tl.store(out + row[:, None] * out_stride + column, values, mask=inside)
 
 
-@triton.jit
-def _largest_of_chunk(x, keys, winners, cols, x_stride, chunks, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
+@triton.jit(do_not_specialize=["rows"])
+def _largest_of_chunk(
+    x, keys, winners, rows, cols, x_stride, chunks, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     chunk = tl.program_id(1)
-    columns = chunk * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < cols
-    values = tl.load(x + row * x_stride + columns, mask=inside, other=0.0)
+    column = (chunk * BLOCK + tl.arange(0, BLOCK))[None, :]
+    inside = (row < rows)[:, None] & (column < cols)
+    values = tl.load(x + row[:, None] * x_stride + column, mask=inside, other=0.0)
     values = tl.where(values == 0.0, 0.0, values)  # -0 ties with +0
     # As integers in the order of the floats, NaN above all and columns outside below all.
     bits = values.to(tl.int32, bitcast=True)
     key = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     key = tl.where(values != values, 0x7FFFFFFF, key)
     key = tl.where(inside, key, -2147483648)
-    largest = tl.max(key, axis=0)
-    winner = tl.min(tl.where(key == largest, columns, 0x7FFFFFFF), axis=0)
-    tl.store(keys + row * chunks + chunk, largest)
-    tl.store(winners + row * chunks + chunk, winner)
+    largest = tl.max(key, axis=1)
+    winner = tl.min(tl.where(key == largest[:, None], column, 0x7FFFFFFF), axis=1)
+    tl.store(keys + row * chunks + chunk, largest, mask=row < rows)
+    tl.store(winners + row * chunks + chunk, winner, mask=row < rows)
 
 
-@triton.jit
-def _largest_of_row(keys, winners, out, chunks, out_stride, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, BLOCK)
-    inside = columns < chunks
-    key = tl.load(keys + row * chunks + columns, mask=inside, other=-2147483648)
-    winner = tl.load(winners + row * chunks + columns, mask=inside, other=0x7FFFFFFF)
-    largest = tl.max(key, axis=0)
-    tl.store(out + row * out_stride, tl.min(tl.where(key == largest, winner, 0x7FFFFFFF), axis=0))
+@triton.jit(do_not_specialize=["rows"])
+def _largest_of_row(
+    keys, winners, out, rows, chunks, out_stride, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    chunk = tl.arange(0, BLOCK)[None, :]
+    inside = (row < rows)[:, None] & (chunk < chunks)
+    place = row[:, None] * chunks + chunk
+    key = tl.load(keys + place, mask=inside, other=-2147483648)
+    winner = tl.load(winners + place, mask=inside, other=0x7FFFFFFF)
+    first = tl.where(key == tl.max(key, axis=1)[:, None], winner, 0x7FFFFFFF)
+    tl.store(out + row * out_stride, tl.min(first, axis=1), mask=row < rows)
 
 
 @triton.jit(do_not_specialize=["count"])
