@@ -1,0 +1,37 @@
+"""Products of floating-point weights."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from penstock.backends.cuda.kernels.operands import multiply
+
+
+@triton.jit
+def linear_section(
+    x,
+    w,
+    x_rows,
+    w_rows,
+    few,
+    first,
+    last,
+    k,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    STAGES: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """``W @ x.T`` over columns ``first .. last`` of k, float32 ``[COLS, ROWS]``.
+
+    x_rows ``[ROWS]`` and w_rows ``[COLS]``: where rows start, in elements; few: which of x exist.
+    """
+    sums = tl.zeros([COLS, ROWS], tl.float32)
+    for at in tl.range(first, last, DEPTH, num_stages=STAGES):
+        ks = at + tl.arange(0, DEPTH)
+        a = tl.load(w + w_rows[:, None] + ks[None, :])
+        b = tl.load(x + x_rows[:, None] + ks[None, :], mask=few[:, None] & (ks < k)[None, :], other=0)
+        sums = multiply(a.to(b.dtype), b, sums, INTERPRETED)
+    return sums
