@@ -7,31 +7,35 @@ from functools import partial
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.backends.base import Limits, PackedWeights, WeightSource
 from penstock.backends.cuda.attention import AttentionKernel
 from penstock.backends.cuda.cache import allocate
 from penstock.backends.cuda.check import StepBounds
-from penstock.backends.cuda.device import device_of, find_gpu, first_line
 from penstock.backends.cuda.executor import CudaExecutor, gpu_failed
 from penstock.backends.cuda.kernels.embed import embed
 from penstock.backends.cuda.kernels.norm import MAX_COLS, add_norm
 from penstock.backends.cuda.kernels.rope_write import rope_write
 from penstock.backends.cuda.kernels.rows import Argmax, select_rows
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
-from penstock.backends.cuda.matrix import FloatMatrix
-from penstock.backends.cuda.program import Arena, Launch, Program, Views
+from penstock.backends.cuda.matrix import Matrix, Shape, make_matrix
+from penstock.backends.cuda.program import ELEMENTS, Arena, Launch, Program, Views
 from penstock.backends.cuda.step import DeviceStep
-from penstock.backends.cuda.weights import TORCH_DTYPES, Fill, Uploader, fill_all
+from penstock.backends.cuda.weights import TORCH_DTYPES, Fill, Uploader, dtype_of, fill_all
+from penstock.backends.cuda.workspace import Workspace
 from penstock.cache.geometry import BLOCK_SIZE
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, first_line
+from penstock.gpu import find_gpu
 from penstock.hardware import detect
 from penstock.models.rope import rope_tables
-from penstock.models.spec import DType
 from penstock.plan import ops
 from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
+
+_ROWS_BYTES = 64 << 20
+"""Of a matrix that are sent, and rounded on the device, at a time."""
 
 
 def bind(
@@ -49,7 +53,8 @@ def bind(
     if isinstance(weights, PackedWeights):
         raise ConfigError("the cuda backend reads weights from a checkpoint alone")
     if device is None:
-        device = device_of(find_gpu(detect().memory_available).require())
+        gpu = find_gpu(detect().memory_available).require()
+        device = torch.device("cpu") if gpu.interpreted else torch.device("cuda", 0)
     elif device.type != "cuda" and not INTERPRETED:
         raise ConfigError(f"GPU kernels cannot run on {device}; set TRITON_INTERPRET=1")
     if device.type == "cuda":
@@ -93,11 +98,45 @@ def step_bounds(plan: Plan, limits: Limits) -> StepBounds:
     )
 
 
-def make_matrix(op: ops.Linear, dtype: DType, limits: Limits, device: torch.device) -> FloatMatrix:
+def linear_matrix(op: ops.Linear, plan: Plan, limits: Limits, workspace: Workspace) -> Matrix:
     """Room for the matrix of ``op``, to be filled part by part."""
-    if op.scheme is None:
-        return FloatMatrix(sum(p.n for p in op.parts), op.k, TORCH_DTYPES[dtype], device)
-    raise ValueError("quantized products are not there yet")
+    x = plan.buffers[op.x]
+    shape = Shape(
+        n=op.n,
+        k=op.k,
+        max_rows=limits.max_tokens if x.rows is ops.Rows.TOKENS else limits.max_logit_rows,
+        gated=op.gated is not None,
+    )
+    return make_matrix(
+        shape,
+        plan.weight_dtype,
+        op.scheme,
+        workspace,
+        ELEMENTS[x.element],
+        weight_only=op.weight_only,
+        deterministic=limits.deterministic,
+    )
+
+
+Geometry = tuple[int, int, int, float, int | None]
+
+
+def attention_geometry(op: ops.Attention) -> Geometry:
+    """What attention ops that share scratch and a step's work list have in common."""
+    return op.heads, op.kv_heads, op.head_dim, op.scale, op.window
+
+
+def attention_kernel(
+    op: ops.Attention, plan: Plan, limits: Limits, device: torch.device
+) -> AttentionKernel:
+    """The kernel, and the scratch, of ``op`` and of all ops of its geometry."""
+    return AttentionKernel(
+        *attention_geometry(op),
+        max_tokens=limits.max_tokens,
+        max_sequences=limits.max_sequences,
+        max_context=plan.max_positions,
+        device=device,
+    )
 
 
 class _Binder:
@@ -114,8 +153,9 @@ class _Binder:
         self._device = device
         self._shapes = plan.spec.weight_shapes()
         self._upload = Uploader(device)
+        self._workspace = Workspace(device)
         self._ropes: dict[int, tuple[Tensor, Tensor]] = {}
-        self._geometries: dict[tuple[object, ...], int] = {}
+        self._geometries: dict[Geometry, int] = {}
         self._append: dict[type[ops.Op], Callable[[Any], None]] = {
             ops.Embed: self._embed,
             ops.AddNorm: self._add_norm,
@@ -152,16 +192,16 @@ class _Binder:
         self.launches.append(launch)
 
     def _linear(self, op: ops.Linear) -> None:
-        matrix = make_matrix(op, self._plan.weight_dtype, self._limits, self._device)
+        matrix = linear_matrix(op, self._plan, self._limits, self._workspace)
         first = 0
         for part in op.parts:
-            self.fills.append(Fill(part.weight, partial(matrix.fill, first)))
+            put = partial(self._fill_rows, matrix, first, part.weight)
+            self.fills.append(Fill(part.weight, put))
             first += part.n
         bias = self._bias(op)
 
         def launch(views: Views, step: DeviceStep) -> None:
-            if len(views[op.x]):
-                matrix.product(views[op.x], views[op.out], bias, op.gated)
+            matrix.product(views[op.x], views[op.out], bias, op.gated)
 
         self.launches.append(launch)
 
@@ -196,18 +236,11 @@ class _Binder:
         self.launches.append(launch)
 
     def _attention(self, op: ops.Attention) -> None:
-        geometry = (op.heads, op.kv_heads, op.head_dim, op.scale, op.window)
+        geometry = attention_geometry(op)
         if geometry not in self._geometries:
             self._geometries[geometry] = len(self.attention)
-            self.attention.append(
-                AttentionKernel(
-                    *geometry,
-                    max_tokens=self._limits.max_tokens,
-                    max_sequences=self._limits.max_sequences,
-                    max_context=self._plan.max_positions,
-                    device=self._device,
-                )
-            )
+            kernel = attention_kernel(op, self._plan, self._limits, self._device)
+            self.attention.append(kernel)
         index = self._geometries[geometry]
         kernel, cache = self.attention[index], self.caches[op.layer]
 
@@ -246,3 +279,11 @@ class _Binder:
 
     def _fill(self, name: ops.WeightName, target: Tensor) -> None:
         self.fills.append(Fill(name, lambda array: self._upload.put(array, target)))
+
+    def _fill_rows(self, matrix: Matrix, first: int, name: str, array: NDArray[Any]) -> None:
+        """Give a matrix its rows from ``first`` on, some at a time: beside it and the copies on
+        their way there is little room on a device that the cache fills."""
+        rows = max(1, _ROWS_BYTES // max(array[:1].nbytes, 1))
+        for start in range(0, len(array), rows):
+            some = array[start : start + rows]
+            matrix.fill(first + start, self._upload.tensor(some, dtype_of(some)), name)

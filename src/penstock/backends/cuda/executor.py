@@ -11,9 +11,9 @@ from torch import Tensor
 from penstock.backends.cuda.attention import AttentionKernel
 from penstock.backends.cuda.cache import LayerCache
 from penstock.backends.cuda.check import StepBounds
-from penstock.backends.cuda.device import first_line
 from penstock.backends.cuda.graphs import DecodeGraphs, bucket_of, bucket_sizes
 from penstock.backends.cuda.kernels.rows import copy_blocks
+from penstock.backends.cuda.kernels.tiles import row_steps
 from penstock.backends.cuda.program import Program
 from penstock.backends.cuda.step import (
     DeviceStep,
@@ -25,7 +25,8 @@ from penstock.backends.cuda.step import (
     pad_decode,
 )
 from penstock.engine.step import StepInput, StepResult
-from penstock.errors import ConfigError, EngineDeadError
+from penstock.errors import ConfigError, EngineDeadError, first_line
+from penstock.sampling.reference import NumpySampler
 
 
 class CudaExecutor:
@@ -52,9 +53,6 @@ class CudaExecutor:
         self._bounds = bounds
         self._device = device
         self._buffer = StepBuffer(buffer_capacity(bounds, attention), device)
-        self._argmax = torch.zeros(
-            bounds.max_logit_rows, dtype=torch.int32, pin_memory=device.type == "cuda"
-        )
         self._buckets = bucket_sizes(min(bounds.max_sequences, bounds.max_logit_rows))
         self._layouts: dict[int, Layout] = {}
         self._results: dict[int, tuple[Tensor, Tensor]] = {}
@@ -72,10 +70,8 @@ class CudaExecutor:
         if self._device.type != "cuda":
             return
         try:
-            tokens = self._bounds.max_tokens
-            while tokens:  # kernels differ by the number of rows
+            for tokens in row_steps(self._bounds.max_tokens):
                 self._launch(idle_prefill(tokens))
-                tokens //= 2
             self._graphs = DecodeGraphs()
             for size in reversed(self._buckets):  # the largest first: smaller ones fit its memory
                 self._capture(size, self._graphs)
@@ -89,7 +85,7 @@ class CudaExecutor:
             raise gpu_failed(error) from error
 
     def run(self, step: StepInput) -> StepResult:
-        """Run one step; logits and arg max stay on the device until the next step.
+        """Run one step, wait for it, and copy its logits to the host.
 
         Raises ValueError on a step that is malformed or exceeds the limits of ``bind``, before
         anything is written; EngineDeadError where the GPU fails, after which nothing runs;
@@ -100,20 +96,15 @@ class CudaExecutor:
         self._bounds.check(step)
         rows = len(step.logit_rows)
         try:
-            bucket = bucket_of(step, self._buckets) if self._graphs is not None else None
-            if bucket is None or self._graphs is None:
-                logits, argmax = self._launch(step)
-            else:
-                self._write_decode(step, bucket)
-                self._graphs.replay(bucket)
-                logits, argmax = self._results[bucket]
-            largest = self._argmax[:rows]
-            largest.copy_(argmax[:rows, 0], non_blocking=True)
-            if self._device.type == "cuda":
-                torch.cuda.current_stream(self._device).synchronize()
+            logits, argmax = self._start(step)
+            return StepResult(
+                logits=logits[:rows].cpu().numpy(), argmax=argmax[:rows, 0].cpu().numpy()
+            )
         except RuntimeError as error:
             raise gpu_failed(error) from error
-        return StepResult(logits=logits[:rows], argmax=largest.numpy())
+
+    def sampler(self) -> NumpySampler:
+        return NumpySampler()
 
     def close(self) -> None:
         """Free weights, cache and graphs."""
@@ -124,6 +115,16 @@ class CudaExecutor:
         self._results.clear()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def _start(self, step: StepInput) -> tuple[Tensor, Tensor]:
+        """Queue a step; its logits and arg max, rows of padding behind those of the step."""
+        if self._graphs is not None:
+            bucket = bucket_of(step, self._buckets)
+            if bucket is not None:
+                self._write_decode(step, bucket)
+                self._graphs.replay(bucket)
+                return self._results[bucket]
+        return self._launch(step)
 
     def _launch(self, step: StepInput) -> tuple[Tensor, Tensor]:
         """Queue a step op by op."""

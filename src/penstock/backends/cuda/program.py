@@ -18,7 +18,7 @@ Views = Mapping[BufferName, Tensor]
 Launch = Callable[[Views, DeviceStep], None]
 """One op. Launches kernels on the current stream, waits for nothing and allocates nothing."""
 
-_ELEMENTS: dict[Element, torch.dtype] = {
+ELEMENTS: dict[Element, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "int32": torch.int32,
@@ -48,7 +48,7 @@ class Arena:
         return views
 
     def _view(self, buffer: Buffer, rows: int, offset: int, stride: int) -> Tensor:
-        dtype = _ELEMENTS[buffer.element]
+        dtype = ELEMENTS[buffer.element]
         size = dtype.itemsize
         typed = self._bytes.view(dtype)
         return torch.as_strided(typed, (rows, buffer.cols), (stride // size, 1), offset // size)

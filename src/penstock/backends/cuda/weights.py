@@ -35,6 +35,11 @@ _NUMPY: Final[dict[torch.dtype, np.dtype[Any]]] = {
 }
 
 
+def dtype_of(array: NDArray[Any]) -> torch.dtype:
+    """The type of a tensor that holds ``array`` as it is."""
+    return next(dtype for dtype, numpy in _NUMPY.items() if numpy == array.dtype)
+
+
 class Fill(NamedTuple):
     """One weight's way to the device."""
 

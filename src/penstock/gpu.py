@@ -9,12 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from penstock.errors import ConfigError
-
-if TYPE_CHECKING:
-    import torch
+from penstock.errors import ConfigError, first_line
 
 LEAST_CAPABILITY: Final = (8, 0)
 """Ampere: bfloat16 tensor cores and asynchronous copies."""
@@ -64,13 +61,6 @@ class GpuSearch:
 def is_interpreted(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether kernels will be interpreted; Triton reads the same when a kernel is imported."""
     return environment.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
-
-
-def device_of(gpu: Gpu) -> torch.device:
-    """Where tensors go."""
-    import torch
-
-    return torch.device("cpu") if gpu.interpreted else torch.device("cuda", 0)
 
 
 def find_gpu(
@@ -166,8 +156,3 @@ def _described(torch: Any) -> GpuSearch:
     return GpuSearch(
         Gpu(properties.name, total, free, properties.multi_processor_count, capability)
     )
-
-
-def first_line(error: BaseException) -> str:
-    """An error's message without the advice that torch adds in further lines."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
