@@ -40,7 +40,8 @@ class AttentionKernel:
     """``plan.ops.Attention`` of one geometry; layers that have it in common share one.
 
     ``max_tokens`` and ``max_sequences`` bound a step, ``max_context`` the tokens of a sequence. All
-    scratch is allocated here: it is :attr:`scratch_bytes`, which depends on neither.
+    scratch is allocated here: :attr:`scratch_bytes`, which depends little on any of them.
+    ``programs`` share the work, two a multiprocessor unless said otherwise; no result depends on it.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class AttentionKernel:
         max_sequences: int,
         max_context: int,
         device: torch.device,
+        programs: int | None = None,
     ) -> None:
         if heads % kv_heads:
             raise ValueError(f"{heads} query heads are not a multiple of {kv_heads} KV heads")
@@ -70,7 +72,7 @@ class AttentionKernel:
         self._log2_scale = scale / math.log(2)
         self._window = window or 0
         self._rows = max(_ROWS, triton.next_power_of_2(group))
-        self._programs = _programs(device)
+        self._programs = programs or _programs(device)
         self._stages = _stages(device)
         starts = split_starts(max_context, windowed=window is not None)
         states = max(self._programs * _PARTS_PER_PROGRAM // kv_heads, len(starts) - 1)

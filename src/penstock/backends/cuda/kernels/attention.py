@@ -181,53 +181,93 @@ def attention(
                 peak, weight, sums, split_peak, split_weight, split_sums
             )
 
-        final = parts == 1
-        if parts > 1:
-            scratch = head * CAPACITY + base + folded
-            mine = scratch + part * rows
-            tl.store(
-                partial_sums + mine.to(tl.int64)[:, None] * HEAD_DIM + column[None, :],
+        target = out + token_row * out_stride + columns
+        if parts == 1:
+            store_result(target, weight, sums, inside, INTERPRETED)
+        else:
+            scratch = head * CAPACITY + base
+            last_one = leave_state(
+                partial_sums,
+                partial_weights,
+                finished + scratch,
+                scratch + part * rows,
+                parts,
+                peak,
+                weight,
                 sums,
-                mask=inside,
+                rows,
+                HEAD_DIM,
             )
-            tl.store(partial_weights + mine * 2, peak, mask=folded < rows)
-            tl.store(partial_weights + mine * 2 + 1, weight, mask=folded < rows)
-            tl.debug_barrier()
-            counter = finished + head * CAPACITY + base
-            final = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == parts - 1
-            if final:
-                tl.debug_barrier()
-                peak = tl.full([ROWS], float("-inf"), tl.float32)
-                weight = tl.zeros([ROWS], tl.float32)
-                sums = tl.zeros([ROWS, COLUMNS], tl.float32)
-                for other in tl.range(0, parts, num_stages=2):
-                    at = scratch + other * rows
-                    other_peak = tl.load(
-                        partial_weights + at * 2,
-                        mask=folded < rows,
-                        other=0.0,
-                        cache_modifier=".cg",
-                    )
-                    other_weight = tl.load(
-                        partial_weights + at * 2 + 1,
-                        mask=folded < rows,
-                        other=1.0,
-                        cache_modifier=".cg",
-                    )
-                    other_sums = tl.load(
-                        partial_sums + at.to(tl.int64)[:, None] * HEAD_DIM + column[None, :],
-                        mask=inside,
-                        other=0.0,
-                        cache_modifier=".cg",
-                    )
-                    peak, weight, sums = join(
-                        peak, weight, sums, other_peak, other_weight, other_sums
-                    )
-                tl.store(counter, 0)
-        if final:
-            result = sums / weight[:, None] + 0.0
-            tl.store(
-                out + token_row * out_stride + columns,
-                cast(result, out.dtype.element_ty, INTERPRETED),
-                mask=inside,
-            )
+            if last_one:
+                weight, sums = join_states(
+                    partial_sums, partial_weights, scratch, parts, rows, ROWS, COLUMNS, HEAD_DIM
+                )
+                store_result(target, weight, sums, inside, INTERPRETED)
+                tl.store(finished + scratch, 0)
+
+
+@triton.jit
+def leave_state(
+    partial_sums,
+    partial_weights,
+    counter,
+    first,
+    parts,
+    peak,
+    weight,
+    sums,
+    rows,
+    HEAD_DIM: tl.constexpr,
+):
+    """Store the first ``rows`` rows of a state from scratch row ``first`` on, and count it off.
+
+    Returns whether all of the tile's ``parts`` are there.
+    """
+    folded = tl.arange(0, sums.shape[0])
+    column = tl.arange(0, sums.shape[1])
+    used = folded < rows
+    place = first + folded
+    tl.store(partial_weights + place * 2, peak, mask=used)
+    tl.store(partial_weights + place * 2 + 1, weight, mask=used)
+    cells = place.to(tl.int64)[:, None] * HEAD_DIM + column[None, :]
+    tl.store(partial_sums + cells, sums, mask=used[:, None] & (column < HEAD_DIM)[None, :])
+    tl.debug_barrier()  # every thread has stored before one of them counts
+    return tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == parts - 1
+
+
+@triton.jit
+def join_states(
+    partial_sums,
+    partial_weights,
+    first,
+    parts,
+    rows,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+):
+    """Weight and sums of all that a tile's ``parts`` have seen, in the order of splits."""
+    tl.debug_barrier()  # no thread reads before the one that counted has its answer
+    folded = tl.arange(0, ROWS)
+    column = tl.arange(0, COLUMNS)
+    used = folded < rows
+    inside = used[:, None] & (column < HEAD_DIM)[None, :]
+    peak = tl.full([ROWS], float("-inf"), tl.float32)
+    weight = tl.zeros([ROWS], tl.float32)
+    sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for part in tl.range(0, parts, num_stages=2):
+        place = first + part * rows + folded
+        cells = place.to(tl.int64)[:, None] * HEAD_DIM + column[None, :]
+        pair = partial_weights + place * 2
+        other_peak = tl.load(pair, mask=used, other=0.0, cache_modifier=".cg")
+        other_weight = tl.load(pair + 1, mask=used, other=1.0, cache_modifier=".cg")
+        other_sums = tl.load(partial_sums + cells, mask=inside, other=0.0, cache_modifier=".cg")
+        peak, weight, sums = join(peak, weight, sums, other_peak, other_weight, other_sums)
+    return weight, sums
+
+
+@triton.jit
+def store_result(target, weight, sums, inside, INTERPRETED: tl.constexpr):
+    """Divide and round. Adding zero makes of -0 what a row is that saw more empty tiles: +0."""
+    result = cast(sums / weight[:, None] + 0.0, target.dtype.element_ty, INTERPRETED)
+    tl.store(target, result, mask=inside)

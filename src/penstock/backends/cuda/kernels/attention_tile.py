@@ -146,14 +146,15 @@ def add_tiles(
 
 @triton.jit
 def product(a, b, c, PRECISION: tl.constexpr, INTERPRETED: tl.constexpr):
-    """``a @ b + c`` in float32; b is converted to the type of a.
+    """``a @ b + c`` in float32; b is converted to the type of a, which holds its values.
 
-    The interpreter multiplies bfloat16 wrongly, and float32 holds the same values.
+    The interpreter neither multiplies nor converts to bfloat16 rightly; float32 holds the same.
     """
-    b = b.to(a.dtype)
     if INTERPRETED:
         a = a.to(tl.float32)
         b = b.to(tl.float32)
+    else:
+        b = b.to(a.dtype)
     return tl.dot(a, b, c, input_precision=PRECISION)
 
 
