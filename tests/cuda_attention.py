@@ -158,7 +158,9 @@ def launch(
     wide[:, :columns] = torch.from_numpy(q.reshape(rows, columns)).to(wide)
     out = torch.full((rows, columns + 32), -1.0, dtype=element, device=device)
     tables = SimpleNamespace(block_ids=torch.from_numpy(step.block_ids).to(device))
-    kernel.run(wide[:, :columns], out[:, :columns], cache, tables, torch.from_numpy(work).to(device))
+    kernel.run(
+        wide[:, :columns], out[:, :columns], cache, tables, torch.from_numpy(work).to(device)
+    )
     assert bool((out[:, columns:] == -1).all())
     result = out[:, :columns].float().cpu().numpy().reshape(rows, shape.heads, -1)
     return np.split(result, step.query_starts[1:-1])
@@ -187,8 +189,12 @@ def expected(shape: Shape, part: Part) -> F32:
 def assert_close(shape: Shape, part: Part, actual: F32) -> None:
     """Errors are those of rounding softmax weights to the type of products, and the output."""
     oracle = expected(shape, part)
-    size = expected(shape, Part(Sequence(part.sequence.q, part.sequence.k, abs(part.sequence.v)),
-                                part.start, part.end))
+    size = expected(
+        shape,
+        Part(
+            Sequence(part.sequence.q, part.sequence.k, abs(part.sequence.v)), part.start, part.end
+        ),
+    )
     narrow = 2.0**-8 * 1.05
     relative = {"float32": 2e-5, "float16": 2.0**-11 * 1.1}.get(shape.kv, narrow)
     if shape.activation == "bfloat16":

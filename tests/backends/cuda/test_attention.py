@@ -25,6 +25,9 @@ from cuda_attention import (  # noqa: E402
 from penstock.backends.cuda.attention import AttentionKernel  # noqa: E402
 from penstock.cache.geometry import KvDType  # noqa: E402
 
+# The interpreter is NumPy: it says so where infinities meet, as they do in rows that are not used.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
+
 KV: list[KvDType] = ["bfloat16", "float16", "float32", "int8"]
 
 
@@ -109,13 +112,14 @@ def whole_tiles(kernel: AttentionKernel, step: Any) -> Any:
     return replace(kernel.planner, capacity=0).plan(step)
 
 
-@pytest.mark.parametrize("kv", KV)
-@pytest.mark.parametrize("window", [None, 300])
+@pytest.mark.parametrize(
+    ("window", "kv"), [(None, "bfloat16"), (300, "int8"), (None, "float32"), (300, "float16")]
+)
 def test_who_computes_the_splits_changes_nothing(
     device: Any, kv: KvDType, window: int | None
 ) -> None:
     shape = Shape(2, 1, 16, kv, window)
-    parts = ragged(shape, 3)[-3:] + [Part(sequence(shape, 1100, 9), 1095, 1100)]
+    parts = [Part(sequence(shape, end, end), start, end) for start, end in ((256, 257), (700, 710))]
     kernel = shape.kernel(device, programs=64)
     cache, step = make(shape, parts, device)
     work = kernel.plan_work(step)
@@ -133,27 +137,33 @@ def test_who_computes_the_splits_changes_nothing(
             np.testing.assert_array_equal(rows[0].view(np.uint32), same.view(np.uint32))
 
 
-@pytest.mark.parametrize("kv", KV)
-@pytest.mark.parametrize(("window", "chunk"), [(None, 1), (None, 7), (20, 33), (300, 1), (300, 9)])
-def test_chunking_changes_nothing(
-    device: Any, chunk: int, window: int | None, kv: KvDType
-) -> None:
-    shape = Shape(6, 2, 16, kv, window)
-    n = 330
+@pytest.mark.parametrize(
+    ("window", "chunk", "kv"),
+    [
+        (None, 1, "bfloat16"),
+        (None, 1, "float32"),
+        (None, 7, "int8"),
+        (20, 33, "float16"),
+        (280, 1, "int8"),
+        (280, 9, "bfloat16"),
+    ],
+)
+def test_chunking_changes_nothing(device: Any, chunk: int, window: int | None, kv: KvDType) -> None:
+    shape = Shape(3, 1, 16, kv, window)
+    n = 310
     s = sequence(shape, n, chunk)
     (whole,) = run(device, shape, [Part(s, 0, n)])
-    ends = [1, 20, 64, 65, 256, 257, 300, n] if chunk == 1 else [50, 129, 260, n]
+    ends = [1, 64, 65, 256, 257, n] if chunk == 1 else [50, 129, 260, n]
     for end in ends:
         start = max(0, end - chunk)
         (rows,) = run(device, shape, [Part(s, start, end)], seed=end, programs=1 + end % 90)
         np.testing.assert_array_equal(rows.view(np.uint32), whole[start:end].view(np.uint32))
 
 
-@pytest.mark.parametrize("kv", KV)
-@pytest.mark.parametrize("head_dim", [50, 128])
+@pytest.mark.parametrize(("head_dim", "kv"), [(50, "int8"), (128, "bfloat16"), (64, "float32")])
 def test_company_changes_nothing(device: Any, head_dim: int, kv: KvDType) -> None:
     shape = Shape(3, 1, head_dim, kv)
-    parts = ragged(shape, 77)
+    parts = ragged(shape, 77)[1:-1]
     order = np.random.default_rng(3).permutation(len(parts))
     together = run(device, shape, [parts[i] for i in order], seed=9)
     for i, rows in zip(order, together, strict=True):
@@ -161,9 +171,17 @@ def test_company_changes_nothing(device: Any, head_dim: int, kv: KvDType) -> Non
         np.testing.assert_array_equal(rows.view(np.uint32), alone.view(np.uint32))
 
 
-@pytest.mark.parametrize("kv", KV)
-@pytest.mark.parametrize("bad_value", [np.nan, np.inf])
-@pytest.mark.parametrize("where", ["k", "v"])
+@pytest.mark.parametrize(
+    ("where", "bad_value", "kv"),
+    [
+        ("k", np.nan, "bfloat16"),
+        ("k", np.nan, "int8"),
+        ("v", np.nan, "bfloat16"),
+        ("v", np.inf, "float16"),
+        ("v", np.nan, "int8"),
+        ("v", np.inf, "float32"),
+    ],
+)
 def test_a_token_that_is_not_finite_reaches_those_who_see_it(
     device: Any, where: str, bad_value: float, kv: KvDType
 ) -> None:
@@ -175,14 +193,13 @@ def test_a_token_that_is_not_finite_reaches_those_who_see_it(
     (clean,) = run(device, shape, [Part(s, 250, 280)])
     (rows,) = run(device, shape, [Part(bad, 250, 280)])
     np.testing.assert_array_equal(rows[:15], clean[:15])
-    spoiled = rows[15:, :, 3] if where == "v" and kv != "int8" else rows[15:]
-    with np.errstate(invalid="ignore"):
-        assert not np.isfinite(spoiled[~(np.isinf(bad_value) & (where == "k"))]).any()
     if where == "v" and kv != "int8":
+        assert not np.isfinite(rows[15:, :, 3]).any()
         np.testing.assert_array_equal(np.delete(rows, 3, 2), np.delete(clean, 3, 2))
-    for end in (266, 280):
-        (alone,) = run(device, shape, [Part(bad, end - 1, end)])
-        np.testing.assert_array_equal(alone[0], rows[end - 1 - 250])
+    else:
+        assert np.isnan(rows[15:]).all()
+    (alone,) = run(device, shape, [Part(bad, 265, 266)])
+    np.testing.assert_array_equal(alone[0], rows[15])
 
 
 def test_queries_are_rows_of_their_own(device: Any) -> None:
@@ -212,6 +229,20 @@ def test_rows_past_the_step_are_left_alone(device: Any) -> None:
     rows, rest = launch(kernel, shape, longer, cache, padded_step, padded)
     np.testing.assert_allclose(rows, expected(shape, parts[0]), rtol=1e-4, atol=1e-5)
     assert (rest == -1).all()
+
+
+@pytest.mark.parametrize("max_tokens", [1, 40])
+def test_work_and_scratch_are_bounded(device: Any, max_tokens: int) -> None:
+    """Whatever the step, also without a device to count multiprocessors of."""
+    kernel = AttentionKernel(6, 2, 16, 0.25, None, max_tokens, 3, 900, device, 500)
+    shape = Shape(6, 2, 16)
+    lengths = [(900, 1)] * min(3, max_tokens) if max_tokens == 1 else [(900, 38), (900, 1), (1, 1)]
+    parts = [Part(sequence(shape, end, 1), end - n, end) for end, n in lengths]
+    work = kernel.plan_work(make(shape, parts, device)[1])
+    assert len(work) <= kernel.work_shape[0]
+    assert work.shape[1] == kernel.work_shape[1]
+    counted = AttentionKernel(6, 2, 16, 0.25, None, max_tokens, 3, 900, torch.device("meta"))
+    assert counted.scratch_bytes >= shape.kernel(device).scratch_bytes
 
 
 @pytest.mark.parametrize(

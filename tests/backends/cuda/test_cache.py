@@ -29,7 +29,9 @@ def test_copies_read_every_source_before_they_write(kv: KvDType, device: Any) ->
     caches = allocate([KvLayer(1, 16), KvLayer(2, 24)], kv, 4, device)
     for cache in caches:
         for array in cache.arrays:
-            array += torch.arange(1, 5, device=device).reshape(4, *[1] * (array.dim() - 1)).to(array)
+            array += (
+                torch.arange(1, 5, device=device).reshape(4, *[1] * (array.dim() - 1)).to(array)
+            )
     copy_blocks(caches, torch.tensor([[0, 1], [1, 3]], device=device, dtype=torch.int32))
     for cache in caches:
         for array in cache.arrays:

@@ -2,53 +2,55 @@
 
 Work. A *tile* is up to ``ROWS // group`` consecutive tokens of one sequence, whose query heads of
 one KV head are folded into ROWS rows of a matrix product. What it sees of the cache is cut into
-*splits* at fixed positions. An *item* of the work list is a tile with either all its splits or one of
-them; ``attention_plan`` decides which, by what keeps the device busy, since no result depends on it.
-As many programs as the device holds at once share the items in turn, so that the grid is always the
-same, and a CUDA graph that captured it serves any lengths.
+*splits* at fixed positions. An *item* of the work list is a tile with either all its splits or one
+of them; ``attention_plan`` decides which, by what keeps the device busy, since no result depends
+on it. As many programs as the device holds at once share the items in turn, so that the grid is
+always the same, and a CUDA graph that captured it serves any lengths.
 
-Items of one split leave their state in scratch and count themselves off. Whoever is last for its tile
-and KV head joins the states in the order of splits and sets the count back to 0. Stores of all threads
-of a program happen before its count (a barrier, then an atomic that releases at device scope); loads
-of the last one happen after (the same atomic acquires, and its result reaches the other threads
-through a barrier). The states are read past the first-level cache.
+Items of one split leave their state in scratch and count themselves off. Whoever is last for its
+tile and KV head joins the states in the order of splits and sets the count back to 0. Stores of
+all threads of a program happen before its count (a barrier, then an atomic that releases at device
+scope); loads of the last one happen after (the same atomic acquires, and its result reaches the
+other threads through a barrier). The states are read past the first-level cache.
 
 The same bits. A row's result is the same beside any others, in a decode step or a chunk, because
 
 - tiles of keys and splits lie at fixed positions, and a row's splits are joined in ascending order
   starting from an empty state, by one function, whoever does it and wherever the states were;
 - it is one compiled kernel for all rows: ROWS, TILE, warps and the instructions of products do not
-  depend on how many rows are in use. Lanes and warps do the same for each row, so that the order in
-  which a row's scores are summed does not depend on its place in the tile;
-- on a GPU, a row of a product depends on that row of its first operand alone, and products that are
-  zero leave an accumulator as it is: an invisible key has weight zero, its score is replaced;
-- a tile of keys that a row does not see fades by exp2(0), which is 1, and adds zeros. An empty state
-  joins likewise. Zeros may change sign at that: the end adds +0;
+  depend on how many rows are in use. Lanes and warps do the same for each row, so that the order
+  in which a row's scores are summed does not depend on its place in the tile;
+- on a GPU, a row of a product depends on that row of its first operand alone, and products that
+  are zero leave an accumulator as it is: an invisible key has weight zero, its score is replaced;
+- a tile of keys that a row does not see fades by exp2(0), which is 1, and adds zeros. An empty
+  state joins likewise. Zeros may change sign at that: the end adds +0;
 - masked and unmasked tiles have the same arithmetic in the same layouts, and nothing is contracted
   to fused multiply-adds that is not written so (``enable_fp_fusion=False``).
 
 The interpreter shows the first and the fourth; the others are properties of the compiler and the
 device, which the same tests check where there is a GPU.
 
-Types. Products are of the cache's type: bfloat16, float16, and float32 as three TF32 products, which
-is float32 but for the last bits. Queries and softmax weights are rounded to it. int8 codes are whole
-numbers that bfloat16 holds exactly; a key's scale multiplies its column of scores, a value's the
-column of weights, each once.
+Types. Products are of the cache's type: bfloat16, float16, and float32 as three TF32 products,
+which is float32 but for the last bits. Queries and softmax weights are rounded to it. int8 codes
+are whole numbers that bfloat16 holds exactly; a key's scale multiplies its column of scores, a
+value's the column of weights, each once.
 
-Floors. Decode reads ``context * 2 * kv_heads * head_dim * element bytes`` a sequence and layer; the
-floor is that over the device's bandwidth. At 1K tokens, 8 KV heads of 128 in bfloat16, 4 MiB: 1.25 us
-on an H100 (3.35 TB/s), of which one SM's share is 15 bytes a clock, so 512 bytes, a token's key and
-value, every 34 clocks. 64 rows take for that token 8 clocks of the tensor cores (at 4096 operations a
-clock), 4 of exponentials (16 a clock) and 4 of other arithmetic, whether 4 rows are used or all: under
-half the time the bytes take, and less on an A100 or L40S in proportion to bandwidth. This is why a
-decode row can afford the tile of a prefill chunk; 128 rows could not. 64 rows is also the smallest
-tile that Hopper's and Blackwell's wide instructions take. Prefill's floor is ``4 * head_dim`` operations
-a query head and visible token over the tensor rate; from the second-level cache a tile reads 64
-operations a byte, so about 5.5 TB/s there bound it near 350 TFLOP/s on an H100.
+Floors. Decode reads ``context * 2 * kv_heads * head_dim * element bytes`` a sequence and layer;
+the floor is that over the device's bandwidth. At 1K tokens, 8 KV heads of 128 in bfloat16, 4 MiB:
+1.25 us on an H100 (3.35 TB/s), of which one SM's share is 15 bytes a clock, so 512 bytes, a
+token's key and value, every 34 clocks. 64 rows take for that token 8 clocks of the tensor cores
+(at 4096 operations a clock), 4 of exponentials (16 a clock) and 4 of other arithmetic, whether 4
+rows are used or all: under half the time the bytes take, and less on an A100 or L40S in proportion
+to bandwidth. This is why a decode row can afford the tile of a prefill chunk; 128 rows could not.
+64 rows is also the smallest tile that Hopper's and Blackwell's wide instructions take. Prefill's
+floor is ``4 * head_dim`` operations a query head and visible token over the tensor rate; from the
+second-level cache a tile reads 64 operations a byte, so about 5.5 TB/s there bound it near 350
+TFLOP/s on an H100.
 
-Tiles of keys are 64 tokens where a row of one takes at most 256 bytes, else 32: with keys and values
-three deep in shared memory (96 KiB) two programs fit an SM of an H100, and each has 64 KiB under way,
-several times what hides the latency of its share. Elsewhere two deep.
+Tiles of keys are 64 tokens where a row of one takes at most 256 bytes, else 32. On an H100 the
+compiled kernel has two of keys and two of values in 80 KiB of shared memory with the queries, so
+that two programs fit a multiprocessor and have 32 KiB each under way while they compute, three
+times what its share of the bandwidth takes in a memory latency of 700 ns.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ from penstock.backends.cuda.kernels.attention_tile import add_tiles, join, tile_
 from penstock.backends.cuda.kernels.cast import cast
 
 
-@triton.jit
+# Where they lie in the step's arrays may differ from step to step; the kernel is the same.
+@triton.jit(do_not_specialize_on_alignment=["work", "block_ids"])
 def attention(
     q,
     out,
@@ -95,8 +98,8 @@ def attention(
     """Programs share the items of ``work``, int32 ``[1 + items, FIELDS]``, times KV heads.
 
     q and out ``[T, HEADS * HEAD_DIM]`` with these row strides; ``partial_sums`` float32
-    ``[KV_HEADS, CAPACITY, HEAD_DIM]``, ``partial_weights`` float32 ``[KV_HEADS, CAPACITY, 2]`` (peak
-    and weight), ``finished`` int32 ``[KV_HEADS, CAPACITY]``, zero between launches.
+    ``[KV_HEADS, CAPACITY, HEAD_DIM]``, ``partial_weights`` float32 ``[KV_HEADS, CAPACITY, 2]``
+    (peak and weight), ``finished`` int32 ``[KV_HEADS, CAPACITY]``, zero between launches.
     """
     GROUP: tl.constexpr = HEADS // KV_HEADS
     product_type: tl.constexpr = tl.bfloat16 if QUANTIZED else keys.dtype.element_ty
@@ -125,11 +128,7 @@ def attention(
         query = tl.load(q + token_row * q_stride + columns, mask=inside, other=0.0)
         query = cast(query.to(tl.float32), product_type, INTERPRETED)
         positions = position + token
-        least = position
-        if WINDOW:
-            least = tl.maximum(position - WINDOW + 1, 0)
-        else:
-            least = position * 0
+        least = tl.maximum(position - WINDOW + 1, 0) if WINDOW else 0
 
         peak = tl.full([ROWS], float("-inf"), tl.float32)
         weight = tl.zeros([ROWS], tl.float32)
@@ -177,9 +176,7 @@ def attention(
                     STAGES=STAGES,
                     INTERPRETED=INTERPRETED,
                 )
-            peak, weight, sums = join(
-                peak, weight, sums, split_peak, split_weight, split_sums
-            )
+            peak, weight, sums = join(peak, weight, sums, split_peak, split_weight, split_sums)
 
         target = out + token_row * out_stride + columns
         if parts == 1:
