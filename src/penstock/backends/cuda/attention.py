@@ -23,6 +23,8 @@ _ROWS = 64
 
 _PROGRAMS_PER_PROCESSOR = 2
 _INTERPRETED_PROGRAMS = 3
+_MOST_PROCESSORS = 192
+"""What scratch is counted for on the meta device: no GPU has more multiprocessors yet."""
 _PARTS_PER_PROGRAM = 16
 """Scratch is for so many one-token states a program: the planner seldom wants as many."""
 
@@ -40,7 +42,9 @@ class AttentionKernel:
     """``plan.ops.Attention`` of one geometry; layers that have it in common share one.
 
     ``max_tokens`` and ``max_sequences`` bound a step, ``max_context`` the tokens of a sequence. All
-    scratch is allocated here: it is :attr:`scratch_bytes`, which depends on neither.
+    scratch is allocated here: :attr:`scratch_bytes`, which depends little on any of them.
+    ``programs`` share the work, two a multiprocessor unless said otherwise; no result depends on
+    how many.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class AttentionKernel:
         max_sequences: int,
         max_context: int,
         device: torch.device,
+        programs: int | None = None,
     ) -> None:
         if heads % kv_heads:
             raise ValueError(f"{heads} query heads are not a multiple of {kv_heads} KV heads")
@@ -70,8 +75,10 @@ class AttentionKernel:
         self._log2_scale = scale / math.log(2)
         self._window = window or 0
         self._rows = max(_ROWS, triton.next_power_of_2(group))
-        self._programs = _programs(device)
-        self._stages = _stages(device)
+        self._programs = programs or _programs(device)
+        self.stages = 2
+        if device.type == "cuda":
+            self.stages = stages_for(torch.cuda.get_device_capability(device))
         starts = split_starts(max_context, windowed=window is not None)
         states = max(self._programs * _PARTS_PER_PROGRAM // kv_heads, len(starts) - 1)
         tile_tokens = self._rows // group
@@ -84,8 +91,8 @@ class AttentionKernel:
             starts=starts,
             programs=self._programs,
             capacity=states * group,
-            max_items=max_tiles + states,
         )
+        self.max_items = max_tiles + states
         self._starts = torch.from_numpy(starts).to(device)
         rows = (kv_heads, states * group)
         self._partial_sums = torch.zeros((*rows, head_dim), dtype=torch.float32, device=device)
@@ -95,7 +102,7 @@ class AttentionKernel:
     @property
     def work_shape(self) -> tuple[int, int]:
         """What the work list of any step fits in, int32."""
-        return 1 + self.planner.max_items, FIELDS
+        return 1 + self.max_items, FIELDS
 
     @property
     def scratch_bytes(self) -> int:
@@ -147,22 +154,27 @@ class AttentionKernel:
             CAPACITY=self.planner.capacity,
             QUANTIZED=quantized,
             PRECISION="tf32x3" if keys.dtype == torch.float32 else "ieee",
-            STAGES=self._stages,
+            STAGES=self.stages,
             INTERPRETED=INTERPRETED,
             num_warps=8 if columns > 128 or self._rows > _ROWS else 4,
             enable_fp_fusion=False,
         )
 
 
+def stages_for(capability: tuple[int, int]) -> int:
+    """Loop stages on a GPU of this compute capability, of which one loads block ids.
+
+    Three hold two tiles of keys and of values, 64 KiB, where two such programs fit a
+    multiprocessor: on data centre GPUs.
+    """
+    return 3 if capability[0] in (9, 10) or capability == (8, 0) else 2
+
+
 def _programs(device: torch.device) -> int:
-    if device.type != "cuda":
+    """As many as the device holds at once: more would wait until the first are done."""
+    if device.type == "cpu":
         return _INTERPRETED_PROGRAMS
-    processors: int = torch.cuda.get_device_properties(device).multi_processor_count
+    processors = _MOST_PROCESSORS
+    if device.type == "cuda":
+        processors = torch.cuda.get_device_properties(device).multi_processor_count
     return processors * _PROGRAMS_PER_PROCESSOR
-
-
-def _stages(device: torch.device) -> int:
-    """Tiles of keys under way: three where two such programs fit a processor's shared memory."""
-    if device.type != "cuda":
-        return 2
-    return 3 if torch.cuda.get_device_capability(device)[0] in (9, 10) else 2

@@ -1,4 +1,4 @@
-"""Which pieces of a step's attention run: the work list, and the positions where contexts are split.
+"""The work list of a step's attention, and the positions where contexts are split.
 
 NumPy only: the list is made on the host from lengths, and travels with the step's other arrays.
 """
@@ -16,7 +16,8 @@ Int32s = NDArray[np.int32]
 
 FIELDS = 9
 """Of an item: first token row, tokens, position of the first, start of the sequence's block ids,
-first split, end of splits, parts of the tile, which of them this is, first scratch row of the tile."""
+first split, end of splits, parts of the tile, which of them this is, the tile's first scratch row.
+"""
 
 FIRST_SPLIT = 256
 """Tokens of a split at the start of a context: 4 tiles of 64, and 128 KiB of a head of 128 in
@@ -29,16 +30,20 @@ _SPLITS_PER_DOUBLING = 8
 def split_starts(max_context: int, windowed: bool) -> Int32s:
     """Where splits start, and the end of the last; it is past ``max_context``.
 
-    16 splits of 256 tokens, then 8 of 512, 8 of 1024 and so on: a split is at most an eighth of what
-    precedes it, so that there are enough to share, and 128K tokens have 56 to join where equal
-    splits would be 512. With a window little of the context is visible, wherever that is, so all
-    splits are 256.
+    16 splits of 256 tokens, then 8 of 512, 8 of 1024 and so on: a split is at most an eighth of
+    what precedes it, so that there are enough to share, and 128K tokens have 56 to join where
+    equal splits would be 512. With a window little of the context is visible, wherever that is,
+    so all splits are 256.
     """
     starts = [0]
     size = FIRST_SPLIT
     while starts[-1] <= max_context:
         done = len(starts) - 1
-        if not windowed and done >= _EVEN_SPLITS and (done - _EVEN_SPLITS) % _SPLITS_PER_DOUBLING == 0:
+        if (
+            not windowed
+            and done >= _EVEN_SPLITS
+            and (done - _EVEN_SPLITS) % _SPLITS_PER_DOUBLING == 0
+        ):
             size *= 2
         starts.append(starts[-1] + size)
     return np.array(starts, np.int32)
@@ -59,14 +64,13 @@ class WorkPlanner:
     """How many programs share the list."""
     capacity: int
     """Scratch rows, each the state of a query head, of every KV head."""
-    max_items: int
 
     def plan(self, step: StepInput) -> Int32s:
         """The work list ``[1 + items, FIELDS]``; the first row holds the number of items.
 
         The longest items come first, since programs take them in turn. A tile is split where it
-        would keep a program too long beside what each has to do on average; tiles of many rows, whose
-        states are large, later than those of few. Tiles that find no scratch left stay whole.
+        would keep a program too long beside what each has to do on average; tiles of many rows,
+        whose states are large, later than those of few. Tiles that find no scratch left stay whole.
         """
         counts = np.diff(step.query_starts).astype(np.int64)
         tiles = -(-counts // self.tile_tokens)

@@ -1,7 +1,7 @@
 """The paged KV cache on a device: each layer's keys and values in blocks of tokens.
 
-A block of one KV head is contiguous, ``[BLOCK_SIZE, head_dim]``, so that a tile of tokens is read in
-whole rows, 16 bytes a thread, and one lookup in the block table serves all of them.
+A block of one KV head is contiguous, ``[BLOCK_SIZE, head_dim]``, so that a tile of tokens is read
+in whole rows, 16 bytes a thread, and one lookup in the block table serves all of them.
 """
 
 from __future__ import annotations

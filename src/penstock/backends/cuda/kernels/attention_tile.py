@@ -1,8 +1,9 @@
 """What attention does to a tile of query rows: one tile of keys and values, one split, the end.
 
 A tile's state is the running softmax of its rows: ``peak`` ``[ROWS]``, the largest score so far in
-units of log2; ``weight`` ``[ROWS]``, the sum of ``exp2(score - peak)``; ``sums`` ``[ROWS, COLUMNS]``,
-the values in those weights. All float32. A row that has seen nothing has peak -inf and zeros.
+units of log2; ``weight`` ``[ROWS]``, the sum of ``exp2(score - peak)``; ``sums`` ``[ROWS,
+COLUMNS]``, the values in those weights. All float32. A row that has seen nothing has peak -inf and
+zeros.
 
 ``kernels/attention.py`` says what the equality of a row's bits rests on.
 """
@@ -93,6 +94,8 @@ def add_tiles(
         else:
             block = tl.load(table + token // BLOCK_SIZE)
         cell = (block.to(tl.int64) * KV_HEADS + head) * BLOCK_SIZE + token % BLOCK_SIZE
+        # A block's tokens are neighbours, also in the rows of scales, which come 16 bytes at a time.
+        cell = tl.max_contiguous(tl.multiple_of(cell, BLOCK_SIZE), BLOCK_SIZE)
         place = cell[:, None] * HEAD_DIM + column[None, :]
 
         if MASKED:
@@ -120,7 +123,8 @@ def add_tiles(
             scores = tl.where(seen, scores, float("-inf"))
 
         higher = tl.maximum(peak, tl.max(scores, axis=1) * log2_scale)
-        base = finite_peak(higher)
+        # A row that has seen nothing: -inf less -inf would be NaN.
+        base = tl.where(higher == float("-inf"), 0.0, higher)
         fade = tl.exp2(peak - base)
         # One rounding, asked for: the compiler may contract nothing by itself.
         weights = tl.exp2(tl.fma(scores, log2_scale, -base[:, None]))
@@ -146,21 +150,16 @@ def add_tiles(
 
 @triton.jit
 def product(a, b, c, PRECISION: tl.constexpr, INTERPRETED: tl.constexpr):
-    """``a @ b + c`` in float32; b is converted to the type of a.
+    """``a @ b + c`` in float32; b is converted to the type of a, which holds its values.
 
-    The interpreter multiplies bfloat16 wrongly, and float32 holds the same values.
+    The interpreter neither multiplies nor converts to bfloat16 rightly; float32 holds the same.
     """
-    b = b.to(a.dtype)
     if INTERPRETED:
         a = a.to(tl.float32)
         b = b.to(tl.float32)
+    else:
+        b = b.to(a.dtype)
     return tl.dot(a, b, c, input_precision=PRECISION)
-
-
-@triton.jit
-def finite_peak(peak):
-    """``peak``, and 0 for rows that have seen nothing: -inf less -inf would be NaN."""
-    return tl.where(peak == float("-inf"), 0.0, peak)
 
 
 @triton.jit
@@ -184,7 +183,7 @@ def add_seen(sums, weights, values, seen, TILE: tl.constexpr):
 def join(peak, weight, sums, next_peak, next_weight, next_sums):
     """The state of all that two states have seen, the second's tokens after the first's."""
     higher = tl.maximum(peak, next_peak)
-    base = finite_peak(higher)
+    base = tl.where(higher == float("-inf"), 0.0, higher)
     fade = tl.exp2(peak - base)
     next_fade = tl.exp2(next_peak - base)
     weight = weight * fade + next_weight * next_fade
