@@ -73,19 +73,18 @@ def _execute(opcode: str, v: list[U32]) -> U32:
         return v[0] * v[1]
     if opcode == "prmt.b32":
         pool = v[0].astype(np.uint64) | v[1].astype(np.uint64) << np.uint64(32)
-        picked = [pool >> np.uint64(8 * (v[2].item() >> 4 * i & 7)) & np.uint64(255) for i in range(4)]
+        shifts = [np.uint64(8 * (v[2].item() >> 4 * i & 7)) for i in range(4)]
+        picked = [pool >> shift & np.uint64(255) for shift in shifts]
         return sum(p << np.uint64(8 * i) for i, p in enumerate(picked)).astype(np.uint32)
     if opcode == "lop3.b32":
         out = np.zeros_like(v[0])
         for i in range(8):  # bit i of the table is what inputs of bits (a, b, c) = i give
             if v[3].item() >> i & 1:
-                a, b, c = (x if i >> s & 1 else ~x for x, s in zip(v, (2, 1, 0)))
+                a, b, c = (x if i >> s & 1 else ~x for x, s in zip(v[:3], (2, 1, 0), strict=True))
                 out = out | (a & b & c)
         return out
     assert opcode == "fma.rn.bf16x2", opcode
-    low, high = (
-        _bits(_floats(v[0], s) * _floats(v[1], s) + _floats(v[2], s)) for s in (0, 16)
-    )
+    low, high = (_bits(_floats(v[0], s) * _floats(v[1], s) + _floats(v[2], s)) for s in (0, 16))
     return low | high << np.uint32(16)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from penstock.backends.cuda.kernels import operands  # noqa: E402
+from penstock.backends.cuda.kernels import operands
 
 WORDS: NDArray[np.uint16] = np.arange(1 << 16, dtype=np.uint16)
 

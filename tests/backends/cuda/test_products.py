@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
+import torch
+from torch import Tensor
 
-from penstock.backends.cuda.kernels import tiles  # noqa: E402
-from penstock.backends.cuda.matrix import Matrix, Shape, make_matrix  # noqa: E402
-from penstock.backends.cuda.workspace import Workspace  # noqa: E402
-from penstock.backends.reference import numerics  # noqa: E402
-from penstock.errors import WeightError  # noqa: E402
-from penstock.models.spec import Activation, DType  # noqa: E402
-from penstock.quant import (  # noqa: E402
+from penstock.backends.cuda.kernels import tiles
+from penstock.backends.cuda.matrix import Matrix, Shape, make_matrix
+from penstock.backends.cuda.workspace import Workspace
+from penstock.backends.reference import numerics
+from penstock.errors import WeightError
+from penstock.models.spec import Activation, DType
+from penstock.quant import (
     GridScheme,
     GroupScheme,
     QuantScheme,
@@ -254,7 +254,9 @@ def test_bytes_are_the_schemes_where_nothing_is_padded(scheme: QuantScheme, devi
         matrix = make_matrix(
             shape, "bfloat16", scheme, Workspace(device), torch.bfloat16, weight_only=weight_only
         )
-        whole_zeros = isinstance(scheme, GroupScheme) and scheme.zero_points and not scheme.group_size
+        whole_zeros = (
+            isinstance(scheme, GroupScheme) and scheme.zero_points and not scheme.group_size
+        )
         spare = 3 * 96 if whole_zeros else 0  # a row's one zero point has a word to itself
         assert matrix.nbytes == scheme.nbytes(96, 512) + spare
     shape = Shape(96, 512, 1, gated=True)

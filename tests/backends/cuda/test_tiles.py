@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-import torch  # noqa: E402
+import torch
 
-from penstock.backends.cuda.kernels import launch  # noqa: E402
-from penstock.backends.cuda.kernels.tiles import (  # noqa: E402
+from penstock.backends.cuda.kernels import launch
+from penstock.backends.cuda.kernels.tiles import (
     MAX_PARALLEL,
     UNIT,
     Kind,
@@ -20,9 +20,9 @@ from penstock.backends.cuda.kernels.tiles import (  # noqa: E402
     row_steps,
     splits_of,
 )
-from penstock.backends.cuda.matrix import Shape, make_matrix  # noqa: E402
-from penstock.backends.cuda.workspace import Workspace, carved_bytes  # noqa: E402
-from penstock.quant import GridScheme, GroupScheme, QuantScheme  # noqa: E402
+from penstock.backends.cuda.matrix import Shape, make_matrix
+from penstock.backends.cuda.workspace import Workspace, carved_bytes
+from penstock.quant import GridScheme, GroupScheme, QuantScheme
 
 SHAPES = [(1, 128), (64, 2048), (1024, 4096), (4096, 4096), (4096, 14336), (152064, 1024)]
 KINDS = [
@@ -75,7 +75,7 @@ def test_no_number_of_rows_needs_more_scratch_than_was_reserved(
     for n, k in ((64, 2048), (300, 1100)):
         shape = Shape(n, k, 1500, gated)
         matrix = make_matrix(shape, "bfloat16", scheme, Workspace(device), torch.bfloat16)
-        weights = matrix._weights  # type: ignore[attr-defined]
+        weights = matrix.weights
         kind = weights.kind(torch.bfloat16, gated)
         reserved = launch.scratch(weights, shape, torch.bfloat16, device)
         needs = []

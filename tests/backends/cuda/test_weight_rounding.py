@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-import torch  # noqa: E402
+import torch
 
-from penstock.backends.cuda import rounding  # noqa: E402
-from penstock.errors import WeightError  # noqa: E402
-from penstock.quant import GridScheme, GroupScheme, quantize, quantize_to_grid  # noqa: E402
+from penstock.backends.cuda import rounding
+from penstock.errors import WeightError
+from penstock.quant import GridScheme, GroupScheme, quantize, quantize_to_grid
 
 F32 = NDArray[np.float32]
 

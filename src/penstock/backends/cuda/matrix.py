@@ -45,6 +45,7 @@ class Matrix(Protocol):
     """The weights of one ``plan.ops.Linear``."""
 
     shape: Shape
+    weights: Weights
 
     @property
     def nbytes(self) -> int:
@@ -91,13 +92,13 @@ class FloatMatrix:
         self._w = torch.zeros(
             (shape.weight_rows, padded), dtype=TORCH_DTYPES[dtype], device=workspace.device
         )
-        self._weights = Weights("float", self._w, padded, bits=self._w.dtype.itemsize * 8)
+        self.weights = Weights("float", self._w, padded, bits=self._w.dtype.itemsize * 8)
         self._workspace = workspace
         self._torch = not deterministic and x_dtype == self._w.dtype
         if self._torch:
             workspace.reserve(launch.torch_scratch(shape.max_rows, shape.weight_rows))
         else:
-            workspace.reserve(launch.scratch(self._weights, shape, x_dtype, workspace.device))
+            workspace.reserve(launch.scratch(self.weights, shape, x_dtype, workspace.device))
 
     @property
     def nbytes(self) -> int:
@@ -114,7 +115,7 @@ class FloatMatrix:
             w = self._w[:, : self.shape.k]
             launch.torch_product(w, x, out, bias, gated, self._workspace)
         else:
-            launch.product(self._weights, self.shape, x, out, bias, gated, self._workspace)
+            launch.product(self.weights, self.shape, x, out, bias, gated, self._workspace)
 
 
 class GridMatrix:
@@ -140,7 +141,7 @@ class GridMatrix:
         marks = None
         if scheme.bits == 4:
             marks = torch.zeros((padded // depth, n), dtype=torch.int32, device=device)
-        self._weights = Weights(
+        self.weights = Weights(
             "grid",
             codes,
             padded,
@@ -151,14 +152,14 @@ class GridMatrix:
             marks=marks,
             integers=not weight_only,
         )
-        workspace.reserve(launch.scratch(self._weights, shape, x_dtype, device))
+        workspace.reserve(launch.scratch(self.weights, shape, x_dtype, device))
 
     @property
     def nbytes(self) -> int:
-        return self._weights.nbytes
+        return self.weights.nbytes
 
     def fill(self, first_row: int, part: Tensor, name: str) -> None:
-        weights, finite = self._weights, []
+        weights, finite = self.weights, []
         assert weights.scales is not None
         for some in rounding.slices(len(part), self.shape.k):
             rows = part[some].to(self._workspace.device)
@@ -175,7 +176,7 @@ class GridMatrix:
         self, x: Tensor, out: Tensor, bias: Tensor | None, gated: Activation | None
     ) -> None:
         check(self.shape, x, out, bias, gated)
-        launch.product(self._weights, self.shape, x, out, bias, gated, self._workspace)
+        launch.product(self.weights, self.shape, x, out, bias, gated, self._workspace)
 
 
 class GroupMatrix:
@@ -207,7 +208,7 @@ class GroupMatrix:
         marks = None
         if scheme.zero_points:
             marks = torch.zeros((-(-groups // 4), n), dtype=torch.int32, device=device)
-        self._weights = Weights(
+        self.weights = Weights(
             "group",
             codes,
             padded,
@@ -220,14 +221,14 @@ class GroupMatrix:
             whole=whole,
             integers=not weight_only,
         )
-        workspace.reserve(launch.scratch(self._weights, shape, x_dtype, device))
+        workspace.reserve(launch.scratch(self.weights, shape, x_dtype, device))
 
     @property
     def nbytes(self) -> int:
-        return self._weights.nbytes
+        return self.weights.nbytes
 
     def fill(self, first_row: int, part: Tensor, name: str) -> None:
-        weights, finite = self._weights, []
+        weights, finite = self.weights, []
         assert weights.scales is not None
         for some in rounding.slices(len(part), self.shape.k):
             rows = part[some].to(self._workspace.device)
@@ -245,7 +246,7 @@ class GroupMatrix:
         self, x: Tensor, out: Tensor, bias: Tensor | None, gated: Activation | None
     ) -> None:
         check(self.shape, x, out, bias, gated)
-        launch.product(self._weights, self.shape, x, out, bias, gated, self._workspace)
+        launch.product(self.weights, self.shape, x, out, bias, gated, self._workspace)
 
 
 def _room(

@@ -73,11 +73,10 @@ def group_section(
             if not WHOLE:
                 dots = tl.zeros([COLS, ROWS], tl.int32 if INTS else tl.float32)
             for of_group in tl.static_range(SHARED):
-                plane: tl.constexpr = group * SHARED + of_group
-                ks = at + plane * PLANE + tl.arange(0, PLANE)
+                ks = at + (group * SHARED + of_group) * PLANE + tl.arange(0, PLANE)
                 rows = x + x_rows[:, None] + ks[None, :]
                 b = tl.load(rows, mask=seen(few, ks, k, EVEN), other=0)
-                dots = multiply(a[plane], b, dots, INTERPRETED)
+                dots = multiply(a[group * SHARED + of_group], b, dots, INTERPRETED)
             if WHOLE:
                 sums = dots
             else:

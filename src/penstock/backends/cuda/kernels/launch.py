@@ -154,28 +154,37 @@ def product(
         len(weights.w),
         rows,
         out.stride(0),
-        FORMAT=weights.format,
-        BITS=weights.bits,
-        SIZE=weights.size,
-        PLANE=weights.plane,
-        WHOLE=weights.whole,
-        ZEROS=weights.format == "group" and weights.marks is not None,
-        INTS=weights.integers,
-        HAS_BIAS=bias is not None,
-        ACTIVATION=gated or "none",
-        SPLITS=tile.splits,
-        LENGTH=tile.length,
-        PARALLEL=tile.parallel,
-        ROWS=tile.rows,
-        COLS=tile.cols,
-        DEPTH=tile.depth,
-        STAGES=tile.stages,
-        EVEN=k == weights.padded,
-        INTERPRETED=INTERPRETED,
+        **constants(weights, tile, k == weights.padded, bias is not None, gated),
         num_warps=tile.warps,
         # Sums of scaled groups, and biases, are added as the reference adds them.
         enable_fp_fusion=False,
     )
+
+
+def constants(
+    weights: Weights, tile: Tile, even: bool, has_bias: bool, gated: Activation | None
+) -> dict[str, str | int | bool]:
+    """What ``product_kernel`` is compiled for; ``even``: rows of x are as long as padded ones."""
+    return {
+        "FORMAT": weights.format,
+        "BITS": weights.bits,
+        "SIZE": weights.size,
+        "PLANE": weights.plane,
+        "WHOLE": weights.whole,
+        "ZEROS": weights.format == "group" and weights.marks is not None,
+        "INTS": weights.integers,
+        "HAS_BIAS": has_bias,
+        "ACTIVATION": gated or "none",
+        "SPLITS": tile.splits,
+        "LENGTH": tile.length,
+        "PARALLEL": tile.parallel,
+        "ROWS": tile.rows,
+        "COLS": tile.cols,
+        "DEPTH": tile.depth,
+        "STAGES": tile.stages,
+        "EVEN": even,
+        "INTERPRETED": INTERPRETED,
+    }
 
 
 def _round(weights: Weights, x: Tensor, codes: Tensor, scales: Tensor, sums: Tensor) -> None:

@@ -16,9 +16,10 @@ from penstock.backends.cuda.kernels.linear import linear_section
 def _section(
     x, w, marks, scales, x_scales, x_sums, ms, columns, few, first, last, k,
     x_stride, w_stride, marks_stride, x_groups_stride,
-    FORMAT: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr, PLANE: tl.constexpr, WHOLE: tl.constexpr,
-    ZEROS: tl.constexpr, INTS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
-    DEPTH: tl.constexpr, STAGES: tl.constexpr, EVEN: tl.constexpr, INTERPRETED: tl.constexpr,
+    FORMAT: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr, PLANE: tl.constexpr,
+    WHOLE: tl.constexpr, ZEROS: tl.constexpr, INTS: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr,
+    EVEN: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """A format's sums ``[COLS, ROWS]`` over columns ``first .. last`` of k."""
     x_rows = ms.to(tl.int64) * x_stride
@@ -46,8 +47,9 @@ def _section(
 def _total(
     x, w, marks, scales, x_scales, x_sums, ms, columns, few, k, padded,
     x_stride, w_stride, marks_stride, x_groups_stride,
-    FORMAT: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr, PLANE: tl.constexpr, WHOLE: tl.constexpr,
-    ZEROS: tl.constexpr, INTS: tl.constexpr, SPLITS: tl.constexpr, LENGTH: tl.constexpr,
+    FORMAT: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr, PLANE: tl.constexpr,
+    WHOLE: tl.constexpr, ZEROS: tl.constexpr, INTS: tl.constexpr,
+    SPLITS: tl.constexpr, LENGTH: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr,
     EVEN: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
@@ -56,7 +58,8 @@ def _total(
         total = _section(
             x, w, marks, scales, x_scales, x_sums, ms, columns, few, 0, padded, k,
             x_stride, w_stride, marks_stride, x_groups_stride,
-            FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS, ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED,
+            FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS,
+            ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED,
         )  # fmt: skip
     else:
         total = tl.zeros([COLS, ROWS], tl.float32)
@@ -66,7 +69,8 @@ def _total(
                 x, w, marks, scales, x_scales, x_sums, ms, columns, few,
                 first, tl.minimum(first + LENGTH, padded), k,
                 x_stride, w_stride, marks_stride, x_groups_stride,
-                FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS, ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED,
+                FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS,
+                ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED,
             )  # fmt: skip
     return total
 
@@ -135,7 +139,8 @@ def product_kernel(
             sums = _section(
                 x, w, marks, scales, x_scales, x_sums, ms, columns + part * n, few, first, last, k,
                 x_stride, w_stride, marks_stride, x_groups_stride,
-                FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS, ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED,
+                FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS,
+                ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED,
             )  # fmt: skip
             park(partials, (tile * SPLITS + split) * PARTS + part, sums, COLS, ROWS)
         if is_last(counters, tile, SPLITS):
@@ -167,9 +172,7 @@ def product_kernel(
                 ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED,
             )  # fmt: skip
             up = _scaled(up, scales, x_scales, ms, columns + n, few, FORMAT, WHOLE, INTS)
-        finish(
-            total, up, bias, out, out_stride, ms, ns, rows, n, HAS_BIAS, ACTIVATION, INTERPRETED
-        )
+        finish(total, up, bias, out, out_stride, ms, ns, rows, n, HAS_BIAS, ACTIVATION, INTERPRETED)
 
 
 @triton.jit
