@@ -11,7 +11,7 @@ from torch import Tensor
 from penstock.backends.cuda import rounding
 from penstock.backends.cuda.kernels import launch
 from penstock.backends.cuda.kernels.launch import Weights
-from penstock.backends.cuda.packing import pack_fours, pack_halves, pad_columns
+from penstock.backends.cuda.packing import pack_fours, pack_planes, pad_columns
 from penstock.backends.cuda.workspace import Workspace
 from penstock.models.spec import Activation, DType
 from penstock.quant import GridScheme, GroupScheme, QuantScheme, not_finite
@@ -23,7 +23,7 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
 }
 
 _PADDED = 128
-"""Codes that are no pairs of groups, and floats, are padded to multiples of so many columns."""
+"""Rows of floats are padded to multiples of so many columns."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Matrix(Protocol):
     """The weights of one ``plan.ops.Linear``."""
 
     shape: Shape
+    weights: Weights
 
     @property
     def nbytes(self) -> int:
@@ -91,13 +92,13 @@ class FloatMatrix:
         self._w = torch.zeros(
             (shape.weight_rows, padded), dtype=TORCH_DTYPES[dtype], device=workspace.device
         )
-        self._weights = Weights("float", self._w, padded, bits=self._w.dtype.itemsize * 8)
+        self.weights = Weights("float", self._w, padded, bits=self._w.dtype.itemsize * 8)
         self._workspace = workspace
         self._torch = not deterministic and x_dtype == self._w.dtype
         if self._torch:
             workspace.reserve(launch.torch_scratch(shape.max_rows, shape.weight_rows))
         else:
-            workspace.reserve(launch.scratch(self._weights, shape, x_dtype, workspace.device))
+            workspace.reserve(launch.scratch(self.weights, shape, x_dtype, workspace.device))
 
     @property
     def nbytes(self) -> int:
@@ -114,7 +115,7 @@ class FloatMatrix:
             w = self._w[:, : self.shape.k]
             launch.torch_product(w, x, out, bias, gated, self._workspace)
         else:
-            launch.product(self._weights, self.shape, x, out, bias, gated, self._workspace)
+            launch.product(self.weights, self.shape, x, out, bias, gated, self._workspace)
 
 
 class GridMatrix:
@@ -134,36 +135,38 @@ class GridMatrix:
     ) -> None:
         self.shape, self._scheme, self._workspace = shape, scheme, workspace
         n, device = shape.weight_rows, workspace.device
-        padded = -(-shape.k // _PADDED) * _PADDED
-        codes = torch.zeros((n, padded * scheme.bits // 8), dtype=torch.int8, device=device)
+        as_bytes = scheme.bits == 8 and not weight_only
+        plane = 32 if scheme.bits == 4 else 128 if as_bytes else 64
+        codes, padded, depth = _room(shape, scheme.bits, plane, as_bytes, device)
         marks = None
         if scheme.bits == 4:
-            marks = torch.zeros((padded // 128, n), dtype=torch.int32, device=device)
-        self._weights = Weights(
+            marks = torch.zeros((padded // depth, n), dtype=torch.int32, device=device)
+        self.weights = Weights(
             "grid",
             codes,
             padded,
             bits=scheme.bits,
+            plane=plane,
+            depth=depth,
             scales=torch.zeros(n, dtype=torch.float32, device=device),
             marks=marks,
             integers=not weight_only,
         )
-        workspace.reserve(launch.scratch(self._weights, shape, x_dtype, device))
+        workspace.reserve(launch.scratch(self.weights, shape, x_dtype, device))
 
     @property
     def nbytes(self) -> int:
-        return self._weights.nbytes
+        return self.weights.nbytes
 
     def fill(self, first_row: int, part: Tensor, name: str) -> None:
-        weights, finite = self._weights, []
+        weights, finite = self.weights, []
         assert weights.scales is not None
         for some in rounding.slices(len(part), self.shape.k):
             rows = part[some].to(self._workspace.device)
             codes, windows, scales, all_finite = rounding.round_to_grid(rows, self._scheme)
             finite.append(all_finite)
             to = slice(first_row + some.start, first_row + some.stop)
-            codes = pad_columns(codes, weights.padded)
-            weights.w[to] = codes if self._scheme.bits == 8 else pack_halves(codes, 32)
+            weights.w[to] = _packed(codes, weights)
             weights.scales[to] = scales
             if weights.marks is not None:
                 weights.marks[:, to] = pack_fours(windows)
@@ -173,7 +176,7 @@ class GridMatrix:
         self, x: Tensor, out: Tensor, bias: Tensor | None, gated: Activation | None
     ) -> None:
         check(self.shape, x, out, bias, gated)
-        launch.product(self._weights, self.shape, x, out, bias, gated, self._workspace)
+        launch.product(self.weights, self.shape, x, out, bias, gated, self._workspace)
 
 
 class GroupMatrix:
@@ -194,42 +197,45 @@ class GroupMatrix:
         self.shape, self._scheme, self._workspace = shape, scheme, workspace
         n, device = shape.weight_rows, workspace.device
         whole = scheme.group_size is None
-        self._half = scheme.group_size or 512 // scheme.bits // (2 if scheme.bits == 4 else 1)
-        if whole:
-            self._half = 128 if scheme.bits == 8 else 64
-        unit = self._half * 8 // scheme.bits
-        padded = -(-shape.k // unit) * unit
-        groups = 1 if whole else padded // self._half
+        as_bytes = scheme.bits == 8 and not weight_only
+        if as_bytes:
+            plane = scheme.group_size or 128
+        else:
+            plane = 32 if scheme.bits == 4 else min(scheme.group_size or 64, 64)
+        codes, padded, depth = _room(shape, scheme.bits, plane, as_bytes, device)
+        size = depth if whole else scheme.group_size or 0
+        groups = 1 if whole else padded // size
         marks = None
         if scheme.zero_points:
             marks = torch.zeros((-(-groups // 4), n), dtype=torch.int32, device=device)
-        self._weights = Weights(
+        self.weights = Weights(
             "group",
-            torch.zeros((n, padded * scheme.bits // 8), dtype=torch.int8, device=device),
+            codes,
             padded,
             bits=scheme.bits,
+            plane=plane,
+            depth=depth,
             scales=torch.zeros((groups, n), dtype=torch.float32, device=device),
             marks=marks,
-            size=self._half,
+            size=size,
             whole=whole,
             integers=not weight_only,
         )
-        workspace.reserve(launch.scratch(self._weights, shape, x_dtype, device))
+        workspace.reserve(launch.scratch(self.weights, shape, x_dtype, device))
 
     @property
     def nbytes(self) -> int:
-        return self._weights.nbytes
+        return self.weights.nbytes
 
     def fill(self, first_row: int, part: Tensor, name: str) -> None:
-        weights, finite = self._weights, []
+        weights, finite = self.weights, []
         assert weights.scales is not None
         for some in rounding.slices(len(part), self.shape.k):
             rows = part[some].to(self._workspace.device)
             codes, scales, zeros, all_finite = rounding.round_to_groups(rows, self._scheme)
             finite.append(all_finite)
             to = slice(first_row + some.start, first_row + some.stop)
-            codes = pad_columns(codes, weights.padded)
-            weights.w[to] = codes if self._scheme.bits == 8 else pack_halves(codes, self._half)
+            weights.w[to] = _packed(codes, weights)
             weights.scales[: scales.shape[1], to] = scales.t()
             if weights.marks is not None and zeros is not None:
                 packed = pack_fours(zeros)
@@ -240,7 +246,24 @@ class GroupMatrix:
         self, x: Tensor, out: Tensor, bias: Tensor | None, gated: Activation | None
     ) -> None:
         check(self.shape, x, out, bias, gated)
-        launch.product(self._weights, self.shape, x, out, bias, gated, self._workspace)
+        launch.product(self.weights, self.shape, x, out, bias, gated, self._workspace)
+
+
+def _room(
+    shape: Shape, bits: int, plane: int, as_bytes: bool, device: torch.device
+) -> tuple[Tensor, int, int]:
+    """Zeros for codes, columns of a row with padding, columns of a unit (see ``packing.py``)."""
+    unit = plane if as_bytes else plane * 16 // bits
+    padded = -(-shape.k // unit) * unit
+    size, dtype = (padded, torch.int8) if as_bytes else (padded * bits // 16, torch.int16)
+    return torch.zeros((shape.weight_rows, size), dtype=dtype, device=device), padded, unit
+
+
+def _packed(codes: Tensor, weights: Weights) -> Tensor:
+    padded = pad_columns(codes, weights.padded)
+    if weights.w.dtype == torch.int8:
+        return padded
+    return pack_planes(padded, weights.bits, weights.plane)
 
 
 def make_matrix(

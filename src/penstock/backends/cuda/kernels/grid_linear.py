@@ -8,70 +8,53 @@ import triton.language as tl
 from penstock.backends.cuda.kernels.operands import (
     bytes_as,
     multiply,
-    windows_as,
-    windows_as_bytes,
+    points_as,
+    points_as_bytes,
+    seen,
 )
 
 
 @triton.jit
 def grid_section(
-    x,
-    w,
-    windows,
-    x_rows,
-    w_rows,
-    columns,
-    few,
-    first,
-    last,
-    k,
-    windows_stride,
+    x, w, windows, x_rows, w_rows, columns, few, first, last, k, windows_stride,
     BITS: tl.constexpr,
+    PLANE: tl.constexpr,
     INTS: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
+    EVEN: tl.constexpr,
     INTERPRETED: tl.constexpr,
-):
+):  # fmt: skip
     """``points @ x.T`` over columns ``first .. last`` of k, ``[COLS, ROWS]``.
 
-    int32 and exact where ``INTS``, that is where x holds int8 codes; else float32. columns
-    ``[COLS]``: which rows of W these are. ``DEPTH`` is a multiple of 128.
+    int32 and exact where ``INTS``, that is where x holds int8 codes; else float32. windows int32
+    ``[k / 128, n]``; columns ``[COLS]``: which rows of W these are.
     """
     element: tl.constexpr = x.dtype.element_ty
+    PLANES: tl.constexpr = DEPTH // PLANE
+    WORD: tl.constexpr = 8 if PLANES == 1 else 16
+    # What surrounds an iteration's work is as much as unpacking 4 KiB.
+    UNROLL: tl.constexpr = 2 if COLS * DEPTH * BITS <= 32768 else 1
     sums = tl.zeros([COLS, ROWS], tl.int32 if INTS else tl.float32)
-    for at in tl.range(first, last, DEPTH, num_stages=STAGES):
-        if BITS == 8:
-            ks = at + tl.arange(0, DEPTH)
-            codes = tl.load(w + w_rows[:, None] + ks[None, :])
-            seen = few[:, None] & (ks < k)[None, :]
-            b = tl.load(x + x_rows[:, None] + ks[None, :], mask=seen, other=0)
-            if INTS:
-                sums = multiply(codes, b, sums, INTERPRETED)
-            else:
-                a = bytes_as(codes, element, INTERPRETED)
-                sums = multiply(a, b, sums, INTERPRETED)
+    zero = tl.zeros([COLS], tl.int32)
+    for at in tl.range(first, last, DEPTH, num_stages=STAGES, loop_unroll_factor=UNROLL):
+        words = at * BITS // WORD + tl.arange(0, PLANE)
+        codes = tl.load(w + w_rows[:, None] + words[None, :])
+        if PLANES == 1:
+            a = (codes,)
+        elif BITS == 8:
+            a = bytes_as(codes, zero, zero, element, INTERPRETED)
         else:
-            for word in tl.static_range(DEPTH // 128):
-                row = at // 128 + word
-                four = tl.load(windows + row.to(tl.int64) * windows_stride + columns)
-                for unit in tl.static_range(2):
-                    start = at + word * 128 + unit * 64
-                    ks = start + tl.arange(0, 32)
-                    packed = tl.load(w + w_rows[:, None] + (start // 2 + tl.arange(0, 32))[None, :])
-                    at_low = x + x_rows[:, None] + ks[None, :]
-                    b_low = tl.load(at_low, mask=few[:, None] & (ks < k)[None, :], other=0)
-                    at_high = at_low + 32
-                    b_high = tl.load(at_high, mask=few[:, None] & (ks < k - 32)[None, :], other=0)
-                    low_window = (four >> (unit * 16)) & 255
-                    high_window = (four >> (unit * 16 + 8)) & 255
-                    if INTS:
-                        low, high = windows_as_bytes(packed, low_window, high_window, INTERPRETED)
-                    else:
-                        low, high = windows_as(
-                            packed, low_window, high_window, element, INTERPRETED
-                        )
-                    sums = multiply(low, b_low, sums, INTERPRETED)
-                    sums = multiply(high, b_high, sums, INTERPRETED)
+            four = tl.load(windows + (at // DEPTH) * windows_stride + columns)
+            if INTS:
+                a = points_as_bytes(codes, four, INTERPRETED)
+            else:
+                a = points_as(codes, four, element, INTERPRETED)
+        for plane in tl.static_range(PLANES):
+            ks = at + plane * PLANE + tl.arange(0, PLANE)
+            rows = x + x_rows[:, None] + ks[None, :]
+            b = tl.load(rows, mask=seen(few, ks, k, EVEN), other=0)
+            sums = multiply(a[plane], b, sums, INTERPRETED)
     return sums

@@ -6,146 +6,103 @@ import triton
 import triton.language as tl
 
 from penstock.backends.cuda.kernels.operands import (
+    byte_of,
     bytes_as,
-    bytes_less,
-    halves_as,
-    halves_by_16,
     multiply,
+    nibbles_as,
+    nibbles_by_16,
+    seen,
 )
 
 
 @triton.jit
 def group_section(
-    x,
-    w,
-    scales,
-    zeros,
-    x_scales,
-    x_sums,
-    x_rows,
-    w_rows,
-    ms,
-    columns,
-    few,
-    first,
-    last,
-    k,
-    groups_stride,
-    x_groups_stride,
+    x, w, scales, zeros, x_scales, x_sums, x_rows, w_rows, ms, columns, few, first, last, k,
+    stride, x_groups_stride,
     BITS: tl.constexpr,
     SIZE: tl.constexpr,
+    PLANE: tl.constexpr,
     WHOLE: tl.constexpr,
     ZEROS: tl.constexpr,
     INTS: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
+    DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
+    EVEN: tl.constexpr,
     INTERPRETED: tl.constexpr,
-):
+):  # fmt: skip
     """``W @ x.T`` over columns ``first .. last`` of k, float32 ``[COLS, ROWS]``.
 
     scales float32 ``[groups, n]``; zeros int32 ``[ceil(groups / 4), n]``, a byte a group; x_scales
-    float32 and x_sums int32 (sums of codes) ``[groups, rows]``, where ``INTS``. One iteration takes
-    a group of 8-bit codes, or two of 4-bit ones: the low and the high halves of bytes.
+    float32 and x_sums int32 (sums of codes) ``[groups, rows]``, where ``INTS``. ``stride`` is n.
 
-    ``WHOLE``: a row is one group, and ``SIZE`` only how much of it is taken at once. Its scales are
-    left to the caller: the result is ``points @ x.T``, int32 where ``INTS``.
+    ``WHOLE``: a row is one group. Its scales are left to the caller: the result is
+    ``points @ x.T``, int32 where ``INTS``.
     """
     element: tl.constexpr = x.dtype.element_ty
+    PLANES: tl.constexpr = DEPTH // PLANE
+    SHARED: tl.constexpr = PLANES if WHOLE else SIZE // PLANE  # planes of a group
+    WORD: tl.constexpr = 8 if PLANES == 1 else 16
+    # What surrounds an iteration's work is as much as unpacking 4 KiB.
+    UNROLL: tl.constexpr = 2 if COLS * DEPTH * BITS <= 32768 else 1
     sums = tl.zeros([COLS, ROWS], tl.int32 if WHOLE and INTS else tl.float32)
-    zero = tl.zeros([COLS], tl.int32)
+    row_zero = tl.zeros([COLS], tl.int32)
     if WHOLE and ZEROS:
-        zero = _zeros(zeros, columns, 0, groups_stride)
-    for at in tl.range(first, last, SIZE * (8 // BITS), num_stages=STAGES):
-        ks = at + tl.arange(0, SIZE)
-        group = at // SIZE
-        at_low = x + x_rows[:, None] + ks[None, :]
-        b = tl.load(at_low, mask=few[:, None] & (ks < k)[None, :], other=0)
-        if BITS == 8:
-            codes = tl.load(w + w_rows[:, None] + ks[None, :])
+        row_zero = byte_of(tl.load(zeros + columns), 0)
+    for at in tl.range(first, last, DEPTH, num_stages=STAGES, loop_unroll_factor=UNROLL):
+        words = at * BITS // WORD + tl.arange(0, PLANE)
+        codes = tl.load(w + w_rows[:, None] + words[None, :])
+        z = (row_zero,)
+        for plane in tl.static_range(PLANES):
             if ZEROS and not WHOLE:
-                zero = _zeros(zeros, columns, group, groups_stride)
-            if INTS:
-                low = codes
-            elif ZEROS:
-                low = bytes_less(codes, zero, element, INTERPRETED)
+                zero = _zero(zeros, columns, (at + plane * PLANE) // SIZE, stride)
+                z = z + (zero,)
             else:
-                low = bytes_as(codes, element, INTERPRETED)
-            sums = _add_group(
-                sums, low, b, zero, scales, x_scales, x_sums, group, ms, columns, few,
-                groups_stride, x_groups_stride, 0, WHOLE, ZEROS, INTS, ROWS, COLS, INTERPRETED,
-            )  # fmt: skip
+                z = z + (row_zero,)
+        if PLANES == 1:
+            a = (codes,)
+        elif BITS == 8:
+            a = bytes_as(codes, z[1], z[2], element, INTERPRETED)
+        elif INTS:
+            a = nibbles_by_16(codes, INTERPRETED)
         else:
-            packed = tl.load(w + w_rows[:, None] + (at // 2 + tl.arange(0, SIZE))[None, :])
-            b_high = tl.load(at_low + SIZE, mask=few[:, None] & (ks < k - SIZE)[None, :], other=0)
-            high_zero = zero
-            if ZEROS and not WHOLE:
-                zero = _zeros(zeros, columns, group, groups_stride)
-                high_zero = _zeros(zeros, columns, group + 1, groups_stride)
-            if INTS:
-                low, high = halves_by_16(packed, INTERPRETED)
+            a = nibbles_as(codes, z[1], z[2], z[3], z[4], element, INTERPRETED)
+        for group in tl.static_range(PLANES // SHARED):
+            dots = sums
+            if not WHOLE:
+                dots = tl.zeros([COLS, ROWS], tl.int32 if INTS else tl.float32)
+            for of_group in tl.static_range(SHARED):
+                ks = at + (group * SHARED + of_group) * PLANE + tl.arange(0, PLANE)
+                rows = x + x_rows[:, None] + ks[None, :]
+                b = tl.load(rows, mask=seen(few, ks, k, EVEN), other=0)
+                dots = multiply(a[group * SHARED + of_group], b, dots, INTERPRETED)
+            if WHOLE:
+                sums = dots
             else:
-                low, high = halves_as(packed, zero, high_zero, element, INTERPRETED)
-            sums = _add_group(
-                sums, low, b, zero, scales, x_scales, x_sums, group, ms, columns, few,
-                groups_stride, x_groups_stride, 4, WHOLE, ZEROS, INTS, ROWS, COLS, INTERPRETED,
-            )  # fmt: skip
-            sums = _add_group(
-                sums, high, b_high, high_zero, scales, x_scales, x_sums, group + 1, ms, columns,
-                few, groups_stride, x_groups_stride, 4, WHOLE, ZEROS, INTS, ROWS, COLS, INTERPRETED,
-            )  # fmt: skip
+                index = at // SIZE + group
+                scale = tl.load(scales + index * stride + columns)
+                if INTS:
+                    x_scale = tl.load(x_scales + index * x_groups_stride + ms, mask=few, other=0.0)
+                    if BITS == 4:
+                        dots = dots >> 4
+                    if ZEROS:
+                        x_sum = tl.load(x_sums + index * x_groups_stride + ms, mask=few, other=0)
+                        dots -= z[1 + group * SHARED][:, None] * x_sum[None, :]
+                    sums += (x_scale[None, :] * scale[:, None]) * dots.to(tl.float32)
+                else:
+                    sums += scale[:, None] * dots
     if WHOLE and INTS:
         if BITS == 4:
             sums = sums >> 4
         if ZEROS:
             x_sum = tl.load(x_sums + ms, mask=few, other=0)
-            sums -= zero[:, None] * x_sum[None, :]
+            sums -= row_zero[:, None] * x_sum[None, :]
     return sums
 
 
 @triton.jit
-def _zeros(zeros, columns, group, groups_stride):
+def _zero(zeros, columns, group, stride):
     """A group's zero points int32 ``[columns]``."""
-    four = tl.load(zeros + (group // 4) * groups_stride + columns)
+    four = tl.load(zeros + (group // 4) * stride + columns)
     return (four << (24 - (group % 4) * 8)) >> 24
-
-
-@triton.jit
-def _add_group(
-    sums,
-    a,
-    b,
-    zero,
-    scales,
-    x_scales,
-    x_sums,
-    group,
-    ms,
-    columns,
-    few,
-    groups_stride,
-    x_groups_stride,
-    SHIFT: tl.constexpr,
-    WHOLE: tl.constexpr,
-    ZEROS: tl.constexpr,
-    INTS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLS: tl.constexpr,
-    INTERPRETED: tl.constexpr,
-):
-    """``sums`` and one group's product, scaled; integers are of codes times ``2 ** SHIFT``."""
-    if WHOLE:
-        sums = multiply(a, b, sums, INTERPRETED)
-    else:
-        scale = tl.load(scales + group * groups_stride + columns)
-        if INTS:
-            dots = multiply(a, b, tl.zeros([COLS, ROWS], tl.int32), INTERPRETED) >> SHIFT
-            x_scale = tl.load(x_scales + group * x_groups_stride + ms, mask=few, other=0.0)
-            if ZEROS:
-                x_sum = tl.load(x_sums + group * x_groups_stride + ms, mask=few, other=0)
-                dots -= zero[:, None] * x_sum[None, :]
-            sums += (x_scale[None, :] * scale[:, None]) * dots.to(tl.float32)
-        else:
-            nil = tl.zeros([COLS, ROWS], tl.float32)
-            sums += scale[:, None] * multiply(a, b, nil, INTERPRETED)
-    return sums

@@ -13,7 +13,7 @@ from torch import Tensor
 from penstock.backends.cuda.kernels.product import epilogue_kernel, product_kernel
 from penstock.backends.cuda.kernels.round_rows import round_groups_kernel, round_rows_kernel
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
-from penstock.backends.cuda.kernels.tiles import Kind, Tile, choose, row_steps
+from penstock.backends.cuda.kernels.tiles import Kind, Tile, choose
 from penstock.backends.cuda.workspace import Workspace, carved_bytes
 from penstock.models.spec import Activation
 
@@ -29,6 +29,10 @@ class Weights:
     w: Tensor
     padded: int
     bits: int
+    plane: int = 0
+    """Columns of codes that are adjacent words, or bytes."""
+    depth: int | None = None
+    """Columns of an iteration; None: any number that divides ``padded``."""
     scales: Tensor | None = None
     marks: Tensor | None = None
     """Windows of the grid, or zero points."""
@@ -44,18 +48,12 @@ class Weights:
         return sum(t.nbytes for t in (self.w, self.scales, self.marks) if t is not None)
 
     def kind(self, x_dtype: torch.dtype, gated: bool) -> Kind:
-        depth = None
-        if self.format == "grid":
-            depth = 128
-        elif self.format == "group":
-            depth = self.size * 8 // self.bits
         return Kind(
-            self.format,
             self.bits,
             1 if self.integers else x_dtype.itemsize,
-            exact=self.integers and (self.format == "grid" or self.whole),
-            depth=depth,
-            ordered=self.integers and self.format == "group" and not self.whole,
+            integers=self.integers,
+            by_group=self.format == "group" and not self.whole,
+            depth=self.depth,
             gated=gated,
         )
 
@@ -93,7 +91,7 @@ def scratch(weights: Weights, shape: Extent, x_dtype: torch.dtype, device: torch
 
 def _busiest(max_rows: int) -> list[int]:
     """Numbers of rows, one of which needs the most scratch of all: ends of tiles."""
-    return sorted({*range(16, min(max_rows, 1024), 16), *row_steps(max_rows), max_rows})
+    return [*range(16, min(max_rows, 1024), 16), *range(1024, max_rows, 128), max_rows]
 
 
 def _parts(weights: Weights, kind: Kind, tile: Tile, rows: int, shape: Extent) -> _Parts:
@@ -156,26 +154,37 @@ def product(
         len(weights.w),
         rows,
         out.stride(0),
-        FORMAT=weights.format,
-        BITS=weights.bits,
-        SIZE=weights.size,
-        WHOLE=weights.whole,
-        ZEROS=weights.format == "group" and weights.marks is not None,
-        INTS=weights.integers,
-        HAS_BIAS=bias is not None,
-        ACTIVATION=gated or "none",
-        SPLITS=tile.splits,
-        LENGTH=tile.length,
-        PARALLEL=tile.parallel,
-        ROWS=tile.rows,
-        COLS=tile.cols,
-        DEPTH=tile.depth,
-        STAGES=tile.stages,
-        INTERPRETED=INTERPRETED,
+        **constants(weights, tile, k == weights.padded, bias is not None, gated),
         num_warps=tile.warps,
         # Sums of scaled groups, and biases, are added as the reference adds them.
         enable_fp_fusion=False,
     )
+
+
+def constants(
+    weights: Weights, tile: Tile, even: bool, has_bias: bool, gated: Activation | None
+) -> dict[str, str | int | bool]:
+    """What ``product_kernel`` is compiled for; ``even``: rows of x are as long as padded ones."""
+    return {
+        "FORMAT": weights.format,
+        "BITS": weights.bits,
+        "SIZE": weights.size,
+        "PLANE": weights.plane,
+        "WHOLE": weights.whole,
+        "ZEROS": weights.format == "group" and weights.marks is not None,
+        "INTS": weights.integers,
+        "HAS_BIAS": has_bias,
+        "ACTIVATION": gated or "none",
+        "SPLITS": tile.splits,
+        "LENGTH": tile.length,
+        "PARALLEL": tile.parallel,
+        "ROWS": tile.rows,
+        "COLS": tile.cols,
+        "DEPTH": tile.depth,
+        "STAGES": tile.stages,
+        "EVEN": even,
+        "INTERPRETED": INTERPRETED,
+    }
 
 
 def _round(weights: Weights, x: Tensor, codes: Tensor, scales: Tensor, sums: Tensor) -> None:

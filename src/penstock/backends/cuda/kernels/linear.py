@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from penstock.backends.cuda.kernels.operands import multiply
+from penstock.backends.cuda.kernels.operands import multiply, seen
 
 
 @triton.jit
@@ -22,6 +22,7 @@ def linear_section(
     COLS: tl.constexpr,
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
+    EVEN: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
     """``W @ x.T`` over columns ``first .. last`` of k, float32 ``[COLS, ROWS]``.
@@ -32,6 +33,9 @@ def linear_section(
     for at in tl.range(first, last, DEPTH, num_stages=STAGES):
         ks = at + tl.arange(0, DEPTH)
         a = tl.load(w + w_rows[:, None] + ks[None, :])
-        b = tl.load(x + x_rows[:, None] + ks[None, :], mask=few[:, None] & (ks < k)[None, :], other=0)
-        sums = multiply(a.to(b.dtype), b, sums, INTERPRETED)
+        inside = seen(few, ks, k, EVEN)
+        b = tl.load(x + x_rows[:, None] + ks[None, :], mask=inside, other=0)
+        if a.dtype != b.dtype:
+            a, b = a.to(tl.float32), b.to(tl.float32)
+        sums = multiply(a, b, sums, INTERPRETED)
     return sums

@@ -16,28 +16,29 @@ from penstock.backends.cuda.kernels.linear import linear_section
 def _section(
     x, w, marks, scales, x_scales, x_sums, ms, columns, few, first, last, k,
     x_stride, w_stride, marks_stride, x_groups_stride,
-    FORMAT: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr, WHOLE: tl.constexpr,
-    ZEROS: tl.constexpr, INTS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
-    DEPTH: tl.constexpr, STAGES: tl.constexpr, INTERPRETED: tl.constexpr,
+    FORMAT: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr, PLANE: tl.constexpr,
+    WHOLE: tl.constexpr, ZEROS: tl.constexpr, INTS: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr,
+    EVEN: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """A format's sums ``[COLS, ROWS]`` over columns ``first .. last`` of k."""
     x_rows = ms.to(tl.int64) * x_stride
     w_rows = columns.to(tl.int64) * w_stride
     if FORMAT == "float":
         sums = linear_section(
-            x, w, x_rows, w_rows, few, first, last, k, ROWS, COLS, DEPTH, STAGES, INTERPRETED
+            x, w, x_rows, w_rows, few, first, last, k, ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED
         )
     elif FORMAT == "grid":
         sums = grid_section(
             x, w, marks, x_rows, w_rows, columns, few, first, last, k, marks_stride,
-            BITS, INTS, ROWS, COLS, DEPTH, STAGES, INTERPRETED,
+            BITS, PLANE, INTS, ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED,
         )  # fmt: skip
     else:
         tl.static_assert(FORMAT == "group")
         sums = group_section(
             x, w, scales, marks, x_scales, x_sums, x_rows, w_rows, ms, columns, few, first, last, k,
             marks_stride, x_groups_stride,
-            BITS, SIZE, WHOLE, ZEROS, INTS, ROWS, COLS, STAGES, INTERPRETED,
+            BITS, SIZE, PLANE, WHOLE, ZEROS, INTS, ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED,
         )  # fmt: skip
     return sums
 
@@ -46,17 +47,19 @@ def _section(
 def _total(
     x, w, marks, scales, x_scales, x_sums, ms, columns, few, k, padded,
     x_stride, w_stride, marks_stride, x_groups_stride,
-    FORMAT: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr, WHOLE: tl.constexpr,
-    ZEROS: tl.constexpr, INTS: tl.constexpr, SPLITS: tl.constexpr, LENGTH: tl.constexpr,
+    FORMAT: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr, PLANE: tl.constexpr,
+    WHOLE: tl.constexpr, ZEROS: tl.constexpr, INTS: tl.constexpr,
+    SPLITS: tl.constexpr, LENGTH: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr,
-    INTERPRETED: tl.constexpr,
+    EVEN: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """All splits by one program, added as ``collect`` adds them."""
     if SPLITS == 1:
         total = _section(
             x, w, marks, scales, x_scales, x_sums, ms, columns, few, 0, padded, k,
             x_stride, w_stride, marks_stride, x_groups_stride,
-            FORMAT, BITS, SIZE, WHOLE, ZEROS, INTS, ROWS, COLS, DEPTH, STAGES, INTERPRETED,
+            FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS,
+            ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED,
         )  # fmt: skip
     else:
         total = tl.zeros([COLS, ROWS], tl.float32)
@@ -66,7 +69,8 @@ def _total(
                 x, w, marks, scales, x_scales, x_sums, ms, columns, few,
                 first, tl.minimum(first + LENGTH, padded), k,
                 x_stride, w_stride, marks_stride, x_groups_stride,
-                FORMAT, BITS, SIZE, WHOLE, ZEROS, INTS, ROWS, COLS, DEPTH, STAGES, INTERPRETED,
+                FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS,
+                ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED,
             )  # fmt: skip
     return total
 
@@ -96,6 +100,7 @@ def product_kernel(
     FORMAT: tl.constexpr,
     BITS: tl.constexpr,
     SIZE: tl.constexpr,
+    PLANE: tl.constexpr,
     WHOLE: tl.constexpr,
     ZEROS: tl.constexpr,
     INTS: tl.constexpr,
@@ -108,6 +113,7 @@ def product_kernel(
     COLS: tl.constexpr,
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
+    EVEN: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """``plan.ops.Linear``. Grid: tiles of ``out``, then splits where ``PARALLEL``.
@@ -133,7 +139,8 @@ def product_kernel(
             sums = _section(
                 x, w, marks, scales, x_scales, x_sums, ms, columns + part * n, few, first, last, k,
                 x_stride, w_stride, marks_stride, x_groups_stride,
-                FORMAT, BITS, SIZE, WHOLE, ZEROS, INTS, ROWS, COLS, DEPTH, STAGES, INTERPRETED,
+                FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS,
+                ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED,
             )  # fmt: skip
             park(partials, (tile * SPLITS + split) * PARTS + part, sums, COLS, ROWS)
         if is_last(counters, tile, SPLITS):
@@ -152,8 +159,8 @@ def product_kernel(
         total = _total(
             x, w, marks, scales, x_scales, x_sums, ms, columns, few, k, padded,
             x_stride, w_stride, marks_stride, x_groups_stride,
-            FORMAT, BITS, SIZE, WHOLE, ZEROS, INTS, SPLITS, LENGTH,
-            ROWS, COLS, DEPTH, STAGES, INTERPRETED,
+            FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS, SPLITS, LENGTH,
+            ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED,
         )  # fmt: skip
         total = _scaled(total, scales, x_scales, ms, columns, few, FORMAT, WHOLE, INTS)
         up = total
@@ -161,13 +168,11 @@ def product_kernel(
             up = _total(
                 x, w, marks, scales, x_scales, x_sums, ms, columns + n, few, k, padded,
                 x_stride, w_stride, marks_stride, x_groups_stride,
-                FORMAT, BITS, SIZE, WHOLE, ZEROS, INTS, SPLITS, LENGTH,
-                ROWS, COLS, DEPTH, STAGES, INTERPRETED,
+                FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS, SPLITS, LENGTH,
+                ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED,
             )  # fmt: skip
             up = _scaled(up, scales, x_scales, ms, columns + n, few, FORMAT, WHOLE, INTS)
-        finish(
-            total, up, bias, out, out_stride, ms, ns, rows, n, HAS_BIAS, ACTIVATION, INTERPRETED
-        )
+        finish(total, up, bias, out, out_stride, ms, ns, rows, n, HAS_BIAS, ACTIVATION, INTERPRETED)
 
 
 @triton.jit

@@ -62,7 +62,8 @@ def round_groups_kernel(
     SIZE: tl.constexpr,
     GROUPS: tl.constexpr,
 ):
-    """``GROUPS`` groups of ``SIZE`` columns of one row: as above, scales and sums ``[groups, rows]``.
+    """``GROUPS`` groups of ``SIZE`` columns of one row: as above, but scales and sums are
+    ``[groups, rows]``.
 
     Grid: rows, groups of groups. Groups that begin at ``padded`` or later are left out.
     """
@@ -107,8 +108,5 @@ def _scale(top, BY_QUOTIENT: tl.constexpr):
 @triton.jit
 def _codes(value, by, usable, BY_QUOTIENT: tl.constexpr):
     value = tl.where(usable, value, 0.0)
-    if BY_QUOTIENT:
-        scaled = tl.div_rn(value, tl.broadcast_to(by, value.shape))
-    else:
-        scaled = value * by
+    scaled = tl.div_rn(value, tl.broadcast_to(by, value.shape)) if BY_QUOTIENT else value * by
     return tl.minimum(tl.maximum(nearest_whole(scaled), -127.0), 127.0).to(tl.int8)

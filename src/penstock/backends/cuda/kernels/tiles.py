@@ -59,13 +59,19 @@ class Tile:
 class Kind:
     """What a product multiplies, as far as tiles depend on it."""
 
-    format: str  # "float", "grid" or "group"
     weight_bits: int
     x_bytes: int  # of an element as it is multiplied
-    exact: bool  # sums are of integers
-    depth: int | None = None  # fixed by the packing; else free
-    ordered: bool = False  # groups' integer sums are added as floats in their order: no splits
+    integers: bool = False
+    by_group: bool = False
+    """Sums of groups are scaled and added."""
+    depth: int | None = None
+    """Columns of a unit (``packing.py``); None: weights are no codes."""
     gated: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """All sums are of integers, and none is rounded until the last."""
+        return self.integers and not self.by_group
 
 
 def row_steps(max_rows: int) -> tuple[int, ...]:
@@ -81,34 +87,34 @@ def splits_of(n: int, k: int) -> tuple[int, int]:
 
 def choose(kind: Kind, rows: int, n: int, k: int, capability: tuple[int, int]) -> Tile:
     """The tile for ``rows`` rows; n counts columns of ``out``, k includes padding."""
-    height, cols, warps = _shape(kind, rows, n)
-    tiles = -(-rows // height) * -(-n // cols)
-    if kind.ordered:
-        splits, length = 1, k
-    elif kind.exact:
-        splits, length = _split(PROGRAMS, tiles, k)
-    else:
+    splits, length = 1, k
+    if not kind.integers:
         splits, length = splits_of(n, k)
-    depth = kind.depth or (128 if height <= 32 else 64) // max(1, kind.x_bytes // 2)
+    height, cols, warps = _shape(kind, rows, n, splits)
+    tiles = -(-rows // height) * -(-n // cols)
+    if kind.exact:
+        splits, length = _split(PROGRAMS, tiles, k)
+    depth = kind.depth or (128 if height <= 32 else 64) * 2 // max(kind.x_bytes, 2)
     stage = depth * (cols * kind.weight_bits // 8 + height * kind.x_bytes)
-    stages = min(6, max(2, _shared_bytes(capability) // (1 if warps > 4 else 2) // stage))
+    room = _shared_bytes(capability) // (1 if warps > 4 else 2)
     parallel = splits > 1 and (kind.exact or tiles * splits <= MAX_PARALLEL)
+    stages = min(6, max(2, room // stage))
     return Tile(height, cols, depth, warps, stages, splits, length, parallel)
 
 
-def _shape(kind: Kind, rows: int, n: int) -> tuple[int, int, int]:
+def _shape(kind: Kind, rows: int, n: int, splits: int) -> tuple[int, int, int]:
     """Rows, columns and warps of a tile."""
-    if kind.ordered and rows <= 64:
+    if kind.integers and kind.by_group and rows <= 64:
         # No splits here: narrower tiles make up for them. Results do not depend on tiles.
         cols = next((c for c in (64, 32) if -(-n // c) >= PROGRAMS // 2), 16)
         return 16 if rows <= 16 else 32 if rows <= 32 else 64, cols, cols // 16
     if rows <= 32:
         return 16 if rows <= 16 else 32, 64, 4
-    if rows <= 64:
+    if rows <= 64 or (kind.by_group and (kind.gated or splits > 1)):
         return 64, 128, 8
-    if rows <= 256 or kind.gated or not kind.exact:
-        return 128, 128, 8
-    return 256, 128, 8
+    if rows > 256 and kind.exact and not kind.gated:
+        return 256, 128, 8
+    return 128, 128, 8
 
 
 def _split(programs: int, tiles: int, k: int) -> tuple[int, int]:
