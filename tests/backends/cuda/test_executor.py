@@ -18,6 +18,7 @@ from tiny_plans import Chunk, broken, make_spec, step_of, tokens_of  # noqa: E40
 from penstock.backends import Limits  # noqa: E402
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
+from penstock.backends.cuda.step import idle_decode, idle_step  # noqa: E402
 from penstock.backends.reference.executor import ReferenceExecutor  # noqa: E402
 from penstock.cache.geometry import KvDType  # noqa: E402
 from penstock.engine.step import StepInput  # noqa: E402
@@ -154,6 +155,17 @@ def test_padding_changes_nothing(tiny: CudaExecutor) -> None:
     for cache, after in zip(executor._caches, written, strict=True):
         for data, new in zip(cache.arrays, after, strict=True):
             assert torch.equal(data, new)  # padding wrote nothing
+
+
+def test_what_is_launched_before_the_first_request_leaves_the_cache_alone(
+    tiny: CudaExecutor,
+) -> None:
+    tiny.run(step_of([Chunk(A, 0, 33, A_BLOCKS), Chunk(C, 0, 5, [0])]))
+    before = [data.clone() for cache in tiny._caches for data in cache.arrays]
+    logits, _ = tiny._launch(idle_step(5, 2), attending=idle_decode(0))
+    assert logits.shape == (2, 211)
+    after = [data for cache in tiny._caches for data in cache.arrays]
+    assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from penstock.backends.cuda.step import (  # noqa: E402
     StepBuffer,
     arrays_of,
     idle_decode,
-    idle_prefill,
+    idle_step,
     pad_decode,
 )
 
@@ -77,7 +77,7 @@ def test_padding_computes_nothing() -> None:
     idle = idle_decode(4)
     assert (idle.num_tokens, idle.num_sequences, len(idle.logit_rows)) == (4, 4, 4)
     assert not idle.context_lens.any()
-    assert (idle_prefill(7).slots == -1).all()
+    assert (idle_step(7, 7).slots == -1).all()
 
 
 def test_arrays_arrive_as_they_are(device: Any) -> None:

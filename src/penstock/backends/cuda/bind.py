@@ -20,7 +20,7 @@ from penstock.backends.cuda.kernels.norm import MAX_COLS, add_norm
 from penstock.backends.cuda.kernels.rope_write import rope_write
 from penstock.backends.cuda.kernels.rows import Argmax, select_rows
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
-from penstock.backends.cuda.matrix import Matrix, Shape, make_matrix
+from penstock.backends.cuda.matrix import FloatMatrix, Matrix, Shape, make_matrix
 from penstock.backends.cuda.program import ELEMENTS, Arena, Launch, Program, Views
 from penstock.backends.cuda.step import DeviceStep
 from penstock.backends.cuda.weights import TORCH_DTYPES, Fill, Uploader, dtype_of, fill_all
@@ -118,6 +118,12 @@ def linear_matrix(op: ops.Linear, plan: Plan, limits: Limits, workspace: Workspa
     )
 
 
+def tied_product(plan: Plan, weight: ops.WeightName) -> ops.Linear | None:
+    """The product with the embedding's matrix as it is: the lookup then reads that one, too."""
+    products = (op for op in plan.ops if isinstance(op, ops.Linear) and op.scheme is None)
+    return next((op for op in products if [part.weight for part in op.parts] == [weight]), None)
+
+
 Geometry = tuple[int, int, int, float, int | None]
 
 
@@ -154,6 +160,7 @@ class _Binder:
         self._shapes = plan.spec.weight_shapes()
         self._upload = Uploader(device)
         self._workspace = Workspace(device)
+        self._matrices: dict[ops.BufferName, Matrix] = {}
         self._ropes: dict[int, tuple[Tensor, Tensor]] = {}
         self._geometries: dict[Geometry, int] = {}
         self._append: dict[type[ops.Op], Callable[[Any], None]] = {
@@ -173,7 +180,13 @@ class _Binder:
         append(op)
 
     def _embed(self, op: ops.Embed) -> None:
-        table = self._weight(op.weight, TORCH_DTYPES[self._plan.weight_dtype])
+        tied = tied_product(self._plan, op.weight)
+        if tied is None:
+            table = self._weight(op.weight, TORCH_DTYPES[self._plan.weight_dtype])
+        else:
+            matrix = self._matrix(tied)
+            assert isinstance(matrix, FloatMatrix)
+            table = matrix.weights.w[:, : tied.k]
 
         def launch(views: Views, step: DeviceStep) -> None:
             embed(step.token_ids, table, views[op.out])
@@ -192,18 +205,23 @@ class _Binder:
         self.launches.append(launch)
 
     def _linear(self, op: ops.Linear) -> None:
-        matrix = linear_matrix(op, self._plan, self._limits, self._workspace)
-        first = 0
-        for part in op.parts:
-            put = partial(self._fill_rows, matrix, first, part.weight)
-            self.fills.append(Fill(part.weight, put))
-            first += part.n
-        bias = self._bias(op)
+        matrix, bias = self._matrix(op), self._bias(op)
 
         def launch(views: Views, step: DeviceStep) -> None:
             matrix.product(views[op.x], views[op.out], bias, op.gated)
 
         self.launches.append(launch)
+
+    def _matrix(self, op: ops.Linear) -> Matrix:
+        if op.out not in self._matrices:
+            matrix = linear_matrix(op, self._plan, self._limits, self._workspace)
+            self._matrices[op.out] = matrix
+            first = 0
+            for part in op.parts:
+                put = partial(self._fill_rows, matrix, first, part.weight)
+                self.fills.append(Fill(part.weight, put))
+                first += part.n
+        return self._matrices[op.out]
 
     def _bias(self, op: ops.Linear) -> Tensor | None:
         """The parts' biases joined, zeros where one has none; None if none has any."""

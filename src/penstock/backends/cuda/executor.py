@@ -21,7 +21,7 @@ from penstock.backends.cuda.step import (
     StepBuffer,
     arrays_of,
     idle_decode,
-    idle_prefill,
+    idle_step,
     pad_decode,
 )
 from penstock.engine.step import StepInput, StepResult
@@ -53,7 +53,8 @@ class CudaExecutor:
         self._bounds = bounds
         self._device = device
         self._buffer = StepBuffer(buffer_capacity(bounds, attention), device)
-        self._buckets = bucket_sizes(min(bounds.max_sequences, bounds.max_logit_rows))
+        most = min(bounds.max_sequences, bounds.max_logit_rows, bounds.max_tokens)
+        self._buckets = bucket_sizes(most)
         self._layouts: dict[int, Layout] = {}
         self._results: dict[int, tuple[Tensor, Tensor]] = {}
         self._graphs: DecodeGraphs | None = None
@@ -70,8 +71,9 @@ class CudaExecutor:
         if self._device.type != "cuda":
             return
         try:
-            for tokens in row_steps(self._bounds.max_tokens):
-                self._launch(idle_prefill(tokens))
+            for tokens in (1, *row_steps(self._bounds.max_tokens)):
+                step = idle_step(tokens, min(tokens, self._bounds.max_logit_rows))
+                self._launch(step, attending=idle_decode(0))
             self._graphs = DecodeGraphs()
             for size in reversed(self._buckets):  # the largest first: smaller ones fit its memory
                 self._capture(size, self._graphs)
@@ -126,10 +128,13 @@ class CudaExecutor:
                 return self._results[bucket]
         return self._launch(step)
 
-    def _launch(self, step: StepInput) -> tuple[Tensor, Tensor]:
-        """Queue a step op by op."""
+    def _launch(
+        self, step: StepInput, attending: StepInput | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Queue a step op by op; ``attending``: what attention does instead of the step."""
         assert self._program is not None
-        arrays = arrays_of(step, [kernel.plan_work(step) for kernel in self._attention])
+        attending = attending or step
+        arrays = arrays_of(step, [kernel.plan_work(attending) for kernel in self._attention])
         layout = Layout.of([array.size for array in arrays])
         self._buffer.write(layout, arrays)
         device_step = self._buffer.views(layout)

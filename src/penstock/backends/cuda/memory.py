@@ -17,6 +17,7 @@ from penstock.backends.cuda.bind import (
     attention_kernel,
     linear_matrix,
     step_bounds,
+    tied_product,
 )
 from penstock.backends.cuda.executor import buffer_capacity
 from penstock.backends.cuda.kernels.rows import Argmax
@@ -71,7 +72,8 @@ def needs(plan: Plan, limits: Limits) -> Needs:
     geometries: dict[Geometry, AttentionKernel] = {}
     for op in plan.ops:
         if isinstance(op, ops.Embed):
-            weights += math.prod(shapes[op.weight]) * element
+            if tied_product(plan, op.weight) is None:
+                weights += math.prod(shapes[op.weight]) * element
         elif isinstance(op, ops.Linear):
             biases = sum(part.n for part in op.parts) if any(p.bias for p in op.parts) else 0
             weights += linear_matrix(op, plan, limits, workspace).nbytes + biases * 4

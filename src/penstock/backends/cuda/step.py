@@ -112,19 +112,20 @@ def idle_decode(size: int) -> StepInput:
     return pad_decode(StepInput(none, none, none, starts, none, starts, none, none, copies), size)
 
 
-def idle_prefill(tokens: int) -> StepInput:
-    """A step of ``tokens`` rows of one sequence, which write and attend to nothing."""
-    zeros, one = np.zeros(tokens, np.int32), np.zeros(1, np.int32)
+def idle_step(tokens: int, logit_rows: int) -> StepInput:
+    """A step of one sequence that writes nothing, copies a block onto itself, and would attend to
+    nothing: to be launched with no work for attention."""
+    zeros = np.zeros(tokens, np.int32)
     return StepInput(
         token_ids=zeros,
         positions=zeros,
         slots=np.full(tokens, -1, np.int32),
         query_starts=np.array([0, tokens], np.int32),
-        context_lens=one,
+        context_lens=np.zeros(1, np.int32),
         block_starts=np.zeros(2, np.int32),
         block_ids=np.empty(0, np.int32),
-        logit_rows=one,
-        block_copies=np.empty((0, 2), np.int32),
+        logit_rows=np.arange(logit_rows, dtype=np.int32),
+        block_copies=np.zeros((1, 2), np.int32),
     )
 
 
