@@ -109,6 +109,10 @@ def test_a_gpu_that_serves() -> None:
             },
             "cannot use the GPU: driver too old; a newer NVIDIA driver may be needed",
         ),
+        (
+            {"library": driver(), "torch": torch_with(error=RuntimeError("CUDA out of memory."))},
+            "CUDA out of memory; end other programs that use it",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_with_the_fix(options: dict[str, Any], message: str) -> None:

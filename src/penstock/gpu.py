@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -129,7 +130,7 @@ def _driver_devices(load_library: Callable[[str], Any]) -> int | str | None:
 
 
 def _described(torch: Any) -> GpuSearch:
-    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
     if version < LEAST_TORCH:
         least = ".".join(map(str, LEAST_TORCH))
         return GpuSearch(problem=f"torch {torch.__version__} is older than {least}; {INSTALL} -U")
@@ -141,10 +142,14 @@ def _described(torch: Any) -> GpuSearch:
     try:
         properties = torch.cuda.get_device_properties(0)
         free, total = torch.cuda.mem_get_info(0)
-    except RuntimeError as error:  # torch's CUDA errors, and its check of the driver's version
+    except (RuntimeError, AssertionError) as error:  # CUDA errors, and torch's own checks
+        reason = first_line(error)
+        helps = "a newer NVIDIA driver may be needed"
+        if "out of memory" in reason:
+            helps = "end other programs that use it"
         return GpuSearch(
             problem=f"torch {torch.__version__} for CUDA {torch.version.cuda} cannot use the GPU: "
-            f"{first_line(error)}; a newer NVIDIA driver may be needed (see nvidia-smi)"
+            f"{reason}; {helps} (see nvidia-smi)"
         )
     capability = (properties.major, properties.minor)
     if capability < LEAST_CAPABILITY:
