@@ -9,26 +9,33 @@ from typing import Literal, get_args
 import msgspec
 
 from penstock.artifact.root import default_root
+from penstock.backend_choice import (
+    BackendName,
+    ChosenBackend,
+    choose_backend,
+    refuse_cpu_options,
+    require_deterministic,
+)
 from penstock.cache.geometry import BLOCK_SIZE, KvDType, layer_block_bytes
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
+from penstock.memory_budget import Served, gpu_budget, host_budget
 from penstock.models.spec import DType, ModelSpec
 from penstock.quant.choice import QuantizationName, choose
-from penstock.quant.memory import weight_bytes
 from penstock.quant.scheme import Quantization
-from penstock.threads import choose_threads
+from penstock.threads import Threads, choose_threads
 
 LoadFormat = Literal["auto", "dummy"]
 DTypeOption = Literal["auto", "float32", "bfloat16", "float16"]
 KvCacheDTypeOption = Literal["auto", "int8", "float32", "bfloat16", "float16"]
-BackendName = Literal["auto", "cpu", "reference"]
 
 DEFAULT_SEQS = 64
 DEFAULT_BATCHED_TOKENS = 512
 """On two cores a 1B model computes this many prompt tokens in about a second: with more, those
 who wait for their next token would notice."""
-KV_SHARE = 0.5
-"""Share of the memory left beside the weights that an unstated KV budget may take."""
+GPU_SEQS = 256
+GPU_BATCHED_TOKENS = 2048
+"""A GPU computes rows beside each other: with fewer tokens its products wait for weights."""
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,25 +63,32 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """With a quantization_group, give each group the code that stands for 0, so that its codes span
     the values it has; else they are symmetric."""
     quantize_activations: bool | None = None
-    """With quantization, also round what a product multiplies to 8 bits; None: yes. Else weights
-    alone are quantized."""
+    """With quantization, also round what a product multiplies to 8 bits; None: yes on the CPU, no
+    on a GPU. Else weights alone are quantized."""
     quantize_head: bool = True
     """With quantization, keep the output matrix in int8; else it stays in dtype."""
     backend: BackendName = "auto"
+    """cuda: an NVIDIA GPU; auto: that if there is one that serves, else cpu."""
     threads: int | str | None = None
-    """Compute threads, as a number, or as a list of CPUs such as 0-7,16-23 that each get one; None:
-    one for each physical core this process may use."""
+    """Compute threads of the CPU, as a number, or as a list of CPUs such as 0-7,16-23 that each get
+    one; None: one for each physical core this process may use."""
+    deterministic: bool = True
+    """A request's tokens never depend on what else runs. On a GPU, without it products are
+    cuBLAS's, which may be faster and may differ in the last bits; the CPU always is."""
     max_model_len: int | None = None
     """Longest prompt plus output, in tokens; None: the model's limit, or what the cache holds."""
     kv_cache_bytes: int | None = None
-    """Memory for the KV cache; None: what the sequences can fill, at most half of what is free."""
+    """Memory for the KV cache; None: what the sequences can fill, at most half of what is free,
+    or on a GPU all that is left there."""
     kv_cache_dtype: KvCacheDTypeOption = "auto"
     """Type of cached keys and values; auto: the weights' type. int8 holds nearly twice the tokens
     of a 16-bit type."""
     max_num_seqs: int | None = None
-    """Sequences that run in one step; None: 64, or the token budget if that is less."""
+    """Sequences that run in one step; None: 64, on a GPU 256, or the token budget if that is
+    less."""
     max_num_batched_tokens: int | None = None
-    """Tokens computed in one step, by decode and prefill together; None: 512, or max_num_seqs."""
+    """Tokens computed in one step, by decode and prefill together; None: 512, on a GPU 2048, or
+    max_num_seqs."""
     enable_prefix_caching: bool = True
     artifact: bool = True
     """Start from weights that an earlier start packed and kept on disk, and keep them."""
@@ -99,10 +113,11 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     quantize_activations: bool
     quantize_head: bool
     weight_bytes: int
-    backend: Literal["cpu", "reference"]
+    backend: ChosenBackend
     threads: int
     cpus: tuple[int, ...]
     """The CPU of each thread; empty: where the system puts them."""
+    deterministic: bool
     max_model_len: int
     num_blocks: int
     kv_cache_bytes: int
@@ -160,7 +175,14 @@ def resolve(
             "quantize_activations has no effect without quantization; set quantization to int8 or "
             "int4, or leave it out"
         )
-    quantize_activations = config.quantize_activations in (None, True)
+    chosen = choose_backend(config.backend, hardware)
+    backend, on_gpu = chosen.name, chosen.gpu is not None
+    decide("backend", config.backend, chosen.reason)
+    require_deterministic(config.deterministic, backend)
+    reasons["deterministic"] = "as asked" if not config.deterministic else "the default"
+    quantize_activations = config.quantize_activations
+    if quantize_activations is None:
+        quantize_activations = not on_gpu
     schemes = choose(
         config.quantization,
         config.quantization_group,
@@ -170,23 +192,24 @@ def resolve(
     )
     if schemes.linear is not None:
         reasons["quantization"] = f"matrices in {schemes.linear}"
-        decide(
-            "quantize_activations", config.quantize_activations, "products of integers are exact"
-        )
+        why = "reading weights takes the time" if on_gpu else "products of integers are exact"
+        decide("quantize_activations", config.quantize_activations, why)
         reasons["quantize_head"] = f"the output matrix in {schemes.head or dtype}"
     else:
         reasons["quantization"] = "the checkpoint's values"
-    decide("backend", config.backend, "the native backend")
-    backend: Literal["cpu", "reference"] = "reference" if config.backend == "reference" else "cpu"
-    threads = choose_threads(config.threads, hardware)
+    if on_gpu:
+        refuse_cpu_options(config.threads)
+        threads = Threads(1, (), "the GPU computes")
+    else:
+        threads = choose_threads(config.threads, hardware)
     reasons["threads"] = threads.reason
     reasons["cpus"] = "one for each thread" if threads.cpus else "placed by the system"
 
-    max_num_seqs = config.max_num_seqs or min(
-        DEFAULT_SEQS, config.max_num_batched_tokens or DEFAULT_SEQS
-    )
-    decide("max_num_seqs", config.max_num_seqs, f"{DEFAULT_SEQS}, within max_num_batched_tokens")
-    budget = config.max_num_batched_tokens or max(DEFAULT_BATCHED_TOKENS, max_num_seqs)
+    seqs = GPU_SEQS if on_gpu else DEFAULT_SEQS
+    tokens = GPU_BATCHED_TOKENS if on_gpu else DEFAULT_BATCHED_TOKENS
+    max_num_seqs = config.max_num_seqs or min(seqs, config.max_num_batched_tokens or seqs)
+    decide("max_num_seqs", config.max_num_seqs, f"{seqs}, within max_num_batched_tokens")
+    budget = config.max_num_batched_tokens or max(tokens, max_num_seqs)
     decide("max_num_batched_tokens", config.max_num_batched_tokens, "the default")
     if budget < max_num_seqs:
         raise ConfigError(
@@ -208,22 +231,27 @@ def resolve(
             f"max_model_len {most_len} exceeds the model's {spec.max_positions} positions; "
             "lower it, or give the model a rope scaling in its config.json"
         )
-    weights = weight_bytes(spec, dtype, schemes)
+    served = Served(
+        spec=spec,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        quantization=schemes,
+        max_len=most_len,
+        max_sequences=max_num_seqs,
+        max_tokens=budget,
+        block_bytes=block_bytes,
+        deterministic=config.deterministic,
+    )
+    asked = config.kv_cache_bytes
+    if chosen.gpu is not None:
+        memory = gpu_budget(served, asked, chosen.gpu)
+    else:
+        memory = host_budget(served, asked, hardware.memory_available)
     reasons["weight_bytes"] = (
         f"all in {dtype}" if schemes.linear is None else f"codes, scales, and the rest in {dtype}"
     )
-    if config.kv_cache_bytes is None:
-        free = max(0, hardware.memory_available - weights)
-        wanted = max_num_seqs * -(-most_len // BLOCK_SIZE) * block_bytes
-        kv_bytes = min(wanted, int(free * KV_SHARE))
-        why = (
-            f"{max_num_seqs} sequences of {most_len} tokens"
-            if kv_bytes == wanted
-            else f"half of the {free / 2**30:.1f} GiB left beside the weights"
-        )
-    else:
-        kv_bytes, why = config.kv_cache_bytes, ""
-    decide("kv_cache_bytes", config.kv_cache_bytes, why)
+    kv_bytes = memory.kv_cache
+    decide("kv_cache_bytes", asked, memory.why)
     num_blocks = kv_bytes // block_bytes
     reasons["num_blocks"] = f"{block_bytes:,} bytes per block of {BLOCK_SIZE} tokens"
 
@@ -252,10 +280,11 @@ def resolve(
         quantization_zero_points=config.quantization_zero_points,
         quantize_activations=quantize_activations,
         quantize_head=config.quantize_head,
-        weight_bytes=weights,
+        weight_bytes=memory.weights,
         backend=backend,
         threads=threads.count,
         cpus=threads.cpus,
+        deterministic=config.deterministic,
         max_model_len=min(most_len, held),
         num_blocks=num_blocks,
         kv_cache_bytes=num_blocks * block_bytes,
@@ -266,20 +295,18 @@ def resolve(
         artifact_dir=artifact_dir,
         seed=config.seed,
         reasons=reasons,
-        notes=threads.notes if backend == "cpu" else (),
+        notes=(*chosen.notes, *(threads.notes if backend == "cpu" else ())),
     )
 
 
-def _artifact_dir(
-    config: EngineConfig, backend: Literal["cpu", "reference"]
-) -> tuple[str | None, str]:
+def _artifact_dir(config: EngineConfig, backend: ChosenBackend) -> tuple[str | None, str]:
     """Where engine artifacts are kept, None for nowhere, and why."""
     asked = config.artifact_dir
-    if asked is not None and (backend == "reference" or not config.artifact):
+    if asked is not None and (backend != "cpu" or not config.artifact):
         why = "artifacts are off" if not config.artifact else f"{backend} keeps no packed weights"
         raise ConfigError(f"artifact_dir {asked} has no effect, since {why}; leave it out")
-    if backend == "reference":
-        return None, "the reference backend packs nothing"
+    if backend != "cpu":
+        return None, f"the {backend} backend keeps no packed weights"
     if not config.artifact:
         return None, "as asked"
     if asked is not None:

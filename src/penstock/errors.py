@@ -40,3 +40,8 @@ class RequestError(PenstockError):
 
 class EngineDeadError(PenstockError):
     """The engine process is gone; its requests cannot be finished."""
+
+
+def first_line(error: BaseException) -> str:
+    """An error's message without further lines, such as the advice that torch adds."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+
+from penstock.gpu import GpuSearch, find_gpu
 
 _UNLIMITED_V1 = 1 << 60
 """cgroup v1 writes "no limit" as the largest page-aligned int64; nothing real is above this."""
@@ -43,6 +45,8 @@ class Hardware:
     memory_available: int  # what can be allocated now without swapping or being killed
     caches: tuple[Cache, ...]  # by level
     numa_nodes: int
+    gpu: GpuSearch | None = None
+    """None until somebody has looked (:func:`with_gpu`)."""
 
     @property
     def physical_cores(self) -> int:
@@ -88,6 +92,11 @@ def detect(root: Path = Path("/"), cpus: frozenset[int] | None = None) -> Hardwa
         caches=_caches(root, allowed[0]),
         numa_nodes=_numa_nodes(root, allowed),
     )
+
+
+def with_gpu(hardware: Hardware) -> Hardware:
+    """The same with its GPU; imports torch where there is a driver."""
+    return replace(hardware, gpu=find_gpu(hardware.memory_available))
 
 
 def _text(path: Path) -> str | None:

@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tiny_plans import Chunk, broken, make_spec, step_of, tokens_of
 
 from penstock.backends import Limits
 from penstock.backends.cpu import native
@@ -21,16 +22,11 @@ from penstock.backends.cpu.executor import CpuExecutor
 from penstock.backends.reference.executor import ReferenceExecutor
 from penstock.cache.geometry import KvDType
 from penstock.config import kv_block_bytes
-from penstock.engine.step import BLOCK_SIZE, StepInput
+from penstock.engine.step import StepInput
 from penstock.errors import ConfigError
 from penstock.models.spec import (
-    Activation,
-    AttentionSpec,
     DType,
-    LayerSpec,
-    MlpSpec,
     ModelSpec,
-    RopeSpec,
 )
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
@@ -42,40 +38,6 @@ VARIANTS = native.runnable()
 F32 = NDArray[np.float32]
 
 pytestmark = pytest.mark.skipif(not VARIANTS, reason="no native module is built")
-
-
-def make_spec(
-    *,
-    qk_norm: bool = False,
-    bias: bool = False,
-    tie: bool = True,
-    window: int | None = None,
-    activation: Activation = "silu",
-    dim: int = 16,
-    rope_dim: int = 16,
-    heads: tuple[int, int] = (6, 2),
-) -> ModelSpec:
-    attention = AttentionSpec(
-        num_heads=heads[0],
-        num_kv_heads=heads[1],
-        head_dim=dim,
-        rope=RopeSpec(theta=10000.0, dim=rope_dim),
-        scale=dim**-0.5,
-        window=window,
-        qkv_bias=bias,
-        output_bias=bias,
-        qk_norm=qk_norm,
-    )
-    return ModelSpec(
-        architecture="TinyForCausalLM",
-        vocab_size=211,
-        hidden_size=72,  # neither a multiple of 16 nor of 32
-        layers=(LayerSpec(attention, MlpSpec(104, activation, bias)),) * 2,
-        norm_eps=1e-5,
-        tie_embeddings=tie,
-        max_positions=512,
-        dtype="float32",
-    )
 
 
 LIMITS = Limits(num_blocks=40, max_tokens=96, max_logit_rows=96, max_sequences=8, threads=2)
@@ -95,49 +57,6 @@ def make_executor(
     weights = DummyWeights(spec, 3, dtype)
     limits = replace(LIMITS, threads=threads)
     return bind(make_plan(spec, dtype, kv_dtype), weights, limits, native.load(isa))
-
-
-@dataclass
-class Chunk:
-    """Tokens ``start:stop`` of one sequence, run in one step; ``rows`` of them get logits."""
-
-    tokens: NDArray[np.int32]
-    start: int
-    stop: int
-    blocks: Sequence[int]
-    rows: Sequence[int] | None = None  # absolute positions; None: the last
-
-
-def step_of(chunks: Sequence[Chunk], copies: Sequence[tuple[int, int]] = ()) -> StepInput:
-    def ints(values: Any) -> NDArray[np.int32]:
-        return np.asarray(values, dtype=np.int32)
-
-    starts = np.cumsum([0] + [c.stop - c.start for c in chunks])
-    positions = np.concatenate([np.arange(c.start, c.stop) for c in chunks])
-    owned = np.concatenate(
-        [[c.blocks[p // BLOCK_SIZE] for p in range(c.start, c.stop)] for c in chunks]
-    )
-    tables = [c.blocks[: -(-c.stop // BLOCK_SIZE)] for c in chunks]
-    rows = [
-        starts[i] + p - c.start
-        for i, c in enumerate(chunks)
-        for p in ([c.stop - 1] if c.rows is None else c.rows)
-    ]
-    return StepInput(
-        token_ids=ints(np.concatenate([c.tokens[c.start : c.stop] for c in chunks])),
-        positions=ints(positions),
-        slots=ints(owned * BLOCK_SIZE + positions % BLOCK_SIZE),
-        query_starts=ints(starts),
-        context_lens=ints([c.stop for c in chunks]),
-        block_starts=ints(np.cumsum([0] + [len(t) for t in tables])),
-        block_ids=ints([b for t in tables for b in t]),
-        logit_rows=ints(rows),
-        block_copies=ints(copies).reshape(-1, 2),
-    )
-
-
-def tokens_of(seed: int, length: int) -> NDArray[np.int32]:
-    return np.random.default_rng(seed).integers(0, 211, length).astype(np.int32)
 
 
 # Three sequences, blocks scattered: prefill in chunks, mixed with decode, copied, and extended.
@@ -315,10 +234,6 @@ def test_block_copies_run_in_order_and_first(kv_dtype: KvDType) -> None:
     got = executor.run(step_of([Chunk(C, 7, 8, [6])], [(4, 5), (5, 6)]))
     np.testing.assert_array_equal(got.logits[-1], plain)
     executor.close()
-
-
-def broken(step: StepInput, **changes: Any) -> StepInput:
-    return replace(step, **{k: np.asarray(v, np.int32) for k, v in changes.items()})
 
 
 @pytest.mark.parametrize(

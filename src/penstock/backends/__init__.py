@@ -1,4 +1,7 @@
-"""Backends bind a plan to a device: ``reference`` (NumPy, the oracle) and ``cpu`` (native)."""
+"""Backends bind a plan to a device.
+
+``reference`` is NumPy, the oracle; ``cpu`` is native; ``cuda`` is NVIDIA GPUs, through Triton.
+"""
 
 from __future__ import annotations
 
@@ -55,4 +58,8 @@ def bind(
         from penstock.backends.cpu.bind import bind as bind_cpu
 
         return bind_cpu(plan, weights, limits)
-    raise ConfigError(f"unknown backend {backend!r}; there are 'cpu' and 'reference'")
+    if backend == "cuda":
+        from penstock.backends.cuda.bind import bind as bind_cuda
+
+        return bind_cuda(plan, weights, limits)
+    raise ConfigError(f"unknown backend {backend!r}; there are 'cpu', 'cuda' and 'reference'")

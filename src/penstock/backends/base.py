@@ -28,6 +28,8 @@ class Limits:
     threads: int
     cpus: tuple[int, ...] = ()
     """The CPU of each thread; empty: where the system puts them."""
+    deterministic: bool = True
+    """No row's result depends on other rows. Only the cuda backend can do without."""
 
 
 class WeightSource(Protocol):

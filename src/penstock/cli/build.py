@@ -17,6 +17,7 @@ from pathlib import Path
 from penstock.cli.options import add_engine_arguments, engine_config, option_name
 from penstock.cli.parser import UsageError
 from penstock.config import EngineConfig
+from penstock.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,11 +46,18 @@ def run(args: argparse.Namespace) -> int:
     from penstock.engine.startup import Ledger, describe, process_started_at
 
     config = engine_config(args)
-    if config.backend == "reference":
-        raise UsageError("argument --backend: the reference backend packs no weights to keep")
+    if config.backend in ("reference", "cuda"):
+        raise UsageError(
+            f"argument --backend: the {config.backend} backend packs no weights to keep"
+        )
     ledger = Ledger(process_started_at())
     ledger.mark("python")
     blueprint = draw(config)
+    if blueprint.config.backend != "cpu":
+        raise ConfigError(
+            f"auto chooses the {blueprint.config.backend} backend here, which packs no weights to "
+            "keep; build for the CPU with --backend cpu"
+        )
     ledger.mark("config")
     executor = load(blueprint, ledger.mark, _say, keeping="always")
     executor.close()

@@ -85,9 +85,10 @@ def _serve(child: EngineChild, listener: socket.socket, grace: int, ledger: Ledg
         model, config = llm.model, llm.ready.config
         print(f"penstock {__version__} serves {model.served_model_name} at {url}/v1")
         if config is not None:
+            with_threads = "" if config.backend == "cuda" else f" with {config.threads} threads"
             print(
-                f"  {config.model_path}: {config.dtype} on {config.backend} with {config.threads} "
-                f"threads, context {config.max_model_len} tokens, KV cache "
+                f"  {config.model_path}: {config.dtype} on {config.backend}{with_threads}, "
+                f"context {config.max_model_len} tokens, KV cache "
                 f"{config.kv_cache_bytes / 2**20:.0f} MiB"
             )
             for note in config.notes:

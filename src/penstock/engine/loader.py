@@ -18,7 +18,7 @@ from penstock.backends.cpu import native
 from penstock.backends.tuning import Tuning
 from penstock.config import EngineConfig, ResolvedConfig, resolve
 from penstock.errors import ArtifactError, ConfigError
-from penstock.hardware import detect
+from penstock.hardware import detect, with_gpu
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
 from penstock.plan.fuse import fuse
@@ -53,7 +53,10 @@ def draw(config: EngineConfig) -> Blueprint:
     # The revision is the model's; a tokenizer from elsewhere has its own history.
     tokenizer = resolve_model_folder(config.tokenizer) if config.tokenizer else folder
     spec = load_model_spec(folder)
-    resolved = resolve(config, detect(), spec, folder, tokenizer)
+    hardware = detect()
+    if config.backend in ("auto", "cuda"):
+        hardware = with_gpu(hardware)
+    resolved = resolve(config, hardware, spec, folder, tokenizer)
     if resolved.backend == "cpu":
         resolved = msgspec.structs.replace(resolved, notes=(*resolved.notes, *_kernel_notes()))
     plan = fuse(
@@ -98,6 +101,7 @@ def load(
         max_sequences=config.max_num_seqs,
         threads=config.threads,
         cpus=config.cpus,
+        deterministic=config.deterministic,
     )
     shelf = Shelf.of(config, blueprint.plan, note)
     with shelf.take() as kept:

@@ -1,0 +1,180 @@
+"""Attention over the paged cache: scratch, work lists and launches of one geometry."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import numpy as np
+import torch
+import triton
+from numpy.typing import NDArray
+from torch import Tensor
+
+from penstock.backends.cuda.attention_plan import FIELDS, WorkPlanner, split_starts
+from penstock.backends.cuda.cache import LayerCache
+from penstock.backends.cuda.kernels.attention import attention
+from penstock.backends.cuda.kernels.runtime import INTERPRETED
+from penstock.cache.geometry import BLOCK_SIZE
+from penstock.engine.step import StepInput
+
+_ROWS = 64
+"""Rows of a tile; ``kernels/attention.py`` says why. More only where a group has more heads."""
+
+_PROGRAMS_PER_PROCESSOR = 2
+_INTERPRETED_PROGRAMS = 3
+_MOST_PROCESSORS = 192
+"""What scratch is counted for on the meta device: no GPU has more multiprocessors yet."""
+_PARTS_PER_PROGRAM = 16
+"""Scratch is for so many one-token states a program: the planner seldom wants as many."""
+
+
+class BlockTables(Protocol):
+    """What attention reads of a step's arrays on the device."""
+
+    @property
+    def block_ids(self) -> Tensor:
+        """int32, the block ids of all sequences, as in ``StepInput``."""
+        ...
+
+
+class AttentionKernel:
+    """``plan.ops.Attention`` of one geometry; layers that have it in common share one.
+
+    ``max_tokens`` and ``max_sequences`` bound a step, ``max_context`` the tokens of a sequence. All
+    scratch is allocated here: :attr:`scratch_bytes`, which depends little on any of them.
+    ``programs`` share the work, two a multiprocessor unless said otherwise; no result depends on
+    how many.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        scale: float,
+        window: int | None,
+        max_tokens: int,
+        max_sequences: int,
+        max_context: int,
+        device: torch.device,
+        programs: int | None = None,
+    ) -> None:
+        if heads % kv_heads:
+            raise ValueError(f"{heads} query heads are not a multiple of {kv_heads} KV heads")
+        if not 16 <= head_dim <= 256:
+            raise ValueError(f"a head of {head_dim} is outside 16..256, which attention handles")
+        if not (math.isfinite(scale) and scale > 0):
+            raise ValueError(f"a scale of scores of {scale} is not positive")
+        if window is not None and window < 1:
+            raise ValueError(f"a window of {window} shows no token")
+        group = heads // kv_heads
+        self._heads = heads
+        self._kv_heads = kv_heads
+        self._head_dim = head_dim
+        self._log2_scale = scale / math.log(2)
+        self._window = window or 0
+        self._rows = max(_ROWS, triton.next_power_of_2(group))
+        self._programs = programs or _programs(device)
+        self.stages = 2
+        if device.type == "cuda":
+            self.stages = stages_for(torch.cuda.get_device_capability(device))
+        starts = split_starts(max_context, windowed=window is not None)
+        states = max(self._programs * _PARTS_PER_PROGRAM // kv_heads, len(starts) - 1)
+        tile_tokens = self._rows // group
+        max_tiles = min(max_tokens, -(-max_tokens // tile_tokens) + max_sequences)
+        self.planner = WorkPlanner(
+            group=group,
+            kv_heads=kv_heads,
+            tile_tokens=tile_tokens,
+            window=window,
+            starts=starts,
+            programs=self._programs,
+            capacity=states * group,
+        )
+        self.max_items = max_tiles + states
+        self._starts = torch.from_numpy(starts).to(device)
+        rows = (kv_heads, states * group)
+        self._partial_sums = torch.zeros((*rows, head_dim), dtype=torch.float32, device=device)
+        self._partial_weights = torch.zeros((*rows, 2), dtype=torch.float32, device=device)
+        self._finished = torch.zeros(rows, dtype=torch.int32, device=device)
+
+    @property
+    def work_shape(self) -> tuple[int, int]:
+        """What the work list of any step fits in, int32."""
+        return 1 + self.max_items, FIELDS
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes on the device."""
+        own = (self._starts, self._partial_sums, self._partial_weights, self._finished)
+        return sum(array.nbytes for array in own)
+
+    def plan_work(self, step: StepInput) -> NDArray[np.int32]:
+        """The step's work list, at most :attr:`work_shape`; all layers of the geometry use it."""
+        return self.planner.plan(step)
+
+    def run(
+        self, q: Tensor, out: Tensor, cache: LayerCache, step: BlockTables, work: Tensor
+    ) -> None:
+        """Launch ``plan.ops.Attention`` after the layer's keys and values have been written.
+
+        q and out ``[T, heads * head_dim]`` in bfloat16 or float32, with any row stride; ``work``
+        int32 on the device, begins with what :meth:`plan_work` made of this step. Rows that are no
+        token of it are left alone.
+        """
+        keys, values = cache.keys, cache.values
+        quantized = cache.key_scales is not None and cache.value_scales is not None
+        columns = max(16, triton.next_power_of_2(self._head_dim))
+        attention[(self._programs,)](
+            q,
+            out,
+            keys,
+            values,
+            cache.key_scales if quantized else keys,
+            cache.value_scales if quantized else values,
+            work,
+            step.block_ids,
+            self._starts,
+            self._partial_sums,
+            self._partial_weights,
+            self._finished,
+            q.stride(0),
+            out.stride(0),
+            self._log2_scale,
+            HEADS=self._heads,
+            KV_HEADS=self._kv_heads,
+            HEAD_DIM=self._head_dim,
+            COLUMNS=columns,
+            ROWS=self._rows,
+            TILE=64 if columns * keys.element_size() <= 256 else 32,
+            WINDOW=self._window,
+            BLOCK_SIZE=BLOCK_SIZE,
+            FIELDS=FIELDS,
+            CAPACITY=self.planner.capacity,
+            QUANTIZED=quantized,
+            PRECISION="tf32x3" if keys.dtype == torch.float32 else "ieee",
+            STAGES=self.stages,
+            INTERPRETED=INTERPRETED,
+            num_warps=8 if columns > 128 or self._rows > _ROWS else 4,
+            enable_fp_fusion=False,
+        )
+
+
+def stages_for(capability: tuple[int, int]) -> int:
+    """Loop stages on a GPU of this compute capability, of which one loads block ids.
+
+    Three hold two tiles of keys and of values, 64 KiB, where two such programs fit a
+    multiprocessor: on data centre GPUs.
+    """
+    return 3 if capability[0] in (9, 10) or capability == (8, 0) else 2
+
+
+def _programs(device: torch.device) -> int:
+    """As many as the device holds at once: more would wait until the first are done."""
+    if device.type == "cpu":
+        return _INTERPRETED_PROGRAMS
+    processors = _MOST_PROCESSORS
+    if device.type == "cuda":
+        processors = torch.cuda.get_device_properties(device).multi_processor_count
+    return processors * _PROGRAMS_PER_PROCESSOR

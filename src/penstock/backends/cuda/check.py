@@ -1,0 +1,66 @@
+"""A step's arrays checked before they reach kernels, which would read and write where they say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.engine.step import BLOCK_SIZE, Int32s, StepInput
+
+
+@dataclass(frozen=True)
+class StepBounds:
+    """What a step may hold."""
+
+    max_tokens: int
+    max_sequences: int
+    max_logit_rows: int
+    max_positions: int
+    max_block_ids: int
+    num_blocks: int
+    vocab_size: int
+
+    def check(self, step: StepInput) -> None:
+        """Raise ValueError on a step that is malformed or too large, naming what is wrong."""
+        tokens, sequences = step.num_tokens, step.num_sequences
+        if not 1 <= tokens <= self.max_tokens:
+            raise ValueError(f"a step has 1 to {self.max_tokens} tokens, not {tokens}")
+        if not 1 <= sequences <= self.max_sequences:
+            raise ValueError(f"a step has 1 to {self.max_sequences} sequences, not {sequences}")
+        if len(step.logit_rows) > self.max_logit_rows:
+            raise ValueError(
+                f"a step has at most {self.max_logit_rows} rows of logits, not "
+                f"{len(step.logit_rows)}"
+            )
+        if len(step.block_ids) > self.max_block_ids:
+            raise ValueError(
+                f"a step has at most {self.max_block_ids} block ids, not {len(step.block_ids)}"
+            )
+        lengths = {len(step.positions), len(step.slots), tokens}
+        starts = {len(step.query_starts), len(step.block_starts), sequences + 1}
+        if len(lengths) > 1 or len(starts) > 1:
+            raise ValueError("arrays of a step disagree in length")
+        _ascends(step.query_starts, tokens, "query_starts", least=1)
+        _ascends(step.block_starts, len(step.block_ids), "block_starts (of block_ids)", least=0)
+        _within(step.token_ids, self.vocab_size, "token id")
+        _within(step.positions, self.max_positions, "position")
+        _within(step.slots, self.num_blocks * BLOCK_SIZE, "slot")
+        _within(step.block_ids, self.num_blocks, "block id")
+        _within(step.logit_rows, tokens, "logit row")
+        _within(step.block_copies, self.num_blocks, "copied block")
+        held = np.diff(step.block_starts) * BLOCK_SIZE
+        last = step.positions[step.query_starts[1:] - 1] + 1
+        if (last != step.context_lens).any() or (step.context_lens > held).any():
+            raise ValueError("context_lens do not agree with the positions and block tables")
+
+
+def _within(values: Int32s, end: int, what: str) -> None:
+    if values.size and (int(values.min()) < 0 or int(values.max()) >= end):
+        bad = int(values.min()) if int(values.min()) < 0 else int(values.max())
+        raise ValueError(f"{what} {bad} is outside 0 to {end - 1}")
+
+
+def _ascends(starts: Int32s, end: int, what: str, least: int) -> None:
+    if starts[0] != 0 or starts[-1] != end or (np.diff(starts) < least).any():
+        raise ValueError(f"{what} must ascend from 0 to {end}")

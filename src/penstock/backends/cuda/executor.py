@@ -1,0 +1,187 @@
+"""Runs steps on a GPU, behind the protocol of ``backends/base.py``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from penstock.backends.cuda.attention import AttentionKernel
+from penstock.backends.cuda.cache import LayerCache
+from penstock.backends.cuda.check import StepBounds
+from penstock.backends.cuda.graphs import DecodeGraphs, bucket_of, bucket_sizes
+from penstock.backends.cuda.kernels.rows import copy_blocks
+from penstock.backends.cuda.kernels.tiles import row_steps
+from penstock.backends.cuda.program import Program
+from penstock.backends.cuda.step import (
+    DeviceStep,
+    Layout,
+    StepBuffer,
+    arrays_of,
+    idle_decode,
+    idle_step,
+    pad_decode,
+)
+from penstock.engine.step import StepInput, StepResult
+from penstock.errors import ConfigError, EngineDeadError, first_line
+from penstock.sampling.reference import NumpySampler
+
+
+class CudaExecutor:
+    """Runs steps on one GPU, or interpreted on the CPU. Made by ``cuda.bind.bind``.
+
+    A step that decodes is padded to a bucket and replayed from a CUDA graph; any other is launched
+    op by op. Both run the same kernels, so the same bits come out.
+    """
+
+    packed = None
+
+    def __init__(
+        self,
+        program: Program,
+        attention: Sequence[AttentionKernel],
+        caches: Sequence[LayerCache],
+        bounds: StepBounds,
+        device: torch.device,
+    ) -> None:
+        self.num_blocks = bounds.num_blocks
+        self._program: Program | None = program
+        self._attention = tuple(attention)
+        self._caches = tuple(caches)
+        self._bounds = bounds
+        self._device = device
+        self._buffer = StepBuffer(buffer_capacity(bounds, attention), device)
+        most = min(bounds.max_sequences, bounds.max_logit_rows, bounds.max_tokens)
+        self._buckets = bucket_sizes(most)
+        self._layouts: dict[int, Layout] = {}
+        self._results: dict[int, tuple[Tensor, Tensor]] = {}
+        self._graphs: DecodeGraphs | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    def prepare(self) -> None:
+        """Compile kernels and capture the graphs: no request waits for that. On a GPU only.
+
+        Raises EngineDeadError where the GPU fails, ConfigError where it has too little memory.
+        """
+        if self._device.type != "cuda":
+            return
+        try:
+            for tokens in (1, *row_steps(self._bounds.max_tokens)):
+                step = idle_step(tokens, min(tokens, self._bounds.max_logit_rows))
+                self._launch(step, attending=idle_decode(0))
+            self._graphs = DecodeGraphs()
+            for size in reversed(self._buckets):  # the largest first: smaller ones fit its memory
+                self._capture(size, self._graphs)
+            torch.cuda.synchronize(self._device)
+        except torch.cuda.OutOfMemoryError as error:
+            raise ConfigError(
+                f"the GPU has too little memory for kernels and CUDA graphs: {first_line(error)}; "
+                "lower kv_cache_bytes, or max_num_batched_tokens"
+            ) from error
+        except RuntimeError as error:
+            raise gpu_failed(error) from error
+
+    def run(self, step: StepInput) -> StepResult:
+        """Run one step, wait for it, and copy its logits to the host.
+
+        Raises ValueError on a step that is malformed or exceeds the limits of ``bind``, before
+        anything is written; EngineDeadError where the GPU fails, after which nothing runs;
+        RuntimeError after :meth:`close`.
+        """
+        if self._program is None:
+            raise RuntimeError("the executor is closed")
+        self._bounds.check(step)
+        rows = len(step.logit_rows)
+        try:
+            logits, argmax = self._start(step)
+            return StepResult(
+                logits=logits[:rows].cpu().numpy(), argmax=argmax[:rows, 0].cpu().numpy()
+            )
+        except RuntimeError as error:
+            raise gpu_failed(error) from error
+
+    def sampler(self) -> NumpySampler:
+        return NumpySampler()
+
+    def close(self) -> None:
+        """Free weights, cache and graphs."""
+        if self._graphs is not None:
+            self._graphs.close()
+        self._graphs = self._program = None
+        self._caches = self._attention = ()
+        self._results.clear()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _start(self, step: StepInput) -> tuple[Tensor, Tensor]:
+        """Queue a step; its logits and arg max, rows of padding behind those of the step."""
+        if self._graphs is not None:
+            bucket = bucket_of(step, self._buckets)
+            if bucket is not None:
+                self._write_decode(step, bucket)
+                self._graphs.replay(bucket)
+                return self._results[bucket]
+        return self._launch(step)
+
+    def _launch(
+        self, step: StepInput, attending: StepInput | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Queue a step op by op; ``attending``: what attention does instead of the step."""
+        assert self._program is not None
+        attending = attending or step
+        arrays = arrays_of(step, [kernel.plan_work(attending) for kernel in self._attention])
+        layout = Layout.of([array.size for array in arrays])
+        self._buffer.write(layout, arrays)
+        device_step = self._buffer.views(layout)
+        for cache in self._caches if len(step.block_copies) else ():
+            for data in cache.arrays:
+                copy_blocks(device_step.block_copies, data)
+        return self._program.run(device_step)
+
+    def _write_decode(self, step: StepInput, bucket: int) -> None:
+        """Put a decode step, padded, where the graph of its bucket reads it."""
+        # Attention's work is planned of the step as it is: it has none for padding.
+        work = [kernel.plan_work(step) for kernel in self._attention]
+        self._buffer.write(self._layout(bucket), arrays_of(pad_decode(step, bucket), work))
+
+    def _capture(self, size: int, graphs: DecodeGraphs) -> None:
+        program = self._program
+        assert program is not None
+        self._write_decode(idle_decode(0), size)
+
+        def run(step: DeviceStep) -> None:
+            self._results[size] = program.run(step)
+
+        graphs.capture(size, run, self._buffer.views(self._layout(size)))
+
+    def _layout(self, bucket: int) -> Layout:
+        """Where the arrays of a bucket lie, for good: its graph knows the addresses."""
+        if bucket not in self._layouts:
+            lengths = [array.size for array in arrays_of(idle_decode(bucket))]
+            work = [math.prod(kernel.work_shape) for kernel in self._attention]
+            lengths[-1:] = [*work, self._bounds.max_block_ids]
+            self._layouts[bucket] = Layout.of(lengths)
+        return self._layouts[bucket]
+
+
+def buffer_capacity(bounds: StepBounds, attention: Sequence[AttentionKernel]) -> int:
+    """Integers that the arrays of any step take."""
+    tokens, sequences = bounds.max_tokens, bounds.max_sequences
+    work = [math.prod(kernel.work_shape) for kernel in attention]
+    copies = 2 * bounds.num_blocks
+    lengths = (*[tokens] * 3, *[sequences + 1] * 3, bounds.max_logit_rows, copies, *work)
+    return Layout.of((*lengths, bounds.max_block_ids)).size
+
+
+def gpu_failed(error: RuntimeError) -> EngineDeadError:
+    """What the engine ends with: a CUDA error leaves a process that can do no more on the GPU."""
+    return EngineDeadError(
+        f"the GPU failed: {first_line(error)}; the engine has ended and its requests with it. "
+        "Start it again; if that fails, too, see nvidia-smi and the kernel's log (dmesg) for Xid "
+        "errors"
+    )

@@ -1,0 +1,270 @@
+"""Paged attention: one kernel for decode rows, prefill chunks and any mix of them.
+
+Work. A *tile* is up to ``ROWS // group`` consecutive tokens of one sequence, whose query heads of
+one KV head are folded into ROWS rows of a matrix product. What it sees of the cache is cut into
+*splits* at fixed positions. An *item* of the work list is a tile with either all its splits or one
+of them; ``attention_plan`` decides which, by what keeps the device busy, since no result depends
+on it. As many programs as the device holds at once share the items in turn, so that the grid is
+always the same, and a CUDA graph that captured it serves any lengths.
+
+Items of one split leave their state in scratch and count themselves off. Whoever is last for its
+tile and KV head joins the states in the order of splits and sets the count back to 0. Stores of
+all threads of a program happen before its count (a barrier, then an atomic that releases at device
+scope); loads of the last one happen after (the same atomic acquires, and its result reaches the
+other threads through a barrier). The states are read past the first-level cache.
+
+The same bits. A row's result is the same beside any others, in a decode step or a chunk, because
+
+- tiles of keys and splits lie at fixed positions, and a row's splits are joined in ascending order
+  starting from an empty state, by one function, whoever does it and wherever the states were;
+- it is one compiled kernel for all rows: ROWS, TILE, warps and the instructions of products do not
+  depend on how many rows are in use. Lanes and warps do the same for each row, so that the order
+  in which a row's scores are summed does not depend on its place in the tile;
+- on a GPU, a row of a product depends on that row of its first operand alone, and products that
+  are zero leave an accumulator as it is: an invisible key has weight zero, its score is replaced;
+- a tile of keys that a row does not see fades by exp2(0), which is 1, and adds zeros. An empty
+  state joins likewise. Zeros may change sign at that: the end adds +0;
+- masked and unmasked tiles have the same arithmetic in the same layouts, and nothing is contracted
+  to fused multiply-adds that is not written so (``enable_fp_fusion=False``).
+
+The interpreter shows the first and the fourth; the others are properties of the compiler and the
+device, which the same tests check where there is a GPU.
+
+Types. Products are of the cache's type: bfloat16, float16, and float32 as three TF32 products,
+which is float32 but for the last bits. Queries and softmax weights are rounded to it. int8 codes
+are whole numbers that bfloat16 holds exactly; a key's scale multiplies its column of scores, a
+value's the column of weights, each once.
+
+Floors. Decode reads ``context * 2 * kv_heads * head_dim * element bytes`` a sequence and layer;
+the floor is that over the device's bandwidth. At 1K tokens, 8 KV heads of 128 in bfloat16, 4 MiB:
+1.25 us on an H100 (3.35 TB/s), of which one SM's share is 15 bytes a clock, so 512 bytes, a
+token's key and value, every 34 clocks. 64 rows take for that token 8 clocks of the tensor cores
+(at 4096 operations a clock), 4 of exponentials (16 a clock) and 4 of other arithmetic, whether 4
+rows are used or all: under half the time the bytes take, and less on an A100 or L40S in proportion
+to bandwidth. This is why a decode row can afford the tile of a prefill chunk; 128 rows could not.
+64 rows is also the smallest tile that Hopper's and Blackwell's wide instructions take. Prefill's
+floor is ``4 * head_dim`` operations a query head and visible token over the tensor rate; from the
+second-level cache a tile reads 64 operations a byte, so about 5.5 TB/s there bound it near 350
+TFLOP/s on an H100.
+
+Tiles of keys are 64 tokens where a row of one takes at most 256 bytes, else 32. On an H100 the
+compiled kernel has two of keys and two of values in 80 KiB of shared memory with the queries, so
+that two programs fit a multiprocessor and have 32 KiB each under way while they compute, three
+times what its share of the bandwidth takes in a memory latency of 700 ns.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from penstock.backends.cuda.kernels.attention_tile import add_tiles, join, tile_bounds
+from penstock.backends.cuda.kernels.cast import cast
+
+
+# Where they lie in the step's arrays may differ from step to step; the kernel is the same.
+@triton.jit(do_not_specialize_on_alignment=["work", "block_ids"])
+def attention(
+    q,
+    out,
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    work,
+    block_ids,
+    split_starts,
+    partial_sums,
+    partial_weights,
+    finished,
+    q_stride,
+    out_stride,
+    log2_scale,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    FIELDS: tl.constexpr,
+    CAPACITY: tl.constexpr,
+    QUANTIZED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    STAGES: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """Programs share the items of ``work``, int32 ``[1 + items, FIELDS]``, times KV heads.
+
+    q and out ``[T, HEADS * HEAD_DIM]`` with these row strides; ``partial_sums`` float32
+    ``[KV_HEADS, CAPACITY, HEAD_DIM]``, ``partial_weights`` float32 ``[KV_HEADS, CAPACITY, 2]``
+    (peak and weight), ``finished`` int32 ``[KV_HEADS, CAPACITY]``, zero between launches.
+    """
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    product_type: tl.constexpr = tl.bfloat16 if QUANTIZED else keys.dtype.element_ty
+    folded = tl.arange(0, ROWS)
+    column = tl.arange(0, COLUMNS)
+    within = column < HEAD_DIM
+    for index in range(tl.program_id(0), tl.load(work) * KV_HEADS, tl.num_programs(0)):
+        item = work + (1 + index // KV_HEADS) * FIELDS
+        head = index % KV_HEADS
+        row = tl.load(item)
+        tokens = tl.load(item + 1)
+        position = tl.load(item + 2)
+        table = block_ids + tl.load(item + 3)
+        begin = tl.load(item + 4)
+        end = tl.load(item + 5)
+        parts = tl.load(item + 6)
+        part = tl.load(item + 7)
+        base = tl.load(item + 8)
+
+        rows = tokens * GROUP
+        inside = (folded < rows)[:, None] & within[None, :]
+        token = folded // GROUP
+        query_head = head * GROUP + folded % GROUP
+        columns = query_head[:, None] * HEAD_DIM + column[None, :]
+        token_row = (row + token).to(tl.int64)[:, None]
+        query = tl.load(q + token_row * q_stride + columns, mask=inside, other=0.0)
+        query = cast(query.to(tl.float32), product_type, INTERPRETED)
+        positions = position + token
+        least = tl.maximum(position - WINDOW + 1, 0) if WINDOW else 0
+
+        peak = tl.full([ROWS], float("-inf"), tl.float32)
+        weight = tl.zeros([ROWS], tl.float32)
+        sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+        for split in range(begin, end):
+            first, whole, whole_end, last = tile_bounds(
+                tl.load(split_starts + split),
+                tl.load(split_starts + split + 1),
+                position,
+                tokens,
+                TILE,
+                WINDOW,
+            )
+            split_peak = tl.full([ROWS], float("-inf"), tl.float32)
+            split_weight = tl.zeros([ROWS], tl.float32)
+            split_sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+            # Tiles that the window's old end cuts, that all rows see whole, that are cut by now.
+            for phase in tl.static_range(0 if WINDOW else 1, 3):
+                split_peak, split_weight, split_sums = add_tiles(
+                    split_peak,
+                    split_weight,
+                    split_sums,
+                    query,
+                    positions,
+                    first if phase == 0 else (whole if phase == 1 else whole_end),
+                    whole if phase == 0 else (whole_end if phase == 1 else last),
+                    least,
+                    last,
+                    head,
+                    table,
+                    keys,
+                    values,
+                    key_scales,
+                    value_scales,
+                    log2_scale,
+                    MASKED=phase != 1,
+                    KV_HEADS=KV_HEADS,
+                    HEAD_DIM=HEAD_DIM,
+                    COLUMNS=COLUMNS,
+                    TILE=TILE,
+                    WINDOW=WINDOW,
+                    BLOCK_SIZE=BLOCK_SIZE,
+                    QUANTIZED=QUANTIZED,
+                    PRECISION=PRECISION,
+                    STAGES=STAGES,
+                    INTERPRETED=INTERPRETED,
+                )
+            peak, weight, sums = join(peak, weight, sums, split_peak, split_weight, split_sums)
+
+        target = out + token_row * out_stride + columns
+        if parts == 1:
+            store_result(target, weight, sums, inside, INTERPRETED)
+        else:
+            scratch = head * CAPACITY + base
+            last_one = leave_state(
+                partial_sums,
+                partial_weights,
+                finished + scratch,
+                scratch + part * rows,
+                parts,
+                peak,
+                weight,
+                sums,
+                rows,
+                HEAD_DIM,
+            )
+            if last_one:
+                weight, sums = join_states(
+                    partial_sums, partial_weights, scratch, parts, rows, ROWS, COLUMNS, HEAD_DIM
+                )
+                store_result(target, weight, sums, inside, INTERPRETED)
+                tl.store(finished + scratch, 0)
+
+
+@triton.jit
+def leave_state(
+    partial_sums,
+    partial_weights,
+    counter,
+    first,
+    parts,
+    peak,
+    weight,
+    sums,
+    rows,
+    HEAD_DIM: tl.constexpr,
+):
+    """Store the first ``rows`` rows of a state from scratch row ``first`` on, and count it off.
+
+    Returns whether all of the tile's ``parts`` are there.
+    """
+    folded = tl.arange(0, sums.shape[0])
+    column = tl.arange(0, sums.shape[1])
+    used = folded < rows
+    place = first + folded
+    tl.store(partial_weights + place * 2, peak, mask=used)
+    tl.store(partial_weights + place * 2 + 1, weight, mask=used)
+    cells = place.to(tl.int64)[:, None] * HEAD_DIM + column[None, :]
+    tl.store(partial_sums + cells, sums, mask=used[:, None] & (column < HEAD_DIM)[None, :])
+    tl.debug_barrier()  # every thread has stored before one of them counts
+    return tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == parts - 1
+
+
+@triton.jit
+def join_states(
+    partial_sums,
+    partial_weights,
+    first,
+    parts,
+    rows,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+):
+    """Weight and sums of all that a tile's ``parts`` have seen, in the order of splits."""
+    tl.debug_barrier()  # no thread reads before the one that counted has its answer
+    folded = tl.arange(0, ROWS)
+    column = tl.arange(0, COLUMNS)
+    used = folded < rows
+    inside = used[:, None] & (column < HEAD_DIM)[None, :]
+    peak = tl.full([ROWS], float("-inf"), tl.float32)
+    weight = tl.zeros([ROWS], tl.float32)
+    sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for part in tl.range(0, parts, num_stages=2):
+        place = first + part * rows + folded
+        cells = place.to(tl.int64)[:, None] * HEAD_DIM + column[None, :]
+        pair = partial_weights + place * 2
+        other_peak = tl.load(pair, mask=used, other=0.0, cache_modifier=".cg")
+        other_weight = tl.load(pair + 1, mask=used, other=1.0, cache_modifier=".cg")
+        other_sums = tl.load(partial_sums + cells, mask=inside, other=0.0, cache_modifier=".cg")
+        peak, weight, sums = join(peak, weight, sums, other_peak, other_weight, other_sums)
+    return weight, sums
+
+
+@triton.jit
+def store_result(target, weight, sums, inside, INTERPRETED: tl.constexpr):
+    """Divide and round. Adding zero makes of -0 what a row is that saw more empty tiles: +0."""
+    result = cast(sums / weight[:, None] + 0.0, target.dtype.element_ty, INTERPRETED)
+    tl.store(target, result, mask=inside)

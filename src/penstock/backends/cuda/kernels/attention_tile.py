@@ -1,0 +1,191 @@
+"""What attention does to a tile of query rows: one tile of keys and values, one split, the end.
+
+A tile's state is the running softmax of its rows: ``peak`` ``[ROWS]``, the largest score so far in
+units of log2; ``weight`` ``[ROWS]``, the sum of ``exp2(score - peak)``; ``sums`` ``[ROWS,
+COLUMNS]``, the values in those weights. All float32. A row that has seen nothing has peak -inf and
+zeros.
+
+``kernels/attention.py`` says what the equality of a row's bits rests on.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from penstock.backends.cuda.kernels.cast import cast
+
+
+@triton.jit
+def visible(positions, tokens, WINDOW: tl.constexpr):
+    """Which cached ``tokens`` ``[TILE]`` queries at ``positions`` ``[ROWS]`` see.
+
+    A WINDOW of 0 is none. ``tile_bounds`` knows which tiles need no mask.
+    """
+    distance = positions[:, None] - tokens[None, :]
+    seen = distance >= 0
+    if WINDOW:
+        seen = seen & (distance < WINDOW)
+    return seen
+
+
+@triton.jit
+def tile_bounds(start, end, position, tokens, TILE: tl.constexpr, WINDOW: tl.constexpr):
+    """Where in the split ``start:end`` queries at ``position : position + tokens`` see what.
+
+    Returns the first token of the first tile that one of them sees, of the first that all of them
+    see whole, of the first after those, and the end of what the last of them sees.
+    """
+    first = start
+    last = tl.minimum(end, position + tokens)
+    if WINDOW:
+        first = tl.maximum(first, tl.maximum(position - WINDOW + 1, 0) // TILE * TILE)
+    whole_end = tl.maximum(tl.minimum(end, (position + 1) // TILE * TILE), first)
+    whole = first
+    if WINDOW:
+        oldest = tl.maximum(position + tokens - WINDOW, 0)
+        whole = tl.minimum(tl.maximum((oldest + TILE - 1) // TILE * TILE, first), whole_end)
+    return first, whole, whole_end, last
+
+
+@triton.jit
+def add_tiles(
+    peak,
+    weight,
+    sums,
+    query,
+    positions,
+    first,
+    end,
+    least,
+    last,
+    head,
+    table,
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    log2_scale,
+    MASKED: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    TILE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    QUANTIZED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    STAGES: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """The state after the tiles of tokens from ``first`` to before ``end``.
+
+    ``table`` points at the sequence's block ids; ``query`` is ``[ROWS, COLUMNS]`` in the type of
+    products. MASKED tiles may hold tokens that some rows do not see. Of these only ``least : last``
+    are read: the slots of others may hold anything.
+    """
+    column = tl.arange(0, COLUMNS)
+    within = column < HEAD_DIM
+    for tile in tl.range(first, end, TILE, num_stages=1 if MASKED else STAGES):
+        token = tile + tl.arange(0, TILE)
+        if MASKED:
+            readable = (token >= least) & (token < last)
+            block = tl.load(table + token // BLOCK_SIZE, mask=readable, other=0)
+        else:
+            block = tl.load(table + token // BLOCK_SIZE)
+        cell = (block.to(tl.int64) * KV_HEADS + head) * BLOCK_SIZE + token % BLOCK_SIZE
+        # A block's tokens are neighbours, also in the rows of scales, which come 16 bytes at a time.
+        cell = tl.max_contiguous(tl.multiple_of(cell, BLOCK_SIZE), BLOCK_SIZE)
+        place = cell[:, None] * HEAD_DIM + column[None, :]
+
+        if MASKED:
+            inside = readable[:, None] & within[None, :]
+            key = tl.load(keys + place, mask=inside, other=0)
+            value = tl.load(values + place, mask=inside, other=0)
+        elif HEAD_DIM == COLUMNS:
+            key = tl.load(keys + place)
+            value = tl.load(values + place)
+        else:
+            key = tl.load(keys + place, mask=within[None, :], other=0)
+            value = tl.load(values + place, mask=within[None, :], other=0)
+
+        scores = product(query, tl.trans(key), None, PRECISION, INTERPRETED)
+        if QUANTIZED:
+            if MASKED:
+                key_scale = tl.load(key_scales + cell, mask=readable, other=0)
+                value_scale = tl.load(value_scales + cell, mask=readable, other=0)
+            else:
+                key_scale = tl.load(key_scales + cell)
+                value_scale = tl.load(value_scales + cell)
+            scores = scores * key_scale.to(tl.float32)[None, :]
+        if MASKED:
+            seen = visible(positions, token, WINDOW)
+            scores = tl.where(seen, scores, float("-inf"))
+
+        higher = tl.maximum(peak, tl.max(scores, axis=1) * log2_scale)
+        # A row that has seen nothing: -inf less -inf would be NaN.
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        fade = tl.exp2(peak - base)
+        # One rounding, asked for: the compiler may contract nothing by itself.
+        weights = tl.exp2(tl.fma(scores, log2_scale, -base[:, None]))
+        weight = weight * fade + tl.sum(weights, axis=1)
+        sums = sums * fade[:, None]
+        peak = higher
+        if QUANTIZED:
+            weights = weights * value_scale.to(tl.float32)[None, :]
+            if MASKED:  # a scale of NaN is nothing to rows that do not see it
+                weights = tl.where(seen, weights, 0.0)
+        weights = cast(weights, query.dtype, INTERPRETED)
+        if MASKED and not QUANTIZED:
+            finite = tl.abs(value.to(tl.float32)) < float("inf")
+            clean = tl.where(finite, value, 0.0)
+            sums = product(weights, clean, sums, PRECISION, INTERPRETED)
+            if tl.min(finite.to(tl.int32)) == 0:
+                bad = tl.where(finite, 0.0, value.to(tl.float32))
+                sums = add_seen(sums, weights.to(tl.float32), bad, seen, TILE)
+        else:
+            sums = product(weights, value, sums, PRECISION, INTERPRETED)
+    return peak, weight, sums
+
+
+@triton.jit
+def product(a, b, c, PRECISION: tl.constexpr, INTERPRETED: tl.constexpr):
+    """``a @ b + c`` in float32; b is converted to the type of a, which holds its values.
+
+    The interpreter neither multiplies nor converts to bfloat16 rightly; float32 holds the same.
+    """
+    if INTERPRETED:
+        a = a.to(tl.float32)
+        b = b.to(tl.float32)
+    else:
+        b = b.to(a.dtype)
+    return tl.dot(a, b, c, input_precision=PRECISION)
+
+
+@triton.jit
+def add_seen(sums, weights, values, seen, TILE: tl.constexpr):
+    """``sums + weights @ values`` over what each row sees, where values that are not finite lie.
+
+    In a product a weight of zero would make NaN of them, and a row would depend on later tokens
+    of its own chunk.
+    """
+    token = tl.arange(0, TILE)
+    for i in range(TILE):
+        at = token == i
+        sees = tl.max(tl.where(at[None, :], seen.to(tl.int32), 0), axis=1) != 0
+        by = tl.sum(tl.where(at[None, :], weights, 0.0), axis=1)
+        value = tl.sum(tl.where(at[:, None], values, 0.0), axis=0)
+        sums = sums + tl.where(sees[:, None], by[:, None] * value[None, :], 0.0)
+    return sums
+
+
+@triton.jit
+def join(peak, weight, sums, next_peak, next_weight, next_sums):
+    """The state of all that two states have seen, the second's tokens after the first's."""
+    higher = tl.maximum(peak, next_peak)
+    base = tl.where(higher == float("-inf"), 0.0, higher)
+    fade = tl.exp2(peak - base)
+    next_fade = tl.exp2(next_peak - base)
+    weight = weight * fade + next_weight * next_fade
+    sums = sums * fade[:, None] + next_sums * next_fade[:, None]
+    return higher, weight, sums

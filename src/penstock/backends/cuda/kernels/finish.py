@@ -1,0 +1,100 @@
+"""What follows a tile's sums in every product: splits of K joined, bias, gate, the store.
+
+Tiles are ``[columns of out, rows of out]``: weights are the left operand of the tensor cores'
+products. Their side of 64 or 128 is then the one that hardware wants large, and rows, which may be
+few, the one that may be as small as 8. Every number of rows takes the same kind of instruction.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from penstock.backends.cuda.kernels.cast import cast
+
+GROUP = tl.constexpr(8)
+"""Tiles of rows that are worked on together, so that a tile of weights is read from L2 by them."""
+
+
+@triton.jit
+def place(tile, rows, n, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """Indices of the rows ``[ROWS]`` and columns ``[COLS]`` of ``out`` that make up a tile."""
+    row_tiles, col_tiles = tl.cdiv(rows, ROWS), tl.cdiv(n, COLS)
+    group = tile // (GROUP * col_tiles)
+    width = tl.minimum(row_tiles - group * GROUP, GROUP)
+    within = tile % (GROUP * col_tiles)
+    row = group * GROUP + within % width
+    col = within // width
+    return row * ROWS + tl.arange(0, ROWS), col * COLS + tl.arange(0, COLS)
+
+
+@triton.jit
+def park(partials, slot, sums, COLS: tl.constexpr, ROWS: tl.constexpr):
+    """Write one split's ``sums`` ``[COLS, ROWS]`` where :func:`collect` finds them."""
+    within = tl.arange(0, COLS)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
+    tl.store(partials + slot.to(tl.int64) * (COLS * ROWS) + within, sums)
+
+
+@triton.jit
+def collect(
+    partials, slot, STEP: tl.constexpr, SPLITS: tl.constexpr, COLS: tl.constexpr, ROWS: tl.constexpr
+):
+    """The sum of ``SPLITS`` parked tiles, every ``STEP``-th from ``slot`` on, in their order."""
+    within = tl.arange(0, COLS)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
+    total = tl.zeros([COLS, ROWS], partials.dtype.element_ty)
+    for split in range(SPLITS):
+        at = (slot + split * STEP).to(tl.int64) * (COLS * ROWS)
+        # Past L1, which other multiprocessors' writes do not reach.
+        total += tl.load(partials + at + within, cache_modifier=".cg")
+    return total
+
+
+@triton.jit
+def is_last(counters, tile, SPLITS: tl.constexpr):
+    """Whether all other splits of ``tile`` have parked; its counter is then 0 again."""
+    tl.debug_barrier()  # all threads' writes come before the count
+    last = tl.atomic_add(counters + tile, 1, sem="acq_rel", scope="gpu") == SPLITS - 1
+    if last:
+        tl.store(counters + tile, 0)
+    return last
+
+
+@triton.jit
+def activate(x, ACTIVATION: tl.constexpr):
+    """``penstock.backends.reference.numerics.activate`` of float32 ``x``."""
+    if ACTIVATION == "silu":
+        factor = 1.0 / (1.0 + tl.exp(-x))
+    elif ACTIVATION == "gelu_tanh":
+        # (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u))
+        factor = 1.0 / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
+    else:
+        tl.static_assert(ACTIVATION == "gelu")
+        factor = 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))
+    return x * factor
+
+
+@triton.jit
+def finish(
+    sums,
+    up,
+    bias,
+    out,
+    out_stride,
+    ms,
+    ns,
+    rows,
+    n,
+    HAS_BIAS: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """Store ``sums`` float32 ``[columns, rows]``, or ``act(sums) * up``, with bias before that."""
+    if HAS_BIAS:
+        sums += tl.load(bias + ns, mask=ns < n, other=0.0)[:, None]
+    if ACTIVATION != "none":
+        if HAS_BIAS:
+            up += tl.load(bias + n + ns, mask=ns < n, other=0.0)[:, None]
+        sums = activate(sums, ACTIVATION) * up
+    at = out + ms[None, :].to(tl.int64) * out_stride + ns[:, None]
+    inside = (ns < n)[:, None] & (ms < rows)[None, :]
+    tl.store(at, cast(sums, out.dtype.element_ty, INTERPRETED), mask=inside)

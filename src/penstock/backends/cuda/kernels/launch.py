@@ -1,0 +1,283 @@
+"""Launches of products: the tile, the scratch memory, the activations' rounding, the kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Protocol
+
+import torch
+import triton
+from torch import Tensor
+
+from penstock.backends.cuda.kernels.product import epilogue_kernel, product_kernel
+from penstock.backends.cuda.kernels.round_rows import round_groups_kernel, round_rows_kernel
+from penstock.backends.cuda.kernels.runtime import INTERPRETED
+from penstock.backends.cuda.kernels.tiles import Kind, Tile, choose
+from penstock.backends.cuda.workspace import Workspace, carved_bytes
+from penstock.models.spec import Activation
+
+_ROUNDED_AT_ONCE = 4096
+"""Elements of a row in registers: 16 a thread at 8 warps."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A matrix as it lies on the device (``packing.py``)."""
+
+    format: str
+    w: Tensor
+    padded: int
+    bits: int
+    plane: int = 0
+    """Columns of codes that are adjacent words, or bytes."""
+    depth: int | None = None
+    """Columns of an iteration; None: any number that divides ``padded``."""
+    scales: Tensor | None = None
+    marks: Tensor | None = None
+    """Windows of the grid, or zero points."""
+    size: int = 0
+    """Columns of a group."""
+    whole: bool = False
+    """A row is one group."""
+    integers: bool = False
+    """Activations are rounded to int8."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in (self.w, self.scales, self.marks) if t is not None)
+
+    def kind(self, x_dtype: torch.dtype, gated: bool) -> Kind:
+        return Kind(
+            self.bits,
+            1 if self.integers else x_dtype.itemsize,
+            integers=self.integers,
+            by_group=self.format == "group" and not self.whole,
+            depth=self.depth,
+            gated=gated,
+        )
+
+    @property
+    def x_groups(self) -> int:
+        """Scales of a row of int8 activations."""
+        return 1 if self.format == "grid" or self.whole else self.padded // self.size
+
+
+class Extent(Protocol):
+    """Of ``matrix.Shape``, what launches need."""
+
+    @property
+    def n(self) -> int: ...
+    @property
+    def k(self) -> int: ...
+    @property
+    def max_rows(self) -> int: ...
+    @property
+    def gated(self) -> bool: ...
+
+
+_Parts = list[tuple[tuple[int, ...], torch.dtype]]
+
+
+def scratch(weights: Weights, shape: Extent, x_dtype: torch.dtype, device: torch.device) -> int:
+    """Bytes of the workspace that :func:`product` carves, at most."""
+    kind, at = weights.kind(x_dtype, shape.gated), capability(device)
+    most = 0
+    for rows in _busiest(shape.max_rows):
+        tile = choose(kind, rows, shape.n, weights.padded, at)
+        most = max(most, carved_bytes(*_parts(weights, kind, tile, rows, shape)))
+    return most
+
+
+def _busiest(max_rows: int) -> list[int]:
+    """Numbers of rows, one of which needs the most scratch of all: ends of tiles."""
+    return [*range(16, min(max_rows, 1024), 16), *range(1024, max_rows, 128), max_rows]
+
+
+def _parts(weights: Weights, kind: Kind, tile: Tile, rows: int, shape: Extent) -> _Parts:
+    parts: _Parts = []
+    if weights.integers:
+        groups = weights.x_groups
+        parts += [((rows, weights.padded), torch.int8), ((groups, rows), torch.float32)]
+        parts += [((groups, rows), torch.int32)]
+    if tile.parallel:
+        tiles = _tiles(tile, rows, shape.n) * tile.splits * (2 if shape.gated else 1)
+        dtype = torch.int32 if kind.exact else torch.float32
+        parts += [((tiles, tile.cols, tile.rows), dtype)]
+    return parts
+
+
+def _tiles(tile: Tile, rows: int, n: int) -> int:
+    return -(-rows // tile.rows) * -(-n // tile.cols)
+
+
+def product(
+    weights: Weights,
+    shape: Extent,
+    x: Tensor,
+    out: Tensor,
+    bias: Tensor | None,
+    gated: Activation | None,
+    workspace: Workspace,
+) -> None:
+    """``plan.ops.Linear`` by ``product_kernel``; arrays as ``matrix.Matrix.product`` has them."""
+    rows = len(x)
+    if rows == 0:
+        return
+    kind = weights.kind(x.dtype, shape.gated)
+    tile = choose(kind, rows, shape.n, weights.padded, capability(x.device))
+    carved = workspace.carve(*_parts(weights, kind, tile, rows, shape))
+    k, x_scales, x_sums = shape.k, x, x
+    if weights.integers:
+        codes, x_scales, x_sums = carved[:3]
+        _round(weights, x, codes, x_scales, x_sums)
+        x, k = codes, weights.padded
+    partials = carved[-1] if tile.parallel else out
+    marks = weights.w if weights.marks is None else weights.marks
+    product_kernel[(_tiles(tile, rows, shape.n), tile.splits if tile.parallel else 1)](
+        x,
+        weights.w,
+        marks,
+        weights.w if weights.scales is None else weights.scales,
+        x_scales,
+        x_sums,
+        out if bias is None else bias,
+        out,
+        partials,
+        workspace.counters,
+        rows,
+        shape.n,
+        k,
+        weights.padded,
+        x.stride(0),
+        weights.w.stride(0),
+        len(weights.w),
+        rows,
+        out.stride(0),
+        **constants(weights, tile, k == weights.padded, bias is not None, gated),
+        num_warps=tile.warps,
+        # Sums of scaled groups, and biases, are added as the reference adds them.
+        enable_fp_fusion=False,
+    )
+
+
+def constants(
+    weights: Weights, tile: Tile, even: bool, has_bias: bool, gated: Activation | None
+) -> dict[str, str | int | bool]:
+    """What ``product_kernel`` is compiled for; ``even``: rows of x are as long as padded ones."""
+    return {
+        "FORMAT": weights.format,
+        "BITS": weights.bits,
+        "SIZE": weights.size,
+        "PLANE": weights.plane,
+        "WHOLE": weights.whole,
+        "ZEROS": weights.format == "group" and weights.marks is not None,
+        "INTS": weights.integers,
+        "HAS_BIAS": has_bias,
+        "ACTIVATION": gated or "none",
+        "SPLITS": tile.splits,
+        "LENGTH": tile.length,
+        "PARALLEL": tile.parallel,
+        "ROWS": tile.rows,
+        "COLS": tile.cols,
+        "DEPTH": tile.depth,
+        "STAGES": tile.stages,
+        "EVEN": even,
+        "INTERPRETED": INTERPRETED,
+    }
+
+
+def _round(weights: Weights, x: Tensor, codes: Tensor, scales: Tensor, sums: Tensor) -> None:
+    """x ``[rows, k]`` to codes ``[rows, padded]``, scales and sums ``[x_groups, rows]``."""
+    rows, k = x.shape
+    need_sums = weights.format == "group" and weights.marks is not None
+    if weights.x_groups == 1:
+        block = min(_ROUNDED_AT_ONCE, triton.next_power_of_2(weights.padded))
+        round_rows_kernel[(rows,)](
+            x,
+            codes,
+            scales,
+            sums,
+            k,
+            weights.padded,
+            x.stride(0),
+            codes.stride(0),
+            BY_QUOTIENT=weights.format == "group",
+            SUMS=need_sums,
+            BLOCK=block,
+            num_warps=max(1, block // 512),
+            enable_fp_fusion=False,
+        )
+        return
+    groups = max(1, min(_ROUNDED_AT_ONCE // 2, triton.next_power_of_2(k)) // weights.size)
+    round_groups_kernel[(rows, -(-weights.x_groups // groups))](
+        x,
+        codes,
+        scales,
+        sums,
+        k,
+        weights.padded,
+        x.stride(0),
+        codes.stride(0),
+        rows,
+        SUMS=need_sums,
+        SIZE=weights.size,
+        GROUPS=groups,
+        num_warps=4,
+        enable_fp_fusion=False,
+    )
+
+
+def torch_scratch(max_rows: int, weight_rows: int) -> int:
+    """Bytes of the workspace that :func:`torch_product` carves, at most."""
+    return carved_bytes(((max_rows, weight_rows), torch.float32))
+
+
+def torch_product(
+    w: Tensor,
+    x: Tensor,
+    out: Tensor,
+    bias: Tensor | None,
+    gated: Activation | None,
+    workspace: Workspace,
+) -> None:
+    """As :func:`product` for w ``[weight_rows, k]`` of x's type, multiplied by torch."""
+    if len(x) == 0:
+        return
+    plain = bias is None and gated is None
+    if plain and out.dtype == torch.float32:
+        _multiply(x, w, out)
+        return
+    (sums,) = workspace.carve(((len(x), len(w)), torch.float32))
+    _multiply(x, w, sums)
+    n = out.shape[1]
+    epilogue_kernel[(len(x), -(-n // 1024))](
+        sums,
+        out if bias is None else bias,
+        out,
+        n,
+        sums.stride(0),
+        out.stride(0),
+        HAS_BIAS=bias is not None,
+        ACTIVATION=gated or "none",
+        INTERPRETED=INTERPRETED,
+        COLS=1024,
+        num_warps=4,
+        enable_fp_fusion=False,
+    )
+
+
+def _multiply(x: Tensor, w: Tensor, sums: Tensor) -> None:
+    """``sums = x @ w.T`` in float32, which torch does for 16 bits on GPUs alone."""
+    if x.dtype == torch.float32:
+        torch.mm(x, w.t(), out=sums)
+    elif x.device.type == "cpu":
+        torch.mm(x.float(), w.float().t(), out=sums)
+    else:
+        torch.mm(x, w.t(), out_dtype=torch.float32, out=sums)
+
+
+@cache
+def capability(device: torch.device) -> tuple[int, int]:
+    """Compute capability; the interpreter passes for an H100."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)

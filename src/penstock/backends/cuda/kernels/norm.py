@@ -1,0 +1,74 @@
+"""Addition to the residual and RMS norm, one program a row on a GPU."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from penstock.backends.cuda.kernels.cast import cast
+from penstock.backends.cuda.kernels.runtime import INTERPRETED
+from penstock.backends.cuda.kernels.tiling import rows_at_once
+
+MAX_COLS = 32768
+"""A row is held in registers: 64 a thread at most."""
+
+_ROWS = rows_at_once(1)
+
+
+def add_norm(
+    residual: Tensor, delta: Tensor | None, weight: Tensor, out: Tensor, eps: float
+) -> None:
+    """``plan.ops.AddNorm``: residual and delta float32 ``[rows, c]``, weight float32 ``[c]``."""
+    rows, cols = residual.shape
+    if rows == 0:
+        return
+    block = triton.next_power_of_2(cols)
+    _add_norm[(triton.cdiv(rows, _ROWS),)](
+        residual,
+        residual if delta is None else delta,
+        weight,
+        out,
+        rows,
+        cols,
+        residual.stride(0),
+        residual.stride(0) if delta is None else delta.stride(0),
+        out.stride(0),
+        EPS=eps,
+        HAS_DELTA=delta is not None,
+        INTERPRETED=INTERPRETED,
+        ROWS=_ROWS,
+        BLOCK=block,
+        num_warps=min(16, max(1, block // 512)),
+        enable_fp_fusion=False,
+    )
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _add_norm(
+    residual,
+    delta,
+    weight,
+    out,
+    rows,
+    cols,
+    residual_stride,
+    delta_stride,
+    out_stride,
+    EPS: tl.constexpr,
+    HAS_DELTA: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    inside = (row < rows) & (column < cols)
+    x = tl.load(residual + row * residual_stride + column, mask=inside, other=0.0)
+    if HAS_DELTA:
+        x += tl.load(delta + row * delta_stride + column, mask=inside, other=0.0)
+        tl.store(residual + row * residual_stride + column, x, mask=inside)
+    scale = 1.0 / tl.sqrt(tl.sum(x * x, axis=1) / cols + EPS)
+    y = x * scale[:, None] * tl.load(weight + column, mask=column < cols, other=0.0)
+    y = cast(y, out.dtype.element_ty, INTERPRETED)
+    tl.store(out + row * out_stride + column, y, mask=inside)

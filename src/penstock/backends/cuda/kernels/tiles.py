@@ -1,0 +1,129 @@
+"""Which tiles a product is computed in: a table by rows, and arithmetic on sizes. No autotuning.
+
+Floors. Few rows: a product reads its weights once, so it takes at least ``nbytes / bandwidth``:
+an ``[4096, 4096]`` matrix 10 us in bfloat16, 5 us in 8 and 2.6 us in 4 bits of an H100's 3.35 TB/s.
+Many rows: ``2 * rows * n * k / rate``: 2048 rows of that matrix take 70 us of its 989 TFLOP/s in
+bfloat16, 35 us in int8. They cross at about 300 rows in bfloat16.
+
+Few rows. To stream at full bandwidth a multiprocessor must have about 36 KiB on its way (25 GB/s
+each times 0.8 us and a reserve), so tiles of 64 columns by 128 of k (8 to 16 KiB) are loaded up to
+six stages ahead, by two programs a multiprocessor. An H100 has 132 of them: where n gives fewer
+than 256 programs, K is split. Rows are re-read from L2 by every program; at 64 rows of 16 bits they
+are as many bytes as 64 columns of weights, so from there on tiles are 128 columns wide.
+
+Many rows. A tile of 128 by 128 does 64 operations per byte it loads in bfloat16, one of 256 by 128
+does 85; the 128 by 128 float32 sums of eight warps are 64 registers of a thread. Two or three sets
+of sums (the gate beside the up; a group's beside the total) leave no room for larger ones.
+
+Rows do not depend on their number. Where sums are of floats, n and k alone choose the splits of K
+and thereby the order of additions: sums within a split ascend in k by instructions of one shape
+(columns are always the tensor cores' larger side, 64 or 128, rows only change how many columns the
+instruction has), splits are added in their order, whether one program or many compute them. Sums of
+integers are exact, so there rows choose too; scales of groups are then added in the order of
+groups by one program, with no splits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PROGRAMS = 256
+"""Programs that keep all of a GPU's multiprocessors loading: about two each."""
+
+MAX_PARALLEL = 512
+"""Programs of a launch that splits K; bounds the scratch memory of their sums."""
+
+SHORTEST = 512
+"""Columns of k a split has at least, so that filling the pipeline is a small part of it."""
+
+UNIT = 256
+"""Splits begin at its multiples: all formats' iterations divide it."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What one program computes at a time."""
+
+    rows: int
+    cols: int
+    depth: int  # columns of k in an iteration
+    warps: int
+    stages: int
+    splits: int
+    length: int  # columns of k in a split
+    parallel: bool
+    """Each split has a program of its own; else one program computes all of them in order."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a product multiplies, as far as tiles depend on it."""
+
+    weight_bits: int
+    x_bytes: int  # of an element as it is multiplied
+    integers: bool = False
+    by_group: bool = False
+    """Sums of groups are scaled and added."""
+    depth: int | None = None
+    """Columns of a unit (``packing.py``); None: weights are no codes."""
+    gated: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """All sums are of integers, and none is rounded until the last."""
+        return self.integers and not self.by_group
+
+
+def row_steps(max_rows: int) -> tuple[int, ...]:
+    """Numbers of rows up to ``max_rows`` that between them use every tile there is."""
+    steps = (16, 32, 64, 128, 256, 512)
+    return tuple(step for step in steps if step < max_rows) + (max_rows,)
+
+
+def splits_of(n: int, k: int) -> tuple[int, int]:
+    """Splits of K, and their length, of float sums: of n and k alone."""
+    return _split(PROGRAMS, -(-n // 64), k)
+
+
+def choose(kind: Kind, rows: int, n: int, k: int, capability: tuple[int, int]) -> Tile:
+    """The tile for ``rows`` rows; n counts columns of ``out``, k includes padding."""
+    splits, length = 1, k
+    if not kind.integers:
+        splits, length = splits_of(n, k)
+    height, cols, warps = _shape(kind, rows, n, splits)
+    tiles = -(-rows // height) * -(-n // cols)
+    if kind.exact:
+        splits, length = _split(PROGRAMS, tiles, k)
+    depth = kind.depth or (128 if height <= 32 else 64) * 2 // max(kind.x_bytes, 2)
+    stage = depth * (cols * kind.weight_bits // 8 + height * kind.x_bytes)
+    room = _shared_bytes(capability) // (1 if warps > 4 else 2)
+    parallel = splits > 1 and (kind.exact or tiles * splits <= MAX_PARALLEL)
+    stages = min(6, max(2, room // stage))
+    return Tile(height, cols, depth, warps, stages, splits, length, parallel)
+
+
+def _shape(kind: Kind, rows: int, n: int, splits: int) -> tuple[int, int, int]:
+    """Rows, columns and warps of a tile."""
+    if kind.integers and kind.by_group and rows <= 64:
+        # No splits here: narrower tiles make up for them. Results do not depend on tiles.
+        cols = next((c for c in (64, 32) if -(-n // c) >= PROGRAMS // 2), 16)
+        return 16 if rows <= 16 else 32 if rows <= 32 else 64, cols, cols // 16
+    if rows <= 32:
+        return 16 if rows <= 16 else 32, 64, 4
+    if rows <= 64 or (kind.by_group and (kind.gated or splits > 1)):
+        return 64, 128, 8
+    if rows > 256 and kind.exact and not kind.gated:
+        return 256, 128, 8
+    return 128, 128, 8
+
+
+def _split(programs: int, tiles: int, k: int) -> tuple[int, int]:
+    wanted = max(1, min(-(-programs // tiles), k // SHORTEST, 16))
+    length = -(-k // wanted // UNIT) * UNIT
+    return -(-k // length), length
+
+
+def _shared_bytes(capability: tuple[int, int]) -> int:
+    """Shared memory for pipelines, a little below what a program may have."""
+    kib = {(8, 0): 160, (8, 7): 160, (9, 0): 220, (10, 0): 220, (10, 3): 220}
+    return kib.get(capability, 96) * 1024

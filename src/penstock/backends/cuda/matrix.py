@@ -1,0 +1,307 @@
+"""Matrices on the GPU and their products: ``plan.ops.Linear``, from canonical weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from penstock.backends.cuda import rounding
+from penstock.backends.cuda.kernels import launch
+from penstock.backends.cuda.kernels.launch import Weights
+from penstock.backends.cuda.packing import pack_fours, pack_planes, pad_columns
+from penstock.backends.cuda.workspace import Workspace
+from penstock.models.spec import Activation, DType
+from penstock.quant import GridScheme, GroupScheme, QuantScheme, not_finite
+
+TORCH_DTYPES: dict[DType, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+_PADDED = 128
+"""Rows of floats are padded to multiples of so many columns."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of an op's matrix: out has n columns, x has k, and a step at most ``max_rows`` rows."""
+
+    n: int
+    k: int
+    max_rows: int
+    gated: bool = False
+
+    @property
+    def weight_rows(self) -> int:
+        """Rows of W: with a gate, n of the gate and then n of the other factor."""
+        return self.n * (2 if self.gated else 1)
+
+
+class Matrix(Protocol):
+    """The weights of one ``plan.ops.Linear``."""
+
+    shape: Shape
+    weights: Weights
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory of the weights, padding included; scratch is the workspace's."""
+        ...
+
+    def fill(self, first_row: int, part: Tensor, name: str) -> None:
+        """Keep ``part`` ``[rows, k]``, of any floating type and device, as rows from ``first_row``.
+
+        Raises WeightError, naming ``name``, where the scheme cannot quantize a value.
+        """
+        ...
+
+    def product(
+        self, x: Tensor, out: Tensor, bias: Tensor | None, gated: Activation | None
+    ) -> None:
+        """``out = act(x @ W.T + bias)`` as ``plan.ops.Linear`` defines it.
+
+        x ``[rows, k]`` and out ``[rows, n]``, in float32 or bfloat16, elements of a row adjacent;
+        bias float32 ``[weight_rows]``. ``gated`` is given if and only if the shape is gated.
+        """
+        ...
+
+
+class FloatMatrix:
+    """Weights in a floating-point type.
+
+    ``deterministic``: a row's result never depends on the other rows or on how many there are.
+    Otherwise cuBLAS multiplies, which chooses its algorithm by the number of rows. Where x and the
+    weights are not of one type (float16 weights multiply float32), the product is always the
+    deterministic one: cuBLAS has none.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        dtype: DType,
+        workspace: Workspace,
+        x_dtype: torch.dtype,
+        deterministic: bool,
+    ) -> None:
+        self.shape = shape
+        padded = -(-shape.k // _PADDED) * _PADDED
+        self._w = torch.zeros(
+            (shape.weight_rows, padded), dtype=TORCH_DTYPES[dtype], device=workspace.device
+        )
+        self.weights = Weights("float", self._w, padded, bits=self._w.dtype.itemsize * 8)
+        self._workspace = workspace
+        self._torch = not deterministic and x_dtype == self._w.dtype
+        if self._torch:
+            workspace.reserve(launch.torch_scratch(shape.max_rows, shape.weight_rows))
+        else:
+            workspace.reserve(launch.scratch(self.weights, shape, x_dtype, workspace.device))
+
+    @property
+    def nbytes(self) -> int:
+        return self._w.nbytes
+
+    def fill(self, first_row: int, part: Tensor, name: str) -> None:
+        self._w[first_row : first_row + len(part), : self.shape.k] = part
+
+    def product(
+        self, x: Tensor, out: Tensor, bias: Tensor | None, gated: Activation | None
+    ) -> None:
+        check(self.shape, x, out, bias, gated)
+        if self._torch:
+            w = self._w[:, : self.shape.k]
+            launch.torch_product(w, x, out, bias, gated, self._workspace)
+        else:
+            launch.product(self.weights, self.shape, x, out, bias, gated, self._workspace)
+
+
+class GridMatrix:
+    """Weights on their rows' grids, in 8 or 4 bits; ``weight_only``: x stays as it is.
+
+    Products with int8 activations are equal to the reference's. The others do not depend on the
+    number of rows.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        scheme: GridScheme,
+        workspace: Workspace,
+        x_dtype: torch.dtype,
+        weight_only: bool,
+    ) -> None:
+        self.shape, self._scheme, self._workspace = shape, scheme, workspace
+        n, device = shape.weight_rows, workspace.device
+        as_bytes = scheme.bits == 8 and not weight_only
+        plane = 32 if scheme.bits == 4 else 128 if as_bytes else 64
+        codes, padded, depth = _room(shape, scheme.bits, plane, as_bytes, device)
+        marks = None
+        if scheme.bits == 4:
+            marks = torch.zeros((padded // depth, n), dtype=torch.int32, device=device)
+        self.weights = Weights(
+            "grid",
+            codes,
+            padded,
+            bits=scheme.bits,
+            plane=plane,
+            depth=depth,
+            scales=torch.zeros(n, dtype=torch.float32, device=device),
+            marks=marks,
+            integers=not weight_only,
+        )
+        workspace.reserve(launch.scratch(self.weights, shape, x_dtype, device))
+
+    @property
+    def nbytes(self) -> int:
+        return self.weights.nbytes
+
+    def fill(self, first_row: int, part: Tensor, name: str) -> None:
+        weights, finite = self.weights, []
+        assert weights.scales is not None
+        for some in rounding.slices(len(part), self.shape.k):
+            rows = part[some].to(self._workspace.device)
+            codes, windows, scales, all_finite = rounding.round_to_grid(rows, self._scheme)
+            finite.append(all_finite)
+            to = slice(first_row + some.start, first_row + some.stop)
+            weights.w[to] = _packed(codes, weights)
+            weights.scales[to] = scales
+            if weights.marks is not None:
+                weights.marks[:, to] = pack_fours(windows)
+        _require(finite, name)
+
+    def product(
+        self, x: Tensor, out: Tensor, bias: Tensor | None, gated: Activation | None
+    ) -> None:
+        check(self.shape, x, out, bias, gated)
+        launch.product(self.weights, self.shape, x, out, bias, gated, self._workspace)
+
+
+class GroupMatrix:
+    """Weights of 8 or 4 bits in groups of columns; ``weight_only``: x stays as it is.
+
+    Products with int8 activations are equal to the reference's. The others do not depend on the
+    number of rows.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        scheme: GroupScheme,
+        workspace: Workspace,
+        x_dtype: torch.dtype,
+        weight_only: bool,
+    ) -> None:
+        self.shape, self._scheme, self._workspace = shape, scheme, workspace
+        n, device = shape.weight_rows, workspace.device
+        whole = scheme.group_size is None
+        as_bytes = scheme.bits == 8 and not weight_only
+        if as_bytes:
+            plane = scheme.group_size or 128
+        else:
+            plane = 32 if scheme.bits == 4 else min(scheme.group_size or 64, 64)
+        codes, padded, depth = _room(shape, scheme.bits, plane, as_bytes, device)
+        size = depth if whole else scheme.group_size or 0
+        groups = 1 if whole else padded // size
+        marks = None
+        if scheme.zero_points:
+            marks = torch.zeros((-(-groups // 4), n), dtype=torch.int32, device=device)
+        self.weights = Weights(
+            "group",
+            codes,
+            padded,
+            bits=scheme.bits,
+            plane=plane,
+            depth=depth,
+            scales=torch.zeros((groups, n), dtype=torch.float32, device=device),
+            marks=marks,
+            size=size,
+            whole=whole,
+            integers=not weight_only,
+        )
+        workspace.reserve(launch.scratch(self.weights, shape, x_dtype, device))
+
+    @property
+    def nbytes(self) -> int:
+        return self.weights.nbytes
+
+    def fill(self, first_row: int, part: Tensor, name: str) -> None:
+        weights, finite = self.weights, []
+        assert weights.scales is not None
+        for some in rounding.slices(len(part), self.shape.k):
+            rows = part[some].to(self._workspace.device)
+            codes, scales, zeros, all_finite = rounding.round_to_groups(rows, self._scheme)
+            finite.append(all_finite)
+            to = slice(first_row + some.start, first_row + some.stop)
+            weights.w[to] = _packed(codes, weights)
+            weights.scales[: scales.shape[1], to] = scales.t()
+            if weights.marks is not None and zeros is not None:
+                packed = pack_fours(zeros)
+                weights.marks[: len(packed), to] = packed
+        _require(finite, name)
+
+    def product(
+        self, x: Tensor, out: Tensor, bias: Tensor | None, gated: Activation | None
+    ) -> None:
+        check(self.shape, x, out, bias, gated)
+        launch.product(self.weights, self.shape, x, out, bias, gated, self._workspace)
+
+
+def _room(
+    shape: Shape, bits: int, plane: int, as_bytes: bool, device: torch.device
+) -> tuple[Tensor, int, int]:
+    """Zeros for codes, columns of a row with padding, columns of a unit (see ``packing.py``)."""
+    unit = plane if as_bytes else plane * 16 // bits
+    padded = -(-shape.k // unit) * unit
+    size, dtype = (padded, torch.int8) if as_bytes else (padded * bits // 16, torch.int16)
+    return torch.zeros((shape.weight_rows, size), dtype=dtype, device=device), padded, unit
+
+
+def _packed(codes: Tensor, weights: Weights) -> Tensor:
+    padded = pad_columns(codes, weights.padded)
+    if weights.w.dtype == torch.int8:
+        return padded
+    return pack_planes(padded, weights.bits, weights.plane)
+
+
+def make_matrix(
+    shape: Shape,
+    dtype: DType,
+    scheme: QuantScheme | None,
+    workspace: Workspace,
+    x_dtype: torch.dtype,
+    *,
+    weight_only: bool = False,
+    deterministic: bool = True,
+) -> Matrix:
+    """The matrix of an op: quantized by ``scheme``, else in ``dtype``."""
+    if scheme is None:
+        return FloatMatrix(shape, dtype, workspace, x_dtype, deterministic)
+    if isinstance(scheme, GridScheme):
+        return GridMatrix(shape, scheme, workspace, x_dtype, weight_only)
+    return GroupMatrix(shape, scheme, workspace, x_dtype, weight_only)
+
+
+def check(
+    shape: Shape, x: Tensor, out: Tensor, bias: Tensor | None, gated: Activation | None
+) -> None:
+    """Raise ValueError where a product's arrays are not what the matrix multiplies."""
+    rows = len(x)
+    if x.shape != (rows, shape.k) or out.shape != (rows, shape.n) or rows > shape.max_rows:
+        raise ValueError(
+            f"x {tuple(x.shape)} and out {tuple(out.shape)} do not go with a matrix of "
+            f"n {shape.n}, k {shape.k} and at most {shape.max_rows} rows"
+        )
+    if (rows and shape.k > 1 and x.stride(1) != 1) or (rows and shape.n > 1 and out.stride(1) != 1):
+        raise ValueError("the elements of a row of x and out must be adjacent")
+    if bias is not None and (bias.shape != (shape.weight_rows,) or bias.dtype != torch.float32):
+        raise ValueError(f"bias must be float32 [{shape.weight_rows}]")
+    if (gated is not None) != shape.gated:
+        raise ValueError("a gate must be given if and only if the matrix has two parts for it")
+
+
+def _require(finite: list[Tensor], name: str) -> None:
+    if finite and not torch.stack(finite).all().item():
+        raise not_finite(name)

@@ -1,0 +1,139 @@
+"""What a model takes of a GPU's memory, reckoned before any of it is allocated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from penstock.backends.base import Limits
+from penstock.backends.cuda.attention import AttentionKernel
+from penstock.backends.cuda.bind import (
+    Geometry,
+    attention_geometry,
+    attention_kernel,
+    linear_matrix,
+    step_bounds,
+    tied_product,
+)
+from penstock.backends.cuda.executor import buffer_capacity
+from penstock.backends.cuda.kernels.rows import Argmax
+from penstock.backends.cuda.step import StepBuffer
+from penstock.backends.cuda.workspace import Workspace
+from penstock.errors import ConfigError
+from penstock.memory_budget import Budget
+from penstock.plan import ops
+from penstock.plan.memory import plan_memory
+from penstock.plan.plan import Plan
+from penstock.quant.choice import QuantizationName, choose
+from penstock.quant.scheme import Quantization
+
+RESERVE: Final = 1 << 30
+"""Bytes left for what is not reckoned: code of kernels, CUDA graphs, sampling, libraries, weights
+on their way, and memory lost between allocations."""
+
+_NOWHERE = torch.device("meta")
+"""Tensors of it have a size and no memory."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes on the device, without the KV cache."""
+
+    weights: int
+    activations: int
+    tables_and_scratch: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.activations + self.tables_and_scratch + RESERVE
+
+    def __str__(self) -> str:
+        return (
+            f"{gib(self.weights)} of weights, {gib(self.activations)} of activations, "
+            f"{gib(self.tables_and_scratch)} of tables and scratch, and {gib(RESERVE)} kept free "
+            "for kernels and CUDA graphs"
+        )
+
+
+def gib(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB"
+
+
+def needs(plan: Plan, limits: Limits) -> Needs:
+    """What ``cuda.bind.bind`` allocates for this fused plan beside the cache."""
+    shapes = plan.spec.weight_shapes()
+    element = 4 if plan.weight_dtype == "float32" else 2
+    workspace = Workspace(_NOWHERE)
+    weights = scratch = 0
+    geometries: dict[Geometry, AttentionKernel] = {}
+    for op in plan.ops:
+        if isinstance(op, ops.Embed):
+            if tied_product(plan, op.weight) is None:
+                weights += math.prod(shapes[op.weight]) * element
+        elif isinstance(op, ops.Linear):
+            biases = sum(part.n for part in op.parts) if any(p.bias for p in op.parts) else 0
+            weights += linear_matrix(op, plan, limits, workspace).nbytes + biases * 4
+        elif isinstance(op, ops.Attention):
+            geometry = attention_geometry(op)
+            if geometry not in geometries:
+                geometries[geometry] = attention_kernel(op, plan, limits, _NOWHERE)
+        elif isinstance(op, ops.Argmax):
+            scratch += Argmax.scratch_bytes(limits.max_logit_rows, plan.buffers[op.x].cols)
+        else:
+            weights += sum(math.prod(shapes[name]) * 4 for name in op.weights)
+    scratch += workspace.nbytes + sum(kernel.scratch_bytes for kernel in geometries.values())
+    capacity = buffer_capacity(step_bounds(plan, limits), list(geometries.values()))
+    tables = sum(plan.max_positions * rope.dim * 4 for rope in plan.ropes)
+    return Needs(
+        weights=weights,
+        activations=plan_memory(plan, limits.max_tokens, limits.max_logit_rows).total_bytes,
+        tables_and_scratch=tables + scratch + StepBuffer.nbytes(capacity),
+    )
+
+
+def divide(
+    plan_with: Callable[[Quantization], Plan],
+    quantization: Quantization,
+    limits: Limits,
+    free: int,
+    asked: int | None,
+    wanted: int,
+) -> Budget:
+    """What the KV cache gets of ``free`` bytes.
+
+    ``plan_with`` makes the fused plan for weights quantized so. ``asked`` is the user's number of
+    bytes; without one the cache gets what is left, at most the ``wanted`` bytes that all sequences
+    could fill. Raises ConfigError, with the arithmetic and what would fit, where it does not.
+    """
+    need = needs(plan_with(quantization), limits)
+    left = free - need.total
+    if left <= 0 or (asked is not None and asked > left):
+        cache = "" if asked is None else f", and {gib(asked)} of KV cache"
+        fits = [f"kv_cache_bytes of at most {left:,}"] if asked is not None and left > 0 else []
+        fits += _smaller(plan_with, need, limits, free - (asked or 0))
+        if need.activations > RESERVE:
+            fits.append("less max_num_batched_tokens")
+        helps = f"what helps: {', or '.join(fits)}" if fits else "use a GPU with more memory"
+        raise ConfigError(f"the GPU has {gib(free)} free, too little for {need}{cache}; {helps}")
+    if asked is not None:
+        return Budget(need.weights, asked, "as asked")
+    if wanted <= left:
+        return Budget(need.weights, wanted, "what all sequences can fill")
+    return Budget(need.weights, left, f"what is left of {gib(free)} beside {need}")
+
+
+def _smaller(
+    plan_with: Callable[[Quantization], Plan], need: Needs, limits: Limits, free: int
+) -> list[str]:
+    """Quantizations with which the model would fit in ``free`` bytes."""
+    found = []
+    names: tuple[QuantizationName, ...] = ("int8", "int4")
+    for name in names:
+        other = needs(plan_with(choose(name, None, True, activations=False)), limits)
+        if other.weights < need.weights and other.total < free:
+            found.append(f"quantization {name} ({gib(other.weights)} of weights)")
+    return found

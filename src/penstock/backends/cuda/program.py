@@ -1,0 +1,73 @@
+"""A bound plan: what is launched for a step, op by op, over the buffers of one arena."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from penstock.backends.cuda.step import DeviceStep
+from penstock.plan.memory import MemoryPlan
+from penstock.plan.ops import Buffer, BufferName, Element, Rows
+from penstock.plan.plan import Plan
+
+Views = Mapping[BufferName, Tensor]
+"""The plan's buffers, ``[rows, cols]`` with the rows of one step."""
+
+Launch = Callable[[Views, DeviceStep], None]
+"""One op. Launches kernels on the current stream, waits for nothing and allocates nothing."""
+
+ELEMENTS: dict[Element, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "int32": torch.int32,
+}
+
+
+class Arena:
+    """Device memory of a plan's buffers, placed as ``plan.memory`` says."""
+
+    def __init__(self, plan: Plan, memory: MemoryPlan, device: torch.device) -> None:
+        self._buffers = plan.buffers
+        self._memory = memory
+        # Zeros: rows of padding are computed, too, and begin with what is there.
+        self._bytes = torch.zeros(memory.total_bytes, dtype=torch.uint8, device=device)
+
+    def views(self, tokens: int, logit_rows: int) -> Views:
+        """Every buffer with so many rows. Layers' buffers mostly share their places, and views."""
+        rows = {Rows.TOKENS: tokens, Rows.LOGITS: logit_rows}
+        made: dict[tuple[int, int, int, int, Element], Tensor] = {}
+        views: dict[BufferName, Tensor] = {}
+        for name, buffer in self._buffers.items():
+            offset, stride = self._memory.offsets[name], self._memory.strides[name]
+            key = (offset, stride, rows[buffer.rows], buffer.cols, buffer.element)
+            if key not in made:
+                made[key] = self._view(buffer, rows[buffer.rows], offset, stride)
+            views[name] = made[key]
+        return views
+
+    def _view(self, buffer: Buffer, rows: int, offset: int, stride: int) -> Tensor:
+        dtype = ELEMENTS[buffer.element]
+        size = dtype.itemsize
+        typed = self._bytes.view(dtype)
+        return torch.as_strided(typed, (rows, buffer.cols), (stride // size, 1), offset // size)
+
+
+class Program:
+    """The ops of a plan in their order."""
+
+    def __init__(self, launches: Sequence[Launch], arena: Arena, plan: Plan) -> None:
+        self._launches = tuple(launches)
+        self._arena = arena
+        self._logits, self._argmax = plan.logits, plan.argmax
+
+    def run(self, step: DeviceStep) -> tuple[Tensor, Tensor]:
+        """Queue a step; returns its logits ``[R, vocabulary]`` and arg max ``[R, 1]``.
+
+        They are views of the arena, for what is queued later.
+        """
+        views = self._arena.views(step.num_tokens, step.num_logit_rows)
+        for launch in self._launches:
+            launch(views, step)
+        return views[self._logits], views[self._argmax]

@@ -1,0 +1,172 @@
+"""A step's arrays on the device: written to one pinned buffer, sent in one copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.backends.cuda.stages import Stages
+from penstock.engine.step import Int32s, StepInput
+
+_ALIGNMENT = 16
+"""Integers, 64 bytes. Kernels are compiled for aligned addresses: no other may come in a step."""
+
+
+@dataclass(frozen=True)
+class DeviceStep:
+    """A :class:`~penstock.engine.step.StepInput` on the device: int32 tensors of its shapes.
+
+    Padding rows have token 0, position 0 and slot -1, to which nothing is written; padding
+    sequences have one row and ``context_lens`` 0, and attention leaves their rows alone.
+    """
+
+    token_ids: Tensor  # [T]
+    positions: Tensor  # [T]
+    slots: Tensor  # [T]
+    query_starts: Tensor  # [S + 1]
+    context_lens: Tensor  # [S]
+    block_starts: Tensor  # [S + 1]
+    block_ids: Tensor
+    logit_rows: Tensor  # [R]
+    block_copies: Tensor  # [C, 2]
+    work: tuple[Tensor, ...] = ()
+    """What attention planned for this step, in the order in which it was given."""
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self.context_lens)
+
+    @property
+    def num_logit_rows(self) -> int:
+        return len(self.logit_rows)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a step's arrays lie in one buffer of int32. Block ids come last, as they vary most."""
+
+    lengths: tuple[int, ...]
+    offsets: tuple[int, ...]
+
+    @classmethod
+    def of(cls, lengths: Sequence[int]) -> Layout:
+        offsets, end = [], 0
+        for length in lengths:
+            offsets.append(end)
+            end += -(-length // _ALIGNMENT) * _ALIGNMENT
+        return cls(tuple(lengths), tuple(offsets))
+
+    @property
+    def size(self) -> int:
+        return self.offsets[-1] + -(-self.lengths[-1] // _ALIGNMENT) * _ALIGNMENT
+
+
+def arrays_of(step: StepInput, work: Sequence[Int32s] = ()) -> tuple[Int32s, ...]:
+    """The arrays in the order of the buffer."""
+    return (
+        step.token_ids,
+        step.positions,
+        step.slots,
+        step.query_starts,
+        step.context_lens,
+        step.block_starts,
+        step.logit_rows,
+        step.block_copies,
+        *work,
+        step.block_ids,
+    )
+
+
+def pad_decode(step: StepInput, size: int) -> StepInput:
+    """A step of one token a sequence, grown to ``size`` sequences that compute nothing."""
+    missing = size - step.num_sequences
+
+    def grown(array: Int32s, value: int) -> Int32s:
+        return np.concatenate([array, np.full(missing, value, np.int32)])
+
+    return StepInput(
+        token_ids=grown(step.token_ids, 0),
+        positions=grown(step.positions, 0),
+        slots=grown(step.slots, -1),
+        query_starts=np.arange(size + 1, dtype=np.int32),
+        context_lens=grown(step.context_lens, 0),
+        block_starts=grown(step.block_starts, int(step.block_starts[-1])),
+        block_ids=step.block_ids,
+        logit_rows=np.arange(size, dtype=np.int32),
+        block_copies=step.block_copies,
+    )
+
+
+def idle_decode(size: int) -> StepInput:
+    """A decode step of padding alone."""
+    none, starts = np.empty(0, np.int32), np.zeros(1, np.int32)
+    copies = none.reshape(0, 2)
+    return pad_decode(StepInput(none, none, none, starts, none, starts, none, none, copies), size)
+
+
+def idle_step(tokens: int, logit_rows: int) -> StepInput:
+    """A step of one sequence that writes nothing, copies a block onto itself, and would attend to
+    nothing: to be launched with no work for attention."""
+    zeros = np.zeros(tokens, np.int32)
+    return StepInput(
+        token_ids=zeros,
+        positions=zeros,
+        slots=np.full(tokens, -1, np.int32),
+        query_starts=np.array([0, tokens], np.int32),
+        context_lens=np.zeros(1, np.int32),
+        block_starts=np.zeros(2, np.int32),
+        block_ids=np.empty(0, np.int32),
+        logit_rows=np.arange(logit_rows, dtype=np.int32),
+        block_copies=np.zeros((1, 2), np.int32),
+    )
+
+
+class StepBuffer:
+    """Device memory for ``capacity`` int32, and pinned memory of that size for steps on the way."""
+
+    def __init__(self, capacity: int, device: torch.device) -> None:
+        self._device = torch.zeros(capacity, dtype=torch.int32, device=device)
+        self._stages = Stages(capacity, torch.int32, device)
+
+    @staticmethod
+    def nbytes(capacity: int) -> int:
+        """On the device."""
+        return capacity * 4
+
+    def write(self, layout: Layout, arrays: Sequence[Int32s]) -> None:
+        """Send ``arrays``, each no longer than its place, on the current stream.
+
+        Returns at once; waits only for the copy of two writes ago.
+        """
+        host = self._stages.take()
+        for offset, array in zip(layout.offsets, arrays, strict=True):
+            host[offset : offset + array.size] = array.reshape(-1)
+        self._stages.send(self._device[: layout.offsets[-1] + arrays[-1].size])
+
+    def views(self, layout: Layout) -> DeviceStep:
+        """The device's memory as a step's tensors; what is in them changes with every write."""
+        parts = [
+            self._device[offset : offset + length]
+            for offset, length in zip(layout.offsets, layout.lengths, strict=True)
+        ]
+        tokens, positions, slots, starts, lens, blocks, rows, copies, *work, ids = parts
+        return DeviceStep(
+            tokens,
+            positions,
+            slots,
+            starts,
+            lens,
+            blocks,
+            ids,
+            rows,
+            copies.view(-1, 2),
+            tuple(work),
+        )

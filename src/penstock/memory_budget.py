@@ -1,0 +1,80 @@
+"""What the weights take of memory, and what that leaves for the KV cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.cache.geometry import BLOCK_SIZE, KvDType
+from penstock.gpu import Gpu
+from penstock.models.spec import DType, ModelSpec
+from penstock.quant.memory import weight_bytes
+from penstock.quant.scheme import Quantization
+
+KV_SHARE = 0.5
+"""Share of the host's memory left beside the weights that an unstated KV budget may take."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model as it is to be served: what memory depends on."""
+
+    spec: ModelSpec
+    dtype: DType
+    kv_dtype: KvDType
+    quantization: Quantization
+    max_len: int
+    max_sequences: int
+    max_tokens: int
+    block_bytes: int
+    deterministic: bool
+
+    @property
+    def all_sequences_bytes(self) -> int:
+        """A KV cache that every sequence can fill."""
+        return self.max_sequences * -(-self.max_len // BLOCK_SIZE) * self.block_bytes
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Bytes of the two largest parts, and why the cache has so many."""
+
+    weights: int
+    kv_cache: int
+    why: str
+
+
+def host_budget(served: Served, asked: int | None, available: int) -> Budget:
+    """Of the ``available`` bytes of the host; ``asked``: the user's size of the cache."""
+    weights = weight_bytes(served.spec, served.dtype, served.quantization)
+    if asked is not None:
+        return Budget(weights, asked, "as asked")
+    free = max(0, available - weights)
+    kv_bytes = min(served.all_sequences_bytes, int(free * KV_SHARE))
+    if kv_bytes == served.all_sequences_bytes:
+        why = f"{served.max_sequences} sequences of {served.max_len} tokens"
+    else:
+        why = f"half of the {free / 2**30:.1f} GiB left beside the weights"
+    return Budget(weights, kv_bytes, why)
+
+
+def gpu_budget(served: Served, asked: int | None, gpu: Gpu) -> Budget:
+    """Of a GPU's free memory; raises ConfigError where the model does not fit."""
+    from penstock.backends import Limits
+    from penstock.backends.cuda.memory import divide
+    from penstock.plan.fuse import fuse
+    from penstock.plan.lower import lower
+    from penstock.plan.plan import Plan
+
+    def plan_with(quantization: Quantization) -> Plan:
+        return fuse(lower(served.spec, served.dtype, served.max_len, quantization, served.kv_dtype))
+
+    limits = Limits(
+        num_blocks=0,
+        max_tokens=served.max_tokens,
+        max_logit_rows=served.max_tokens,
+        max_sequences=served.max_sequences,
+        threads=1,
+        deterministic=served.deterministic,
+    )
+    wanted = served.all_sequences_bytes
+    return divide(plan_with, served.quantization, limits, gpu.memory_free, asked, wanted)

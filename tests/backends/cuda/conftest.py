@@ -1,0 +1,43 @@
+"""Kernels run on the GPU where there is one, else interpreted on the CPU."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+if find_spec("torch") is not None:
+    import torch
+
+    if not torch.cuda.is_available():
+        # Triton reads it where a kernel is defined: before any kernel's module is imported.
+        os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture(scope="session")
+def device() -> Any:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.fixture
+def steady_sums(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
+    """Products whose rows have the same bits in a tile of any shape, as they have on a GPU.
+
+    The interpreter's are NumPy's, which takes a row's sum in another order where there are other
+    rows, and adds as much of k at once as a tile is deep. A GPU adds a few of k at a time, whatever
+    the tile; so does this, eight products at a time, each eight exactly.
+    """
+    if device.type != "cpu":
+        return
+    import numpy as np
+    from triton.runtime import interpreter
+
+    def create_dot(self: Any, a: Any, b: Any, d: Any, *options: Any) -> Any:
+        sums, x, y = d.data, a.data.astype(np.float64), b.data.astype(np.float64)
+        for k in range(0, x.shape[1], 8):
+            sums = (sums + x[:, k : k + 8] @ y[k : k + 8]).astype(d.data.dtype)
+        return interpreter.TensorHandle(sums, d.dtype.scalar)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)

@@ -1,0 +1,48 @@
+"""Products compiled for GPUs that need not be there: what the compiler made of each tile.
+
+``python compile_products.py 8.0 8.6 9.0 10.0 12.0`` prints it for other GPUs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("triton", reason="triton is not installed")
+
+SHARED_LIMIT = {"8.6": 99 * 1024, "9.0": 227 * 1024}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", SHARED_LIMIT)
+def test_products_fit_and_are_tensor_cores(capability: str, tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "TRITON_CACHE_DIR": str(tmp_path),
+        "TRITON_INTERPRET": "0",
+    }
+    program = Path(__file__).with_name("compile_products.py")
+    done = subprocess.run(
+        [sys.executable, str(program), capability], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    kinds = defaultdict(set)
+    for line in done.stdout.splitlines():
+        case = json.loads(line)
+        assert case["shared"] <= SHARED_LIMIT[capability], line
+        assert case["stack"] == 0, f"spills: {line}"
+        assert case["copies of 16 bytes"] > 0, line
+        assert len(case["products"]) == 1, line
+        if case["weight_only"] or case["scheme"] == "None":
+            # Sums of floats: of one kind of instruction, whatever the number of rows.
+            kinds[case["scheme"], case["gated"]].add(case["products"][0])
+    assert kinds
+    assert all(len(found) == 1 for found in kinds.values())

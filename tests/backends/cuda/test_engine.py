@@ -1,0 +1,62 @@
+"""The whole engine on the cuda backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("triton", reason="triton is not installed")
+
+import penstock  # noqa: E402
+from penstock import LLM, SamplingParams  # noqa: E402
+
+DRAFT = Path(penstock.__file__).parent / "demo" / "draft"
+STORIES = Path(__file__).parents[4] / "shared" / "models" / "stories260k"
+SMALL: dict[str, Any] = {
+    "dtype": "float32",
+    "max_num_seqs": 2,
+    "max_num_batched_tokens": 16,
+    "max_model_len": 64,
+}
+PROMPTS = ["def quicksort(items):", "import os"]
+
+
+def texts(options: dict[str, Any], prompts: list[str], tokens: int) -> list[list[int]]:
+    with LLM(str(DRAFT), **SMALL, **options) as llm:
+        params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+        return [list(output.outputs[0].token_ids) for output in llm.generate(prompts, params)]
+
+
+def test_it_says_what_the_reference_says() -> None:
+    expected = texts({"backend": "reference"}, PROMPTS, 3)
+    assert texts({"backend": "cuda"}, PROMPTS, 3) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("steady_sums")
+def test_sampled_tokens_do_not_depend_on_the_batch() -> None:
+    params = SamplingParams(temperature=1.0, seed=3, max_tokens=4, ignore_eos=True, logprobs=2)
+    with LLM(str(DRAFT), backend="cuda", quantization="int4", **SMALL) as llm:
+        together = llm.generate(PROMPTS, params)
+        alone = [llm.generate([prompt], params)[0] for prompt in PROMPTS]
+        assert llm.config.backend == "cuda"
+        assert not llm.config.quantize_activations
+    for one, other in zip(together, alone, strict=True):
+        assert one.outputs[0].token_ids == other.outputs[0].token_ids
+        assert one.outputs[0].logprobs == other.outputs[0].logprobs
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not STORIES.is_dir(), reason=f"{STORIES} is not there")
+def test_the_story_begins_as_published() -> None:
+    lines = (STORIES / "SOURCE.md").read_text(encoding="utf-8").splitlines()
+    published = "\n".join(line.removeprefix("> ") for line in lines if line.startswith("> "))
+    prompt = "Once upon a time"
+    with LLM(str(STORIES), backend="cuda", max_num_seqs=1, max_num_batched_tokens=16) as llm:
+        (output,) = llm.generate(prompt, SamplingParams(temperature=0, max_tokens=24))
+    text = prompt + output.outputs[0].text
+    assert len(text) > 70
+    assert published.startswith(text)

@@ -1,0 +1,244 @@
+"""Whole tiny plans on the GPU's kernels: equal to the reference within rounding, to themselves
+exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("triton", reason="triton is not installed")
+
+from tiny_plans import Chunk, broken, make_spec, step_of, tokens_of  # noqa: E402
+
+from penstock.backends import Limits  # noqa: E402
+from penstock.backends.cuda.bind import bind  # noqa: E402
+from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
+from penstock.backends.cuda.step import idle_decode, idle_step  # noqa: E402
+from penstock.backends.reference.executor import ReferenceExecutor  # noqa: E402
+from penstock.cache.geometry import KvDType  # noqa: E402
+from penstock.engine.step import StepInput  # noqa: E402
+from penstock.errors import ConfigError, EngineDeadError  # noqa: E402
+from penstock.models.spec import DType, ModelSpec  # noqa: E402
+from penstock.plan.fuse import fuse  # noqa: E402
+from penstock.plan.lower import lower  # noqa: E402
+from penstock.plan.plan import Plan  # noqa: E402
+from penstock.quant.choice import choose  # noqa: E402
+from penstock.weights.dummy import DummyWeights  # noqa: E402
+
+LIMITS = Limits(num_blocks=40, max_tokens=48, max_logit_rows=48, max_sequences=4, threads=1)
+A, B, C = tokens_of(1, 45), tokens_of(2, 40), tokens_of(3, 8)
+A_BLOCKS, B_BLOCKS = [7, 39], [12, 5]
+
+SPECS = {
+    "bias": make_spec(bias=True, tie=False),
+    "qk_norm": make_spec(qk_norm=True, dim=32, rope_dim=32),
+    "window": make_spec(window=33, heads=(4, 4), activation="gelu_tanh"),
+    "part_rotated": make_spec(rope_dim=8, heads=(8, 1), activation="gelu"),
+}
+
+
+def make_plan(spec: ModelSpec, dtype: DType, kv_dtype: KvDType | None = None) -> Plan:
+    return fuse(lower(spec, dtype, kv_dtype=kv_dtype))
+
+
+def steps() -> Iterator[StepInput]:
+    """Prefill in chunks, mixed with decode, over scattered blocks; then a fork of A."""
+    yield step_of([Chunk(A, 0, 31, A_BLOCKS), Chunk(C, 0, 5, [2], rows=[1, 4])])
+    yield step_of([Chunk(B, 0, 36, B_BLOCKS, rows=[]), Chunk(A, 31, 35, A_BLOCKS)])
+    yield step_of([Chunk(B, 36, 37, B_BLOCKS), Chunk(A, 35, 36, A_BLOCKS), Chunk(C, 5, 6, [2])])
+    yield step_of([Chunk(A, 36, 37, A_BLOCKS, rows=[])])
+    yield step_of([Chunk(A, 37, 38, [7, 21]), Chunk(B, 37, 39, B_BLOCKS)], [(39, 21)])
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("bias", "bfloat16"),
+        ("qk_norm", "float32"),
+        ("window", "bfloat16"),
+        ("part_rotated", "float32"),
+    ],
+)
+def test_logits_agree_with_the_reference(name: str, dtype: DType, device: Any) -> None:
+    spec = SPECS[name]
+    plan, weights = make_plan(spec, dtype), DummyWeights(spec, 3, dtype)
+    executor = bind(plan, weights, LIMITS, device)
+    reference = ReferenceExecutor(plan, weights, LIMITS)
+    tolerance = {"float32": 3e-5, "bfloat16": 6e-2}[dtype]
+    for step in steps():
+        expected, got = reference.run(step), executor.run(step)
+        assert got.logits.shape == expected.logits.shape == (len(step.logit_rows), 211)
+        assert got.logits.dtype == np.float32
+        np.testing.assert_allclose(got.logits, expected.logits, rtol=0, atol=tolerance)
+        np.testing.assert_array_equal(got.argmax, got.logits.argmax(axis=1))
+    executor.close()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kv_dtype", "tolerance"),
+    [("float16", "float16", 3e-3), ("bfloat16", "int8", 6e-2), ("float32", "float16", 3e-3)],
+)
+def test_other_types(dtype: DType, kv_dtype: KvDType, tolerance: float, device: Any) -> None:
+    spec = SPECS["qk_norm"]
+    plan, weights = make_plan(spec, dtype, kv_dtype), DummyWeights(spec, 3, dtype)
+    executor = bind(plan, weights, LIMITS, device)
+    reference = ReferenceExecutor(plan, weights, LIMITS)
+    for step in list(steps())[:2]:
+        expected, got = reference.run(step).logits, executor.run(step).logits
+        np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("name", "group", "zero_points", "activations"),
+    [("int8", None, False, True), ("int4", None, False, False), ("int4", 32, True, False)],
+)
+def test_quantized_logits_agree_with_the_reference(
+    name: Any, group: int | None, zero_points: bool, activations: bool, device: Any
+) -> None:
+    """Rounded activations may fall on either side of a border between two codes."""
+    spec = SPECS["bias"]
+    schemes = choose(name, group, True, zero_points=zero_points, activations=activations)
+    plan, weights = (
+        fuse(lower(spec, "bfloat16", quantization=schemes)),
+        DummyWeights(spec, 3, "bfloat16"),
+    )
+    executor = bind(plan, weights, LIMITS, device)
+    reference = ReferenceExecutor(plan, weights, LIMITS)
+    for step in list(steps())[:2]:
+        expected, got = reference.run(step).logits, executor.run(step).logits
+        error = np.abs(got - expected)
+        assert error.max() < (0.25 if activations else 6e-2)
+        assert error.mean() < (0.03 if activations else 0.01)
+
+
+def last_logits(executor: CudaExecutor, chunks: Sequence[Chunk]) -> Any:
+    return executor.run(step_of(chunks)).logits[-1].copy()
+
+
+@pytest.mark.usefixtures("steady_sums")
+@pytest.mark.parametrize(("dtype", "kv_dtype"), [("bfloat16", None), ("float32", "int8")])
+def test_a_row_is_bitwise_its_own(dtype: DType, kv_dtype: KvDType | None, device: Any) -> None:
+    """Whatever the chunks, the batch and the blocks, the same bits come out."""
+    spec = SPECS["bias"]
+    executor = bind(make_plan(spec, dtype, kv_dtype), DummyWeights(spec, 3, dtype), LIMITS, device)
+    outcomes = [last_logits(executor, [Chunk(A, 0, 45, A_BLOCKS)])]
+    for cut in (32, 44):
+        last_logits(executor, [Chunk(A, 0, cut, [1, 3])])
+        outcomes.append(last_logits(executor, [Chunk(A, cut, 45, [1, 3])]))
+    for start, end in ((0, 42), (42, 43), (43, 44), (44, 45)):  # at last by token, in company
+        others = [Chunk(C, 0, 5, [2])] if end == 45 else []
+        got = last_logits(executor, [*others, Chunk(A, start, end, [9, 8])])
+    outcomes.append(got)
+    assert len({row.tobytes() for row in outcomes}) == 1
+
+
+@pytest.fixture(scope="module")
+def tiny(device: Any) -> CudaExecutor:
+    spec = SPECS["window"]
+    return bind(make_plan(spec, "float32"), DummyWeights(spec, 3, "float32"), LIMITS, device)
+
+
+def test_padding_changes_nothing(tiny: CudaExecutor) -> None:
+    """A decode step, padded as for its graph, gives the bits of the step as it is."""
+    executor = tiny
+    executor.run(step_of([Chunk(A, 0, 33, A_BLOCKS), Chunk(C, 0, 5, [2])]))
+    caches = [[data.clone() for data in cache.arrays] for cache in executor._caches]
+    step = step_of([Chunk(A, 33, 34, A_BLOCKS), Chunk(C, 5, 6, [2]), Chunk(B, 0, 1, B_BLOCKS)])
+    plain = executor.run(step)
+    written = [[data.clone() for data in cache.arrays] for cache in executor._caches]
+    for cache, before in zip(executor._caches, caches, strict=True):
+        for data, old in zip(cache.arrays, before, strict=True):
+            data.copy_(old)
+    executor._write_decode(step, 4)
+    logits, argmax = executor._program.run(executor._buffer.views(executor._layout(4)))
+    assert logits.shape == (4, 211)
+    np.testing.assert_array_equal(logits[:3].cpu().numpy(), plain.logits)
+    np.testing.assert_array_equal(argmax[:3, 0].cpu().numpy(), plain.argmax)
+    for cache, after in zip(executor._caches, written, strict=True):
+        for data, new in zip(cache.arrays, after, strict=True):
+            assert torch.equal(data, new)  # padding wrote nothing
+
+
+def test_what_is_launched_before_the_first_request_leaves_the_cache_alone(
+    tiny: CudaExecutor,
+) -> None:
+    tiny.run(step_of([Chunk(A, 0, 33, A_BLOCKS), Chunk(C, 0, 5, [0])]))
+    before = [data.clone() for cache in tiny._caches for data in cache.arrays]
+    logits, _ = tiny._launch(idle_step(5, 2), attending=idle_decode(0))
+    assert logits.shape == (2, 211)
+    after = [data for cache in tiny._caches for data in cache.arrays]
+    assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"token_ids": [0, 211]}, "token id 211"),
+        ({"token_ids": [0, -1]}, "token id -1"),
+        ({"positions": [0, 512]}, "position 512"),
+        ({"slots": [0, 40 * 32]}, "slot 1280"),
+        ({"block_ids": [40]}, "block id 40"),
+        ({"logit_rows": [2]}, "logit row 2"),
+        ({"block_copies": [[0, 40]]}, "copied block 40"),
+        ({"context_lens": [33]}, "do not agree"),
+        ({"context_lens": [1]}, "do not agree"),
+        ({"query_starts": [0, 1]}, "query_starts"),
+        ({"query_starts": [0]}, "length"),
+        ({"positions": [0]}, "length"),
+        ({"block_starts": [0, 2]}, "block_ids"),
+        ({"block_starts": [1, 0]}, "ascend"),
+    ],
+)
+def test_a_malformed_step_is_refused_by_cause(
+    changes: dict[str, Any], message: str, tiny: CudaExecutor
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        tiny.run(broken(step_of([Chunk(C, 0, 2, [1])]), **changes))
+
+
+def test_a_step_beyond_the_limits_is_refused(tiny: CudaExecutor) -> None:
+    long = np.zeros(49, np.int32)
+    with pytest.raises(ValueError, match="1 to 48 tokens, not 49"):
+        tiny.run(step_of([Chunk(long, 0, 49, [0, 1])]))
+    with pytest.raises(ValueError, match="1 to 4 sequences, not 5"):
+        tiny.run(step_of([Chunk(C, 0, 1, [b]) for b in range(5)]))
+
+
+def test_a_failing_gpu_ends_the_engine_with_one_message(
+    tiny: CudaExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(step: object) -> Any:
+        raise torch.AcceleratorError(
+            "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be ..."
+        )
+
+    monkeypatch.setattr(tiny._program, "run", fail)
+    with pytest.raises(EngineDeadError, match="illegal memory access was encountered; the engine"):
+        tiny.run(step_of([Chunk(C, 0, 2, [1])]))
+
+
+def test_a_closed_executor_runs_no_more(device: Any) -> None:
+    spec = SPECS["window"]
+    limits = replace(LIMITS, max_tokens=4, max_logit_rows=4)
+    executor = bind(make_plan(spec, "float32"), DummyWeights(spec, 3, "float32"), limits, device)
+    executor.close()
+    executor.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        executor.run(step_of([Chunk(C, 0, 2, [1])]))
+
+
+def test_an_unfused_plan_is_refused(device: Any) -> None:
+    spec = SPECS["window"]
+    with pytest.raises(ConfigError, match="bind the fused plan"):
+        bind(lower(spec, "float32"), DummyWeights(spec, 0, "float32"), LIMITS, device)
+
+
+def test_a_head_that_attention_lacks_is_refused(device: Any) -> None:
+    spec = make_spec(dim=8, rope_dim=8)
+    with pytest.raises(ConfigError, match=r"a head of 8.*--backend cpu"):
+        bind(make_plan(spec, "float32"), DummyWeights(spec, 0, "float32"), LIMITS, device)

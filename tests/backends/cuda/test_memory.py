@@ -1,0 +1,85 @@
+"""The arithmetic of a GPU's memory: what is reckoned is what binding allocates."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("triton", reason="triton is not installed")
+
+from tiny_plans import make_spec  # noqa: E402
+
+from penstock.backends import Limits  # noqa: E402
+from penstock.backends.cuda.bind import bind  # noqa: E402
+from penstock.backends.cuda.memory import RESERVE, divide, needs  # noqa: E402
+from penstock.errors import ConfigError  # noqa: E402
+from penstock.plan.fuse import fuse  # noqa: E402
+from penstock.plan.lower import lower  # noqa: E402
+from penstock.plan.plan import Plan  # noqa: E402
+from penstock.quant.choice import choose  # noqa: E402
+from penstock.quant.scheme import Quantization  # noqa: E402
+from penstock.weights.dummy import DummyWeights  # noqa: E402
+
+GIB = 1 << 30
+SPEC = make_spec(bias=True, qk_norm=True)
+LIMITS = Limits(num_blocks=0, max_tokens=32, max_logit_rows=32, max_sequences=4, threads=1)
+NONE = choose("none", None, True)
+
+
+def plan_with(quantization: Quantization) -> Plan:
+    return fuse(lower(SPEC, "bfloat16", 512, quantization))
+
+
+def tensor_bytes() -> dict[int, int]:
+    """Bytes of the memory behind every tensor there is, by address."""
+    tensors = [x for x in gc.get_objects() if type(x) is torch.Tensor]
+    storages = [x.untyped_storage() for x in tensors]
+    return {storage.data_ptr(): storage.nbytes() for storage in storages if storage.nbytes()}
+
+
+@pytest.mark.parametrize("name", ["none", "int4"])
+def test_what_is_reckoned_is_what_binding_allocates(name: Any, device: Any) -> None:
+    """But for attention's scratch, which is less where kernels are interpreted."""
+    if device.type != "cpu":
+        pytest.skip("other tensors of a GPU's process come and go")
+    plan = plan_with(choose(name, None, True, activations=False))
+    need = needs(plan, LIMITS)
+    gc.collect()
+    before = tensor_bytes()
+    executor = bind(plan, DummyWeights(SPEC, 0, "bfloat16"), LIMITS, device)
+    gc.collect()
+    kept = sum(size for at, size in tensor_bytes().items() if at not in before)
+    stages = 2 * executor._buffer._stages.length * 4  # these are in the host's memory
+    attention = sum(kernel.scratch_bytes for kernel in executor._attention)
+    reckoned = need.total - RESERVE - (kept - stages)
+    assert 0 <= reckoned <= 200 * attention
+    assert need.weights + need.activations < kept - stages
+
+
+def test_the_cache_gets_what_is_left() -> None:
+    need = needs(plan_with(NONE), LIMITS)
+    free = need.total + 1000
+    assert divide(plan_with, NONE, LIMITS, free, None, 700).kv_cache == 700
+    left = divide(plan_with, NONE, LIMITS, free, None, 5000)
+    assert left.kv_cache == 1000
+    assert left.weights == need.weights
+    assert "of weights" in left.why
+    assert "kept free for kernels and CUDA graphs" in left.why
+    assert divide(plan_with, NONE, LIMITS, free, 1000, 5000).kv_cache == 1000
+
+
+def test_too_little_is_one_error_with_the_arithmetic() -> None:
+    need = needs(plan_with(NONE), LIMITS)
+    with pytest.raises(
+        ConfigError, match=r"the GPU has 0.25 GiB free, too little for .* of weights"
+    ):
+        divide(plan_with, NONE, LIMITS, GIB // 4, None, 5000)
+    with pytest.raises(ConfigError, match="use a GPU with more memory"):
+        divide(plan_with, NONE, LIMITS, GIB // 4, None, 5000)
+    with pytest.raises(ConfigError, match="kv_cache_bytes of at most 999"):
+        divide(plan_with, NONE, LIMITS, need.total + 999, 1000, 5000)
+    with pytest.raises(ConfigError, match=r"what helps: quantization int8 .* or quantization int4"):
+        divide(plan_with, NONE, LIMITS, need.total - 1, None, 5000)

@@ -1,0 +1,111 @@
+"""The compiler accepts the small kernels for every kind of GPU. It needs no GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("triton", reason="triton is not installed")
+
+CHILD = """
+import json, sys
+import torch, triton
+from triton.backends.compiler import GPUTarget
+from penstock.backends.cuda.cache import allocate
+from penstock.backends.cuda.kernels.embed import embed
+from penstock.backends.cuda.kernels.norm import add_norm
+from penstock.backends.cuda.kernels.rope_write import rope_write
+from penstock.backends.cuda.kernels.rows import Argmax, copy_blocks, select_rows
+from penstock.plan.plan import KvLayer
+
+capability = int(sys.argv[1])
+
+
+class Driver:
+    def get_current_target(self):
+        return GPUTarget("cuda", capability, 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+
+found = []
+
+
+def compile(kernel, grid):
+    def launch(*args, **options):
+        ptx = kernel.warmup(*args, grid=grid, **options).asm["ptx"]
+        # Loads and stores of 16 bytes: four floats, or eight of 16 bits.
+        wide = ptx.count("global.v4.b32") + ptx.count("global.v2.b64")
+        wide += ptx.count("global.v4.f32") + ptx.count("global.v4.u32")
+        found.append((kernel.fn.__name__, wide, "fma.rn.f32" in ptx))
+
+    return launch
+
+
+triton.runtime.driver.set_active(Driver())
+triton.runtime.jit.JITFunction.__getitem__ = compile
+device = torch.device("cpu")
+ints = torch.zeros(64, dtype=torch.int32)
+for dtype in (torch.bfloat16, torch.float32):
+    embed(ints, torch.zeros(32, 4096, dtype=dtype), torch.zeros(64, 4096))
+    floats = torch.zeros(64, 4096)
+    for delta in (None, floats):
+        add_norm(floats, delta, torch.zeros(4096), torch.zeros(64, 4096, dtype=dtype), 1e-5)
+    select_rows(floats.to(dtype), ints, floats.to(dtype))
+    for kv in ("bfloat16", "int8"):
+        (cache,) = allocate([KvLayer(8, 128)], kv, 2, device)
+        q = torch.zeros(64, 4096, dtype=dtype)
+        tables = torch.zeros(100, 64), torch.zeros(100, 64)
+        norms = torch.zeros(128), torch.zeros(128)
+        for used in (None, norms):
+            qkv = torch.zeros(64, 6144)
+            rope_write(qkv, q, cache, ints, ints, tables, used, 1e-5)
+        for data in cache.arrays:
+            copy_blocks(torch.zeros(1, 2, dtype=torch.int32), data)
+Argmax(64, 128256, device).run(torch.zeros(64, 128256), torch.zeros(64, 1, dtype=torch.int32))
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 100])
+def test_compiles(capability: int, tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "TRITON_CACHE_DIR": str(tmp_path),
+        "TRITON_INTERPRET": "0",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(capability)],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    names = {name for name, _, _ in found}
+    assert names == {
+        "_embed",
+        "_add_norm",
+        "_select_rows",
+        "_rope_write",
+        "_copy_blocks",
+        "_largest_of_chunk",
+        "_largest_of_row",
+    }
+    for name, wide, contracted in found:
+        if name in ("_embed", "_add_norm", "_select_rows", "_largest_of_chunk"):
+            assert wide > 0, f"{name} loads less than 16 bytes at a time"
+        if name in ("_add_norm", "_rope_write"):
+            assert not contracted, f"{name} contracts products and sums"

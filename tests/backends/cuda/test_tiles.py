@@ -1,0 +1,85 @@
+"""Tiles of products: arithmetic alone."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("triton", reason="triton is not installed")
+
+import torch
+
+from penstock.backends.cuda.kernels import launch
+from penstock.backends.cuda.kernels.tiles import (
+    MAX_PARALLEL,
+    UNIT,
+    Kind,
+    choose,
+    row_steps,
+    splits_of,
+)
+from penstock.backends.cuda.matrix import Shape, make_matrix
+from penstock.backends.cuda.workspace import Workspace, carved_bytes
+from penstock.quant import GridScheme, GroupScheme, QuantScheme
+
+SHAPES = [(1, 128), (64, 2048), (1024, 4096), (4096, 4096), (4096, 14336), (152064, 1024)]
+KINDS = [
+    Kind(16, 2),
+    Kind(16, 2, gated=True),
+    Kind(32, 4),
+    Kind(8, 1, integers=True, depth=128),
+    Kind(4, 2, depth=128),
+    Kind(4, 1, integers=True, by_group=True, depth=128, gated=True),
+    Kind(4, 2, by_group=True, depth=128),
+    Kind(8, 2, by_group=True, depth=64, gated=True),
+]
+SHARED_KIB = {(8, 0): 163, (8, 6): 99, (8, 9): 99, (9, 0): 227, (10, 0): 227, (12, 0): 99}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_tiles_fit_and_their_splits_cover_k(kind: Kind) -> None:
+    for (n, k), rows, at in itertools.product(SHAPES, (1, 16, 17, 64, 65, 300, 4096), SHARED_KIB):
+        tile = choose(kind, rows, n, k, at)
+        stage = tile.depth * (tile.cols * kind.weight_bits // 8 + tile.rows * kind.x_bytes)
+        assert tile.stages * stage <= SHARED_KIB[at] * 1024
+        assert (tile.splits - 1) * tile.length < k <= tile.splits * tile.length
+        assert tile.splits == 1 or tile.length % UNIT == 0
+        tiles = -(-rows // tile.rows) * -(-n // tile.cols)
+        assert not tile.parallel or tiles <= MAX_PARALLEL
+        if not kind.integers:  # the order of additions is one for all numbers of rows
+            assert (tile.splits, tile.length) == splits_of(n, k)
+            assert tile.cols >= 64
+        elif kind.by_group:
+            assert tile.splits == 1
+
+
+def test_row_steps_meet_every_tile() -> None:
+    for kind in KINDS:
+        met = {choose(kind, rows, 4096, 4096, (9, 0)) for rows in row_steps(4096)}
+        shapes = {(tile.rows, tile.cols) for tile in met}
+        for rows in range(1, 4097):
+            tile = choose(kind, rows, 4096, 4096, (9, 0))
+            assert (tile.rows, tile.cols) in shapes
+
+
+@pytest.mark.parametrize(
+    "scheme", [None, GridScheme(8), GridScheme(4), GroupScheme(4, 32, True)], ids=str
+)
+@pytest.mark.parametrize("gated", [False, True])
+def test_no_number_of_rows_needs_more_scratch_than_was_reserved(
+    scheme: QuantScheme | None, gated: bool
+) -> None:
+    device = torch.device("cpu")
+    for n, k in ((64, 2048), (300, 1100)):
+        shape = Shape(n, k, 1500, gated)
+        matrix = make_matrix(shape, "bfloat16", scheme, Workspace(device), torch.bfloat16)
+        weights = matrix.weights
+        kind = weights.kind(torch.bfloat16, gated)
+        reserved = launch.scratch(weights, shape, torch.bfloat16, device)
+        needs = []
+        for rows in range(1, shape.max_rows + 1):
+            tile = choose(kind, rows, n, weights.padded, launch.capability(device))
+            needs.append(carved_bytes(*launch._parts(weights, kind, tile, rows, shape)))
+        assert max(needs) == reserved

@@ -1,0 +1,204 @@
+"""Sequences, caches full of NaN where nothing was written, and steps of attention over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from penstock.backends.cuda.attention import AttentionKernel
+from penstock.backends.cuda.cache import LayerCache, allocate
+from penstock.backends.reference.cache import quantize_heads
+from penstock.backends.reference.numerics import F32, attend
+from penstock.cache.geometry import BLOCK_SIZE, KvDType
+from penstock.engine.step import StepInput
+from penstock.plan.plan import KvLayer
+
+TYPES: dict[str, Any] = {
+    "bfloat16": ml_dtypes.bfloat16,
+    "float16": np.float16,
+    "float32": np.float32,
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 16
+    kv: KvDType = "bfloat16"
+    window: int | None = None
+    activation: str = "float32"
+
+    def kernel(self, device: Any, programs: int | None = None) -> AttentionKernel:
+        kernel = AttentionKernel(
+            self.heads,
+            self.kv_heads,
+            self.head_dim,
+            self.head_dim**-0.5,
+            self.window,
+            max_tokens=512,
+            max_sequences=16,
+            max_context=8000,
+            device=device,
+            programs=programs,
+        )
+        return kernel
+
+    def cached(self, x: F32) -> F32:
+        """Keys or values as the cache holds them."""
+        if self.kv == "int8":
+            codes, scales = quantize_heads(x)
+            return codes * scales.astype(np.float32)[..., None]
+        return x.astype(TYPES[self.kv]).astype(np.float32)
+
+    def asked(self, q: F32) -> F32:
+        """Queries as products take them."""
+        q = q.astype(TYPES[self.activation]).astype(np.float32)
+        return q.astype(TYPES["bfloat16" if self.kv == "int8" else self.kv]).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """The queries, keys and values of every position that a sequence will ever have."""
+
+    q: F32  # [n, heads, D]
+    k: F32  # [n, kv_heads, D]
+    v: F32
+
+
+def sequence(shape: Shape, n: int, seed: int) -> Sequence:
+    rng = np.random.default_rng(seed)
+
+    def draw(heads: int) -> F32:
+        return rng.standard_normal((n, heads, shape.head_dim), dtype=np.float32)
+
+    # Scores of a few units: peaked enough that one wrong key is seen, not so that only one counts.
+    return Sequence(2 * draw(shape.heads), draw(shape.kv_heads), draw(shape.kv_heads))
+
+
+@dataclass(frozen=True)
+class Part:
+    """Queries ``[start, end)`` of a sequence, as one step runs them."""
+
+    sequence: Sequence
+    start: int
+    end: int
+
+
+def write(cache: LayerCache, table: NDArray[np.int32], first: int, keys: F32, values: F32) -> None:
+    """Tokens from position ``first`` on, ``[n, kv_heads, D]``, rounded as RopeWrite rounds them."""
+    positions = np.arange(first, first + len(keys))
+    block = torch.from_numpy(table[positions // BLOCK_SIZE].astype(np.int64)).to(cache.keys.device)
+    offset = torch.from_numpy(positions % BLOCK_SIZE).to(block.device)
+    pairs = ((cache.keys, cache.key_scales, keys), (cache.values, cache.value_scales, values))
+    for array, scales, x in pairs:
+        if scales is not None:
+            codes, by = quantize_heads(x)
+            scales[block, :, offset] = torch.from_numpy(by.astype(np.float32)).to(scales)
+            x = codes
+        array[block, :, offset] = torch.from_numpy(np.ascontiguousarray(x)).to(array)
+
+
+def make(
+    shape: Shape, parts: list[Part], device: Any, seed: int = 0
+) -> tuple[LayerCache, StepInput]:
+    """A cache with what the parts see, in shuffled blocks, and the step; the rest is NaN.
+
+    Blocks wholly behind a window are freed: the tables name block 0 there, which is NaN too.
+    """
+    counts = [-(-part.end // BLOCK_SIZE) for part in parts]
+    free = 1 + np.random.default_rng(seed).permutation(sum(counts)).astype(np.int32)
+    layer = KvLayer(shape.kv_heads, shape.head_dim)
+    (cache,) = allocate([layer], shape.kv, sum(counts) + 1, device)
+    for array in cache.arrays:
+        array.fill_(127 if array.dtype == torch.int8 else float("nan"))
+    tables = np.split(free, np.cumsum(counts)[:-1])
+    for part, table in zip(parts, tables, strict=True):
+        first = max(0, part.start - shape.window + 1) if shape.window else 0
+        table[: first // BLOCK_SIZE] = 0
+        known = slice(first, part.end)
+        write(cache, table, first, part.sequence.k[known], part.sequence.v[known])
+    lengths = [part.end - part.start for part in parts]
+    none = np.zeros(0, np.int32)
+    step = StepInput(
+        token_ids=none,
+        positions=none,
+        slots=none,
+        query_starts=np.cumsum([0, *lengths], dtype=np.int32),
+        context_lens=np.array([part.end for part in parts], np.int32),
+        block_starts=np.cumsum([0, *counts], dtype=np.int32),
+        block_ids=np.concatenate(tables),
+        logit_rows=none,
+        block_copies=np.zeros((0, 2), np.int32),
+    )
+    return cache, step
+
+
+def launch(
+    kernel: AttentionKernel,
+    shape: Shape,
+    parts: list[Part],
+    cache: LayerCache,
+    step: StepInput,
+    work: NDArray[np.int32],
+) -> list[F32]:
+    """Output rows ``[queries, heads, D]`` of each part."""
+    device = cache.keys.device
+    element = getattr(torch, shape.activation)
+    q = np.concatenate([part.sequence.q[part.start : part.end] for part in parts])
+    rows, columns = len(q), shape.heads * shape.head_dim
+    # Rows of wider arrays: strides are the tensors' own.
+    wide = torch.full((rows, columns + 16), float("nan"), dtype=element, device=device)
+    wide[:, :columns] = torch.from_numpy(q.reshape(rows, columns)).to(wide)
+    out = torch.full((rows, columns + 32), -1.0, dtype=element, device=device)
+    tables = SimpleNamespace(block_ids=torch.from_numpy(step.block_ids).to(device))
+    kernel.run(
+        wide[:, :columns], out[:, :columns], cache, tables, torch.from_numpy(work).to(device)
+    )
+    assert bool((out[:, columns:] == -1).all())
+    result = out[:, :columns].float().cpu().numpy().reshape(rows, shape.heads, -1)
+    return np.split(result, step.query_starts[1:-1])
+
+
+def run(
+    device: Any, shape: Shape, parts: list[Part], seed: int = 0, programs: int | None = None
+) -> list[F32]:
+    kernel = shape.kernel(device, programs)
+    cache, step = make(shape, parts, device, seed)
+    return launch(kernel, shape, parts, cache, step, kernel.plan_work(step))
+
+
+def expected(shape: Shape, part: Part) -> F32:
+    s = part.sequence
+    return attend(
+        shape.asked(s.q[part.start : part.end]),
+        shape.cached(s.k[: part.end]),
+        shape.cached(s.v[: part.end]),
+        np.arange(part.start, part.end, dtype=np.int32),
+        shape.head_dim**-0.5,
+        shape.window,
+    )
+
+
+def assert_close(shape: Shape, part: Part, actual: F32) -> None:
+    """Errors are those of rounding softmax weights to the type of products, and the output."""
+    oracle = expected(shape, part)
+    size = expected(
+        shape,
+        Part(
+            Sequence(part.sequence.q, part.sequence.k, abs(part.sequence.v)), part.start, part.end
+        ),
+    )
+    narrow = 2.0**-8 * 1.05
+    relative = {"float32": 2e-5, "float16": 2.0**-11 * 1.1}.get(shape.kv, narrow)
+    if shape.activation == "bfloat16":
+        relative += narrow
+    error = np.abs(actual - oracle)
+    assert np.all(error <= relative * size + 1e-6)
+    assert error.mean() <= relative / 3 * size.mean() + 1e-6  # roundings do not all agree

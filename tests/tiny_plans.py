@@ -1,0 +1,101 @@
+"""Tiny models, and steps over sequences of them, that tests of backends share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.engine.step import BLOCK_SIZE, StepInput
+from penstock.models.spec import (
+    Activation,
+    AttentionSpec,
+    LayerSpec,
+    MlpSpec,
+    ModelSpec,
+    RopeSpec,
+)
+
+
+def make_spec(
+    *,
+    qk_norm: bool = False,
+    bias: bool = False,
+    tie: bool = True,
+    window: int | None = None,
+    activation: Activation = "silu",
+    dim: int = 16,
+    rope_dim: int = 16,
+    heads: tuple[int, int] = (6, 2),
+) -> ModelSpec:
+    attention = AttentionSpec(
+        num_heads=heads[0],
+        num_kv_heads=heads[1],
+        head_dim=dim,
+        rope=RopeSpec(theta=10000.0, dim=rope_dim),
+        scale=dim**-0.5,
+        window=window,
+        qkv_bias=bias,
+        output_bias=bias,
+        qk_norm=qk_norm,
+    )
+    return ModelSpec(
+        architecture="TinyForCausalLM",
+        vocab_size=211,
+        hidden_size=72,  # neither a multiple of 16 nor of 32
+        layers=(LayerSpec(attention, MlpSpec(104, activation, bias)),) * 2,
+        norm_eps=1e-5,
+        tie_embeddings=tie,
+        max_positions=512,
+        dtype="float32",
+    )
+
+
+@dataclass
+class Chunk:
+    """Tokens ``start:stop`` of one sequence, run in one step; ``rows`` of them get logits."""
+
+    tokens: NDArray[np.int32]
+    start: int
+    stop: int
+    blocks: Sequence[int]
+    rows: Sequence[int] | None = None  # absolute positions; None: the last
+
+
+def step_of(chunks: Sequence[Chunk], copies: Sequence[tuple[int, int]] = ()) -> StepInput:
+    def ints(values: Any) -> NDArray[np.int32]:
+        return np.asarray(values, dtype=np.int32)
+
+    starts = np.cumsum([0] + [c.stop - c.start for c in chunks])
+    positions = np.concatenate([np.arange(c.start, c.stop) for c in chunks])
+    owned = np.concatenate(
+        [[c.blocks[p // BLOCK_SIZE] for p in range(c.start, c.stop)] for c in chunks]
+    )
+    tables = [c.blocks[: -(-c.stop // BLOCK_SIZE)] for c in chunks]
+    rows = [
+        starts[i] + p - c.start
+        for i, c in enumerate(chunks)
+        for p in ([c.stop - 1] if c.rows is None else c.rows)
+    ]
+    return StepInput(
+        token_ids=ints(np.concatenate([c.tokens[c.start : c.stop] for c in chunks])),
+        positions=ints(positions),
+        slots=ints(owned * BLOCK_SIZE + positions % BLOCK_SIZE),
+        query_starts=ints(starts),
+        context_lens=ints([c.stop for c in chunks]),
+        block_starts=ints(np.cumsum([0] + [len(t) for t in tables])),
+        block_ids=ints([b for t in tables for b in t]),
+        logit_rows=ints(rows),
+        block_copies=ints(copies).reshape(-1, 2),
+    )
+
+
+def tokens_of(seed: int, length: int) -> NDArray[np.int32]:
+    return np.random.default_rng(seed).integers(0, 211, length).astype(np.int32)
+
+
+def broken(step: StepInput, **changes: Any) -> StepInput:
+    return replace(step, **{k: np.asarray(v, np.int32) for k, v in changes.items()})
