@@ -28,6 +28,7 @@ def group_section(
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
     DEPTH: tl.constexpr,
+    UNROLL: tl.constexpr,
     STAGES: tl.constexpr,
     EVEN: tl.constexpr,
     INTERPRETED: tl.constexpr,
@@ -44,8 +45,6 @@ def group_section(
     PLANES: tl.constexpr = DEPTH // PLANE
     SHARED: tl.constexpr = PLANES if WHOLE else SIZE // PLANE  # planes of a group
     WORD: tl.constexpr = 8 if PLANES == 1 else 16
-    # What surrounds an iteration's work is as much as unpacking 4 KiB.
-    UNROLL: tl.constexpr = 2 if COLS * DEPTH * BITS <= 32768 else 1
     sums = tl.zeros([COLS, ROWS], tl.int32 if WHOLE and INTS else tl.float32)
     row_zero = tl.zeros([COLS], tl.int32)
     if WHOLE and ZEROS:

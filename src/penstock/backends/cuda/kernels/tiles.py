@@ -47,6 +47,7 @@ class Tile:
     rows: int
     cols: int
     depth: int  # columns of k in an iteration
+    unroll: int  # iterations loaded as one
     warps: int
     stages: int
     splits: int
@@ -95,11 +96,13 @@ def choose(kind: Kind, rows: int, n: int, k: int, capability: tuple[int, int]) -
     if kind.exact:
         splits, length = _split(PROGRAMS, tiles, k)
     depth = kind.depth or (128 if height <= 32 else 64) * 2 // max(kind.x_bytes, 2)
-    stage = depth * (cols * kind.weight_bits // 8 + height * kind.x_bytes)
+    # What surrounds an iteration's work takes as many instructions as unpacking 4 KiB.
+    unroll = 2 if kind.depth and cols * depth * kind.weight_bits <= 8 * 4096 else 1
+    stage = unroll * depth * (cols * kind.weight_bits // 8 + height * kind.x_bytes)
     room = _shared_bytes(capability) // (1 if warps > 4 else 2)
+    stages = max(2, min(6, room // stage, length // (unroll * depth)))
     parallel = splits > 1 and (kind.exact or tiles * splits <= MAX_PARALLEL)
-    stages = min(6, max(2, room // stage))
-    return Tile(height, cols, depth, warps, stages, splits, length, parallel)
+    return Tile(height, cols, depth, unroll, warps, stages, splits, length, parallel)
 
 
 def _shape(kind: Kind, rows: int, n: int, splits: int) -> tuple[int, int, int]:
