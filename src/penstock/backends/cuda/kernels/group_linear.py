@@ -52,7 +52,7 @@ def group_section(
     for at in tl.range(first, last, DEPTH, num_stages=STAGES, loop_unroll_factor=UNROLL):
         words = at * BITS // WORD + tl.arange(0, PLANE)
         codes = tl.load(w + w_rows[:, None] + words[None, :])
-        z = (row_zero,)
+        z = _alone(row_zero)  # and then one for each plane
         for plane in tl.static_range(PLANES):
             if ZEROS and not WHOLE:
                 zero = _zero(zeros, columns, (at + plane * PLANE) // SIZE, stride)
@@ -98,6 +98,11 @@ def group_section(
             x_sum = tl.load(x_sums + ms, mask=few, other=0)
             sums -= row_zero[:, None] * x_sum[None, :]
     return sums
+
+
+@triton.jit
+def _alone(zero):
+    return (zero,)
 
 
 @triton.jit

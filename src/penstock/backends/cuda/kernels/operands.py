@@ -235,9 +235,9 @@ def points_as_bytes(words, windows, INTERPRETED: tl.constexpr):
         p2, p3 = _point(words, windows, 2), _point(words, windows, 3)
         return p0.to(tl.int8), p1.to(tl.int8), p2.to(tl.int8), p3.to(tl.int8)
     else:
-        # step * u is at most 240, so that one product is four; origin * step is then taken from each
-        # byte, with nothing borrowed from the next: its low 7 bits by themselves, the top one by
-        # exclusive or. What depends on windows alone is computed once a row by ptxas.
+        # step * u is at most 240, so that one product is four. origin * step is then taken from
+        # each byte, with nothing borrowed from the next: its low 7 bits by themselves, the top one
+        # by exclusive or. What depends on windows alone ptxas has computed once a row.
         return tl.inline_asm_elementwise(
             """
             {

@@ -110,7 +110,8 @@ def _shape(kind: Kind, rows: int, n: int, splits: int) -> tuple[int, int, int]:
     if kind.integers and kind.by_group and rows <= 64:
         # No splits here: narrower tiles make up for them. Results do not depend on tiles.
         cols = next((c for c in (64, 32) if -(-n // c) >= PROGRAMS // 2), 16)
-        return 16 if rows <= 16 else 32 if rows <= 32 else 64, cols, cols // 16
+        height = 16 if rows <= 16 else 32 if rows <= 32 else 64
+        return height, cols, min(4, max(cols // 16, cols * height // 512))
     if rows <= 32:
         return 16 if rows <= 16 else 32, 64, 4
     if rows <= 64 or (kind.by_group and (kind.gated or splits > 1)):
