@@ -97,9 +97,9 @@ def queue(sampler: DeviceSampler, logits: np.ndarray, states: list[Any]) -> Draw
 
 
 @given(data=st.data(), vocab=st.sampled_from([1, 2, 63, 64, 65, 130, 300]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_any_options_on_any_rows(data: st.DataObject, vocab: int) -> None:
-    count = data.draw(st.integers(1, 4))
+    count = data.draw(st.integers(1, 3))
     logits = data.draw(rows(vocab, count))
     params = [data.draw(options(vocab)) for _ in range(count)]
     tokens = st.lists(st.integers(0, vocab - 1), max_size=20)
@@ -369,6 +369,18 @@ def test_a_sequence_takes_device_memory_from_its_first_launch_on() -> None:
     tokens = queue(sampler, np.zeros((2, 20)), [plain, penalized]).wait().token_ids
     assert plain.counts is None
     assert penalized.counts.tolist() == [2 * (token == tokens[1]) for token in range(20)]
+
+
+def test_warming_up_leaves_nothing_behind() -> None:
+    logits = np.random.default_rng(13).standard_normal((3, 65)).astype(np.float32)
+    params = [SamplingParams(), SamplingParams(top_k=3), SamplingParams(repetition_penalty=2.0)]
+    cold, warm = device_sampler(65), device_sampler(65)
+    warm.warm_up()
+    assert run(warm, logits, params, [1], [2]) == run(cold, logits, params, [1], [2])
+
+
+def test_a_step_may_choose_nothing() -> None:
+    assert queue(device_sampler(20), np.zeros((1, 20)), []).wait() == Sampled([])
 
 
 def test_memory_is_known_before_it_is_taken() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -93,7 +94,7 @@ class DeviceSampleState:
     def place(self, device: torch.device) -> None:
         """Put on the device what options need there, in the current stream's order."""
         if self._device_lists is None and len(self._lists):
-            self._device_lists = torch.from_numpy(self._lists).to(device)
+            self._device_lists = _on_device(self._lists, device)
             self.record[jobs.LISTS.value] = self._device_lists.data_ptr()
         if not self._penalized:
             return
@@ -101,10 +102,11 @@ class DeviceSampleState:
             self._device_counts = torch.zeros(self.vocab_size, dtype=torch.int32, device=device)
             self.record[jobs.COUNTS.value] = self._device_counts.data_ptr()
             if self._prompt:
-                self._device_counts[torch.tensor(self._prompt, device=device)] = 1
+                prompt = _on_device(np.array(self._prompt, np.int64), device)
+                self._device_counts.index_fill_(0, prompt, 1)
                 self._prompt = []
         if self._unsent:
-            ids = torch.tensor(self._unsent, device=device)
+            ids = _on_device(np.array(self._unsent, np.int64), device)
             self._device_counts.index_add_(0, ids, torch.full_like(ids, 2, dtype=torch.int32))
             self._unsent = []
 
@@ -124,3 +126,17 @@ class DeviceSampleState:
         reals[jobs.FREQUENCY.value] = np.float32(params.frequency_penalty)
         reals[jobs.PRESENCE.value] = np.float32(params.presence_penalty)
         return record
+
+
+def queue_copy(array: NDArray[Any], to: Tensor) -> None:
+    """Queue a copy to the device; from pageable memory it would wait for what is queued before."""
+    tensor = torch.from_numpy(array)
+    if to.device.type == "cuda":
+        tensor = tensor.pin_memory()
+    to.copy_(tensor, non_blocking=True)
+
+
+def _on_device(array: NDArray[Any], device: torch.device) -> Tensor:
+    copy = torch.empty(array.shape, dtype=torch.from_numpy(array).dtype, device=device)
+    queue_copy(array, copy)
+    return copy

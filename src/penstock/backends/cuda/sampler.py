@@ -15,7 +15,7 @@ from penstock.backends.cuda.kernels import sample_report
 from penstock.backends.cuda.sample_buffers import LaunchBuffers, Sizes
 from penstock.backends.cuda.sample_launch import Launcher
 from penstock.backends.cuda.sample_plan import Span, plan_launch
-from penstock.backends.cuda.sample_state import DeviceSampleState
+from penstock.backends.cuda.sample_state import DeviceSampleState, queue_copy
 from penstock.engine.messages import TokenLogprobs
 from penstock.engine.step import StepResult
 from penstock.errors import RequestError
@@ -40,8 +40,8 @@ class Drawn:
     """A launch that has been queued on the device.
 
     ``token_ids`` and ``errors`` (0: none) are int32 ``[n]`` on the device, for kernels queued
-    after it; a row with an error has token -1. They are overwritten two launches later, and
-    :meth:`wait` must have been called by then.
+    after it; a row with an error has token 0, so that these find a valid id. They are overwritten
+    two launches later, and :meth:`wait` must have been called by then.
     """
 
     def __init__(
@@ -81,6 +81,31 @@ class Drawn:
             return Sampled(tokens, errors, logprobs)
         particular = [i for i, state in enumerate(self._states) if not state.plain]
         return Sampled(tokens, errors, logprobs, particular)
+
+
+class Reported:
+    """Log-probabilities of given tokens that have been queued on the device."""
+
+    def __init__(self, part_size: int, token_ids: list[int], counts: list[int]) -> None:
+        self.parts: list[LaunchBuffers] = []
+        """Of ``part_size`` tokens each, the last of fewer."""
+        self._part_size = part_size
+        self._token_ids = token_ids
+        self._counts = counts
+
+    def wait(self) -> tuple[list[TokenLogprobs], dict[int, str]]:
+        """Entries of the rows that are finite, and what is wrong with the others, by index."""
+        arrived = [part.wait() for part in self.parts]
+        entries: list[TokenLogprobs] = []
+        errors: dict[int, str] = {}
+        for i, (token, count) in enumerate(zip(self._token_ids, self._counts, strict=True)):
+            part, at = divmod(i, self._part_size)
+            chosen, reports = arrived[part]
+            if chosen[1, at]:
+                errors[i] = _ERRORS[int(chosen[1, at])]
+            else:
+                entries.append(_decode(token, reports[at], count))
+        return entries, errors
 
 
 class DeviceSampler(Sampler[DeviceSampleState]):
@@ -135,7 +160,8 @@ class DeviceSampler(Sampler[DeviceSampleState]):
         plan = plan_launch(states, self._sizes.batch)
         buffers = self._next_buffers()
         records = buffers.records[: len(states)]
-        _fill(records, rows, states)
+        if states:
+            _fill(records, rows, states)
         row_bytes = logits.stride(0) * logits.element_size()
         records[:, jobs.LOGITS.value] = logits.data_ptr() + records[:, jobs.ROW.value] * row_bytes
         buffers.aligned = logits.data_ptr() % 16 == 0 and row_bytes % 16 == 0
@@ -155,6 +181,19 @@ class DeviceSampler(Sampler[DeviceSampleState]):
             for state in states:
                 state.num_output += 1
         return Drawn(buffers, list(states), reported, advance)
+
+    def warm_up(self) -> None:
+        """Compile every kernel before there is a request that would wait for it."""
+        vocab = self._sizes.vocab
+        params = [
+            SamplingParams(),
+            SamplingParams(top_k=2, top_p=0.5, min_p=0.1),
+            SamplingParams(presence_penalty=1.0, logit_bias={0: 1.0}, min_tokens=1, logprobs=1),
+        ]
+        logits = torch.zeros((1, vocab), dtype=torch.float32, device=self._device)
+        argmax = torch.zeros(1, dtype=torch.int32, device=self._device)
+        for each in params:
+            self.launch(logits, argmax, [0], [self.state(each, 0, [0], vocab, [0])]).wait()
 
     def sample(
         self, result: StepResult, rows: Sequence[int], states: Sequence[DeviceSampleState]
@@ -185,7 +224,9 @@ class DeviceSampler(Sampler[DeviceSampleState]):
         token_ids: Sequence[int],
         counts: Sequence[int],
     ) -> list[TokenLogprobs]:
-        entries, errors = self._report(self._on_device(logits), rows, token_ids, counts)
+        on_device = self._on_device(logits)
+        argmax = on_device.argmax(dim=1).to(torch.int32)
+        entries, errors = self._report(on_device, argmax, rows, token_ids, counts).wait()
         if errors:
             raise ValueError(f"row {rows[min(errors)]}: {errors[min(errors)]}")
         return entries
@@ -193,52 +234,54 @@ class DeviceSampler(Sampler[DeviceSampleState]):
     def prompt_logprobs(
         self, logits: Logits, targets: Sequence[int], count: int
     ) -> list[TokenLogprobs]:
-        if len(logits) != len(targets):
-            raise ValueError(f"{len(logits)} rows of logits for {len(targets)} target tokens")
-        rows = range(len(targets))
-        entries, errors = self._report(
-            self._on_device(logits), rows, targets, [count] * len(targets)
-        )
+        on_device = self._on_device(logits)
+        argmax = on_device.argmax(dim=1).to(torch.int32)
+        entries, errors = self.launch_prompt(on_device, argmax, targets, count).wait()
         if errors:
             raise RequestError(errors[min(errors)])
         return entries
 
+    def launch_prompt(
+        self, logits: Tensor, argmax: Tensor, targets: Sequence[int], count: int
+    ) -> Reported:
+        """Queue the log-probabilities of prompt tokens, as :meth:`launch` queues choices.
+
+        Row ``i`` of ``logits`` predicts target ``i``; ``argmax`` is that of these rows. Raises
+        ValueError.
+        """
+        if len(logits) != len(targets):
+            raise ValueError(f"{len(logits)} rows of logits for {len(targets)} target tokens")
+        rows = range(len(targets))
+        return self._report(logits, argmax.reshape(-1), rows, targets, [count] * len(targets))
+
     def _report(
         self,
         logits: Tensor,
+        argmax: Tensor,
         rows: Sequence[int],
         token_ids: Sequence[int],
         counts: Sequence[int],
-    ) -> tuple[list[TokenLogprobs], dict[int, str]]:
-        """Log-probabilities of given tokens, and what is wrong with rows, by index."""
+    ) -> Reported:
         self._check(logits, rows, token_ids)
         if len(token_ids) and not 0 <= min(token_ids) <= max(token_ids) < self._sizes.vocab:
             raise ValueError(f"a token lies outside the vocabulary of {self._sizes.vocab}")
         if max(counts, default=0) > MAX_LOGPROBS:
             raise ValueError(f"at most {MAX_LOGPROBS} of the largest logits can be reported")
-        argmax = logits.argmax(dim=1).to(torch.int32)
-        entries: list[TokenLogprobs] = []
-        errors: dict[int, str] = {}
+        reported = Reported(self._sizes.rows, list(token_ids), list(counts))
         for start in range(0, len(token_ids), self._sizes.rows):
             some = slice(start, start + self._sizes.rows)
             tokens = token_ids[some]
             num = len(tokens)
-            buffers = self._next_buffers()
-            buffers.records[:num] = 0
+            buffers = LaunchBuffers(self._sizes, self._device)
             buffers.records[:num, jobs.ROW.value] = rows[some]
             buffers.send(num, range(num))
             self._launcher.begin(buffers, logits, argmax, num)
-            buffers.tokens[:num].copy_(torch.tensor(tokens, dtype=torch.int32))
+            queue_copy(np.array(tokens, np.int32), buffers.tokens[:num])
             most = min(max(counts[some]), self._sizes.vocab)
             self._launcher.report(buffers, logits, Span(0, num), most)
             buffers.fetch(num)
-            chosen, reports = buffers.wait()
-            for i, code in enumerate(chosen[1, :num].tolist()):
-                if code:
-                    errors[start + i] = _ERRORS[code]
-                else:
-                    entries.append(_decode(tokens[i], reports[i], counts[start + i]))
-        return entries, errors
+            reported.parts.append(buffers)
+        return reported
 
     def _check(self, logits: Tensor, rows: Sequence[int], of_rows: Sequence[object]) -> None:
         if logits.dim() != 2 or logits.shape[1] != self._sizes.vocab:

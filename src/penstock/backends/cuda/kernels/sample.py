@@ -1,5 +1,6 @@
 """Choosing tokens: whatever every row needs, and rows without top-k and top-p.
 
+What changes from launch to launch is never specialized for: a step must not wait for a compiler.
 A program takes a chunk of a row: ``CHUNK`` logits in registers. Sums of a chunk's integer weights
 go to scratch memory, and one program a row draws from them: it finds the chunk, and computes the
 weights of that one again. A row of 2**17 is read once (512 KiB) and 64 of them, 32 MiB, about 10 us
@@ -35,7 +36,7 @@ from penstock.backends.cuda.kernels.sample_weights import below, logits_of, weig
 _INFINITY = tl.constexpr(float("inf"))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_jobs"])
 def begin(
     jobs,
     num_jobs,
@@ -60,7 +61,7 @@ def begin(
     error = tl.where(peak == _INFINITY, INFINITE, 0)
     error = tl.where(peak == -_INFINITY, ONLY_NEGATIVE_INFINITE, error)
     error = tl.where(peak != peak, NOT_A_NUMBER, error)
-    tl.store(tokens + job, tl.where(error == 0, token, -1), there)
+    tl.store(tokens + job, tl.where(error == 0, token, 0), there)
     tl.store(errors + job, error, there)
     tl.store(model_peaks + job, peak, there)
     tl.store(peaks + job, peak, there)  # until options change the row
@@ -77,7 +78,7 @@ def _listed(tokens, count, end, TILE: tl.constexpr):
     return found
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"])
 def adjust(
     jobs,
     reals,
@@ -143,7 +144,7 @@ def adjust(
     tl.store(winners + slot * chunks + chunk, winner)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"])
 def settle(
     order, first, maxima, winners, tokens, errors, peaks, vocab, chunks, CHUNKS: tl.constexpr
 ):
@@ -160,7 +161,7 @@ def settle(
     peak = tl.max(tl.where(largest != largest, -_INFINITY, largest))
     bad = bad | (peak == _INFINITY) | (peak == -_INFINITY)
     token = tl.min(tl.where((largest == peak) & there, winner, vocab))
-    tl.store(tokens + job, tl.where(bad, -1, token))
+    tl.store(tokens + job, tl.where(bad, 0, token))
     tl.store(errors + job, tl.where(bad, NO_TOKEN_LEFT, 0))
     tl.store(peaks + job, peak)
 
@@ -176,7 +177,7 @@ def _weigh_chunk(jobs, reals, job, peak, chunk, vocab, CHUNK: tl.constexpr, ALIG
     return tl.where(weights >= tl.load(jobs + job * WIDTH + LEAST), weights, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"])
 def weigh(
     jobs,
     reals,
@@ -201,7 +202,7 @@ def weigh(
     tl.store(sums + slot * chunks + chunk, tl.sum(weights))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"])
 def pick(
     jobs,
     reals,
@@ -234,7 +235,7 @@ def pick(
     tl.store(tokens + job, chunk * CHUNK + tl.sum((running <= at).to(tl.int32)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first", "num_jobs"])
 def count_tokens(jobs, order, first, num_jobs, tokens, errors, BLOCK: tl.constexpr):
     """Adds the chosen tokens to the counts of their sequences, each of which occurs once."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

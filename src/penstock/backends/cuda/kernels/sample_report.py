@@ -35,7 +35,7 @@ def _write_largest(ranked, out, count):
         ranked = tl.where(ranked == best, _LEAST, ranked)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first", "count"])
 def report_chunk(
     jobs,
     order,
@@ -76,7 +76,7 @@ def report_chunk(
     _write_largest(tl.where(there, ranked, _LEAST), tops + at * TOPS, count)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first", "count"])
 def report_row(
     jobs,
     order,

@@ -83,7 +83,7 @@ def _threshold(jobs, job, peaks, thresholds, level):
     return tl.where(by_rank, logit, tl.load(thresholds + LEVELS + level))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"])
 def levels(
     jobs,
     reals,
@@ -118,7 +118,7 @@ def levels(
         tl.store(sums + at, tl.sum(tl.where(reach, whole, 0)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"])
 def gather(
     jobs,
     reals,
@@ -221,7 +221,7 @@ def _find_cutoff(keys, size, low, high, above, target, WEIGHTED: tl.constexpr, T
     return low.to(tl.int32), above
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"])
 def cut_top_k(order, first, errors, brackets, weight_keys, logit_keys, stride, TILE: tl.constexpr):
     """Weights of candidates beyond the k largest become zero; the total is of the others."""
     slot = tl.program_id(0).to(tl.int64)
@@ -258,7 +258,7 @@ def cut_top_k(order, first, errors, brackets, weight_keys, logit_keys, stride, T
     tl.store(bracket + _TOTAL, total)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"])
 def choose(
     jobs,
     reals,
