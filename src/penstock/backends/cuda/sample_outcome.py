@@ -102,6 +102,7 @@ def _decode(token_id: int, entry: NDArray[np.int64], count: int) -> TokenLogprob
     logit, peak = entry[[sample_report.LOGIT.value, sample_report.PEAK.value]].astype(np.int32)
     first = sample_report.TOP.value
     top = entry[first : first + count]
+    top = top[top != sample_report.LEAST.value]  # a vocabulary may have fewer tokens
     keys = (top >> 32).astype(np.int32)
     logits = (keys ^ ((keys >> 31) & 0x7FFFFFFF)).view(np.float32)
     return report(

@@ -93,7 +93,7 @@ class DeviceSampler(Sampler[DeviceSampleState]):
         reported = plan.indices(plan.reported)
         if reported:
             most = max(states[i].logprobs or 0 for i in reported)
-            self._launcher.report(buffers, logits, plan.reported, min(most, self._sizes.vocab))
+            self._launcher.report(buffers, logits, plan.reported, most)
         buffers.fetch(len(reported))
         if advance:
             for state in states:
@@ -195,8 +195,7 @@ class DeviceSampler(Sampler[DeviceSampleState]):
             buffers.send(num, range(num))
             self._launcher.begin(buffers, logits, argmax, num)
             queue_copy(np.array(tokens, np.int32), buffers.tokens[:num])
-            most = min(max(counts[some]), self._sizes.vocab)
-            self._launcher.report(buffers, logits, Span(0, num), most)
+            self._launcher.report(buffers, logits, Span(0, num), max(counts[some]))
             buffers.fetch(num)
             reported.parts.append(buffers)
         return reported

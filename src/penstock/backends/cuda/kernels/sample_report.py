@@ -22,7 +22,8 @@ TOP = tl.constexpr(4)
 """The key of a logit, times 2**32, plus ``2**32 - 1`` less its id: the larger, the likelier."""
 
 _INFINITY = tl.constexpr(float("inf"))
-_LEAST = tl.constexpr(-(2**63))
+LEAST = tl.constexpr(-(2**63))
+"""Where a row has no more tokens."""
 _LAST_ID = tl.constexpr(2**32 - 1)
 
 
@@ -32,7 +33,7 @@ def _write_largest(ranked, out, count):
     for i in range(count):
         best = tl.max(ranked)
         tl.store(out + i, best)
-        ranked = tl.where(ranked == best, _LEAST, ranked)
+        ranked = tl.where(ranked == best, LEAST, ranked)
 
 
 @triton.jit(do_not_specialize=["first", "count"])
@@ -73,7 +74,7 @@ def report_chunk(
     tl.store(sums + at, tl.sum(weights_of(x, tl.load(peaks + job), 1.0).to(tl.int64)))
     tl.store(ranks + at, tl.sum(before.to(tl.int32)))
     ranked = (key_of(x).to(tl.int64) << 32) + (_LAST_ID - ids.to(tl.int64))
-    _write_largest(tl.where(there, ranked, _LEAST), tops + at * TOPS, count)
+    _write_largest(tl.where(there, ranked, LEAST), tops + at * TOPS, count)
 
 
 @triton.jit(do_not_specialize=["first", "count"])
@@ -116,6 +117,6 @@ def report_row(
     ranked = tl.load(
         tops + slot * chunks * TOPS + entry,
         (entry < chunks * TOPS) & (entry % TOPS < count),
-        other=_LEAST,
+        other=LEAST,
     )
     _write_largest(ranked, report + TOP, count)
