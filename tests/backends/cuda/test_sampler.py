@@ -306,8 +306,10 @@ def test_draw_needs_no_arg_max() -> None:
     logits[2, 40] = np.nan
     sampler, definition = device_sampler(65), NumpySampler()
     rows = list(range(len(EVERY_KIND)))
-    found = sampler.draw(logits, rows, states_of(sampler, EVERY_KIND, 65, []))
-    assert found == definition.draw(logits, rows, states_of(definition, EVERY_KIND, 65, []))
+    tokens, errors = sampler.draw(logits, rows, states_of(sampler, EVERY_KIND, 65, []))
+    expected = definition.draw(logits, rows, states_of(definition, EVERY_KIND, 65, []))
+    assert (tokens[:2] + tokens[3:], errors) == (expected[0][:2] + expected[0][3:], expected[1])
+    assert list(errors) == [2]
 
 
 @pytest.mark.parametrize("scale", [0.0, 3.0])
