@@ -98,6 +98,7 @@ def queue(sampler: DeviceSampler, logits: np.ndarray, states: list[Any]) -> Draw
     return sampler.launch(on_device, argmax, list(range(len(states))), states)
 
 
+@pytest.mark.slow
 @given(data=st.data(), vocab=st.sampled_from([1, 2, 63, 64, 65, 130, 300]))
 @settings(max_examples=25, deadline=None)
 def test_any_options_on_any_rows(data: st.DataObject, vocab: int) -> None:

@@ -24,7 +24,6 @@ TOP = tl.constexpr(4)
 _INFINITY = tl.constexpr(float("inf"))
 LEAST = tl.constexpr(-(2**63))
 """In place of a token that the vocabulary does not have."""
-"""Where a row has no more tokens."""
 _LAST_ID = tl.constexpr(2**32 - 1)
 
 
