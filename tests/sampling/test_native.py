@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_sampler import bare_executor, native_sampler
+from sampling_strategies import options, rows
 
 from penstock.backends.cpu import native
 from penstock.backends.cpu.sampler import NativeSampler
@@ -77,46 +78,6 @@ def check(
 
 
 VOCABS = st.sampled_from([1, 2, 15, 16, 17, 63, 64, 65, 100, 1000, 4096, 5003])
-
-
-@st.composite
-def rows(draw: st.DrawFn, vocab: int, count: int) -> np.ndarray:
-    """Rows of every kind: rough and smooth, ties, all equal, partly or wholly masked, broken."""
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    scale = draw(st.sampled_from([0.0, 0.1, 1.0, 3.0, 10.0, 100.0, 1e30]))
-    logits = rng.standard_normal((count, vocab)) * scale
-    kind = draw(st.sampled_from(["plain", "ties", "masked", "broken", "masked but one"]))
-    if kind == "ties":
-        logits = np.round(logits)
-    elif kind == "masked":
-        logits[rng.random(logits.shape) < 0.4] = -np.inf
-    elif kind == "masked but one":
-        logits[:, np.arange(vocab) != rng.integers(vocab)] = -np.inf
-    elif kind == "broken":
-        bad = [np.nan, np.inf, -np.inf]
-        for row in logits[::2]:
-            row[rng.integers(vocab)] = bad[rng.integers(3)]
-        logits[-1] = bad[rng.integers(3)]
-    return logits.astype(np.float32)
-
-
-@st.composite
-def options(draw: st.DrawFn, vocab: int) -> SamplingParams:
-    pick = lambda *values: draw(st.sampled_from(values))  # noqa: E731
-    token = st.integers(0, vocab - 1)
-    return SamplingParams(
-        temperature=pick(0.0, 1e-300, 1e-6, 0.3, 0.7, 1.0, 1.5, 100.0, 1e4),
-        top_k=pick(0, 0, -1, 1, 2, 5, 40, max(vocab - 1, 0), vocab, vocab + 1, 10**12),
-        top_p=pick(1.0, 1.0, 1e-9, 0.01, 0.5, 0.9, 0.999, 1 - 1e-12),
-        min_p=pick(0.0, 0.0, 1e-13, 0.05, 0.5, 1.0),
-        repetition_penalty=pick(1.0, 1.0, 1.3, 0.5, 1e-40),
-        frequency_penalty=pick(0.0, 0.0, 0.7, -2.0),
-        presence_penalty=pick(0.0, 0.0, 1.5),
-        min_tokens=pick(0, 0, 3, 100),
-        logprobs=pick(None, 0, 1, 5, 20),
-        logit_bias=draw(st.none() | st.dictionaries(token, st.floats(-100, 100), max_size=4)),
-        stop_token_ids=tuple(draw(st.lists(token, max_size=3))),
-    )
 
 
 @given(data=st.data(), vocab=VOCABS, threads=st.sampled_from(THREADS))

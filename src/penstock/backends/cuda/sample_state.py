@@ -1,0 +1,142 @@
+"""What sampling on a GPU must know about one sequence."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from penstock.backends.cuda.kernels import sample_jobs as jobs
+from penstock.sampling.params import SamplingParams
+from penstock.sampling.select import ONE
+from penstock.sampling.sequence import bias_of, checked, ending_of
+
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+class DeviceSampleState:
+    """A function of prompt, output, options and key only.
+
+    The host counts the output, one token a launch. Which tokens they are matters to penalties
+    alone: their counts, and the lists of biased and ending tokens, are on the device from the
+    first launch on, and are freed with the state. A request that waits takes no device memory; one
+    with penalties takes four bytes a token of the vocabulary while it runs.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        key: int,
+        prompt_token_ids: Sequence[int],
+        vocab_size: int,
+        eos_token_ids: Iterable[int] = (),
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.num_output = 0
+        bias_ids, biases = bias_of(params, vocab_size)
+        ending = ending_of(params, eos_token_ids, vocab_size)
+        penalizes_seen = params.repetition_penalty != 1.0
+        self._penalized = penalizes_seen or bool(
+            params.frequency_penalty or params.presence_penalty
+        )
+        self._min_tokens = min(params.min_tokens, sys.maxsize)
+        self._num_ending = len(ending)
+        self._always_changes = self._penalized or len(bias_ids) > 0
+        by_id = np.argsort(bias_ids)
+        self._lists: NDArray[np.int32] = np.concatenate(
+            [
+                bias_ids[by_id].astype(np.int32),
+                biases[by_id].view(np.int32),
+                ending.astype(np.int32),
+            ]
+        )
+        self._prompt = checked(prompt_token_ids, vocab_size) if penalizes_seen else []
+        self._unsent: list[int] = []  # output that the device has not been told
+        self._device_lists: Tensor | None = None
+        self._device_counts: Tensor | None = None
+        self.logprobs = params.logprobs
+        self.is_drawn = params.temperature > 0.0
+        self.greedy = not (self.is_drawn or self._always_changes or self._num_ending)
+        self.plain = self.greedy and params.logprobs is None
+        self.top_k = params.top_k if self.is_drawn and 0 < params.top_k < vocab_size else 0
+        self.truncates = self.is_drawn and (self.top_k > 0 or params.top_p < 1.0)
+        self.record = self._record(params, key, len(bias_ids))
+
+    def append(self, token_id: int) -> None:
+        """Record an output token that no launch has counted. Raises ValueError."""
+        if not 0 <= token_id < self.vocab_size:
+            raise ValueError(f"token {token_id} lies outside the vocabulary of {self.vocab_size}")
+        self.num_output += 1
+        if self._penalized:
+            self._unsent.append(token_id)
+
+    @property
+    def num_ending(self) -> int:
+        """Tokens that the next one must not be."""
+        return self._num_ending if self.num_output < self._min_tokens else 0
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether the options change the logits of the next token."""
+        return self._always_changes or self.num_ending > 0
+
+    @property
+    def counts(self) -> Tensor | None:
+        """int32 ``[vocab]`` on the device, of a penalized sequence once placed."""
+        return self._device_counts
+
+    def place(self, device: torch.device) -> None:
+        """Put on the device what options need there, in the current stream's order."""
+        if self._device_lists is None and len(self._lists):
+            self._device_lists = _on_device(self._lists, device)
+            self.record[jobs.LISTS.value] = self._device_lists.data_ptr()
+        if not self._penalized:
+            return
+        if self._device_counts is None:
+            self._device_counts = torch.zeros(self.vocab_size, dtype=torch.int32, device=device)
+            self.record[jobs.COUNTS.value] = self._device_counts.data_ptr()
+            if self._prompt:
+                prompt = _on_device(np.array(self._prompt, np.int64), device)
+                self._device_counts.index_fill_(0, prompt, 1)
+                self._prompt = []
+        if self._unsent:
+            ids = _on_device(np.array(self._unsent, np.int64), device)
+            self._device_counts.index_add_(0, ids, torch.full_like(ids, 2, dtype=torch.int32))
+            self._unsent = []
+
+    def _record(self, params: SamplingParams, key: int, num_biases: int) -> NDArray[np.int64]:
+        """What never changes of the state's row in a launch; ``BITS`` holds the key instead."""
+        record = np.zeros(jobs.WIDTH.value, np.int64)
+        record.view(np.uint64)[jobs.BITS.value] = key & (2**64 - 1)
+        record[jobs.LEAST.value] = math.ceil(params.min_p * ONE)
+        record[jobs.TOP_K.value] = self.top_k
+        record[jobs.NUM_BIASES.value] = num_biases
+        reals = record.view(np.float64)
+        if self.is_drawn:
+            inverse = np.float32(1.0 / max(params.temperature, _TINY))
+            reals[jobs.INVERSE_TEMPERATURE.value] = inverse
+        reals[jobs.TOP_P.value] = params.top_p
+        reals[jobs.REPETITION.value] = np.float32(params.repetition_penalty)
+        reals[jobs.FREQUENCY.value] = np.float32(params.frequency_penalty)
+        reals[jobs.PRESENCE.value] = np.float32(params.presence_penalty)
+        return record
+
+
+def queue_copy(array: NDArray[Any], to: Tensor) -> None:
+    """Queue a copy to the device; from pageable memory it would wait for what is queued before."""
+    tensor = torch.from_numpy(array)
+    if to.device.type == "cuda":
+        tensor = tensor.pin_memory()
+    to.copy_(tensor, non_blocking=True)
+
+
+def _on_device(array: NDArray[Any], device: torch.device) -> Tensor:
+    copy = torch.empty(array.shape, dtype=torch.from_numpy(array).dtype, device=device)
+    queue_copy(array, copy)
+    return copy
