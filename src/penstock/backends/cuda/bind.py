@@ -14,7 +14,8 @@ from penstock.backends.base import Limits, PackedWeights, WeightSource
 from penstock.backends.cuda.attention import AttentionKernel
 from penstock.backends.cuda.cache import allocate
 from penstock.backends.cuda.check import StepBounds
-from penstock.backends.cuda.executor import CudaExecutor, gpu_failed
+from penstock.backends.cuda.executor import CudaExecutor
+from penstock.backends.cuda.failure import gpu_failed
 from penstock.backends.cuda.kernels.embed import embed
 from penstock.backends.cuda.kernels.norm import MAX_COLS, add_norm
 from penstock.backends.cuda.kernels.rope_write import rope_write
@@ -22,6 +23,8 @@ from penstock.backends.cuda.kernels.rows import Argmax, select_rows
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
 from penstock.backends.cuda.matrix import FloatMatrix, Matrix, Shape, make_matrix
 from penstock.backends.cuda.program import ELEMENTS, Arena, Launch, Program, Views
+from penstock.backends.cuda.sample_buffers import Sizes
+from penstock.backends.cuda.sampler import DeviceSampler
 from penstock.backends.cuda.step import DeviceStep
 from penstock.backends.cuda.weights import TORCH_DTYPES, Fill, Uploader, dtype_of, fill_all
 from penstock.backends.cuda.workspace import Workspace
@@ -34,6 +37,10 @@ from penstock.plan import ops
 from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
 
+_SAMPLED_AT_ONCE = 64
+"""Rows that need scratch of their vocabulary's size, 2 MiB a row with 2**17 tokens."""
+_SAMPLED_LOGITS = 4096
+"""Of one program."""
 _ROWS_BYTES = 64 << 20
 """Of a matrix that are sent, and rounded on the device, at a time."""
 
@@ -66,7 +73,12 @@ def bind(
             binder.append(op)
         program = Program(binder.launches, Arena(plan, memory, device), plan)
         executor = CudaExecutor(
-            program, binder.attention, binder.caches, step_bounds(plan, limits), device
+            program,
+            binder.attention,
+            binder.caches,
+            step_bounds(plan, limits),
+            DeviceSampler(sampler_sizes(plan, limits), device),
+            device,
         )
         fill_all(binder.fills, weights)
         executor.prepare()
@@ -95,6 +107,16 @@ def step_bounds(plan: Plan, limits: Limits) -> StepBounds:
         max_block_ids=limits.max_sequences * -(-plan.max_positions // BLOCK_SIZE),
         num_blocks=limits.num_blocks,
         vocab_size=plan.spec.vocab_size,
+    )
+
+
+def sampler_sizes(plan: Plan, limits: Limits) -> Sizes:
+    """Of the sampler; a step samples one token of a sequence."""
+    return Sizes(
+        vocab=plan.spec.vocab_size,
+        rows=limits.max_sequences,
+        batch=min(limits.max_sequences, _SAMPLED_AT_ONCE),
+        chunk=_SAMPLED_LOGITS,
     )
 
 

@@ -21,8 +21,11 @@ class StepBounds:
     num_blocks: int
     vocab_size: int
 
-    def check(self, step: StepInput) -> None:
-        """Raise ValueError on a step that is malformed or too large, naming what is wrong."""
+    def check(self, step: StepInput, awaited: int = 0) -> None:
+        """Raise ValueError on a step that is malformed or too large, naming what is wrong.
+
+        ``awaited``: token ids may name so many that the step before samples, as ``~i``.
+        """
         tokens, sequences = step.num_tokens, step.num_sequences
         if not 1 <= tokens <= self.max_tokens:
             raise ValueError(f"a step has 1 to {self.max_tokens} tokens, not {tokens}")
@@ -43,7 +46,7 @@ class StepBounds:
             raise ValueError("arrays of a step disagree in length")
         _ascends(step.query_starts, tokens, "query_starts", least=1)
         _ascends(step.block_starts, len(step.block_ids), "block_starts (of block_ids)", least=0)
-        _within(step.token_ids, self.vocab_size, "token id")
+        _within(step.token_ids, self.vocab_size, "token id", least=-awaited)
         _within(step.positions, self.max_positions, "position")
         _within(step.slots, self.num_blocks * BLOCK_SIZE, "slot")
         _within(step.block_ids, self.num_blocks, "block id")
@@ -55,10 +58,10 @@ class StepBounds:
             raise ValueError("context_lens do not agree with the positions and block tables")
 
 
-def _within(values: Int32s, end: int, what: str) -> None:
-    if values.size and (int(values.min()) < 0 or int(values.max()) >= end):
-        bad = int(values.min()) if int(values.min()) < 0 else int(values.max())
-        raise ValueError(f"{what} {bad} is outside 0 to {end - 1}")
+def _within(values: Int32s, end: int, what: str, least: int = 0) -> None:
+    if values.size and (int(values.min()) < least or int(values.max()) >= end):
+        bad = int(values.min()) if int(values.min()) < least else int(values.max())
+        raise ValueError(f"{what} {bad} is outside {least} to {end - 1}")
 
 
 def _ascends(starts: Int32s, end: int, what: str, least: int) -> None:

@@ -8,13 +8,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from penstock.backends.base import PromptRows
 from penstock.backends.cuda.attention import AttentionKernel
 from penstock.backends.cuda.cache import LayerCache
 from penstock.backends.cuda.check import StepBounds
+from penstock.backends.cuda.failure import gpu_failed
 from penstock.backends.cuda.graphs import DecodeGraphs, bucket_of, bucket_sizes
+from penstock.backends.cuda.kernels.awaited import put_awaited
 from penstock.backends.cuda.kernels.rows import copy_blocks
 from penstock.backends.cuda.kernels.tiles import row_steps
+from penstock.backends.cuda.launched import CudaLaunch
 from penstock.backends.cuda.program import Program
+from penstock.backends.cuda.sample_outcome import Reported
+from penstock.backends.cuda.sample_state import DeviceSampleState
+from penstock.backends.cuda.sampler import DeviceSampler
 from penstock.backends.cuda.step import (
     DeviceStep,
     Layout,
@@ -24,13 +31,15 @@ from penstock.backends.cuda.step import (
     idle_step,
     pad_decode,
 )
-from penstock.engine.step import StepInput, StepResult
-from penstock.errors import ConfigError, EngineDeadError, first_line
-from penstock.sampling.reference import NumpySampler
+from penstock.engine.step import Int32s, StepInput, StepResult
+from penstock.errors import ConfigError, first_line
 
 
 class CudaExecutor:
     """Runs steps on one GPU, or interpreted on the CPU. Made by ``cuda.bind.bind``.
+
+    An ``OverlappingExecutor``: a step's tokens are chosen on the device, where the next step, which
+    the host launches meanwhile, finds them.
 
     A step that decodes is padded to a bucket and replayed from a CUDA graph; any other is launched
     op by op. Both run the same kernels, so the same bits come out.
@@ -44,6 +53,7 @@ class CudaExecutor:
         attention: Sequence[AttentionKernel],
         caches: Sequence[LayerCache],
         bounds: StepBounds,
+        sampler: DeviceSampler,
         device: torch.device,
     ) -> None:
         self.num_blocks = bounds.num_blocks
@@ -51,6 +61,8 @@ class CudaExecutor:
         self._attention = tuple(attention)
         self._caches = tuple(caches)
         self._bounds = bounds
+        self._sampler = sampler
+        self._sampled: Tensor | None = None  # what the last launch chose, for the next to read
         self._device = device
         self._buffer = StepBuffer(buffer_capacity(bounds, attention), device)
         most = min(bounds.max_sequences, bounds.max_logit_rows, bounds.max_tokens)
@@ -77,6 +89,7 @@ class CudaExecutor:
             self._graphs = DecodeGraphs()
             for size in reversed(self._buckets):  # the largest first: smaller ones fit its memory
                 self._capture(size, self._graphs)
+            self._sampler.warm_up()
             torch.cuda.synchronize(self._device)
         except torch.cuda.OutOfMemoryError as error:
             raise ConfigError(
@@ -93,9 +106,7 @@ class CudaExecutor:
         anything is written; EngineDeadError where the GPU fails, after which nothing runs;
         RuntimeError after :meth:`close`.
         """
-        if self._program is None:
-            raise RuntimeError("the executor is closed")
-        self._bounds.check(step)
+        self._check(step, awaited=0)
         rows = len(step.logit_rows)
         try:
             logits, argmax = self._start(step)
@@ -105,18 +116,53 @@ class CudaExecutor:
         except RuntimeError as error:
             raise gpu_failed(error) from error
 
-    def sampler(self) -> NumpySampler:
-        return NumpySampler()
+    def runs_ahead(self, state: DeviceSampleState) -> bool:
+        """Every sequence does: nothing of sampling waits for the host."""
+        return True
+
+    def launch(
+        self,
+        step: StepInput,
+        rows: Sequence[int],
+        states: Sequence[DeviceSampleState],
+        prompts: Sequence[PromptRows],
+    ) -> CudaLaunch:
+        """Queue a step and its sampling; see ``backends.base.OverlappingExecutor``.
+
+        Raises as :meth:`run`.
+        """
+        self._check(step, awaited=0 if self._sampled is None else len(self._sampled))
+        try:
+            logits, argmax = self._start(step)
+            drawn = self._sampler.launch(logits, argmax, rows, states)
+            self._sampled = drawn.token_ids
+            return CudaLaunch(drawn, [self._report(logits, argmax, each) for each in prompts])
+        except RuntimeError as error:
+            raise gpu_failed(error) from error
+
+    def sampler(self) -> DeviceSampler:
+        return self._sampler
 
     def close(self) -> None:
         """Free weights, cache and graphs."""
         if self._graphs is not None:
             self._graphs.close()
-        self._graphs = self._program = None
+        self._graphs = self._program = self._sampled = None
         self._caches = self._attention = ()
         self._results.clear()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def _check(self, step: StepInput, awaited: int) -> None:
+        if self._program is None:
+            raise RuntimeError("the executor is closed")
+        self._bounds.check(step, awaited)
+
+    def _report(self, logits: Tensor, argmax: Tensor, wanted: PromptRows) -> Reported:
+        rows = slice(wanted.first_row, wanted.first_row + len(wanted.targets))
+        return self._sampler.launch_prompt(
+            logits[rows], argmax[rows], wanted.targets, wanted.num_top
+        )
 
     def _start(self, step: StepInput) -> tuple[Tensor, Tensor]:
         """Queue a step; its logits and arg max, rows of padding behind those of the step."""
@@ -128,16 +174,13 @@ class CudaExecutor:
                 return self._results[bucket]
         return self._launch(step)
 
-    def _launch(
-        self, step: StepInput, attending: StepInput | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def _launch(self, step: StepInput, attending: StepInput | None = None) -> tuple[Tensor, Tensor]:
         """Queue a step op by op; ``attending``: what attention does instead of the step."""
         assert self._program is not None
         attending = attending or step
         arrays = arrays_of(step, [kernel.plan_work(attending) for kernel in self._attention])
         layout = Layout.of([array.size for array in arrays])
-        self._buffer.write(layout, arrays)
-        device_step = self._buffer.views(layout)
+        device_step = self._send(step, layout, arrays)
         for cache in self._caches if len(step.block_copies) else ():
             for data in cache.arrays:
                 copy_blocks(device_step.block_copies, data)
@@ -147,7 +190,15 @@ class CudaExecutor:
         """Put a decode step, padded, where the graph of its bucket reads it."""
         # Attention's work is planned of the step as it is: it has none for padding.
         work = [kernel.plan_work(step) for kernel in self._attention]
-        self._buffer.write(self._layout(bucket), arrays_of(pad_decode(step, bucket), work))
+        self._send(step, self._layout(bucket), arrays_of(pad_decode(step, bucket), work))
+
+    def _send(self, step: StepInput, layout: Layout, arrays: Sequence[Int32s]) -> DeviceStep:
+        """Queue the copy of a step's arrays, and put in the tokens that the host does not know."""
+        self._buffer.write(layout, arrays)
+        device_step = self._buffer.views(layout)
+        if self._sampled is not None and int(step.token_ids.min(initial=0)) < 0:
+            put_awaited(device_step.token_ids, self._sampled)
+        return device_step
 
     def _capture(self, size: int, graphs: DecodeGraphs) -> None:
         program = self._program
@@ -176,12 +227,3 @@ def buffer_capacity(bounds: StepBounds, attention: Sequence[AttentionKernel]) ->
     copies = 2 * bounds.num_blocks
     lengths = (*[tokens] * 3, *[sequences + 1] * 3, bounds.max_logit_rows, copies, *work)
     return Layout.of((*lengths, bounds.max_block_ids)).size
-
-
-def gpu_failed(error: RuntimeError) -> EngineDeadError:
-    """What the engine ends with: a CUDA error leaves a process that can do no more on the GPU."""
-    return EngineDeadError(
-        f"the GPU failed: {first_line(error)}; the engine has ended and its requests with it. "
-        "Start it again; if that fails, too, see nvidia-smi and the kernel's log (dmesg) for Xid "
-        "errors"
-    )

@@ -16,6 +16,7 @@ from penstock.backends.cuda.bind import (
     attention_geometry,
     attention_kernel,
     linear_matrix,
+    sampler_sizes,
     step_bounds,
     tied_product,
 )
@@ -32,7 +33,7 @@ from penstock.quant.choice import QuantizationName, choose
 from penstock.quant.scheme import Quantization
 
 RESERVE: Final = 1 << 30
-"""Bytes left for what is not reckoned: code of kernels, CUDA graphs, sampling, libraries, weights
+"""Bytes left for what is not reckoned: code of kernels, CUDA graphs, penalties, libraries, weights
 on their way, and memory lost between allocations."""
 
 _NOWHERE = torch.device("meta")
@@ -85,6 +86,7 @@ def needs(plan: Plan, limits: Limits) -> Needs:
             scratch += Argmax.scratch_bytes(limits.max_logit_rows, plan.buffers[op.x].cols)
         else:
             weights += sum(math.prod(shapes[name]) * 4 for name in op.weights)
+    scratch += sampler_sizes(plan, limits).bytes
     scratch += workspace.nbytes + sum(kernel.scratch_bytes for kernel in geometries.values())
     capacity = buffer_capacity(step_bounds(plan, limits), list(geometries.values()))
     tables = sum(plan.max_positions * rope.dim * 4 for rope in plan.ropes)

@@ -1,0 +1,26 @@
+"""Tokens that the host does not know yet, put where the next step reads its tokens."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK = 256
+
+
+def put_awaited(token_ids: Tensor, sampled: Tensor) -> None:
+    """Replace every ``~i`` in ``token_ids`` int32 ``[T]`` by ``sampled[i]``, in place.
+
+    sampled int32 ``[n]`` with n above every such i.
+    """
+    count = len(token_ids)
+    _put_awaited[(triton.cdiv(count, _BLOCK),)](token_ids, sampled, count, BLOCK=_BLOCK)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _put_awaited(token_ids, sampled, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    token = tl.load(token_ids + at, mask=at < count, other=0)
+    awaited = token < 0
+    tl.store(token_ids + at, tl.load(sampled + ~token, mask=awaited), mask=awaited)

@@ -1,0 +1,30 @@
+"""A step that was queued on the device with its sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.backends.base import Outcome, PromptReport
+from penstock.backends.cuda.failure import gpu_failed
+from penstock.backends.cuda.sample_outcome import Drawn, Reported
+
+
+class CudaLaunch:
+    """``backends.base.Launched`` of one step: what it samples and reports, queued behind it."""
+
+    def __init__(self, drawn: Drawn, reports: Sequence[Reported]) -> None:
+        self._drawn = drawn
+        self._reports = tuple(reports)
+
+    def wait(self) -> Outcome:
+        """Block until the device is done with the step. Raises EngineDeadError where it fails."""
+        try:
+            sampled = self._drawn.wait()
+            return Outcome(sampled, [_report(each) for each in self._reports])
+        except RuntimeError as error:
+            raise gpu_failed(error) from error
+
+
+def _report(reported: Reported) -> PromptReport:
+    entries, errors = reported.wait()
+    return errors[min(errors)] if errors else entries
