@@ -286,6 +286,7 @@ class Scheduler:
             if victim not in in_step:
                 self.cache.free(victim.table)
                 self._queues.wait(victim)
+                # What it gave up was too little to admit it again; this does not lean on that.
                 if self._in_flight.involves(victim):
                     self._in_flight.bar(victim)
                 self._preemptions += 1
