@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-import penstock  # noqa: E402
-from penstock import LLM, SamplingParams  # noqa: E402
+import penstock
+from penstock import LLM, SamplingParams
 
 DRAFT = Path(penstock.__file__).parent / "demo" / "draft"
 STORIES = Path(__file__).parents[4] / "shared" / "models" / "stories260k"
