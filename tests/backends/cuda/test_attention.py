@@ -63,7 +63,7 @@ def test_head_dims(device: Any, head_dim: int, kv: KvDType) -> None:
 @pytest.mark.parametrize(("heads", "kv_heads"), [(3, 3), (7, 1), (40, 1), (71, 1)])
 def test_groups(device: Any, heads: int, kv_heads: int) -> None:
     shape = Shape(heads, kv_heads, 16, "float32")
-    check(device, shape, ragged(shape, heads))
+    check(device, shape, ragged(shape, heads)[1:6])
 
 
 @pytest.mark.parametrize(

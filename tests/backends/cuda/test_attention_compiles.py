@@ -71,6 +71,7 @@ print(json.dumps({"shared": result.metadata.shared, **asm}))
         (80, "bfloat16", "bfloat16", 128, None, 163 // 2),
         (80, "int8", "bfloat16", 80, 4096, 163 // 2),
         (89, "float32", "float32", 128, None, 99),
+        (90, "float32", "float32", 256, None, 227),
         (90, "bfloat16", "bfloat16", 128, None, 227 // 2),
         (90, "float16", "float32", 64, 4096, 227 // 2),
         (90, "int8", "bfloat16", 128, None, 227 // 2),

@@ -126,6 +126,7 @@ class AttentionKernel:
         keys, values = cache.keys, cache.values
         quantized = cache.key_scales is not None and cache.value_scales is not None
         columns = max(16, triton.next_power_of_2(self._head_dim))
+        product_bytes = 4 if keys.dtype == torch.float32 else 2
         attention[(self._programs,)](
             q,
             out,
@@ -147,25 +148,32 @@ class AttentionKernel:
             HEAD_DIM=self._head_dim,
             COLUMNS=columns,
             ROWS=self._rows,
-            TILE=64 if columns * keys.element_size() <= 256 else 32,
+            TILE=_tile(columns * product_bytes),
             WINDOW=self._window,
             BLOCK_SIZE=BLOCK_SIZE,
             FIELDS=FIELDS,
             CAPACITY=self.planner.capacity,
             QUANTIZED=quantized,
             PRECISION="tf32x3" if keys.dtype == torch.float32 else "ieee",
-            STAGES=self.stages,
+            STAGES=self.stages - (product_bytes == 4),
             INTERPRETED=INTERPRETED,
             num_warps=8 if columns > 128 or self._rows > _ROWS else 4,
             enable_fp_fusion=False,
         )
 
 
+def _tile(row_bytes: int) -> int:
+    """Tokens of a tile of keys whose rows, as products take them, have so many bytes."""
+    if row_bytes <= 256:
+        return 64
+    return 32 if row_bytes <= 512 else 16
+
+
 def stages_for(capability: tuple[int, int]) -> int:
     """Loop stages on a GPU of this compute capability, of which one loads block ids.
 
     Three hold two tiles of keys and of values, 64 KiB, where two such programs fit a
-    multiprocessor: on data centre GPUs.
+    multiprocessor: on data centre GPUs. Float32, whose products need more, has one stage fewer.
     """
     return 3 if capability[0] in (9, 10) or capability == (8, 0) else 2
 

@@ -94,7 +94,7 @@ def add_tiles(
         else:
             block = tl.load(table + token // BLOCK_SIZE)
         cell = (block.to(tl.int64) * KV_HEADS + head) * BLOCK_SIZE + token % BLOCK_SIZE
-        # A block's tokens are neighbours, also in the rows of scales, which come 16 bytes at a time.
+        # A block's tokens are neighbours, also in the rows of scales: 16 bytes at a time.
         cell = tl.max_contiguous(tl.multiple_of(cell, BLOCK_SIZE), BLOCK_SIZE)
         place = cell[:, None] * HEAD_DIM + column[None, :]
 
