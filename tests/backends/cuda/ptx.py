@@ -69,6 +69,10 @@ def _execute(opcode: str, v: list[U32]) -> U32:
         return v[0] ^ v[1]
     if opcode == "add.u32":
         return v[0] + v[1]
+    if opcode == "sub.u32":
+        return v[0] - v[1]
+    if opcode == "or.b32":
+        return v[0] | v[1]
     if opcode == "mul.lo.u32":
         return v[0] * v[1]
     if opcode == "prmt.b32":

@@ -42,8 +42,8 @@ SHARED_KIB = {(8, 0): 163, (8, 6): 99, (8, 9): 99, (9, 0): 227, (10, 0): 227, (1
 def test_tiles_fit_and_their_splits_cover_k(kind: Kind) -> None:
     for (n, k), rows, at in itertools.product(SHAPES, (1, 16, 17, 64, 65, 300, 4096), SHARED_KIB):
         tile = choose(kind, rows, n, k, at)
-        stage = tile.depth * (tile.cols * kind.weight_bits // 8 + tile.rows * kind.x_bytes)
-        assert tile.stages * stage <= SHARED_KIB[at] * 1024
+        per_column = tile.cols * kind.weight_bits // 8 + tile.rows * kind.x_bytes
+        assert tile.stages * tile.unroll * tile.depth * per_column <= SHARED_KIB[at] * 1024
         assert (tile.splits - 1) * tile.length < k <= tile.splits * tile.length
         assert tile.splits == 1 or tile.length % UNIT == 0
         tiles = -(-rows // tile.rows) * -(-n // tile.cols)
@@ -83,3 +83,14 @@ def test_no_number_of_rows_needs_more_scratch_than_was_reserved(
             tile = choose(kind, rows, n, weights.padded, launch.capability(device))
             needs.append(carved_bytes(*launch._parts(weights, kind, tile, rows, shape)))
         assert max(needs) == reserved
+
+
+def test_bytes_are_known_without_memory() -> None:
+    for scheme in (None, GridScheme(4), GroupScheme(8, 64, True)):
+        spaces = Workspace(torch.device("cpu")), Workspace(torch.device("meta"))
+        real, planned = (
+            make_matrix(Shape(300, 1100, 90), "bfloat16", scheme, space, torch.bfloat16)
+            for space in spaces
+        )
+        assert planned.nbytes == real.nbytes > 300 * 1100 // 2
+        assert spaces[0].nbytes == spaces[1].nbytes

@@ -30,7 +30,7 @@ GROUPS = [
 def matrices() -> Iterator[F32]:
     """Random ones, and ones whose quotients are ties, subnormal, extreme or of one sign."""
     rng = np.random.default_rng(1)
-    for n, k in ((1, 1), (3, 31), (5, 300), (7, 129), (2, 0)):
+    for n, k in ((1, 1), (3, 31), (5, 300), (7, 129)):
         yield rng.standard_normal((n, k)).astype(np.float32)
     ties = rng.integers(-254, 255, (6, 97)).astype(np.float32) / 2
     ties[:, 0] = 127

@@ -1,4 +1,8 @@
-"""Matrices on the GPU and their products: ``plan.ops.Linear``, from canonical weights."""
+"""Matrices on the GPU and their products: ``plan.ops.Linear``, from canonical weights.
+
+Made with a workspace on torch's ``meta`` device, a matrix takes no memory, holds nothing, and tells
+the bytes, its own and the workspace's, that it takes elsewhere.
+"""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ order. Their codes are padded with zeros to ``padded`` columns, whole iterations
 of columns that are one *plane* apart. A *unit* of ``plane`` words holds two or four planes of as
 many columns: word j has those of columns ``j``, ``plane + j``, ..., the first in its lowest bits.
 Threads load 16 bytes, eight words, and make eight neighbouring columns of each plane of them by
-shift and mask, in place: nothing moves between lanes. A plane is 32 columns, or 64 where as
-many 8-bit codes share a scale, so it never has two scales. Codes are two's complement, 4-bit ones on
-the grid 0..15 as they are.
+shift and mask, in place: nothing moves between lanes. A plane is 32 columns, or 64 where as many
+8-bit codes share a scale, so it never has two scales. Codes are two's complement, 4-bit ones on the
+grid 0..15 as they are.
 
 What is shared by columns lies by group, then by row of W (``[groups, n]``), so that the 64 or 128
 rows of a tile are read in one piece: scales as float32, windows and zero points as four bytes of

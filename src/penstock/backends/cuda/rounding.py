@@ -35,7 +35,7 @@ def round_to_grid(matrix: Tensor, scheme: GridScheme) -> tuple[Tensor, Tensor, T
     x = matrix.float()
     n, k = x.shape
     finite = torch.isfinite(x).all()
-    most = x.abs().amax(dim=1) if k else x.new_zeros(n)
+    most = x.abs().amax(dim=1)
     scales = most / _on(x, 127 if scheme.bits == 8 else float(WINDOW_REACH))
     scales = torch.where(scales < _TINY, 0, scales)
     nil = (scales == 0)[:, None]
@@ -76,7 +76,7 @@ def round_to_groups(
     x = matrix.float()
     n, k = x.shape
     size = min(scheme.group_size or k, k)
-    whole = k // size * size if size else 0
+    whole = k // size * size
     codes, scales, zeros = [], [], []
     for part, width in ((x[:, :whole], size), (x[:, whole:], k - whole)):
         if part.shape[1]:
@@ -85,9 +85,6 @@ def round_to_groups(
             codes.append(of_part[0].view(n, -1))
             scales.append(of_part[1])
             zeros.append(of_part[2])
-    if not codes:  # no columns
-        codes, scales = [x.to(torch.int8)], [x.new_zeros((n, scheme.groups(k)))]
-        zeros = [scales[0].to(torch.int8)]
     joined = torch.cat(scales, dim=1)
     return (
         torch.cat(codes, dim=1),

@@ -23,6 +23,7 @@ def grid_section(
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
     DEPTH: tl.constexpr,
+    UNROLL: tl.constexpr,
     STAGES: tl.constexpr,
     EVEN: tl.constexpr,
     INTERPRETED: tl.constexpr,
@@ -35,8 +36,6 @@ def grid_section(
     element: tl.constexpr = x.dtype.element_ty
     PLANES: tl.constexpr = DEPTH // PLANE
     WORD: tl.constexpr = 8 if PLANES == 1 else 16
-    # What surrounds an iteration's work is as much as unpacking 4 KiB.
-    UNROLL: tl.constexpr = 2 if COLS * DEPTH * BITS <= 32768 else 1
     sums = tl.zeros([COLS, ROWS], tl.int32 if INTS else tl.float32)
     zero = tl.zeros([COLS], tl.int32)
     for at in tl.range(first, last, DEPTH, num_stages=STAGES, loop_unroll_factor=UNROLL):

@@ -28,6 +28,7 @@ def group_section(
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
     DEPTH: tl.constexpr,
+    UNROLL: tl.constexpr,
     STAGES: tl.constexpr,
     EVEN: tl.constexpr,
     INTERPRETED: tl.constexpr,
@@ -44,8 +45,6 @@ def group_section(
     PLANES: tl.constexpr = DEPTH // PLANE
     SHARED: tl.constexpr = PLANES if WHOLE else SIZE // PLANE  # planes of a group
     WORD: tl.constexpr = 8 if PLANES == 1 else 16
-    # What surrounds an iteration's work is as much as unpacking 4 KiB.
-    UNROLL: tl.constexpr = 2 if COLS * DEPTH * BITS <= 32768 else 1
     sums = tl.zeros([COLS, ROWS], tl.int32 if WHOLE and INTS else tl.float32)
     row_zero = tl.zeros([COLS], tl.int32)
     if WHOLE and ZEROS:
@@ -53,7 +52,7 @@ def group_section(
     for at in tl.range(first, last, DEPTH, num_stages=STAGES, loop_unroll_factor=UNROLL):
         words = at * BITS // WORD + tl.arange(0, PLANE)
         codes = tl.load(w + w_rows[:, None] + words[None, :])
-        z = (row_zero,)
+        z = _alone(row_zero)  # and then one for each plane
         for plane in tl.static_range(PLANES):
             if ZEROS and not WHOLE:
                 zero = _zero(zeros, columns, (at + plane * PLANE) // SIZE, stride)
@@ -99,6 +98,11 @@ def group_section(
             x_sum = tl.load(x_sums + ms, mask=few, other=0)
             sums -= row_zero[:, None] * x_sum[None, :]
     return sums
+
+
+@triton.jit
+def _alone(zero):
+    return (zero,)
 
 
 @triton.jit

@@ -181,6 +181,7 @@ def constants(
         "ROWS": tile.rows,
         "COLS": tile.cols,
         "DEPTH": tile.depth,
+        "UNROLL": tile.unroll,
         "STAGES": tile.stages,
         "EVEN": even,
         "INTERPRETED": INTERPRETED,

@@ -228,12 +228,6 @@ def points_as(words, windows, dtype: tl.constexpr, INTERPRETED: tl.constexpr):
 
 
 @triton.jit
-def _minus(windows, index: tl.constexpr):
-    """What the point of code 0 is, modulo 256: int8, for columns of operands."""
-    return (-_origin(windows, index) * _step(windows, index)).to(tl.int8)[:, None]
-
-
-@triton.jit
 def points_as_bytes(words, windows, INTERPRETED: tl.constexpr):
     """:func:`points_as`, but int8."""
     if INTERPRETED:
@@ -241,12 +235,17 @@ def points_as_bytes(words, windows, INTERPRETED: tl.constexpr):
         p2, p3 = _point(words, windows, 2), _point(words, windows, 3)
         return p0.to(tl.int8), p1.to(tl.int8), p2.to(tl.int8), p3.to(tl.int8)
     else:
-        # step * u is at most 240, so that one product is four; bytes are then added with no carry
-        # from one to the next: their low 7 bits by themselves, the top ones by exclusive or.
+        # step * u is at most 240, so that one product is four. origin * step is then taken from
+        # each byte, with nothing borrowed from the next: its low 7 bits by themselves, the top one
+        # by exclusive or. What depends on windows alone ptxas has computed once a row.
         return tl.inline_asm_elementwise(
             """
             {
-            .reg .b32 p, q, r, s, l, h, a, b;
+            .reg .b32 p, q, r, s, l, h, a, b, c, o, steps, origins;
+            and.b32 steps, $6, 0x0F0F0F0F;
+            add.u32 steps, steps, 0x01010101;
+            shr.u32 origins, $6, 4;
+            and.b32 origins, origins, 0x0F0F0F0F;
             prmt.b32 l, $4, $5, 0x6420;
             prmt.b32 h, $4, $5, 0x7531;
             shr.u32 q, l, 4;
@@ -255,48 +254,50 @@ def points_as_bytes(words, windows, INTERPRETED: tl.constexpr):
             and.b32 q, q, 0x0F0F0F0F;
             and.b32 r, h, 0x0F0F0F0F;
             and.b32 s, s, 0x0F0F0F0F;
-            and.b32 a, $6, 0xFF;
+            prmt.b32 a, steps, 0, 0x4440;
+            prmt.b32 o, origins, 0, 0x4440;
             mul.lo.u32 p, p, a;
-            and.b32 a, $7, 0xFF;
+            mul.lo.u32 c, o, a;
+            prmt.b32 c, c, 0, 0;
+            and.b32 b, c, 0x7F7F7F7F;
+            or.b32 a, p, 0x80808080;
+            sub.u32 a, a, b;
+            xor.b32 p, p, c;
+            lop3.b32 $0, p, 0x80808080, a, 0xA6;
+            prmt.b32 a, steps, 0, 0x4441;
+            prmt.b32 o, origins, 0, 0x4441;
             mul.lo.u32 q, q, a;
-            and.b32 a, $8, 0xFF;
+            mul.lo.u32 c, o, a;
+            prmt.b32 c, c, 0, 0;
+            and.b32 b, c, 0x7F7F7F7F;
+            or.b32 a, q, 0x80808080;
+            sub.u32 a, a, b;
+            xor.b32 q, q, c;
+            lop3.b32 $1, q, 0x80808080, a, 0xA6;
+            prmt.b32 a, steps, 0, 0x4442;
+            prmt.b32 o, origins, 0, 0x4442;
             mul.lo.u32 r, r, a;
-            and.b32 a, $9, 0xFF;
+            mul.lo.u32 c, o, a;
+            prmt.b32 c, c, 0, 0;
+            and.b32 b, c, 0x7F7F7F7F;
+            or.b32 a, r, 0x80808080;
+            sub.u32 a, a, b;
+            xor.b32 r, r, c;
+            lop3.b32 $2, r, 0x80808080, a, 0xA6;
+            prmt.b32 a, steps, 0, 0x4443;
+            prmt.b32 o, origins, 0, 0x4443;
             mul.lo.u32 s, s, a;
-            and.b32 a, p, 0x7F7F7F7F;
-            and.b32 b, $10, 0x7F7F7F7F;
-            add.u32 a, a, b;
-            xor.b32 p, p, $10;
-            lop3.b32 $0, p, 0x80808080, a, 0x6A;
-            and.b32 a, q, 0x7F7F7F7F;
-            and.b32 b, $11, 0x7F7F7F7F;
-            add.u32 a, a, b;
-            xor.b32 q, q, $11;
-            lop3.b32 $1, q, 0x80808080, a, 0x6A;
-            and.b32 a, r, 0x7F7F7F7F;
-            and.b32 b, $12, 0x7F7F7F7F;
-            add.u32 a, a, b;
-            xor.b32 r, r, $12;
-            lop3.b32 $2, r, 0x80808080, a, 0x6A;
-            and.b32 a, s, 0x7F7F7F7F;
-            and.b32 b, $13, 0x7F7F7F7F;
-            add.u32 a, a, b;
-            xor.b32 s, s, $13;
-            lop3.b32 $3, s, 0x80808080, a, 0x6A;
+            mul.lo.u32 c, o, a;
+            prmt.b32 c, c, 0, 0;
+            and.b32 b, c, 0x7F7F7F7F;
+            or.b32 a, s, 0x80808080;
+            sub.u32 a, a, b;
+            xor.b32 s, s, c;
+            lop3.b32 $3, s, 0x80808080, a, 0xA6;
             }
             """,
-            "=r,=r,=r,=r,r,r,r,r,r,r,r,r,r,r",
-            [
-                words,
-                _step(windows, 0).to(tl.int8)[:, None],
-                _step(windows, 1).to(tl.int8)[:, None],
-                _step(windows, 2).to(tl.int8)[:, None],
-                _step(windows, 3).to(tl.int8)[:, None],
-                _minus(windows, 0),
-                _minus(windows, 1),
-                _minus(windows, 2),
-                _minus(windows, 3),
-            ],
+            "=r,=r,=r,=r,r,r,r,r,r,r",
+            [words, windows[:, None]],
             dtype=(tl.int8, tl.int8, tl.int8, tl.int8),
             is_pure=True,
             pack=4,

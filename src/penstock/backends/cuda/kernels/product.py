@@ -18,8 +18,8 @@ def _section(
     x_stride, w_stride, marks_stride, x_groups_stride,
     FORMAT: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr, PLANE: tl.constexpr,
     WHOLE: tl.constexpr, ZEROS: tl.constexpr, INTS: tl.constexpr,
-    ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr,
-    EVEN: tl.constexpr, INTERPRETED: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
+    STAGES: tl.constexpr, EVEN: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """A format's sums ``[COLS, ROWS]`` over columns ``first .. last`` of k."""
     x_rows = ms.to(tl.int64) * x_stride
@@ -31,14 +31,15 @@ def _section(
     elif FORMAT == "grid":
         sums = grid_section(
             x, w, marks, x_rows, w_rows, columns, few, first, last, k, marks_stride,
-            BITS, PLANE, INTS, ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED,
+            BITS, PLANE, INTS, ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
         )  # fmt: skip
     else:
         tl.static_assert(FORMAT == "group")
         sums = group_section(
             x, w, scales, marks, x_scales, x_sums, x_rows, w_rows, ms, columns, few, first, last, k,
             marks_stride, x_groups_stride,
-            BITS, SIZE, PLANE, WHOLE, ZEROS, INTS, ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED,
+            BITS, SIZE, PLANE, WHOLE, ZEROS, INTS,
+            ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
         )  # fmt: skip
     return sums
 
@@ -50,8 +51,8 @@ def _total(
     FORMAT: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr, PLANE: tl.constexpr,
     WHOLE: tl.constexpr, ZEROS: tl.constexpr, INTS: tl.constexpr,
     SPLITS: tl.constexpr, LENGTH: tl.constexpr,
-    ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr,
-    EVEN: tl.constexpr, INTERPRETED: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
+    STAGES: tl.constexpr, EVEN: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """All splits by one program, added as ``collect`` adds them."""
     if SPLITS == 1:
@@ -59,7 +60,7 @@ def _total(
             x, w, marks, scales, x_scales, x_sums, ms, columns, few, 0, padded, k,
             x_stride, w_stride, marks_stride, x_groups_stride,
             FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS,
-            ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED,
+            ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
         )  # fmt: skip
     else:
         total = tl.zeros([COLS, ROWS], tl.float32)
@@ -70,7 +71,7 @@ def _total(
                 first, tl.minimum(first + LENGTH, padded), k,
                 x_stride, w_stride, marks_stride, x_groups_stride,
                 FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS,
-                ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED,
+                ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
             )  # fmt: skip
     return total
 
@@ -93,7 +94,7 @@ def _scaled(
     return sums
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "x_groups_stride"])
 def product_kernel(
     x, w, marks, scales, x_scales, x_sums, bias, out, partials, counters,
     rows, n, k, padded, x_stride, w_stride, marks_stride, x_groups_stride, out_stride,
@@ -112,6 +113,7 @@ def product_kernel(
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
     DEPTH: tl.constexpr,
+    UNROLL: tl.constexpr,
     STAGES: tl.constexpr,
     EVEN: tl.constexpr,
     INTERPRETED: tl.constexpr,
@@ -140,7 +142,7 @@ def product_kernel(
                 x, w, marks, scales, x_scales, x_sums, ms, columns + part * n, few, first, last, k,
                 x_stride, w_stride, marks_stride, x_groups_stride,
                 FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS,
-                ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED,
+                ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
             )  # fmt: skip
             park(partials, (tile * SPLITS + split) * PARTS + part, sums, COLS, ROWS)
         if is_last(counters, tile, SPLITS):
@@ -160,7 +162,7 @@ def product_kernel(
             x, w, marks, scales, x_scales, x_sums, ms, columns, few, k, padded,
             x_stride, w_stride, marks_stride, x_groups_stride,
             FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS, SPLITS, LENGTH,
-            ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED,
+            ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
         )  # fmt: skip
         total = _scaled(total, scales, x_scales, ms, columns, few, FORMAT, WHOLE, INTS)
         up = total
@@ -169,7 +171,7 @@ def product_kernel(
                 x, w, marks, scales, x_scales, x_sums, ms, columns + n, few, k, padded,
                 x_stride, w_stride, marks_stride, x_groups_stride,
                 FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS, SPLITS, LENGTH,
-                ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED,
+                ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
             )  # fmt: skip
             up = _scaled(up, scales, x_scales, ms, columns + n, few, FORMAT, WHOLE, INTS)
         finish(total, up, bias, out, out_stride, ms, ns, rows, n, HAS_BIAS, ACTIVATION, INTERPRETED)

@@ -47,6 +47,7 @@ class Tile:
     rows: int
     cols: int
     depth: int  # columns of k in an iteration
+    unroll: int  # iterations loaded as one
     warps: int
     stages: int
     splits: int
@@ -90,29 +91,41 @@ def choose(kind: Kind, rows: int, n: int, k: int, capability: tuple[int, int]) -
     splits, length = 1, k
     if not kind.integers:
         splits, length = splits_of(n, k)
-    height, cols, warps = _shape(kind, rows, n, splits)
+    height, cols, warps = _shape(kind, rows, n, splits, capability)
     tiles = -(-rows // height) * -(-n // cols)
     if kind.exact:
         splits, length = _split(PROGRAMS, tiles, k)
     depth = kind.depth or (128 if height <= 32 else 64) * 2 // max(kind.x_bytes, 2)
-    stage = depth * (cols * kind.weight_bits // 8 + height * kind.x_bytes)
+    # What surrounds an iteration's work takes as many instructions as unpacking 4 KiB.
+    unroll = 2 if kind.depth and cols * depth * kind.weight_bits <= 8 * 4096 else 1
+    # Scales and zero points, or windows, are in the pipeline too: of four groups at most.
+    marks = 32 * (cols + (height if kind.integers else 0)) if kind.by_group else 4 * cols
+    operands = depth * (cols * kind.weight_bits // 8 + height * kind.x_bytes)
+    stage = unroll * (operands + (marks if kind.depth else 0))
     room = _shared_bytes(capability) // (1 if warps > 4 else 2)
+    stages = max(2, min(6, room // stage, length // (unroll * depth)))
     parallel = splits > 1 and (kind.exact or tiles * splits <= MAX_PARALLEL)
-    stages = min(6, max(2, room // stage))
-    return Tile(height, cols, depth, warps, stages, splits, length, parallel)
+    return Tile(height, cols, depth, unroll, warps, stages, splits, length, parallel)
 
 
-def _shape(kind: Kind, rows: int, n: int, splits: int) -> tuple[int, int, int]:
+def _shape(
+    kind: Kind, rows: int, n: int, splits: int, capability: tuple[int, int]
+) -> tuple[int, int, int]:
     """Rows, columns and warps of a tile."""
+    # Registers hold the sums of all sections, and where not Hopper's or later servers' tensor
+    # cores multiply, operands too.
+    crowded = capability[0] not in (9, 10)
+    sections = (kind.by_group or crowded) and not kind.exact and (kind.gated or splits > 1)
     if kind.integers and kind.by_group and rows <= 64:
         # No splits here: narrower tiles make up for them. Results do not depend on tiles.
         cols = next((c for c in (64, 32) if -(-n // c) >= PROGRAMS // 2), 16)
-        return 16 if rows <= 16 else 32 if rows <= 32 else 64, cols, cols // 16
+        height = 16 if rows <= 16 else 32 if rows <= 32 else 64
+        return height, cols, min(4, max(cols // 16, cols * height // 512))
     if rows <= 32:
         return 16 if rows <= 16 else 32, 64, 4
-    if rows <= 64 or (kind.by_group and (kind.gated or splits > 1)):
+    if rows <= 64 or sections:
         return 64, 128, 8
-    if rows > 256 and kind.exact and not kind.gated:
+    if rows > 256 and kind.exact and not kind.gated and not crowded:
         return 256, 128, 8
     return 128, 128, 8
 
