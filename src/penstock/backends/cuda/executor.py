@@ -128,9 +128,7 @@ class CudaExecutor:
                 return self._results[bucket]
         return self._launch(step)
 
-    def _launch(
-        self, step: StepInput, attending: StepInput | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def _launch(self, step: StepInput, attending: StepInput | None = None) -> tuple[Tensor, Tensor]:
         """Queue a step op by op; ``attending``: what attention does instead of the step."""
         assert self._program is not None
         attending = attending or step
