@@ -249,8 +249,8 @@ def test_work_and_scratch_are_bounded(device: Any, max_tokens: int) -> None:
     ("change", "message"),
     [
         ({"kv_heads": 3}, "4 query heads are not a multiple of 3 KV heads"),
-        ({"head_dim": 8}, "a head of 8 is outside 16..256"),
-        ({"head_dim": 257}, "a head of 257 is outside 16..256"),
+        ({"head_dim": 7}, "a head of 7 is outside 8..256"),
+        ({"head_dim": 257}, "a head of 257 is outside 8..256"),
         ({"scale": 0.0}, "a scale of scores of 0.0 is not positive"),
         ({"scale": float("nan")}, "a scale of scores of nan is not positive"),
         ({"window": 0}, "a window of 0 shows no token"),

@@ -164,6 +164,54 @@ def test_padding_changes_nothing(tiny: CudaExecutor) -> None:
             assert torch.equal(data, new)  # padding wrote nothing
 
 
+class Recorded:
+    """Stands in for CUDA graphs: a replay runs the same launches over the same tensors again."""
+
+    def __init__(self) -> None:
+        self.recorded: dict[int, Any] = {}
+        self.replayed: list[int] = []
+
+    def capture(self, size: int, run: Any, step: Any) -> None:
+        run(step)
+        self.recorded[size] = run, step
+
+    def replay(self, size: int) -> None:
+        run, step = self.recorded[size]
+        run(step)
+        self.replayed.append(size)
+
+    def close(self) -> None:
+        self.recorded.clear()
+
+
+@pytest.mark.usefixtures("steady_sums")
+def test_decode_steps_are_replayed_and_others_launched(device: Any) -> None:
+    spec = SPECS["window"]
+    limits = replace(LIMITS, max_tokens=12, max_logit_rows=12)
+    weights = DummyWeights(spec, 3, "float32")
+    plain, graphed = (bind(make_plan(spec, "float32"), weights, limits, device) for _ in range(2))
+    graphs = Recorded()
+    graphed._graphs = graphs
+    for size in reversed(graphed._buckets):
+        graphed._capture(size, graphs)
+    assert sorted(graphs.recorded) == [1, 2, 4]
+    decode = [Chunk(A, 8, 9, A_BLOCKS), Chunk(C, 3, 4, [2]), Chunk(B, 0, 1, B_BLOCKS)]
+    for chunks, copies in (
+        ([Chunk(A, 0, 8, A_BLOCKS), Chunk(C, 0, 3, [2])], ()),
+        (decode, ()),
+        ([Chunk(A, 9, 10, A_BLOCKS)], ()),
+        ([Chunk(A, 10, 11, [20])], [(7, 20)]),
+        ([Chunk(C, 4, 5, [2]), Chunk(A, 11, 12, [20])], ()),
+    ):
+        step = step_of(chunks, copies)
+        expected, got = plain.run(step), graphed.run(step)
+        np.testing.assert_array_equal(got.logits, expected.logits)
+        np.testing.assert_array_equal(got.argmax, expected.argmax)
+    assert graphs.replayed == [4, 1, 2]
+    graphed.close()
+    assert not graphs.recorded
+
+
 def test_what_is_launched_before_the_first_request_leaves_the_cache_alone(
     tiny: CudaExecutor,
 ) -> None:
@@ -239,6 +287,6 @@ def test_an_unfused_plan_is_refused(device: Any) -> None:
 
 
 def test_a_head_that_attention_lacks_is_refused(device: Any) -> None:
-    spec = make_spec(dim=8, rope_dim=8)
-    with pytest.raises(ConfigError, match=r"a head of 8.*--backend cpu"):
+    spec = make_spec(dim=6, rope_dim=6)
+    with pytest.raises(ConfigError, match=r"a head of 6.*--backend cpu"):
         bind(make_plan(spec, "float32"), DummyWeights(spec, 0, "float32"), LIMITS, device)

@@ -62,8 +62,8 @@ class AttentionKernel:
     ) -> None:
         if heads % kv_heads:
             raise ValueError(f"{heads} query heads are not a multiple of {kv_heads} KV heads")
-        if not 16 <= head_dim <= 256:
-            raise ValueError(f"a head of {head_dim} is outside 16..256, which attention handles")
+        if not 8 <= head_dim <= 256:
+            raise ValueError(f"a head of {head_dim} is outside 8..256, which attention handles")
         if not (math.isfinite(scale) and scale > 0):
             raise ValueError(f"a scale of scores of {scale} is not positive")
         if window is not None and window < 1:
