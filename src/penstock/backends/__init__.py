@@ -12,6 +12,7 @@ from penstock.backends.base import (
     PackedWeights,
     Packing,
     WeightSource,
+    overlapping,
 )
 from penstock.errors import ConfigError
 from penstock.plan.plan import Plan
@@ -24,6 +25,7 @@ __all__ = [
     "Packing",
     "WeightSource",
     "bind",
+    "overlapping",
     "packing",
 ]
 

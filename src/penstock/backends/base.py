@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -165,7 +165,6 @@ class Launched(Protocol):
         ...
 
 
-@runtime_checkable
 class OverlappingExecutor(Executor, Protocol):
     """An executor that takes the next step while one runs: the engine then works ahead by one.
 
@@ -197,3 +196,8 @@ class OverlappingExecutor(Executor, Protocol):
         an exception the executor can only be closed.
         """
         ...
+
+
+def overlapping(executor: Executor) -> OverlappingExecutor | None:
+    """The executor as one that can be launched ahead, if it can."""
+    return cast(OverlappingExecutor, executor) if hasattr(executor, "launch") else None

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from penstock.backends import Executor, OverlappingExecutor
+from penstock.backends import Executor, OverlappingExecutor, overlapping
 from penstock.backends.base import Launched, PromptReport, PromptRows
 from penstock.cache.kv_cache import KvCache
 from penstock.config import EngineConfig, ResolvedConfig
@@ -44,7 +44,7 @@ class EngineCore:
         config = blueprint.config
         self._blueprint = blueprint
         self._executor = executor
-        self._overlapping = executor if isinstance(executor, OverlappingExecutor) else None
+        self._overlapping = overlapping(executor)
         self._in_flight: _InFlight | None = None
         cache = KvCache(
             executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=config.enable_prefix_caching

@@ -46,6 +46,7 @@ class CudaExecutor:
     """
 
     packed = None
+    tunable = None
 
     def __init__(
         self,
