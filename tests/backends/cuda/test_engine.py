@@ -60,3 +60,27 @@ def test_the_story_begins_as_published() -> None:
     text = prompt + output.outputs[0].text
     assert len(text) > 60
     assert published.startswith(text)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("steady_sums")
+def test_working_ahead_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens that the host never saw before the next step was launched, penalties on them too."""
+    params = [
+        SamplingParams(temperature=0.0, max_tokens=4, prompt_logprobs=1),
+        SamplingParams(temperature=1.5, seed=1, max_tokens=5, top_p=0.9, frequency_penalty=1.5),
+        SamplingParams(temperature=1.0, seed=2, max_tokens=6, repetition_penalty=1.7, logprobs=2),
+    ]
+    prompts = [*PROMPTS, "class Stack:"]
+
+    def outputs() -> list[Any]:
+        with LLM(str(DRAFT), backend="cuda", **SMALL) as llm:
+            return list(llm.generate(prompts, params))
+
+    ahead = outputs()
+    monkeypatch.setattr("penstock.engine.core.overlapping", lambda executor: None)
+    in_turn = outputs()
+    for one, other in zip(ahead, in_turn, strict=True):
+        assert one.outputs[0].token_ids == other.outputs[0].token_ids
+        assert one.outputs[0].logprobs == other.outputs[0].logprobs
+        assert one.prompt_logprobs == other.prompt_logprobs
