@@ -121,10 +121,12 @@ int main(int argc, char** argv) {
     if (name.find(only) == 0) speed(threads, name.c_str(), GridMatrix{bits, 0, 0, false, {}, {}});
   }
   for (const int bits : {8, 4})
-    for (const int64_t group : {32, 64, 128, 0}) {
-      const std::string name = "int" + std::to_string(bits) + " by " + std::to_string(group);
-      if (name.find(only) == 0)
-        speed(threads, name.c_str(), IntMatrix{bits, group, 0, 0, false, {}, {}});
-    }
+    for (const int64_t group : {32, 64, 128, 0})
+      for (const bool zero_points : {false, true}) {
+        const std::string name = "int" + std::to_string(bits) + " by " + std::to_string(group) +
+                                 (zero_points ? " z" : "");
+        if (name.find(only) == 0)
+          speed(threads, name.c_str(), IntMatrix{bits, group, 0, 0, false, {}, {}, zero_points});
+      }
   return 0;
 }

@@ -34,7 +34,7 @@ from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
-from penstock.quant import GridScheme, GroupScheme
+from penstock.quant import GridScheme
 
 
 def bind(
@@ -153,15 +153,15 @@ class _Binder:
         gated = op.gated is not None
         if op.weight_only:
             raise ValueError("there is no native kernel for float activations")
-        if isinstance(op.scheme, GroupScheme) and op.scheme.zero_points:
-            raise ValueError("there is no native kernel for zero points")
         if op.scheme is None:
             matrix = native.add_matrix(self._plan.weight_dtype, op.n, op.k, gated)
         elif isinstance(op.scheme, GridScheme):
             matrix = native.add_grid_matrix(op.scheme.bits, op.n, op.k, gated)
         else:
-            size = op.scheme.group_size or 0
-            matrix = native.add_int_matrix(op.scheme.bits, size, op.n, op.k, gated)
+            scheme = op.scheme
+            matrix = native.add_int_matrix(
+                scheme.bits, scheme.group_size or 0, op.n, op.k, gated, scheme.zero_points
+            )
         self.regions.append("+".join(part.weight for part in op.parts))
         first = 0
         for part in op.parts:
