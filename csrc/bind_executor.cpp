@@ -168,10 +168,12 @@ void bind_executor(nb::module_& m) {
       .def(
           "add_int_matrix",
           [](PyExecutor& self, int bits, int64_t group, int64_t n, int64_t k, bool gated,
-             bool zero_points) {
-            return self.get().add_matrix(IntMatrix{bits, group, n, k, gated, {}, {}, zero_points});
+             bool zero_points, bool weight_only) {
+            return self.get().add_matrix(
+                IntMatrix{bits, group, n, k, gated, {}, {}, zero_points, weight_only});
           },
-          "bits"_a, "group"_a, "n"_a, "k"_a, "gated"_a, "zero_points"_a)
+          nb::kw_only(), "bits"_a, "group"_a, "n"_a, "k"_a, "gated"_a, "zero_points"_a,
+          "weight_only"_a)
       .def(
           "pack_int_rows",
           [](PyExecutor& self, MatrixId matrix, int64_t first, int64_t count, const Codes& codes,
@@ -183,10 +185,10 @@ void bind_executor(nb::module_& m) {
           "matrix"_a, "first"_a, "count"_a, "codes"_a, "scales"_a, "zeros"_a.none())
       .def(
           "add_grid_matrix",
-          [](PyExecutor& self, int bits, int64_t n, int64_t k, bool gated) {
-            return self.get().add_matrix(GridMatrix{bits, n, k, gated, {}, {}});
+          [](PyExecutor& self, int bits, int64_t n, int64_t k, bool gated, bool weight_only) {
+            return self.get().add_matrix(GridMatrix{bits, n, k, gated, {}, {}, weight_only});
           },
-          "bits"_a, "n"_a, "k"_a, "gated"_a)
+          nb::kw_only(), "bits"_a, "n"_a, "k"_a, "gated"_a, "weight_only"_a)
       .def(
           "pack_grid_rows",
           [](PyExecutor& self, MatrixId matrix, int64_t first, int64_t count,

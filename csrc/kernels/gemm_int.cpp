@@ -6,6 +6,7 @@
 #include "../simd.h"
 #include "gemm_int_blocks.h"
 #include "gemm_int_simd.h"
+#include "gemm_points.h"
 
 namespace penstock {
 namespace {
@@ -135,10 +136,12 @@ void pack_int_part(const IntMatrix& w, const GroupRows& rows, int64_t n, PartPla
 }
 
 size_t linear_shared_bytes(const IntMatrix& w, int64_t rows) {
+  if (w.weight_only) return size_t(points_shared_bytes(PointPanels(w), rows));
   return size_t(rows_bytes(IntPanels(w), rows));
 }
 
 size_t linear_scratch_bytes(const IntMatrix& w, int64_t rows) {
+  if (w.weight_only) return size_t(points_scratch_bytes(PointPanels(w), rows));
   const IntPanels p(w);
 #if defined(__aarch64__)
   int64_t hot = int_neon_hot_bytes();
@@ -154,6 +157,8 @@ size_t linear_scratch_bytes(const IntMatrix& w, int64_t rows) {
 void linear(const IntMatrix& w, const Array& x, const Array& out, int64_t rows,
                 Activation gate, std::byte* shared, const Worker& worker) {
   if (rows == 0) return;
+  const Epilogue epilogue{w.bias, out, w.n, w.gated, gate};
+  if (w.weight_only) return linear_points(PointPanels(w), x, epilogue, rows, shared, worker);
   const IntPanels p(w);
   const bool own = rows <= kOwnRows;
   const IntRows quantized(p, own ? worker.scratch : shared);
@@ -165,7 +170,6 @@ void linear(const IntMatrix& w, const Array& x, const Array& out, int64_t rows,
   }
   const Range units = even_share(p.units, worker.id, worker.count);
   if (units.size() == 0) return;
-  const Epilogue epilogue{w.bias, out, w.n, w.gated, gate};
   std::byte* hot = worker.scratch + rows_bytes(p, std::min(rows, kOwnRows));
 #if defined(__AMX_INT8__)
   if (rows >= amx_rows(w.bits)) return int_linear_amx(p, quantized, epilogue, rows, units, hot);

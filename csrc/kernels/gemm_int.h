@@ -32,6 +32,7 @@ struct IntMatrix {
   const std::byte* panels;  // packed_bytes() of them, 64-byte aligned
   const float* bias;        // as in PackedMatrix
   bool zero_points = false;
+  bool weight_only = false;  // x stays as it is: gemm_points.h
 };
 
 // Dots are summed in int32: 127 * 127 * k must fit, and where one zero point is of so many k,

@@ -87,7 +87,7 @@ using IntPart = std::tuple<Codes, Scales, std::optional<Codes>>;
 void run_int_linear(const std::vector<IntPart>& parts, int bits, int64_t group,
                     std::optional<Floats> bias, const std::string& gate, const Bytes& x,
                     const std::string& x_elem, MutableBytes out, const std::string& out_elem,
-                    int threads) {
+                    bool weight_only, int threads) {
   expect(!parts.empty() && (bits == 8 || bits == 4) && group % 32 == 0, "no such matrix");
   const int64_t k = int64_t(std::get<0>(parts[0]).shape(1));
   std::vector<int64_t> sizes;
@@ -99,7 +99,7 @@ void run_int_linear(const std::vector<IntPart>& parts, int bits, int64_t group,
            "a part has the wrong shape");
     sizes.push_back(int64_t(codes.shape(0)));
   }
-  multiply(IntMatrix{bits, group, 0, k, false, {}, {}, zero_points}, sizes,
+  multiply(IntMatrix{bits, group, 0, k, false, {}, {}, zero_points, weight_only}, sizes,
            {bias, gate, x, x_elem, out, out_elem, threads},
            [&](size_t i, const IntMatrix& w, PartPlace place, std::byte* panels, Worker& worker) {
              const auto& [codes, scales, zeros] = parts[i];
@@ -112,7 +112,7 @@ void run_int_linear(const std::vector<IntPart>& parts, int bits, int64_t group,
 void run_grid_linear(const std::vector<std::tuple<Codes, Windows, Floats>>& parts, int bits,
                      std::optional<Floats> bias, const std::string& gate, const Bytes& x,
                      const std::string& x_elem, MutableBytes out, const std::string& out_elem,
-                     int threads) {
+                     bool weight_only, int threads) {
   expect(!parts.empty() && (bits == 8 || bits == 4), "no such matrix");
   const int64_t k = int64_t(std::get<0>(parts[0]).shape(1));
   expect(k >= 1 && k <= kMostGridDepth, "a row has the wrong size");
@@ -125,7 +125,7 @@ void run_grid_linear(const std::vector<std::tuple<Codes, Windows, Floats>>& part
            "a part has the wrong shape");
     sizes.push_back(n);
   }
-  multiply(GridMatrix{bits, 0, k, false, {}, {}}, sizes,
+  multiply(GridMatrix{bits, 0, k, false, {}, {}, weight_only}, sizes,
            {bias, gate, x, x_elem, out, out_elem, threads},
            [&](size_t i, const GridMatrix& w, PartPlace place, std::byte* panels, Worker& worker) {
              const auto& [codes, windows, scales] = parts[i];
@@ -158,9 +158,10 @@ bool run_quantize_grid(const Bytes& rows, const std::string& elem, int bits, Mut
 
 void bind_quantized_linear(nb::module_& m) {
   m.def("int_linear", &run_int_linear, nb::kw_only(), "parts"_a, "bits"_a, "group"_a,
-        "bias"_a.none(), "gate"_a, "x"_a, "x_elem"_a, "out"_a, "out_elem"_a, "threads"_a);
+        "bias"_a.none(), "gate"_a, "x"_a, "x_elem"_a, "out"_a, "out_elem"_a, "weight_only"_a = false,
+        "threads"_a);
   m.def("grid_linear", &run_grid_linear, nb::kw_only(), "parts"_a, "bits"_a, "bias"_a.none(),
-        "gate"_a, "x"_a, "x_elem"_a, "out"_a, "out_elem"_a, "threads"_a);
+        "gate"_a, "x"_a, "x_elem"_a, "out"_a, "out_elem"_a, "weight_only"_a = false, "threads"_a);
   m.def("quantize_grid", &run_quantize_grid, nb::kw_only(), "rows"_a, "elem"_a, "bits"_a,
         "codes"_a, "windows"_a, "scales"_a);
 }

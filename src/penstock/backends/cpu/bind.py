@@ -151,16 +151,21 @@ class _Binder:
     def _linear(self, op: ops.Linear) -> None:
         native = self._native
         gated = op.gated is not None
-        if op.weight_only:
-            raise ValueError("there is no native kernel for float activations")
         if op.scheme is None:
             matrix = native.add_matrix(self._plan.weight_dtype, op.n, op.k, gated)
         elif isinstance(op.scheme, GridScheme):
-            matrix = native.add_grid_matrix(op.scheme.bits, op.n, op.k, gated)
+            matrix = native.add_grid_matrix(
+                bits=op.scheme.bits, n=op.n, k=op.k, gated=gated, weight_only=op.weight_only
+            )
         else:
-            scheme = op.scheme
             matrix = native.add_int_matrix(
-                scheme.bits, scheme.group_size or 0, op.n, op.k, gated, scheme.zero_points
+                bits=op.scheme.bits,
+                group=op.scheme.group_size or 0,
+                n=op.n,
+                k=op.k,
+                gated=gated,
+                zero_points=op.scheme.zero_points,
+                weight_only=op.weight_only,
             )
         self.regions.append("+".join(part.weight for part in op.parts))
         first = 0

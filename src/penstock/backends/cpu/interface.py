@@ -45,7 +45,15 @@ class NativeExecutor(Protocol):
     def pack_rows(self, matrix: MatrixId, first: int, count: int, rows: Bytes) -> None: ...
 
     def add_int_matrix(
-        self, bits: int, group: int, n: int, k: int, gated: bool, zero_points: bool
+        self,
+        *,
+        bits: int,
+        group: int,
+        n: int,
+        k: int,
+        gated: bool,
+        zero_points: bool,
+        weight_only: bool,
     ) -> MatrixId: ...
 
     def pack_int_rows(
@@ -58,7 +66,9 @@ class NativeExecutor(Protocol):
         zeros: NDArray[np.int8] | None,
     ) -> None: ...
 
-    def add_grid_matrix(self, bits: int, n: int, k: int, gated: bool) -> MatrixId: ...
+    def add_grid_matrix(
+        self, *, bits: int, n: int, k: int, gated: bool, weight_only: bool
+    ) -> MatrixId: ...
 
     def pack_grid_rows(
         self, matrix: MatrixId, first: int, count: int, elem: str, rows: Bytes
