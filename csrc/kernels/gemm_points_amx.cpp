@@ -54,19 +54,21 @@ class PointTiles {
     }
   }
 
-  void multiply(const Block& b) const {
+  // ahead(s) is called in each step.
+  template <class Ahead>
+  void multiply(const Block& b, Ahead&& ahead) const {
     const bool second = b.panels > 1;
     if (sum_rows(b.rows) > kTileRows) {
-      if (second) streamed_ ? tiles<2, 2, true>(b) : tiles<2, 2, false>(b);
-      else tiles<2, 1, false>(b);
+      if (second) streamed_ ? tiles<2, 2, true>(b, ahead) : tiles<2, 2, false>(b, ahead);
+      else tiles<2, 1, false>(b, ahead);
     } else {
-      second ? tiles<1, 2, false>(b) : tiles<1, 1, false>(b);
+      second ? tiles<1, 2, false>(b, ahead) : tiles<1, 1, false>(b, ahead);
     }
   }
 
  private:
-  template <int Rows, int Columns, bool Streamed>
-  void tiles(const Block& b) const {
+  template <int Rows, int Columns, bool Streamed, class Ahead>
+  void tiles(const Block& b, Ahead&& ahead) const {
     const TileBlock block{b.activations,
                           tile_rows_ * 64,
                           b.panel_bytes,
@@ -74,7 +76,7 @@ class PointTiles {
                           reinterpret_cast<const std::byte*>(b.before),
                           reinterpret_cast<std::byte*>(b.after)};
     multiply_tiles<TileDot::bf16, Rows, Columns, Streamed>(
-        block, [&](int64_t s) { return b.weights + s * kTileBytes; }, [](int64_t) {});
+        block, [&](int64_t s) { return b.weights + s * kTileBytes; }, ahead);
   }
 
   int64_t tile_rows_;

@@ -153,34 +153,38 @@ struct PairPoints {
 
 #endif
 
-// Columns [k, k + depth) of a panel. `next`: what is expanded after it, from next_k on, to be
-// prefetched; null: nothing.
-template <class Points, int Bits, PointKind Kind>
-void expand_slice(const PointPanels& p, const std::byte* panel, int64_t k, int64_t depth,
-                  const std::byte* next, int64_t next_k, std::byte* to) {
-  for (int64_t i = 0; i < depth; i += kPointRun, to += kPointRun * Points::kBytes) {
-    if (next && next_k + i < p.depth) {
-      const std::byte* const codes = next + p.codes_at(next_k + i);
+// Kinds of panels, and functions chosen for one: of 32 k of a panel from k on.
+template <class Points>
+struct Expand {
+  using Run = void (*)(const PointPanels&, const std::byte* panel, int64_t k, std::byte* to);
+  using Fetch = void (*)(const PointPanels&, const std::byte* panel, int64_t k);
+
+  Run run;
+  Fetch fetch;  // its codes and what belongs to them, into L2
+
+  explicit Expand(const PointPanels& p) {
+    const bool bytes = p.bits == 8;
+    if (p.kind == PointKind::windows) choose<4, PointKind::windows>();
+    else if (p.kind == PointKind::zeros)
+      bytes ? choose<8, PointKind::zeros>() : choose<4, PointKind::zeros>();
+    else
+      bytes ? choose<8, PointKind::offset>() : choose<4, PointKind::offset>();
+  }
+
+ private:
+  template <int Bits, PointKind Kind>
+  void choose() {
+    run = [](const PointPanels& p, const std::byte* panel, int64_t k, std::byte* to) {
+      Points::template expand<Bits, Kind>(panel + p.codes_at(k), panel + p.shifts(k), to);
+    };
+    fetch = [](const PointPanels& p, const std::byte* panel, int64_t k) {
+      const std::byte* const codes = panel + p.codes_at(k);
       for (int64_t line = 0; line < kPointRun * kPanelColumns * Bits / 8; line += kCodeRowBytes)
         __builtin_prefetch(codes + line, 0, 2);
-      if (Kind != PointKind::offset) __builtin_prefetch(next + p.shifts(next_k + i), 0, 2);
-      if (p.scaled) __builtin_prefetch(next + p.scales(next_k + i), 0, 2);
-    }
-    Points::template expand<Bits, Kind>(panel + p.codes_at(k + i), panel + p.shifts(k + i), to);
+      if (Kind != PointKind::offset) __builtin_prefetch(panel + p.shifts(k), 0, 2);
+      if (p.scaled) __builtin_prefetch(panel + p.scales(k), 0, 2);
+    };
   }
-}
-
-using ExpandSlice = void (*)(const PointPanels&, const std::byte*, int64_t, int64_t,
-                             const std::byte*, int64_t, std::byte*);
-
-template <class Points>
-ExpandSlice choose_expand(const PointPanels& p) {
-  if (p.kind == PointKind::windows) return expand_slice<Points, 4, PointKind::windows>;
-  if (p.kind == PointKind::zeros)
-    return p.bits == 8 ? expand_slice<Points, 8, PointKind::zeros>
-                       : expand_slice<Points, 4, PointKind::zeros>;
-  return p.bits == 8 ? expand_slice<Points, 8, PointKind::offset>
-                     : expand_slice<Points, 4, PointKind::offset>;
-}
+};
 
 }  // namespace penstock

@@ -6,6 +6,9 @@
 // L1. More rows take wider chunks, so that a slice of them stays in L2 while the chunk's weights
 // pass, and a chunk's sums lie in L2 beside them.
 //
+// The next slice is expanded beside the products with this one, if the kernel has multiply(block,
+// ahead), which calls ahead(s) in each step of 32 k; else before them.
+//
 // Points: FloatPoints or PairPoints. Kernel: as in gemm_walk.h, without what is shared or resident.
 #pragma once
 
@@ -31,7 +34,8 @@ template <class Kernel, class Points>
 class PointsWalk {
  public:
   static int64_t scratch_bytes(const PointPanels& p, int64_t rows) {
-    return rows_bytes(p, std::min(rows, kOwnRows)) + kPointsBytes + 2 * kDotsBytes + kCarryBytes;
+    return rows_bytes(p, std::min(rows, kOwnRows)) + 2 * kPointsBytes + 2 * kDotsBytes +
+           kCarryBytes;
   }
   static int64_t shared_bytes(const PointPanels& p, int64_t rows) {
     return rows > kOwnRows ? rows_bytes(p, rows) : 0;
@@ -44,11 +48,12 @@ class PointsWalk {
         epilogue_(epilogue),
         worker_(worker),
         rows_(rows),
-        expand_(choose_expand<Points>(p)),
-        part_(p.scaled ? p.scaled : kSlice),
+        expand_(p),
+        slice_(Kernel::groups(rows) <= kFewGroups ? std::min(kFewSlice, kMostSlice) : kMostSlice),
+        part_(p.scaled ? p.scaled : slice_),
         points_(worker.scratch + rows_bytes(p, std::min(rows, kOwnRows))),
-        dots_(reinterpret_cast<float*>(points_ + kPointsBytes)),
-        carry_(reinterpret_cast<float*>(points_ + kPointsBytes + 2 * kDotsBytes)) {}
+        dots_(reinterpret_cast<float*>(points_ + 2 * kPointsBytes)),
+        carry_(reinterpret_cast<float*>(points_ + 2 * (kPointsBytes + kDotsBytes))) {}
 
   void run(std::byte* shared) {
     const Range share = even_share(p_.units, worker_.id, worker_.count);
@@ -75,14 +80,20 @@ class PointsWalk {
   static constexpr int64_t kOwnRows = 4;
   static constexpr int kGroupPanels = std::max(Kernel::kPanels, 2);
   static constexpr int64_t kElement = Kernel::kElement;
-  static constexpr int64_t kPointsBytes = 32 << 10;
-  static constexpr int64_t kSlice = kPointsBytes / (kGroupPanels * Points::kBytes);  // k
-  static constexpr int64_t kPanelPoints = kSlice * Points::kBytes;
+  static constexpr bool kInterleaved =
+      requires(const Kernel& k, const Block& b) { k.multiply(b, [](int64_t) {}); };
+  // The points in use and, interleaved, as many that are being expanded must fit a 48 KiB L1. (AMX, a
+  // tile of 1 KiB expanded and multiplied by one row: 12 ns within 32 KiB, 34 ns over 64 KiB.)
+  static constexpr int64_t kPointsBytes = (kInterleaved ? 16 : 32) << 10;
+  static constexpr int64_t kMostSlice = kPointsBytes / (kGroupPanels * Points::kBytes);  // k
+  // Few groups of rows have few sums to carry from slice to slice.
+  static constexpr int64_t kFewSlice = 128;
+  static constexpr int64_t kFewGroups = 2;
   static constexpr int64_t kDotsBytes =
       kGroupPanels * Kernel::kRows * kPanelColumns * int64_t(sizeof(float));
   static constexpr int64_t kRowsBytes = 1 << 20;  // of x that stay in a 2 MiB L2
 
-  static_assert(kSlice % 128 == 0, "slices are of whole groups");
+  static_assert(kMostSlice % 128 == 0 && kFewSlice % 128 == 0, "slices are of whole groups");
   static_assert(kGroupPanels * kRowBlock * kPanelColumns * int64_t(sizeof(float)) <= kCarryBytes);
 
   static int64_t rows_bytes(const PointPanels& p, int64_t rows) {
@@ -114,21 +125,37 @@ class PointsWalk {
 
   void multiply(const Kernel& kernel, Range rows, Range share) {
     stride_ = std::max<int64_t>(1, Kernel::kPanels / p_.per_unit);
-    const bool fits = p_.depth <= kSlice || padded_ * p_.depth * kElement <= kRowsBytes;
+    const bool fits = p_.depth <= slice_ || padded_ * p_.depth * kElement <= kRowsBytes;
     const int64_t sums = padded_ * p_.per_unit * kPanelColumns * int64_t(sizeof(float));
     chunk_ = fits ? stride_ : std::max<int64_t>(1, kCarryBytes / sums / stride_) * stride_;
-    for (Place at = place(share, share.first, 0); at.panels;) {
-      const Place next = after(share, at);
-      const int64_t depth = std::min(kSlice, p_.depth - at.k);
-      for (int i = 0; i < at.panels; ++i) {
-        const bool there = i < next.panels;
-        expand_(p_, p_.panel(at.unit) + i * p_.panel_bytes, at.k, depth,
-                there ? p_.panel(next.unit) + i * p_.panel_bytes : nullptr, next.k,
-                points_ + i * kPanelPoints);
-      }
-      for (int64_t g = 0; g < Kernel::groups(rows.size()); ++g)
-        group(kernel, rows, share, at, depth, Kernel::group(rows.size(), g));
-      at = next;
+    at_ = place(share, share.first, 0);
+    next_ = after(share, at_);
+    const int64_t groups = Kernel::groups(rows.size());
+    for (bool first = true; at_.panels; first = false) {
+      later_ = after(share, next_);
+      if (first || !kInterleaved) expand({0, runs(at_)}, at_, next_);
+      if (kInterleaved) turn_ ^= 1;
+      for (int64_t g = 0; g < groups; ++g)
+        group(kernel, rows, share, Kernel::group(rows.size(), g),
+              even_share(runs(next_), g, groups));
+      at_ = next_;
+      next_ = later_;
+    }
+  }
+  int64_t depth_of(const Place& at) const { return std::min(slice_, p_.depth - at.k); }
+  // Of 32 k of one panel.
+  int64_t runs(const Place& at) const { return at.panels * depth_of(at) / kPointRun; }
+
+  // Some of the runs of a place, in the order in which they will be multiplied; and those of the one
+  // after it are fetched.
+  PENSTOCK_INLINE void expand(Range some, const Place& at, const Place& following) const {
+    std::byte* const to = points_ + (kInterleaved ? turn_ * kPointsBytes : 0);
+    for (int64_t i = some.first; i < some.last; ++i) {
+      const int64_t k = i / at.panels * kPointRun, panel = i % at.panels;
+      if (panel < following.panels && following.k + k < p_.depth)
+        expand_.fetch(p_, p_.panel(following.unit) + panel * p_.panel_bytes, following.k + k);
+      expand_.run(p_, p_.panel(at.unit) + panel * p_.panel_bytes, at.k + k,
+                  to + panel * slice_ * Points::kBytes + k * Points::kBytes);
     }
   }
 
@@ -138,10 +165,11 @@ class PointsWalk {
   }
 
   Place after(Range share, const Place& at) const {
+    if (!at.panels) return at;
     const int64_t first = chunk_first(share, at);
     const int64_t last = std::min(first + chunk_, share.last);
     if (at.unit + stride_ < last) return place(share, at.unit + stride_, at.k);
-    if (at.k + kSlice < p_.depth) return place(share, first, at.k + kSlice);
+    if (at.k + slice_ < p_.depth) return place(share, first, at.k + slice_);
     return place(share, last, 0);
   }
 
@@ -149,24 +177,30 @@ class PointsWalk {
     return share.first + (at.unit - share.first) / chunk_ * chunk_;
   }
 
-  // The expanded points, for one group of rows.
-  void group(const Kernel& kernel, Range rows, Range share, const Place& at, int64_t depth,
-             Range group) const {
+  // The expanded points, for one group of rows; beside them `ahead`, of the next place's runs.
+  void group(const Kernel& kernel, Range rows, Range share, Range group, Range ahead) const {
+    const Place& at = at_;
+    const int64_t depth = depth_of(at);
+    const int64_t each = ceil_div(ahead.size() * kPointRun, depth);
+    const auto prepare = [&](int64_t k) __attribute__((always_inline)) {  // in the step of k
+      const int64_t from = ahead.first + (k - at.k) / kPointRun * each;
+      expand({from, std::min(from + each, ahead.last)}, next_, later_);
+    };
     float* const sums = carry_ + ((at.unit - chunk_first(share, at)) * p_.per_unit * padded_ +
                                   group.first * at.panels) * kPanelColumns;
     Block block{};
     block.rows = group.size();
-    block.weights = block.near = block.far = points_;
-    block.panel_bytes = kPanelPoints;
+    block.weights = block.near = block.far = points();
+    block.panel_bytes = slice_ * Points::kBytes;
     block.panels = at.panels;
     if (p_.scaled) {
-      scaled_groups(kernel, block, at, depth, group, sums);
+      scaled_groups(kernel, block, depth, group, sums, prepare);
     } else {
       block.activations = packed(group, at.k);
       block.steps = depth / Kernel::kStep;
       block.before = at.k ? sums : nullptr;
       block.after = sums;
-      kernel.multiply(block);
+      multiply(kernel, block, at.k, prepare);
     }
     if (at.k + depth < p_.depth) return;
     const int64_t panel = kernel.sum_rows(group.size()) * kPanelColumns;  // floats
@@ -187,19 +221,34 @@ class PointsWalk {
     return reinterpret_cast<const float*>(panel + p_.scales(k));
   }
 
+  const std::byte* points() const {
+    return points_ + (kInterleaved ? (turn_ ^ 1) * kPointsBytes : 0);
+  }
+
+  template <class Prepare>
+  PENSTOCK_INLINE void multiply(const Kernel& kernel, const Block& block, int64_t k,
+                                Prepare&& prepare) const {
+    if constexpr (kInterleaved)
+      kernel.multiply(block, [&](int64_t s) { prepare(k + s * kPointRun); });
+    else
+      kernel.multiply(block);
+  }
+
   // The next group's products are begun before the sums of the one before it are scaled, so that
   // both run at once.
-  void scaled_groups(const Kernel& kernel, Block& block, const Place& at, int64_t depth,
-                     Range group, float* sums) const {
+  template <class Prepare>
+  void scaled_groups(const Kernel& kernel, Block& block, int64_t depth, Range group, float* sums,
+                     Prepare&& prepare) const {
+    const Place& at = at_;
     const auto dots = [&](int64_t k) {
       return dots_ + k / p_.scaled % 2 * (kDotsBytes / int64_t(sizeof(float)));
     };
     block.steps = p_.scaled / Kernel::kStep;
     for (int64_t k = at.k; k < at.k + depth; k += p_.scaled) {
       block.activations = packed(group, k);
-      block.weights = block.near = block.far = points_ + (k - at.k) * Points::kBytes;
+      block.weights = block.near = block.far = points() + (k - at.k) * Points::kBytes;
       block.after = dots(k);
-      kernel.multiply(block);
+      multiply(kernel, block, k, prepare);
       if (k > at.k) add_group(kernel, at, k - p_.scaled, group.size(), dots(k - p_.scaled), sums);
     }
     const int64_t last = at.k + depth - p_.scaled;
@@ -222,7 +271,8 @@ class PointsWalk {
   const Epilogue epilogue_;
   const Worker& worker_;
   const int64_t rows_;
-  const ExpandSlice expand_;
+  const Expand<Points> expand_;
+  const int64_t slice_;  // k whose points are expanded at once
   const int64_t part_;  // k of x that are packed together
   std::byte* const points_;
   float* const dots_;   // of two groups
@@ -231,6 +281,8 @@ class PointsWalk {
   int64_t padded_ = 0;
   int64_t stride_ = 1;  // units of a group of panels
   int64_t chunk_ = 1;   // units
+  Place at_{}, next_{}, later_{};
+  int turn_ = 0;  // half of points_ that is filled next
 };
 
 }  // namespace penstock
