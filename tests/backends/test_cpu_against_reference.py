@@ -221,7 +221,9 @@ def test_quantized_logits_agree_with_the_reference(
 def test_logits_of_quantized_weights_alone_agree_with_the_reference(
     name: Any, group: int | None, zero_points: bool, dtype: DType, isa: str
 ) -> None:
-    """Nothing is rounded to codes on the way, so only sums differ."""
+    """Nothing is rounded to codes on the way, so only sums differ, and what is then rounded to
+    activations and the cache."""
+    most, mean = {"float32": (1e-4, 1e-5), "float16": (5e-3, 5e-4), "bfloat16": (0.25, 0.03)}[dtype]
     spec = SPECS["bias"]
     schemes = choose(name, group, True, zero_points=zero_points, activations=False)
     weights = DummyWeights(spec, 3, dtype)
@@ -233,8 +235,8 @@ def test_logits_of_quantized_weights_alone_agree_with_the_reference(
         expected, got = reference.run(step).logits, executor.run(step).logits
         rounding = np.abs(exact.run(step).logits - expected)
         if len(got):
-            assert np.abs(got - expected).max() < (0.25 if dtype == "bfloat16" else 1e-4)
-            assert np.abs(got - expected).mean() < (0.03 if dtype == "bfloat16" else 1e-5)
+            assert np.abs(got - expected).max() < most
+            assert np.abs(got - expected).mean() < mean
             assert rounding.mean() > 0.005
     executor.close()
 
