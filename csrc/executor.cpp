@@ -95,6 +95,8 @@ void check_shape(const IntMatrix& w) {
   check_depth(w.n, w.k, kMostIntDepth);
   if ((w.bits != 8 && w.bits != 4) || w.group < 0 || w.group % 32 != 0)
     refuse("weights are quantized to 8 or 4 bits, in groups of a multiple of 32");
+  if (w.weight_only && !has_points(w.group))
+    refuse("with float activations, groups have 32, 64 or 128 columns, or are whole rows");
   if (w.zero_points && w.group == 0) check_depth(w.n, w.k, kMostZeroedDepth);
 }
 

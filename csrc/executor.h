@@ -16,6 +16,7 @@
 #include "kernels/gemm.h"
 #include "kernels/gemm_grid.h"
 #include "kernels/gemm_int.h"
+#include "kernels/gemm_points.h"
 #include "kernels/norm.h"
 #include "kernels/rope_write.h"
 #include "kernels/rounding.h"

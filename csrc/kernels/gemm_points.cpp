@@ -1,5 +1,7 @@
 #include "gemm_points.h"
 
+#include <bit>
+
 #include "gemm_grid_blocks.h"
 #include "gemm_int_blocks.h"
 #include "gemm_points_walk.h"
@@ -70,7 +72,7 @@ PointPanels::PointPanels(const IntMatrix& w) {
   bits = p.bits;
   kind = p.zero_points ? PointKind::zeros : PointKind::offset;
   depth = p.depth();
-  run = p.group;
+  run_bits = w.group ? std::countr_zero(uint64_t(p.group)) : 62;  // a whole row is one run
   run_bytes = p.group_bytes;
   scaled = p.groups > 1 ? p.group : 0;
   scales_at = p.code_bytes;
@@ -86,7 +88,7 @@ PointPanels::PointPanels(const GridMatrix& w) {
   bits = p.bits;
   kind = p.bits == 8 ? PointKind::offset : PointKind::windows;
   depth = p.steps * kGridStep;
-  run = p.bits == 8 ? kGridStep : kWindowedK;
+  run_bits = std::countr_zero(uint64_t(p.bits == 8 ? kGridStep : kWindowedK));
   run_bytes = p.bits == 8 ? kGridTileBytes : kWindowedBytes;
   scaled = 0;
   scales_at = p.weight_bytes();

@@ -27,7 +27,7 @@ struct PointPanels {
   int bits;
   PointKind kind;
   int64_t depth;         // as stored, a multiple of 32
-  int64_t run;           // k whose codes lie together
+  int run_bits;          // 2^run_bits k have their codes together
   int64_t run_bytes;     // from one run to the next
   int64_t scaled;        // k that share a scale, and a run; 0: all of them
   int64_t scales_at;     // of the first
@@ -36,20 +36,26 @@ struct PointPanels {
   int64_t units;
   int per_unit;
 
-  explicit PointPanels(const IntMatrix& w);
+  explicit PointPanels(const IntMatrix& w);  // of a group that has_points()
   explicit PointPanels(const GridMatrix& w);
 
   // Offsets in a panel of what belongs to the 32 k from k on.
   int64_t codes_at(int64_t k) const {
-    return k / run * run_bytes + k % run * (kPanelColumns * bits / 8);
+    return (k >> run_bits) * run_bytes + in_run(k) * 2 * bits;  // 16 columns
   }
   int64_t shifts(int64_t k) const {
-    if (kind == PointKind::zeros) return shifts_at + k / run * kPanelColumns;
-    return shifts_at + k / run * run_bytes + k % run / kGridGroup * kPanelColumns;
+    if (kind == PointKind::zeros) return shifts_at + (k >> run_bits) * kPanelColumns;
+    return shifts_at + (k >> run_bits) * run_bytes + in_run(k) / kGridGroup * kPanelColumns;
   }
-  int64_t scales(int64_t k) const { return scales_at + (scaled ? k / scaled * run_bytes : 0); }
+  int64_t scales(int64_t k) const { return scales_at + (scaled ? (k >> run_bits) * run_bytes : 0); }
+  int64_t in_run(int64_t k) const { return k & ((int64_t(1) << run_bits) - 1); }
   const std::byte* panel(int64_t unit) const { return data + unit * per_unit * panel_bytes; }
 };
+
+// Whether codes in groups of so many k can be multiplied so: slices must be of whole groups.
+constexpr bool has_points(int64_t group) {
+  return group == 0 || group == 32 || group == 64 || group == 128;
+}
 
 // As linear(), linear_scratch_bytes() and linear_shared_bytes() of the matrices.
 void linear_points(const PointPanels& p, const Array& x, const Epilogue& e, int64_t rows,

@@ -143,19 +143,20 @@ class PointsWalk {
     }
   }
   int64_t depth_of(const Place& at) const { return std::min(slice_, p_.depth - at.k); }
-  // Of 32 k of one panel.
-  int64_t runs(const Place& at) const { return at.panels * depth_of(at) / kPointRun; }
+  // Of 32 k, of all panels.
+  int64_t runs(const Place& at) const { return at.panels ? depth_of(at) / kPointRun : 0; }
 
-  // Some of the runs of a place, in the order in which they will be multiplied; and those of the one
-  // after it are fetched.
+  // Some of the runs of a place; and those of the one after it are fetched.
   PENSTOCK_INLINE void expand(Range some, const Place& at, const Place& following) const {
     std::byte* const to = points_ + (kInterleaved ? turn_ * kPointsBytes : 0);
     for (int64_t i = some.first; i < some.last; ++i) {
-      const int64_t k = i / at.panels * kPointRun, panel = i % at.panels;
-      if (panel < following.panels && following.k + k < p_.depth)
-        expand_.fetch(p_, p_.panel(following.unit) + panel * p_.panel_bytes, following.k + k);
-      expand_.run(p_, p_.panel(at.unit) + panel * p_.panel_bytes, at.k + k,
-                  to + panel * slice_ * Points::kBytes + k * Points::kBytes);
+      const int64_t k = i * kPointRun;
+      for (int panel = 0; panel < at.panels; ++panel) {
+        if (panel < following.panels && following.k + k < p_.depth)
+          expand_.fetch(p_, p_.panel(following.unit) + panel * p_.panel_bytes, following.k + k);
+        expand_.run(p_, p_.panel(at.unit) + panel * p_.panel_bytes, at.k + k,
+                    to + (panel * slice_ + k) * Points::kBytes);
+      }
     }
   }
 

@@ -15,6 +15,7 @@
 #include "../pool.h"
 #include "gemm_grid.h"
 #include "gemm_int.h"
+#include "gemm_points.h"
 
 namespace penstock {
 namespace {
@@ -88,7 +89,9 @@ void run_int_linear(const std::vector<IntPart>& parts, int bits, int64_t group,
                     std::optional<Floats> bias, const std::string& gate, const Bytes& x,
                     const std::string& x_elem, MutableBytes out, const std::string& out_elem,
                     bool weight_only, int threads) {
-  expect(!parts.empty() && (bits == 8 || bits == 4) && group % 32 == 0, "no such matrix");
+  expect(!parts.empty() && (bits == 8 || bits == 4) && group % 32 == 0 &&
+             (!weight_only || has_points(group)),
+         "no such matrix");
   const int64_t k = int64_t(std::get<0>(parts[0]).shape(1));
   std::vector<int64_t> sizes;
   const bool zero_points = std::get<2>(parts[0]).has_value();

@@ -1,7 +1,8 @@
 """Products of quantized weights with float activations, on every native variant that runs here.
 
 The expected value is the sum in float64 of x times points, scaled; a float32 sum of k terms is
-within k roundings of it. Rows must equal themselves bit by bit in any batch and on any number of threads.
+within k roundings of it. Rows must equal themselves bit by bit in any batch and on any number of
+threads.
 """
 
 from __future__ import annotations
