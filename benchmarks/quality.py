@@ -1,6 +1,9 @@
 """What quantization costs in quality: bits per byte of a text, scheme by scheme.
 
-    python benchmarks/quality.py TEXT... [--model MODEL] [--schemes none int8 int4 int4:64]
+    python benchmarks/quality.py TEXT... [--model MODEL] [--schemes none int8 int4 int4:64+zeros]
+
+A scheme is a quantization, a colon and a group if not the default's, ``+zeros`` for zero points,
+``+weights`` for weights alone.
 
 Each text is cut into windows of ``--window`` tokens; every token but a window's first counts.
 """
@@ -40,24 +43,29 @@ def main() -> None:
         "--schemes",
         nargs="+",
         default=["none", "int8", "int8:128", "int4", "int4:32", "int4:64", "int4:128"],
-        help="a quantization, with a colon and a group if not the default's",
+        help="like int4, int4:64, int4:64+zeros, int8+weights",
     )
     options = parser.parse_args()
     texts = [path.read_text(encoding="utf-8") for path in options.texts]
     base = None
     for scheme in options.schemes:
-        name, _, group = scheme.partition(":")
+        plain, *flags = scheme.split("+")
+        if not set(flags) <= {"zeros", "weights"}:
+            parser.error(f"no such scheme: {scheme}; after + stands zeros or weights")
+        name, _, group = plain.partition(":")
         llm = LLM(
             model=options.model,
             quantization=name,
             quantization_group=int(group) if group else None,
+            quantization_zero_points="zeros" in flags,
+            quantize_activations=False if "weights" in flags else None,
             enable_prefix_caching=False,
         )
         sums = [bits_per_byte(llm, text, options.window) for text in texts]
         llm.close()
         value = sum(bits for bits, _ in sums) / sum(count for _, count in sums)
         base = base or value
-        print(f"{scheme:10} {value:.4f} bits per byte, {100 * (value / base - 1):+.2f} %")
+        print(f"{scheme:16} {value:.4f} bits per byte, {100 * (value / base - 1):+.2f} %")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,16 @@ namespace {
 using namespace nb::literals;
 using PENSTOCK_MODULE::PyExecutor;
 
+std::span<const int8_t> or_empty(const std::optional<Codes>& codes) {
+  if (!codes) return {};
+  return {codes->data(), codes->size()};
+}
+
+std::span<int8_t> or_empty(const std::optional<MutableCodes>& codes) {
+  if (!codes) return {};
+  return {codes->data(), codes->size()};
+}
+
 RowKind parse_rows(std::string_view name) {
   if (name == "T") return RowKind::tokens;
   if (name == "R") return RowKind::logits;
@@ -157,25 +167,28 @@ void bind_executor(nb::module_& m) {
           "matrix"_a, "first"_a, "count"_a, "rows"_a)
       .def(
           "add_int_matrix",
-          [](PyExecutor& self, int bits, int64_t group, int64_t n, int64_t k, bool gated) {
-            return self.get().add_matrix(IntMatrix{bits, group, n, k, gated, {}, {}});
+          [](PyExecutor& self, int bits, int64_t group, int64_t n, int64_t k, bool gated,
+             bool zero_points, bool weight_only) {
+            return self.get().add_matrix(
+                IntMatrix{bits, group, n, k, gated, {}, {}, zero_points, weight_only});
           },
-          "bits"_a, "group"_a, "n"_a, "k"_a, "gated"_a)
+          nb::kw_only(), "bits"_a, "group"_a, "n"_a, "k"_a, "gated"_a, "zero_points"_a,
+          "weight_only"_a)
       .def(
           "pack_int_rows",
           [](PyExecutor& self, MatrixId matrix, int64_t first, int64_t count, const Codes& codes,
-             const Scales& scales) {
+             const Scales& scales, const std::optional<Codes>& zeros) {
             nb::gil_scoped_release unlocked;
             self.get().pack_int_rows(matrix, first, count, {codes.data(), codes.size()},
-                                     {scales.data(), scales.size()});
+                                     {scales.data(), scales.size()}, or_empty(zeros));
           },
-          "matrix"_a, "first"_a, "count"_a, "codes"_a, "scales"_a)
+          "matrix"_a, "first"_a, "count"_a, "codes"_a, "scales"_a, "zeros"_a.none())
       .def(
           "add_grid_matrix",
-          [](PyExecutor& self, int bits, int64_t n, int64_t k, bool gated) {
-            return self.get().add_matrix(GridMatrix{bits, n, k, gated, {}, {}});
+          [](PyExecutor& self, int bits, int64_t n, int64_t k, bool gated, bool weight_only) {
+            return self.get().add_matrix(GridMatrix{bits, n, k, gated, {}, {}, weight_only});
           },
-          "bits"_a, "n"_a, "k"_a, "gated"_a)
+          nb::kw_only(), "bits"_a, "n"_a, "k"_a, "gated"_a, "weight_only"_a)
       .def(
           "pack_grid_rows",
           [](PyExecutor& self, MatrixId matrix, int64_t first, int64_t count,
@@ -188,13 +201,14 @@ void bind_executor(nb::module_& m) {
       .def(
           "round_rows",
           [](PyExecutor& self, const std::string& elem, const Bytes& rows, int bits, int64_t group,
-             MutableCodes codes, MutableScales scales) {
+             MutableCodes codes, MutableScales scales, std::optional<MutableCodes> zeros) {
             nb::gil_scoped_release unlocked;
             self.get().round_rows(parse_elem(elem), span_of(rows), int64_t(codes.shape(0)),
                                   int64_t(codes.shape(1)), bits, group,
-                                  {codes.data(), codes.size()}, {scales.data(), scales.size()});
+                                  {codes.data(), codes.size()}, {scales.data(), scales.size()},
+                                  or_empty(zeros));
           },
-          "elem"_a, "rows"_a, "bits"_a, "group"_a, "codes"_a, "scales"_a)
+          "elem"_a, "rows"_a, "bits"_a, "group"_a, "codes"_a, "scales"_a, "zeros"_a.none())
       .def_prop_ro("region_bytes",
                    [](const PyExecutor& self) {
                      std::vector<size_t> sizes;

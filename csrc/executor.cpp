@@ -95,6 +95,9 @@ void check_shape(const IntMatrix& w) {
   check_depth(w.n, w.k, kMostIntDepth);
   if ((w.bits != 8 && w.bits != 4) || w.group < 0 || w.group % 32 != 0)
     refuse("weights are quantized to 8 or 4 bits, in groups of a multiple of 32");
+  if (w.weight_only && !has_points(w.group))
+    refuse("with float activations, groups have 32, 64 or 128 columns, or are whole rows");
+  if (w.zero_points && w.group == 0) check_depth(w.n, w.k, kMostZeroedDepth);
 }
 
 void check_shape(const GridMatrix& w) {
@@ -151,15 +154,17 @@ void Executor::pack_rows(MatrixId id, int64_t first, int64_t count,
 }
 
 void Executor::pack_int_rows(MatrixId id, int64_t first, int64_t count,
-                             std::span<const int8_t> codes, std::span<const float> scales) {
+                             std::span<const int8_t> codes, std::span<const float> scales,
+                             std::span<const int8_t> zeros) {
   const IntMatrix& w = matrix_of<IntMatrix>(id);
   std::byte* const panels = matrix(id).memory.data();
   const PartPlace place = place_of(w.n, w.gated, first, count);
   if (codes.size() != size_t(count * w.k) ||
-      scales.size() != size_t(count * int_groups(w.k, w.group)))
-    refuse("a part's codes or scales are not its rows times the matrix's columns or groups");
+      scales.size() != size_t(count * int_groups(w.k, w.group)) ||
+      zeros.size() != (w.zero_points ? scales.size() : 0))
+    refuse("a part's codes, scales or zeros are not its rows times the matrix's columns or groups");
   pool_.run([&](Worker& worker) {
-    pack_int_part(w, codes.data(), scales.data(), count, place, panels, worker);
+    pack_int_part(w, {codes.data(), scales.data(), zeros.data()}, count, place, panels, worker);
   });
 }
 
@@ -179,13 +184,15 @@ bool Executor::pack_grid_rows(MatrixId id, int64_t first, int64_t count, Elem el
 
 void Executor::round_rows(Elem elem, std::span<const std::byte> rows, int64_t count, int64_t k,
                           int bits, int64_t group, std::span<int8_t> codes,
-                          std::span<float> scales) {
+                          std::span<float> scales, std::span<int8_t> zeros) {
   if (count < 1 || k < 1 || (bits != 8 && bits != 4) || group < 0 || elem == Elem::i32 ||
       rows.size() != size_t(count * k) * elem_bytes(elem) || codes.size() != size_t(count * k) ||
-      scales.size() != size_t(count * int_groups(k, group)))
-    refuse("rows, codes and scales of rounded weights differ in shape");
+      scales.size() != size_t(count * int_groups(k, group)) ||
+      (!zeros.empty() && zeros.size() != scales.size()))
+    refuse("rows, codes, scales and zeros of rounded weights differ in shape");
   pool_.run([&](Worker& worker) {
-    round_weights(elem, rows.data(), count, k, bits, group, codes.data(), scales.data(), worker);
+    round_weights(elem, rows.data(), count, k, bits, group, codes.data(), scales.data(),
+                  zeros.data(), worker);
   });
 }
 

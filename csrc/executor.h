@@ -16,6 +16,7 @@
 #include "kernels/gemm.h"
 #include "kernels/gemm_grid.h"
 #include "kernels/gemm_int.h"
+#include "kernels/gemm_points.h"
 #include "kernels/norm.h"
 #include "kernels/rope_write.h"
 #include "kernels/rounding.h"
@@ -75,16 +76,19 @@ class Executor {
   // Of a PackedMatrix: `rows` [count, k] in its element type become its rows from `first`; a gated
   // matrix are n of gate, then n of up. Packs on all threads.
   void pack_rows(MatrixId matrix, int64_t first, int64_t count, std::span<const std::byte> rows);
-  // As pack_rows, of an IntMatrix: codes [count, k], and their scales [count, groups].
+  // As pack_rows, of an IntMatrix: codes [count, k], their scales [count, groups] and, with zero
+  // points, zeros [count, groups].
   void pack_int_rows(MatrixId matrix, int64_t first, int64_t count,
-                     std::span<const int8_t> codes, std::span<const float> scales);
+                     std::span<const int8_t> codes, std::span<const float> scales,
+                     std::span<const int8_t> zeros);
   // As pack_rows, of a GridMatrix, which rounds rows of any float type. False if a value is not
   // finite.
   bool pack_grid_rows(MatrixId matrix, int64_t first, int64_t count, Elem elem,
                       std::span<const std::byte> rows);
   // What pack_int_rows wants, from rows [count, k] of floating point: see round_weights().
   void round_rows(Elem elem, std::span<const std::byte> rows, int64_t count, int64_t k, int bits,
-                  int64_t group, std::span<int8_t> codes, std::span<float> scales);
+                  int64_t group, std::span<int8_t> codes, std::span<float> scales,
+                  std::span<int8_t> zeros);
 
   // Weights as regions of opaque bytes: one for each matrix and each reserved constant, in the order
   // in which they were made. Reading them from a file stands in for packing and filling.

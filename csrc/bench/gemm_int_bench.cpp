@@ -1,6 +1,9 @@
 // Measures products with quantized weights on one instruction set. Not installed; tests/ checks them.
 //
-//   gemm_int_bench [threads [int8|int4|grid8|grid4...]]   decode GB/s beside a plain read of the same bytes, prefill TOP/s
+//   gemm_int_bench [threads [NAME]]   decode GB/s beside a plain read of the same bytes, prefill TOP/s
+//
+// of the kinds whose names begin with NAME: grid8, "int4 by 64", with z: zero points, with w: weights
+// alone are quantized, x is in bfloat16.
 //
 // Times are of the processor (thread 0), so that other load on the machine shows less.
 #include <sys/mman.h>
@@ -67,14 +70,20 @@ void speed(int threads, const char* name, Matrix w) {
     constexpr int64_t kMost = 512;
     std::mt19937 rng(1);
     std::vector<float> x(size_t(kMost * s.k)), out(size_t(kMost * s.n));
-    for (float& v : x) v = float(int(rng() % 17)) - 8;
+    std::vector<bf16> narrow(x.size());
+    for (size_t i = 0; i < x.size(); ++i) {
+      x[i] = float(int(rng() % 17)) - 8;
+      narrow[i] = to_bf16(x[i]);
+    }
     w.panels = panels.data();
     pool.reserve_scratch(linear_scratch_bytes(w, kMost));
     const Memory shared(linear_shared_bytes(w, kMost));
     size_t next = 0;
     const auto product = [&](int64_t rows) {
       w.panels = panels.data() + (next++ % copies) * bytes;
-      const Array in{reinterpret_cast<std::byte*>(x.data()), Elem::f32, s.k};
+      const Array in = w.weight_only
+                           ? Array{reinterpret_cast<std::byte*>(narrow.data()), Elem::bf16, s.k}
+                           : Array{reinterpret_cast<std::byte*>(x.data()), Elem::f32, s.k};
       const Array result{reinterpret_cast<std::byte*>(out.data()), Elem::f32, s.n};
       pool.run([&](Worker& worker) {
         linear(w, in, result, rows, Activation::silu, shared.data(), worker);
@@ -92,7 +101,7 @@ void speed(int threads, const char* name, Matrix w) {
       read_time = std::min(read_time, best_of(4, read));
       one = std::min(one, best_of(4, [&] { product(1); }));
     }
-    std::printf("%-11s %-8s read %5.1f GB/s, M=1 %5.1f GB/s (%3.0f %%)", name, s.name, double(bytes) / read_time * 1e-9, double(bytes) / one * 1e-9,
+    std::printf("%-15s %-8s read %5.1f GB/s, M=1 %5.1f GB/s (%3.0f %%)", name, s.name, double(bytes) / read_time * 1e-9, double(bytes) / one * 1e-9,
                 100 * read_time / one);
     const double operations = 2.0 * double(s.n) * double(s.k) * (s.gated ? 2 : 1);
     for (const int64_t rows : {2, 3, 4, 8, 16, 32, 64, 128, 512}) {
@@ -116,15 +125,21 @@ int main(int argc, char** argv) {
 #endif
   const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
   const std::string only = argc > 2 ? argv[2] : "";
-  for (const int bits : {8, 4}) {
-    const std::string name = "grid" + std::to_string(bits);
-    if (name.find(only) == 0) speed(threads, name.c_str(), GridMatrix{bits, 0, 0, false, {}, {}});
-  }
   for (const int bits : {8, 4})
-    for (const int64_t group : {32, 64, 128, 0}) {
-      const std::string name = "int" + std::to_string(bits) + " by " + std::to_string(group);
+    for (const bool weight_only : {false, true}) {
+      const std::string name = "grid" + std::to_string(bits) + (weight_only ? " w" : "");
       if (name.find(only) == 0)
-        speed(threads, name.c_str(), IntMatrix{bits, group, 0, 0, false, {}, {}});
+        speed(threads, name.c_str(), GridMatrix{bits, 0, 0, false, {}, {}, weight_only});
     }
+  for (const int bits : {8, 4})
+    for (const int64_t group : {32, 64, 128, 0})
+      for (const bool zero_points : {false, true})
+        for (const bool weight_only : {false, true}) {
+          const std::string name = "int" + std::to_string(bits) + " by " + std::to_string(group) +
+                                   (zero_points ? " z" : "") + (weight_only ? " w" : "");
+          if (name.find(only) == 0)
+            speed(threads, name.c_str(),
+                  IntMatrix{bits, group, 0, 0, false, {}, {}, zero_points, weight_only});
+        }
   return 0;
 }

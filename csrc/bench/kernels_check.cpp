@@ -178,9 +178,9 @@ struct Quantized {
   }
 };
 
-void check_int_product(int bits, int64_t group, int64_t n, int64_t k, int64_t rows, bool gated,
-                       Pool& pool, std::mt19937& rng) {
-  IntMatrix w{bits, group, n, k, gated, nullptr, nullptr};
+void check_int_product(int bits, int64_t group, bool zero_points, int64_t n, int64_t k,
+                       int64_t rows, bool gated, Pool& pool, std::mt19937& rng) {
+  IntMatrix w{bits, group, n, k, gated, nullptr, nullptr, zero_points};
   const int64_t columns = gated ? 2 * n : n, groups = int_groups(k, group);
   const int64_t span = group ? group : k;
   std::vector<int8_t> codes(size_t(columns * k));
@@ -190,6 +190,8 @@ void check_int_product(int bits, int64_t group, int64_t n, int64_t k, int64_t ro
     c = int8_t(least + int(rng() % unsigned(most - least + 1)));
     if (rng() % 8 == 0) c = int8_t(rng() % 2 ? most : least);
   }
+  std::vector<int8_t> zeros(scales.size());
+  for (int8_t& z : zeros) z = int8_t(zero_points ? least + int(rng() % unsigned(most - least)) : 0);
   for (float& s : scales) s = float(1 + rng() % 1000) * 1e-4f;
   std::normal_distribution<float> normal;
   for (float& v : x) v = normal(rng);
@@ -200,8 +202,10 @@ void check_int_product(int bits, int64_t group, int64_t n, int64_t k, int64_t ro
   std::memset(panels.data(), 0xa5, panels.bytes());
   pool.run([&](Worker& worker) {
     for (int part = 0; part < (gated ? 2 : 1); ++part)
-      pack_int_part(w, codes.data() + part * n * k, scales.data() + part * n * groups, n,
-                    gated ? gated_part(part) : joined_part(0, n, n), panels.data(), worker);
+      pack_int_part(w,
+                    {codes.data() + part * n * k, scales.data() + part * n * groups,
+                     zeros.data() + part * n * groups},
+                    n, gated ? gated_part(part) : joined_part(0, n, n), panels.data(), worker);
   });
   w.panels = panels.data();
   pool.reserve_scratch(linear_scratch_bytes(w, rows));
@@ -221,7 +225,8 @@ void check_int_product(int bits, int64_t group, int64_t n, int64_t k, int64_t ro
         for (int64_t g = 0; g < groups; ++g) {
           int dot = 0;
           for (int64_t i = g * span; i < std::min(k, (g + 1) * span); ++i)
-            dot += q.codes[size_t(i)] * codes[size_t(column * k + i)];
+            dot += q.codes[size_t(i)] *
+                   (codes[size_t(column * k + i)] - zeros[size_t(column * groups + g)]);
           const float scale = q.scales[size_t(g)] * scales[size_t(column * groups + g)];
 #if defined(__FMA__) || defined(__aarch64__)
           sums[part] = std::fma(scale, float(dot), sums[part]);
@@ -352,11 +357,13 @@ int main() {
     for (const int64_t cols : {1, 16, 45, 200}) check_norm(cols, pool, rng);
     for (const int bits : {8, 4})
       for (const int64_t group : {32, 64, 0})
-        for (const int64_t rows : {1, 2, 3, 4, 5, 9, 18}) {
-          check_int_product(bits, group, 35, 200, rows, rows % 2 == 0, pool, rng);
-          check_int_product(bits, group, 16, 96, rows, rows % 2 == 1, pool, rng);
-        }
-    check_int_product(8, 0, 20, 6000, 3, false, pool, rng);
+        for (const bool zero_points : {false, true})
+          for (const int64_t rows : {1, 2, 3, 4, 5, 9, 18}) {
+            check_int_product(bits, group, zero_points, 35, 200, rows, rows % 2 == 0, pool, rng);
+            check_int_product(bits, group, zero_points, 16, 96, rows, rows % 2 == 1, pool, rng);
+          }
+    for (const bool zero_points : {false, true})
+      check_int_product(8, 0, zero_points, 20, 6000, 3, false, pool, rng);
     for (const Elem elem : {Elem::f32, Elem::f16, Elem::bf16}) {
       check_attention(elem, 4, 2, 64, 70, pool, rng);
       check_attention(elem, 3, 3, 20, 300, pool, rng);

@@ -7,6 +7,7 @@
 #include "gemm_grid_blocks.h"
 #include "gemm_int_blocks.h"
 #include "gemm_int_simd.h"
+#include "gemm_points.h"
 
 namespace penstock {
 namespace {
@@ -183,10 +184,12 @@ bool quantize_grid_part(const GridMatrix& w, Elem elem, const std::byte* rows, i
 }
 
 size_t linear_shared_bytes(const GridMatrix& w, int64_t rows) {
+  if (w.weight_only) return size_t(points_shared_bytes(PointPanels(w), rows));
   return size_t(rows_bytes(GridPanels(w), rows));
 }
 
 size_t linear_scratch_bytes(const GridMatrix& w, int64_t rows) {
+  if (w.weight_only) return size_t(points_scratch_bytes(PointPanels(w), rows));
   const GridPanels p(w);
   int64_t work = grid_registers_scratch_bytes(p);
 #if defined(__AMX_INT8__)
@@ -198,6 +201,8 @@ size_t linear_scratch_bytes(const GridMatrix& w, int64_t rows) {
 void linear(const GridMatrix& w, const Array& x, const Array& out, int64_t rows,
                  Activation gate, std::byte* shared, const Worker& worker) {
   if (rows == 0) return;
+  const Epilogue epilogue{w.bias, out, w.n, w.gated, gate};
+  if (w.weight_only) return linear_points(PointPanels(w), x, epilogue, rows, shared, worker);
   const GridPanels p(w);
   const bool own = rows <= kOwnRows;
   const QuantizedRows quantized = rows_in(own ? worker.scratch : shared, p, rows);
@@ -209,7 +214,6 @@ void linear(const GridMatrix& w, const Array& x, const Array& out, int64_t rows,
   }
   const Range units = even_share(p.units, worker.id, worker.count);
   if (units.size() == 0) return;
-  const Epilogue epilogue{w.bias, out, w.n, w.gated, gate};
   std::byte* work = worker.scratch + rows_bytes(p, std::min(rows, kOwnRows));
 #if defined(__AMX_INT8__)
   if (takes_tiles(p, rows)) return grid_linear_amx(p, quantized, epilogue, rows, units, work);

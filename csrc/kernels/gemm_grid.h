@@ -34,6 +34,7 @@ struct GridMatrix {
   bool gated;
   const std::byte* panels;  // packed_bytes() of them, 64-byte aligned
   const float* bias;        // as in PackedMatrix
+  bool weight_only = false;  // x stays as it is: gemm_points.h
   GridTuning tuning{};
 };
 

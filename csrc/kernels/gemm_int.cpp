@@ -6,6 +6,7 @@
 #include "../simd.h"
 #include "gemm_int_blocks.h"
 #include "gemm_int_simd.h"
+#include "gemm_points.h"
 
 namespace penstock {
 namespace {
@@ -63,7 +64,7 @@ void quantize_row(const IntPanels& p, const Array& x, int64_t row, const IntRows
   for (int64_t g = 0; g < p.groups; ++g) {
     const int64_t first = g * p.group;
     quantize_group(x.row<T>(row) + first, std::min(p.group, x.cols - first), p.group,
-                   kept_zero(p.bits), to.codes(at) + first, to.scales(at)[g], to.starts(at)[g]);
+                   p.zero_points ? 1 : kept_zero(p.bits), to.codes(at) + first, to.scales(at)[g], to.starts(at)[g]);
   }
 }
 
@@ -74,11 +75,15 @@ void quantize_rows(const IntPanels& p, const Array& x, Range rows, const IntRows
   }
 }
 
-// Column `lane` of a panel from one row of codes and its scales.
-void pack_column(const IntPanels& p, const int8_t* codes, int64_t k, const float* scales, int lane,
+// Column `lane` of a panel from one row of codes, its scales and its zero points.
+void pack_column(const IntPanels& p, const GroupRows& rows, int64_t row, int64_t k, int lane,
                  std::byte* panel) {
+  const int8_t* const codes = rows.codes + row * k;
   const int per_row = p.bits == 8 ? 4 : 8;
-  const int zero = p.bits == 8 ? 128 : 8;
+  const int zero = code_offset(p.bits);
+  for (int64_t g = 0; p.zero_points && g < p.groups; ++g)
+    panel[p.zeros_at + g * kPanelColumns + lane] =
+        std::byte(zero + rows.zeros[row * p.groups + g]);
   for (int64_t g = 0; g < p.groups; ++g, panel += p.group_bytes) {
     const int64_t first = g * p.group;
     for (int64_t i = 0; i < p.group; i += per_row) {
@@ -89,12 +94,14 @@ void pack_column(const IntPanels& p, const int8_t* codes, int64_t k, const float
         for (int j = 0; j < 4; ++j) code[j] = uint8_t(code[j] | code[j + 4] << 4);
       std::memcpy(panel + i / per_row * kCodeRowBytes + lane * 4, code, 4);
     }
-    std::memcpy(panel + p.code_bytes + lane * 4, scales + g, 4);
+    std::memcpy(panel + p.code_bytes + lane * 4, rows.scales + row * p.groups + g, 4);
   }
 }
 
 void zero_column(const IntPanels& p, int lane, std::byte* panel) {
   const float scale = 0;
+  for (int64_t g = 0; p.zero_points && g < p.groups; ++g)
+    panel[p.zeros_at + g * kPanelColumns + lane] = std::byte(code_offset(p.bits));
   for (int64_t g = 0; g < p.groups; ++g, panel += p.group_bytes) {
     for (int64_t i = 0; i < p.code_bytes; i += kCodeRowBytes)
       std::memset(panel + i + lane * 4, p.bits == 8 ? 0x80 : 0x88, 4);
@@ -111,8 +118,8 @@ size_t packed_bytes(const IntMatrix& w) {
   return size_t(p.units * p.per_unit * p.panel_bytes);
 }
 
-void pack_int_part(const IntMatrix& w, const int8_t* codes, const float* scales, int64_t n,
-                   PartPlace place, std::byte* panels, const Worker& worker) {
+void pack_int_part(const IntMatrix& w, const GroupRows& rows, int64_t n, PartPlace place,
+                   std::byte* panels, const Worker& worker) {
   const IntPanels p(w);
   const int64_t count = ceil_div(place.lane + n, kPanelColumns);
   const Range own = even_share(count, worker.id, worker.count);
@@ -121,7 +128,7 @@ void pack_int_part(const IntMatrix& w, const int8_t* codes, const float* scales,
     for (int lane = i == 0 ? place.lane : 0; lane < kPanelColumns; ++lane) {
       const int64_t row = i * kPanelColumns + lane - place.lane;
       if (row < n)
-        pack_column(p, codes + row * w.k, w.k, scales + row * p.groups, lane, panel);
+        pack_column(p, rows, row, w.k, lane, panel);
       else if (place.pads_end)
         zero_column(p, lane, panel);
     }
@@ -129,10 +136,12 @@ void pack_int_part(const IntMatrix& w, const int8_t* codes, const float* scales,
 }
 
 size_t linear_shared_bytes(const IntMatrix& w, int64_t rows) {
+  if (w.weight_only) return size_t(points_shared_bytes(PointPanels(w), rows));
   return size_t(rows_bytes(IntPanels(w), rows));
 }
 
 size_t linear_scratch_bytes(const IntMatrix& w, int64_t rows) {
+  if (w.weight_only) return size_t(points_scratch_bytes(PointPanels(w), rows));
   const IntPanels p(w);
 #if defined(__aarch64__)
   int64_t hot = int_neon_hot_bytes();
@@ -148,6 +157,8 @@ size_t linear_scratch_bytes(const IntMatrix& w, int64_t rows) {
 void linear(const IntMatrix& w, const Array& x, const Array& out, int64_t rows,
                 Activation gate, std::byte* shared, const Worker& worker) {
   if (rows == 0) return;
+  const Epilogue epilogue{w.bias, out, w.n, w.gated, gate};
+  if (w.weight_only) return linear_points(PointPanels(w), x, epilogue, rows, shared, worker);
   const IntPanels p(w);
   const bool own = rows <= kOwnRows;
   const IntRows quantized(p, own ? worker.scratch : shared);
@@ -159,7 +170,6 @@ void linear(const IntMatrix& w, const Array& x, const Array& out, int64_t rows,
   }
   const Range units = even_share(p.units, worker.id, worker.count);
   if (units.size() == 0) return;
-  const Epilogue epilogue{w.bias, out, w.n, w.gated, gate};
   std::byte* hot = worker.scratch + rows_bytes(p, std::min(rows, kOwnRows));
 #if defined(__AMX_INT8__)
   if (rows >= amx_rows(w.bits)) return int_linear_amx(p, quantized, epilogue, rows, units, hot);

@@ -14,6 +14,9 @@
 //   4 bits: 16 columns by 8 k, the first 4 in the low nibbles.
 // So a row is an operand of VPDPBUSD, and 16 of them (or 8 unpacked) an AMX tile. k is padded to a
 // whole number of groups; what pads it is multiplied by zeros.
+//
+// With zero points a code stands for (code - zero) * w_scale[g], and a dot is of x with code - zero.
+// Behind a panel's groups lie 16 bytes for each, the zeros, offset as the codes are.
 #pragma once
 
 #include "gemm.h"
@@ -28,20 +31,31 @@ struct IntMatrix {
   bool gated;
   const std::byte* panels;  // packed_bytes() of them, 64-byte aligned
   const float* bias;        // as in PackedMatrix
+  bool zero_points = false;
+  bool weight_only = false;  // x stays as it is: gemm_points.h
   IntTuning tuning{};
 };
 
-// Dots are summed in int32: 127 * 127 * k must fit.
+// Dots are summed in int32: 127 * 127 * k must fit, and where one zero point is of so many k,
+// 255 * 127 * k.
 constexpr int64_t kMostIntDepth = int64_t(1) << 17;
+constexpr int64_t kMostZeroedDepth = int64_t(1) << 16;
 
 // Scales of one row of a matrix.
 int64_t int_groups(int64_t k, int64_t group);
 
 size_t packed_bytes(const IntMatrix& w);
 
-// Pack a part: codes [n, k] in -127..127 or -8..7, scales [n, int_groups]. Otherwise as pack_part.
-void pack_int_part(const IntMatrix& w, const int8_t* codes, const float* scales, int64_t n,
-                   PartPlace place, std::byte* panels, const Worker& worker);
+// Rows of a matrix as rounded, before they are packed.
+struct GroupRows {
+  const int8_t* codes;   // [n, k], -127..127 (with zero points -128) or -8..7
+  const float* scales;   // [n, int_groups]
+  const int8_t* zeros;   // likewise; null without zero points
+};
+
+// Pack a part of n rows. Otherwise as pack_part.
+void pack_int_part(const IntMatrix& w, const GroupRows& rows, int64_t n, PartPlace place,
+                   std::byte* panels, const Worker& worker);
 
 // Scratch that int_linear() needs on each thread, for at most `rows` rows.
 size_t linear_scratch_bytes(const IntMatrix& w, int64_t rows);

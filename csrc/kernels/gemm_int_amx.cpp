@@ -86,20 +86,32 @@ PENSTOCK_INLINE void dot_group(const Block& b, int64_t g, int32_t* dots) {
 #undef PENSTOCK_TILE_DOT
 
 // sums += x_scale * w_scale * (start + dots), for one group; signed dots need no start. sums and
-// dots: [panel][row][16].
+// dots: [panel][row][16]. zeros: of this group, or null; a start is then times its column's.
 template <int RowTiles, int Panels, bool Signed>
 PENSTOCK_INLINE void add_group(const int32_t* dots, const float* x_scales, const int32_t* starts,
-                               int64_t row_floats, const std::byte* scales, int64_t panel_bytes,
-                               bool first, float* sums) {
+                               int64_t row_floats, const std::byte* scales,
+                               const std::byte* zeros, int64_t panel_bytes, bool first,
+                               float* sums) {
   __m512 w[Panels];
-  for (int i = 0; i < Panels; ++i) w[i] = _mm512_load_ps(scales + i * panel_bytes);
+  __m512i zero[Panels];
+  for (int i = 0; i < Panels; ++i) {
+    w[i] = _mm512_load_ps(scales + i * panel_bytes);
+    if constexpr (!Signed)
+      zero[i] = zeros ? _mm512_cvtepu8_epi32(_mm_load_si128(
+                            reinterpret_cast<const __m128i*>(zeros + i * panel_bytes)))
+                      : _mm512_set1_epi32(1);
+  }
   for (int64_t r = 0; r < RowTiles * kTileRows; ++r) {
     const __m512 scale = _mm512_set1_ps(x_scales[r * row_floats]);
     for (int i = 0; i < Panels; ++i) {
       const int64_t at = i * RowTiles * kTileInts + r * kPanelColumns;
       const __m512 before = first ? _mm512_setzero_ps() : _mm512_load_ps(sums + at);
       __m512i d = _mm512_load_si512(dots + at);
-      if constexpr (!Signed) d = _mm512_add_epi32(d, _mm512_set1_epi32(starts[r * row_floats]));
+      if constexpr (!Signed) {
+        __m512i start = _mm512_set1_epi32(starts[r * row_floats]);
+        if (zeros) start = _mm512_mullo_epi32(start, zero[i]);
+        d = _mm512_add_epi32(d, start);
+      }
       _mm512_store_ps(sums + at, _mm512_fmadd_ps(_mm512_mul_ps(scale, w[i]),
                                                  _mm512_cvtepi32_ps(d), before));
     }
@@ -131,9 +143,10 @@ void multiply(const IntPanels& p, const IntRows& x, int64_t row, const Block& b,
                                                    line * 64),
                      _MM_HINT_T1);
     if (g + 1 < p.groups) dot_group<RowTiles, Panels, Signed>(b, g + 1, dots(g + 1));
-    add_group<RowTiles, Panels, Signed>(dots(g), x_scales + g, starts + g, row_floats,
-                                        scales + g * p.group_bytes, p.panel_bytes, g == 0,
-                                        to.sums);
+    add_group<RowTiles, Panels, Signed>(
+        dots(g), x_scales + g, starts + g, row_floats, scales + g * p.group_bytes,
+        p.zero_points ? p.zeros(scales - p.code_bytes, g) : nullptr, p.panel_bytes, g == 0,
+        to.sums);
   }
 }
 
@@ -146,10 +159,21 @@ Multiply choose(int row_tiles, int panels) {
   return panels == 2 ? multiply<1, 2, Signed> : multiply<1, 1, Signed>;
 }
 
-// 4-bit codes of a panel as signed bytes, [k/4][16][4].
+// Sixteen bytes, each to the four of its column.
+__m512i spread_columns(const std::byte* from) {
+  const __m512i wide =
+      _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(from)));
+  return _mm512_shuffle_epi8(
+      wide, _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0x00000000));
+}
+
+// 4-bit codes of a panel as signed bytes less their zero point, [k/4][16][4].
 void unpack_panel(const IntPanels& p, const std::byte* panel, std::byte* to) {
-  const __m512i low = _mm512_set1_epi8(15), zero = _mm512_set1_epi8(8);
-  for (int64_t g = 0; g < p.groups; ++g, panel += p.group_bytes)
+  const __m512i low = _mm512_set1_epi8(15);
+  const std::byte* zeros = p.zeros(panel, 0);
+  __m512i zero = _mm512_set1_epi8(8);
+  for (int64_t g = 0; g < p.groups; ++g, panel += p.group_bytes, zeros += kPanelColumns) {
+    if (p.zero_points) zero = spread_columns(zeros);
     for (int64_t i = 0; i < p.code_bytes; i += 64, to += 128) {
       _mm_prefetch(reinterpret_cast<const char*>(panel + i + 4096), _MM_HINT_T0);
       const __m512i row = _mm512_load_si512(panel + i);
@@ -158,6 +182,7 @@ void unpack_panel(const IntPanels& p, const std::byte* panel, std::byte* to) {
       _mm512_store_si512(to, _mm512_sub_epi8(first, zero));
       _mm512_store_si512(to + 64, _mm512_sub_epi8(second, zero));
     }
+  }
 }
 
 }  // namespace

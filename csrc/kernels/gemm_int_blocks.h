@@ -18,7 +18,9 @@ struct IntPanels {
   int64_t groups;
   int64_t code_bytes;   // of one group in one panel
   int64_t group_bytes;  // those and the scales
+  int64_t zeros_at;     // where a panel's zero points begin
   int64_t panel_bytes;
+  bool zero_points;
   int64_t units;
   int per_unit;
   IntTuning tuning;
@@ -30,16 +32,23 @@ struct IntPanels {
         groups(ceil_div(w.k, group)),
         code_bytes(group * kPanelColumns * w.bits / 8),
         group_bytes(code_bytes + kScaleBytes),
-        panel_bytes(groups * group_bytes),
+        zeros_at(groups * group_bytes),
+        panel_bytes(zeros_at +
+                    (w.zero_points ? round_up(groups * kPanelColumns, kCodeRowBytes) : 0)),
+        zero_points(w.zero_points),
         units(ceil_div(w.n, kPanelColumns)),
         per_unit(w.gated ? 2 : 1),
         tuning(w.tuning) {}
 
   int64_t depth() const { return groups * group; }
+  // Of one group of a panel: the unsigned codes that stand for zero.
+  const std::byte* zeros(const std::byte* panel, int64_t g) const {
+    return panel + zeros_at + g * kPanelColumns;
+  }
 };
 
 // Rows of x as quantized. A row holds its codes, then for each group the scale (float) and what the
-// dot starts from (int32). Rows lie an odd number of cache lines apart: at a power of two the
+// dot starts from (int32), which with zero points is to be multiplied by them. Rows lie an odd number of cache lines apart: at a power of two the
 // sixteen rows of a tile would fight for one set of the cache.
 struct IntRows {
   std::byte* data;
@@ -69,6 +78,8 @@ constexpr int64_t int_block_rows(int64_t row_bytes) {
   return std::max(kIntTileRows, kIntBlockBytes / row_bytes / kIntTileRows * kIntTileRows);
 }
 
+constexpr int32_t code_offset(int bits) { return bits == 8 ? 128 : 8; }
+
 // Unsigned codes u stand for u - zero. Kernels sum u * x, so a group's dot starts from
 // -zero * (sum of x). AVX2 has no exact product of unsigned and signed bytes of full range; its
 // kernel takes the offset away itself.
@@ -76,7 +87,7 @@ constexpr int32_t kept_zero(int bits) {
 #if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
   return bits == 8 ? 0 : 8;
 #else
-  return bits == 8 ? 128 : 8;
+  return code_offset(bits);
 #endif
 }
 

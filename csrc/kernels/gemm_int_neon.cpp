@@ -79,6 +79,19 @@ PENSTOCK_INLINE void add_rows(Dots (&dots)[Rows][4], const std::byte* weights,
   }
 }
 
+// Sixteen zero points, as the kernel has codes: bytes signed, nibbles not.
+template <int Bits>
+PENSTOCK_INLINE void load_zeros(const std::byte* from, int32x4_t (&zeros)[4]) {
+  uint8x16_t bytes = load_codes(from);
+  if constexpr (Bits == 8) bytes = veorq_u8(bytes, vdupq_n_u8(0x80));
+  const int8x16_t codes = vreinterpretq_s8_u8(bytes);
+  const int16x8_t low = vmovl_s8(vget_low_s8(codes)), high = vmovl_s8(vget_high_s8(codes));
+  zeros[0] = vmovl_s16(vget_low_s16(low));
+  zeros[1] = vmovl_s16(vget_high_s16(low));
+  zeros[2] = vmovl_s16(vget_low_s16(high));
+  zeros[3] = vmovl_s16(vget_high_s16(high));
+}
+
 // sums: [Rows][16], of one panel.
 template <int Bits, int Rows>
 void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte* weights,
@@ -92,11 +105,13 @@ void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte
   const float* x_scales = x.scales(row);
   const int32_t* starts = x.starts(row);
   const int64_t row_floats = x.row_bytes / 4;
+  const std::byte* const panel = weights;
+  const bool starts_at_zero = Bits == 8 || p.zero_points;
   for (int64_t g = 0; g < p.groups; ++g) {
     Dots dots[Rows][4];
     for (int r = 0; r < Rows; ++r)
       for (int c = 0; c < 4; ++c)
-        dots[r][c] = Dots::broadcast(Bits == 8 ? 0 : starts[r * row_floats + g]);
+        dots[r][c] = Dots::broadcast(starts_at_zero ? 0 : starts[r * row_floats + g]);
     const std::byte* end = weights + p.code_bytes;
     for (; weights < end; weights += kStepBytes, codes += kStep) {
       if (stream)
@@ -107,9 +122,14 @@ void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte
       add_rows<Bits, 0, Rows>(dots, weights, k16);
     }
     const f32x16 scale = f32x16::load(reinterpret_cast<const float*>(weights));
+    int32x4_t zeros[4] = {};
+    if (p.zero_points) load_zeros<Bits>(p.zeros(panel, g), zeros);
     for (int r = 0; r < Rows; ++r) {
-      const f32x16 whole =
-          f32x16::each([&](int c) { return vcvtq_f32_s32(dots[r][c].total()); });
+      const int32_t start = starts[r * row_floats + g];
+      const f32x16 whole = f32x16::each([&](int c) {
+        const int32x4_t dot = dots[r][c].total();
+        return vcvtq_f32_s32(p.zero_points ? vmlaq_n_s32(dot, zeros[c], start) : dot);
+      });
       total[r] = fma(f32x16::broadcast(x_scales[r * row_floats + g]) * scale, whole, total[r]);
     }
     weights += kScaleBytes;

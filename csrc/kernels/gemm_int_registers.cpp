@@ -31,10 +31,19 @@ void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte
   const float* x_scales = x.scales(row);
   const int32_t* starts = x.starts(row);
   const int64_t row_floats = x.row_bytes / 4;
+  const std::byte* const panel = weights;
+  const i32x16 kept = i32x16::broadcast(kept_zero(Bits) - code_offset(Bits));
   for (int64_t g = 0; g < p.groups; ++g) {
     i32x16 dots[Panels][Rows];
     for (int r = 0; r < Rows; ++r)
       for (int i = 0; i < Panels; ++i) dots[i][r] = i32x16::broadcast(starts[r * row_floats + g]);
+    if (p.zero_points)
+      for (int i = 0; i < Panels; ++i) {
+        const std::byte* from = p.zeros(panel, g) + i * p.panel_bytes;
+        const i32x16 zero = i32x16::widen(from) + kept;
+        if (ahead && g % 4 == 0) __builtin_prefetch(from + ahead);
+        for (int r = 0; r < Rows; ++r) dots[i][r] = dots[i][r] * zero;
+      }
     const std::byte* end = weights + p.code_bytes;
     for (; weights < end; weights += kCodeRowBytes, codes += 4 * kQuads<Bits>) {
       if (ahead)

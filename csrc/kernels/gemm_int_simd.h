@@ -35,7 +35,12 @@ struct i32x16 {
   __m512i v;
   static PENSTOCK_INLINE i32x16 broadcast(int32_t x) { return {_mm512_set1_epi32(x)}; }
   PENSTOCK_INLINE f32x16 to_float() const { return {_mm512_cvtepi32_ps(v)}; }
+  // Of 16 unsigned bytes, 16-byte aligned.
+  static PENSTOCK_INLINE i32x16 widen(const std::byte* from) {
+    return {_mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(from)))};
+  }
   PENSTOCK_INLINE void store(int32_t* to) const { _mm512_storeu_si512(to, v); }
+  PENSTOCK_INLINE i32x16 operator*(i32x16 b) const { return {_mm512_mullo_epi32(v, b.v)}; }
   PENSTOCK_INLINE i32x16 operator+(i32x16 b) const { return {_mm512_add_epi32(v, b.v)}; }
 };
 
@@ -80,8 +85,15 @@ struct i32x16 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), lo);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to) + 1, hi);
   }
+  static PENSTOCK_INLINE i32x16 widen(const std::byte* from) {
+    const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(from));
+    return {_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))};
+  }
   PENSTOCK_INLINE i32x16 operator+(i32x16 b) const {
     return {_mm256_add_epi32(lo, b.lo), _mm256_add_epi32(hi, b.hi)};
+  }
+  PENSTOCK_INLINE i32x16 operator*(i32x16 b) const {
+    return {_mm256_mullo_epi32(lo, b.lo), _mm256_mullo_epi32(hi, b.hi)};
   }
 };
 
@@ -146,7 +158,13 @@ struct i32x16 {
     return std::bit_cast<f32x16>(__builtin_convertvector(v, floats));
   }
   PENSTOCK_INLINE void store(int32_t* to) const { std::memcpy(to, &v, sizeof(v)); }
+  static PENSTOCK_INLINE i32x16 widen(const std::byte* from) {
+    i32x16 wide;
+    for (int i = 0; i < f32x16::lanes; ++i) wide.v[i] = int32_t(from[i]);
+    return wide;
+  }
   PENSTOCK_INLINE i32x16 operator+(i32x16 b) const { return {v + b.v}; }
+  PENSTOCK_INLINE i32x16 operator*(i32x16 b) const { return {v * b.v}; }
 };
 
 template <int Bits>

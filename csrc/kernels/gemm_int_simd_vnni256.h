@@ -18,8 +18,15 @@ struct i32x16 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), lo);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to) + 1, hi);
   }
+  static PENSTOCK_INLINE i32x16 widen(const std::byte* from) {
+    const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(from));
+    return {_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))};
+  }
 };
 
+PENSTOCK_INLINE i32x16 operator*(i32x16 a, i32x16 b) {
+  return {_mm256_mullo_epi32(a.lo, b.lo), _mm256_mullo_epi32(a.hi, b.hi)};
+}
 PENSTOCK_INLINE i32x16 operator+(i32x16 a, i32x16 b) {
   return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
 }

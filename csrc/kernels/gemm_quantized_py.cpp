@@ -15,6 +15,7 @@
 #include "../pool.h"
 #include "gemm_grid.h"
 #include "gemm_int.h"
+#include "gemm_points.h"
 
 namespace penstock {
 namespace {
@@ -81,25 +82,32 @@ void multiply(Matrix matrix, const std::vector<int64_t>& sizes, const Operands& 
   });
 }
 
-// parts: (codes [n, k], scales [n, groups])
-void run_int_linear(const std::vector<std::tuple<Codes, Scales>>& parts, int bits, int64_t group,
+// parts: (codes [n, k], scales [n, groups], zeros [n, groups] or None for all)
+using IntPart = std::tuple<Codes, Scales, std::optional<Codes>>;
+
+void run_int_linear(const std::vector<IntPart>& parts, int bits, int64_t group,
                     std::optional<Floats> bias, const std::string& gate, const Bytes& x,
                     const std::string& x_elem, MutableBytes out, const std::string& out_elem,
-                    int threads) {
-  expect(!parts.empty() && (bits == 8 || bits == 4) && group % 32 == 0, "no such matrix");
+                    bool weight_only, int threads) {
+  expect(!parts.empty() && (bits == 8 || bits == 4) && group % 32 == 0 &&
+             (!weight_only || has_points(group)),
+         "no such matrix");
   const int64_t k = int64_t(std::get<0>(parts[0]).shape(1));
   std::vector<int64_t> sizes;
-  for (const auto& [codes, scales] : parts) {
+  const bool zero_points = std::get<2>(parts[0]).has_value();
+  for (const auto& [codes, scales, zeros] : parts) {
     expect(int64_t(codes.shape(1)) == k && codes.shape(0) == scales.shape(0) &&
-               int64_t(scales.shape(1)) == int_groups(k, group),
+               int64_t(scales.shape(1)) == int_groups(k, group) &&
+               zeros.has_value() == zero_points && (!zeros || zeros->size() == scales.size()),
            "a part has the wrong shape");
     sizes.push_back(int64_t(codes.shape(0)));
   }
-  multiply(IntMatrix{bits, group, 0, k, false, {}, {}}, sizes,
+  multiply(IntMatrix{bits, group, 0, k, false, {}, {}, zero_points, weight_only}, sizes,
            {bias, gate, x, x_elem, out, out_elem, threads},
            [&](size_t i, const IntMatrix& w, PartPlace place, std::byte* panels, Worker& worker) {
-             const auto& [codes, scales] = parts[i];
-             pack_int_part(w, codes.data(), scales.data(), sizes[i], place, panels, worker);
+             const auto& [codes, scales, zeros] = parts[i];
+             const GroupRows rows{codes.data(), scales.data(), zeros ? zeros->data() : nullptr};
+             pack_int_part(w, rows, sizes[i], place, panels, worker);
            });
 }
 
@@ -107,7 +115,7 @@ void run_int_linear(const std::vector<std::tuple<Codes, Scales>>& parts, int bit
 void run_grid_linear(const std::vector<std::tuple<Codes, Windows, Floats>>& parts, int bits,
                      std::optional<Floats> bias, const std::string& gate, const Bytes& x,
                      const std::string& x_elem, MutableBytes out, const std::string& out_elem,
-                     int threads) {
+                     bool weight_only, int threads) {
   expect(!parts.empty() && (bits == 8 || bits == 4), "no such matrix");
   const int64_t k = int64_t(std::get<0>(parts[0]).shape(1));
   expect(k >= 1 && k <= kMostGridDepth, "a row has the wrong size");
@@ -120,7 +128,7 @@ void run_grid_linear(const std::vector<std::tuple<Codes, Windows, Floats>>& part
            "a part has the wrong shape");
     sizes.push_back(n);
   }
-  multiply(GridMatrix{bits, 0, k, false, {}, {}}, sizes,
+  multiply(GridMatrix{bits, 0, k, false, {}, {}, weight_only}, sizes,
            {bias, gate, x, x_elem, out, out_elem, threads},
            [&](size_t i, const GridMatrix& w, PartPlace place, std::byte* panels, Worker& worker) {
              const auto& [codes, windows, scales] = parts[i];
@@ -153,9 +161,10 @@ bool run_quantize_grid(const Bytes& rows, const std::string& elem, int bits, Mut
 
 void bind_quantized_linear(nb::module_& m) {
   m.def("int_linear", &run_int_linear, nb::kw_only(), "parts"_a, "bits"_a, "group"_a,
-        "bias"_a.none(), "gate"_a, "x"_a, "x_elem"_a, "out"_a, "out_elem"_a, "threads"_a);
+        "bias"_a.none(), "gate"_a, "x"_a, "x_elem"_a, "out"_a, "out_elem"_a, "weight_only"_a = false,
+        "threads"_a);
   m.def("grid_linear", &run_grid_linear, nb::kw_only(), "parts"_a, "bits"_a, "bias"_a.none(),
-        "gate"_a, "x"_a, "x_elem"_a, "out"_a, "out_elem"_a, "threads"_a);
+        "gate"_a, "x"_a, "x_elem"_a, "out"_a, "out_elem"_a, "weight_only"_a = false, "threads"_a);
   m.def("quantize_grid", &run_quantize_grid, nb::kw_only(), "rows"_a, "elem"_a, "bits"_a,
         "codes"_a, "windows"_a, "scales"_a);
 }

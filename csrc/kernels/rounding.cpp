@@ -78,31 +78,63 @@ float round_group(const std::byte* x, int64_t count, int bits, int8_t* codes) {
   return scale + hsum(nothing);
 }
 
+// As round_group, with a zero point.
+template <class T>
+float span_group(const std::byte* x, int64_t count, int bits, int8_t* codes, int8_t& zero) {
+  constexpr int kLanes = f32x16::lanes;
+  const auto there = [count](int64_t i) { return int(std::min<int64_t>(count - i, kLanes)); };
+  f32x16 highest = f32x16::zero(), lowest = f32x16::zero(), nothing = f32x16::zero();
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const f32x16 v = load_values<T>(x, i, there(i));
+    highest = max(v, highest);
+    lowest = min(v, lowest);
+    nothing = fma(v, f32x16::zero(), nothing);  // NaN if v is NaN or infinite
+  }
+  const float low = -hmax(f32x16::zero() - lowest), high = hmax(highest);
+  const float most = bits == 8 ? 127.0f : 7.0f, least = bits == 8 ? -128.0f : -8.0f;
+  const float scale = (high - low) / (most - least);
+  zero = 0;
+  if (!(scale > 0)) {
+    std::memset(codes, 0, size_t(count));
+    return hsum(nothing);
+  }
+  const float shift = std::clamp(std::nearbyint(least - low / scale), least, most);
+  if (shift == shift) zero = int8_t(shift);
+  const f32x16 by = f32x16::broadcast(scale), from = f32x16::broadcast(shift);
+  const f32x16 top = f32x16::broadcast(most), bottom = f32x16::broadcast(least);
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const f32x16 quotient = load_values<T>(x, i, there(i)) / by;
+    store_codes(max(bottom, min(top, round_even(quotient) + from)), codes + i, there(i));
+  }
+  return scale + hsum(nothing);
+}
+
 template <class T>
 void round_rows(const std::byte* rows, int64_t n, int64_t k, int bits, int64_t group,
-                int8_t* codes, float* scales, const Worker& worker) {
+                int8_t* codes, float* scales, int8_t* zeros, const Worker& worker) {
   const int64_t size = group ? group : k;
   const int64_t groups = (k + size - 1) / size;
   const Share mine = share(n, worker);
   for (int64_t r = mine.begin; r < mine.end; ++r)
     for (int64_t g = 0; g < groups; ++g) {
-      const int64_t first = g * size;
-      scales[r * groups + g] =
-          round_group<T>(rows + (r * k + first) * int64_t(sizeof(T)), std::min(size, k - first),
-                         bits, codes + r * k + first);
+      const int64_t first = g * size, count = std::min(size, k - first);
+      const std::byte* const from = rows + (r * k + first) * int64_t(sizeof(T));
+      int8_t* const to = codes + r * k + first;
+      scales[r * groups + g] = zeros ? span_group<T>(from, count, bits, to, zeros[r * groups + g])
+                                     : round_group<T>(from, count, bits, to);
     }
 }
 
 }  // namespace
 
 void round_weights(Elem elem, const std::byte* rows, int64_t n, int64_t k, int bits, int64_t group,
-                   int8_t* codes, float* scales, const Worker& worker) {
+                   int8_t* codes, float* scales, int8_t* zeros, const Worker& worker) {
   if (elem == Elem::bf16)
-    round_rows<bf16>(rows, n, k, bits, group, codes, scales, worker);
+    round_rows<bf16>(rows, n, k, bits, group, codes, scales, zeros, worker);
   else if (elem == Elem::f16)
-    round_rows<f16>(rows, n, k, bits, group, codes, scales, worker);
+    round_rows<f16>(rows, n, k, bits, group, codes, scales, zeros, worker);
   else
-    round_rows<float>(rows, n, k, bits, group, codes, scales, worker);
+    round_rows<float>(rows, n, k, bits, group, codes, scales, zeros, worker);
 }
 
 }  // namespace penstock

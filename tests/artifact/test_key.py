@@ -58,6 +58,15 @@ def test_equal_for_equal_content_anywhere(model: Path, tmp_path: Path) -> None:
         ({"dtype": "float32"}, {"dtype"}),
         ({"quantization": "int8"}, {"linear", "head", "plan"}),
         ({"quantization": "int4"}, {"linear", "head", "plan"}),
+        (
+            {
+                "quantization": "int4",
+                "quantization_group": 64,
+                "quantization_zero_points": True,
+                "quantize_activations": False,
+            },
+            {"linear", "head", "plan"},
+        ),
         ({"load_format": "dummy"}, {"weights", "dummy_seed"}),
     ],
 )
@@ -144,3 +153,14 @@ def test_a_file_that_is_gone(model: Path) -> None:
     (model / "model.safetensors").unlink()
     with pytest.raises(WeightError, match=r"has no model\.safetensors"):
         weight_files(model)
+
+
+def test_zero_points_and_float_activations_have_keys_of_their_own(model: Path) -> None:
+    plain = {"quantization": "int4", "quantization_group": 64}
+    keys = [
+        key(model, **plain),
+        key(model, **plain, quantization_zero_points=True),
+        key(model, **plain, quantize_activations=False),
+    ]
+    assert len({k.digest() for k in keys}) == 3
+    assert [k.scheme for k in keys] == ["int4-g64", "int4-g64z", "int4-g64"]

@@ -32,6 +32,9 @@ RECORDED = {
     "int4": 0x86889753,
     "int4 by 64": 0x85038848,
     "int4 by 32": 0x671674A0,
+    "int8 by 64 with zero points": 0x296D563F,
+    "int4 by 32 with zero points": 0x296A6780,
+    "int4, float activations": 0x86889753,
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "float32": {"dtype": "float32"},
@@ -42,6 +45,17 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "int4": {"quantization": "int4"},
     "int4 by 64": {"quantization": "int4", "quantization_group": 64},
     "int4 by 32": {"quantization": "int4", "quantization_group": 32},
+    "int8 by 64 with zero points": {
+        "quantization": "int8",
+        "quantization_group": 64,
+        "quantization_zero_points": True,
+    },
+    "int4 by 32 with zero points": {
+        "quantization": "int4",
+        "quantization_group": 32,
+        "quantization_zero_points": True,
+    },
+    "int4, float activations": {"quantization": "int4", "quantize_activations": False},
 }
 
 

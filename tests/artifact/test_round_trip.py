@@ -29,6 +29,12 @@ KINDS: list[dict[str, Any]] = [
     {"quantization": "int8", "quantization_group": 0, "quantize_head": False},
     {"quantization": "int4"},
     {"quantization": "int4", "dtype": "float32"},
+    {
+        "quantization": "int4",
+        "quantization_group": 32,
+        "quantization_zero_points": True,
+        "quantize_activations": False,
+    },
 ]
 
 

@@ -133,6 +133,35 @@ def test_quantized_logits_agree_with_the_reference(
 
 @pytest.mark.parametrize("isa", VARIANTS)
 @pytest.mark.parametrize("dtype", get_args(DType))
+@pytest.mark.parametrize(
+    ("name", "group", "zero_points"),
+    [("int8", None, False), ("int4", None, False), ("int4", 32, True), ("int8", 0, True)],
+)
+def test_logits_of_quantized_weights_alone_agree_with_the_reference(
+    name: Any, group: int | None, zero_points: bool, dtype: DType, isa: str
+) -> None:
+    """Nothing is rounded to codes on the way, so only sums differ, and what is then rounded to
+    activations and the cache."""
+    most, mean = {"float32": (1e-4, 1e-5), "float16": (5e-3, 5e-4), "bfloat16": (0.25, 0.03)}[dtype]
+    spec = SPECS["bias"]
+    schemes = choose(name, group, True, zero_points=zero_points, activations=False)
+    weights = DummyWeights(spec, 3, dtype)
+    plan = fuse(lower(spec, dtype, quantization=schemes))
+    executor = bind(plan, weights, LIMITS, native.load(isa))
+    reference = ReferenceExecutor(plan, weights, LIMITS)
+    exact = ReferenceExecutor(make_plan(spec, dtype), weights, LIMITS)
+    for step in mixed_steps():
+        expected, got = reference.run(step).logits, executor.run(step).logits
+        rounding = np.abs(exact.run(step).logits - expected)
+        if len(got):
+            assert np.abs(got - expected).max() < most
+            assert np.abs(got - expected).mean() < mean
+            assert rounding.mean() > 0.005
+    executor.close()
+
+
+@pytest.mark.parametrize("isa", VARIANTS)
+@pytest.mark.parametrize("dtype", get_args(DType))
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
 def test_logits_with_an_int8_cache_agree_with_the_reference(
     spec: ModelSpec, dtype: DType, isa: str

@@ -15,12 +15,17 @@ import pytest
 from native_arrays import as_bytes
 
 from penstock.backends.cpu import native
-from penstock.backends.reference.numerics import activate, quantize_rows
+from penstock.backends.reference.numerics import activate, int_product, quantize_rows
 from penstock.errors import ConfigError
-from penstock.quant import GroupScheme, GroupTensor, quantize
+from penstock.quant import GroupScheme, GroupTensor, points, quantize
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
-SCHEMES = [GroupScheme(bits, size) for bits in (8, 4) for size in (32, 64, 128, None)]
+SCHEMES = [
+    GroupScheme(bits, size, zero_points)
+    for zero_points in (False, True)
+    for bits in (8, 4)
+    for size in (32, 64, 128, None)
+]
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Product:
         bias: bool = False,
     ) -> Product:
         parts = tuple(
-            quantize(rng.standard_normal((n, k)).astype(np.float32), scheme) for n in sizes
+            quantize((rng.standard_normal((n, k)) + 0.4).astype(np.float32), scheme) for n in sizes
         )
         total = sum(sizes)
         return cls(
@@ -56,7 +61,7 @@ class Product:
         n = total if self.gate == "none" else total // 2
         out = np.full((len(x), n * np.dtype(DTYPES[out_elem]).itemsize), 0xA5, np.uint8)
         module.int_linear(
-            parts=[(p.codes, p.scales) for p in self.parts],
+            parts=[(p.codes, p.scales, p.zeros) for p in self.parts],
             bits=self.scheme.bits,
             group=self.scheme.group_size or 0,
             bias=self.bias,
@@ -71,7 +76,7 @@ class Product:
 
     def sums(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Exact sums with bias ``[m, total]`` in float64, and the sums of their terms' sizes."""
-        codes = np.concatenate([p.codes for p in self.parts])
+        codes = np.concatenate([points(p) for p in self.parts])
         scales = np.concatenate([p.scales for p in self.parts])
         k = codes.shape[1]
         size = self.scheme.group_size or k
@@ -126,6 +131,15 @@ def test_codes_at_their_limits(module: Any, bits: Any) -> None:
         x = np.ones((m, 512), np.float32)
         x[::2] *= -1
         np.testing.assert_allclose(product.run(module, x), x @ matrix.T, rtol=1e-6)
+    # All of one sign, zero is the least or the greatest code: points of 255 or 15.
+    spanned = Product(
+        GroupScheme(bits, None, True), (quantize(matrix, GroupScheme(bits, None, True)),)
+    )
+    assert np.abs(points(spanned.parts[0])).min() == 2**bits - 1
+    for m in (1, 5, 33):
+        x = np.ones((m, 512), np.float32)
+        x[::2] *= -1
+        np.testing.assert_allclose(spanned.run(module, x), x @ matrix.T, rtol=1e-6)
     if bits == 4:  # 7 is reached by values of the other sign
         matrix[:, ::2] *= np.float32(-7 / 8)
         product = Product(scheme, (quantize(matrix, scheme),))
@@ -141,7 +155,7 @@ def test_joined_parts_share_panels(module: Any, scheme: GroupScheme) -> None:
 
 
 @pytest.mark.parametrize("gate", ["silu", "gelu_tanh", "gelu"])
-@pytest.mark.parametrize("scheme", [SCHEMES[2], SCHEMES[4]], ids=str)
+@pytest.mark.parametrize("scheme", [SCHEMES[i] for i in (2, 4, 8, 13)], ids=str)
 def test_gated(module: Any, scheme: GroupScheme, gate: str) -> None:
     rng = np.random.default_rng(7)
     for n, m, bias in ((1, 1, False), (16, 5, True), (37, 19, False), (80, 35, True)):
@@ -166,6 +180,18 @@ def test_a_row_does_not_depend_on_its_batch(module: Any, gate: str, scheme: Grou
                     continue
                 part = product.run(module, x[first : first + rows], 1 + rows % 3)
                 assert np.array_equal(part, whole[first : first + rows]), (rows, first)
+
+
+@pytest.mark.parametrize("scheme", [s for s in SCHEMES if s.group_size is None], ids=str)
+def test_one_group_is_the_reference_bit_by_bit(module: Any, scheme: GroupScheme) -> None:
+    """There is no sum of floats then, whose order or fusing could be seen."""
+    rng = np.random.default_rng(15)
+    for k in (7, 130, 1500):
+        product = Product.random(rng, (33,), k, scheme)
+        x = rng.standard_normal((40, k)).astype(np.float32)
+        expected = int_product(x, product.parts[0])
+        for rows in (1, 3, 9, 40):
+            assert np.array_equal(product.run(module, x[:rows], 2), expected[:rows])
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)

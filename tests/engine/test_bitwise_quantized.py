@@ -55,6 +55,15 @@ Options = dict[str, Any]
         {"quantization": "int8", "quantization_group": 128, "quantize_head": False},
         {"quantization": "int4"},
         {"quantization": "int4", "quantization_group": 32, "dtype": "float32"},
+        {"quantization": "int8", "quantization_group": 64, "quantization_zero_points": True},
+        {"quantization": "int8", "quantize_activations": False},
+        {"quantization": "int4", "quantize_activations": False, "dtype": "float32"},
+        {
+            "quantization": "int4",
+            "quantization_group": 32,
+            "quantization_zero_points": True,
+            "quantize_activations": False,
+        },
     ],
     ids=lambda options: " ".join(str(v) for v in options.values()),
 )
@@ -116,6 +125,9 @@ def test_chunks_prefix_hits_and_threads(model: Path, options: Options, expected:
 
 def test_quantization_changes_the_result(model: Path, plain: LLM, options: Options) -> None:
     """Or the tests above would show nothing of it."""
-    with start(model, options, quantization="none", quantization_group=None) as llm:
+    plain_options = dict.fromkeys(("quantization_group", "quantize_activations"))
+    with start(
+        model, options, quantization="none", quantization_zero_points=False, **plain_options
+    ) as llm:
         (exact,), (rounded,) = (bits(run(some, [PROMPTS[5]])[0]) for some in (llm, plain))
         assert exact[1] != rounded[1]

@@ -45,7 +45,9 @@ class ArtifactKey(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def scheme(self) -> str:
         """What most weights are kept in, as part of a file's name."""
-        return self.dtype if self.linear == "none" else self.linear.replace(" by ", "-g")
+        if self.linear == "none":
+            return self.dtype
+        return self.linear.replace(" by ", "-g").replace(" with zero points", "z")
 
     def digest(self) -> str:
         encoded = msgspec.json.encode(self)

@@ -41,7 +41,7 @@ from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
-from penstock.quant import GridScheme, GroupScheme
+from penstock.quant import GridScheme
 
 
 def bind(
@@ -179,20 +179,26 @@ class _Binder:
     def _linear(self, op: ops.Linear) -> None:
         native = self._native
         gated = op.gated is not None
-        if op.weight_only:
-            raise ValueError("there is no native kernel for float activations")
-        if isinstance(op.scheme, GroupScheme) and op.scheme.zero_points:
-            raise ValueError("there is no native kernel for zero points")
         if op.scheme is None:
             matrix = native.add_matrix(self._plan.weight_dtype, op.n, op.k, gated)
         elif isinstance(op.scheme, GridScheme):
-            matrix = native.add_grid_matrix(op.scheme.bits, op.n, op.k, gated)
+            matrix = native.add_grid_matrix(
+                bits=op.scheme.bits, n=op.n, k=op.k, gated=gated, weight_only=op.weight_only
+            )
         else:
-            size = op.scheme.group_size or 0
-            matrix = native.add_int_matrix(op.scheme.bits, size, op.n, op.k, gated)
-        form = f"{op.scheme or self._plan.weight_dtype} {'2x' if gated else ''}{op.n}x{op.k}"
-        logits = self._plan.buffers[op.out].rows is ops.Rows.LOGITS
-        self._matrices.setdefault(form, []).append((matrix, len(self.regions), logits))
+            matrix = native.add_int_matrix(
+                bits=op.scheme.bits,
+                group=op.scheme.group_size or 0,
+                n=op.n,
+                k=op.k,
+                gated=gated,
+                zero_points=op.scheme.zero_points,
+                weight_only=op.weight_only,
+            )
+        if not op.weight_only:  # whose products have nothing to tune
+            form = f"{op.scheme or self._plan.weight_dtype} {'2x' if gated else ''}{op.n}x{op.k}"
+            logits = self._plan.buffers[op.out].rows is ops.Rows.LOGITS
+            self._matrices.setdefault(form, []).append((matrix, len(self.regions), logits))
         self.regions.append("+".join(part.weight for part in op.parts))
         first = 0
         for part in op.parts:

@@ -44,7 +44,17 @@ class NativeExecutor(Protocol):
 
     def pack_rows(self, matrix: MatrixId, first: int, count: int, rows: Bytes) -> None: ...
 
-    def add_int_matrix(self, bits: int, group: int, n: int, k: int, gated: bool) -> MatrixId: ...
+    def add_int_matrix(
+        self,
+        *,
+        bits: int,
+        group: int,
+        n: int,
+        k: int,
+        gated: bool,
+        zero_points: bool,
+        weight_only: bool,
+    ) -> MatrixId: ...
 
     def pack_int_rows(
         self,
@@ -53,9 +63,12 @@ class NativeExecutor(Protocol):
         count: int,
         codes: NDArray[np.int8],
         scales: NDArray[np.float32],
+        zeros: NDArray[np.int8] | None,
     ) -> None: ...
 
-    def add_grid_matrix(self, bits: int, n: int, k: int, gated: bool) -> MatrixId: ...
+    def add_grid_matrix(
+        self, *, bits: int, n: int, k: int, gated: bool, weight_only: bool
+    ) -> MatrixId: ...
 
     def pack_grid_rows(
         self, matrix: MatrixId, first: int, count: int, elem: str, rows: Bytes
@@ -71,8 +84,10 @@ class NativeExecutor(Protocol):
         group: int,
         codes: NDArray[np.int8],
         scales: NDArray[np.float32],
+        zeros: NDArray[np.int8] | None,
     ) -> None:
-        """Round ``rows`` into ``codes`` ``[n, k]`` and ``scales`` ``[n, groups]``."""
+        """Round ``rows`` into ``codes`` ``[n, k]``, ``scales`` ``[n, groups]`` and, with zero
+        points, ``zeros`` ``[n, groups]``."""
         ...
 
     @property

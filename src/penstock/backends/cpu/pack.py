@@ -73,7 +73,7 @@ def pack_part(
             raise not_finite(name)
     elif isinstance(kept_as, GroupScheme):
         tensor = round_weights(native, array, kept_as, name)
-        native.pack_int_rows(matrix, first, len(array), tensor.codes, tensor.scales)
+        native.pack_int_rows(matrix, first, len(array), tensor.codes, tensor.scales, tensor.zeros)
     else:
         rows = array.astype(DTYPES[kept_as], copy=False)
         native.pack_rows(matrix, first, len(rows), as_bytes(rows))
@@ -96,6 +96,7 @@ def round_weights(
     n, k = matrix.shape
     codes = np.empty((n, k), np.int8)
     scales = np.empty((n, scheme.groups(k)), np.float32)
+    zeros = np.empty(scales.shape, np.int8) if scheme.zero_points else None
     native.round_rows(
         _ELEMENTS[matrix.dtype],
         as_bytes(matrix),
@@ -103,9 +104,10 @@ def round_weights(
         scheme.group_size or 0,
         codes,
         scales,
+        zeros,
     )
     require_finite(scales, name)
-    return GroupTensor(scheme, codes, scales)
+    return GroupTensor(scheme, codes, scales, zeros)
 
 
 class NativeRegions:

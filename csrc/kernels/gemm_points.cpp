@@ -1,0 +1,130 @@
+#include "gemm_points.h"
+
+#include <bit>
+
+#include "gemm_grid_blocks.h"
+#include "gemm_int_blocks.h"
+#include "gemm_points_walk.h"
+#include "gemm_registers.h"
+
+namespace penstock {
+namespace {
+
+// x in float32, or in bfloat16 where nothing multiplies that.
+template <class X>
+struct FloatFormat {
+  using Packed = float;
+  using Weights = f32x16;
+  static constexpr int64_t kStep = 1;
+  static constexpr int64_t kStepBytes = FloatPoints::kBytes;
+
+  static PENSTOCK_INLINE Weights load(const std::byte* from) {
+    return f32x16::load(reinterpret_cast<const float*>(from));
+  }
+  static void pack(const Array& x, int64_t row, int64_t k, int64_t steps, Packed* to,
+                   int64_t stride) {
+    const X* in = x.row<X>(row) + k;
+    const int64_t there = std::clamp<int64_t>(x.cols - k, 0, steps);
+    for (int64_t i = 0; i < there; ++i) to[i * stride] = to_f32(in[i]);
+    for (int64_t i = there; i < steps; ++i) to[i * stride] = 0;
+  }
+  static PENSTOCK_INLINE void accumulate(f32x16& sum, const Weights& w, Packed a) {
+    sum = fma(f32x16::broadcast(a), w, sum);
+  }
+};
+
+template <class X>
+using FloatWalk = PointsWalk<RegisterKernel<FloatFormat<X>>, FloatPoints>;
+
+#if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
+// x in bfloat16 by VDPBF16PS, in PairPoints' order.
+struct PairFormat {
+  using Packed = uint32_t;
+  using Weights = __m512i;
+  static constexpr int64_t kStep = 2;
+  static constexpr int64_t kStepBytes = 2 * PairPoints::kBytes;
+
+  static PENSTOCK_INLINE Weights load(const std::byte* from) { return _mm512_load_si512(from); }
+  static void pack(const Array& x, int64_t row, int64_t k, int64_t steps, Packed* to,
+                   int64_t stride) {
+    const bf16* in = x.row<bf16>(row);
+    const auto value = [&](int64_t i) { return i < x.cols ? uint32_t(in[i].bits) : 0u; };
+    for (int64_t s = 0; s < steps; ++s) {
+      const int64_t first = k + s / 2 * 4 + s % 2;
+      to[s * stride] = value(first) | value(first + 2) << 16;
+    }
+  }
+  static PENSTOCK_INLINE void accumulate(f32x16& sum, const Weights& w, Packed a) {
+    sum = dpbf16(sum, w, a);
+  }
+};
+
+using Bf16Walk = PointsWalk<RegisterKernel<PairFormat>, PairPoints>;
+#else
+using Bf16Walk = FloatWalk<bf16>;
+#endif
+
+}  // namespace
+
+PointPanels::PointPanels(const IntMatrix& w) {
+  const IntPanels p(w);
+  data = p.data;
+  bits = p.bits;
+  kind = p.zero_points ? PointKind::zeros : PointKind::offset;
+  depth = p.depth();
+  run_bits = w.group ? std::countr_zero(uint64_t(p.group)) : 62;  // a whole row is one run
+  run_bytes = p.group_bytes;
+  scaled = p.groups > 1 ? p.group : 0;
+  scales_at = p.code_bytes;
+  shifts_at = p.zeros_at;
+  panel_bytes = p.panel_bytes;
+  units = p.units;
+  per_unit = p.per_unit;
+}
+
+PointPanels::PointPanels(const GridMatrix& w) {
+  const GridPanels p(w);
+  data = p.data;
+  bits = p.bits;
+  kind = p.bits == 8 ? PointKind::offset : PointKind::windows;
+  depth = p.steps * kGridStep;
+  run_bits = std::countr_zero(uint64_t(p.bits == 8 ? kGridStep : kWindowedK));
+  run_bytes = p.bits == 8 ? kGridTileBytes : kWindowedBytes;
+  scaled = 0;
+  scales_at = p.weight_bytes();
+  shifts_at = p.bits == 8 ? 0 : kWindowedBytes - kGridLine;
+  panel_bytes = p.panel_bytes;
+  units = p.units;
+  per_unit = p.per_unit;
+}
+
+void linear_points(const PointPanels& p, const Array& x, const Epilogue& e, int64_t rows,
+                   std::byte* shared, const Worker& worker) {
+  if (rows == 0) return;
+  if (x.elem != Elem::bf16) return FloatWalk<float>(p, x, e, worker, rows).run(shared);
+#if defined(__AMX_BF16__)
+  linear_points_amx(p, x, e, rows, shared, worker);
+#else
+  Bf16Walk(p, x, e, worker, rows).run(shared);
+#endif
+}
+
+int64_t points_scratch_bytes(const PointPanels& p, int64_t rows) {
+  const int64_t wide = FloatWalk<float>::scratch_bytes(p, rows);
+#if defined(__AMX_BF16__)
+  return std::max(wide, points_amx_scratch_bytes(p, rows));
+#else
+  return std::max(wide, Bf16Walk::scratch_bytes(p, rows));
+#endif
+}
+
+int64_t points_shared_bytes(const PointPanels& p, int64_t rows) {
+  const int64_t wide = FloatWalk<float>::shared_bytes(p, rows);
+#if defined(__AMX_BF16__)
+  return std::max(wide, points_amx_shared_bytes(p, rows));
+#else
+  return std::max(wide, Bf16Walk::shared_bytes(p, rows));
+#endif
+}
+
+}  // namespace penstock
