@@ -17,6 +17,9 @@
 
 namespace penstock {
 
+// For partial sums: half of a 2 MiB L2.
+constexpr int64_t kCarryBytes = 1 << 20;
+
 // Sums that are still to be scaled, as FloatSums.
 struct PointSums {
   const float* sums;
