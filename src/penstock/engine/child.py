@@ -20,12 +20,16 @@ import importlib  # noqa: E402
 import signal  # noqa: E402
 import socket  # noqa: E402
 import sys  # noqa: E402
+import threading  # noqa: E402
 import traceback  # noqa: E402
-from collections.abc import Callable, Iterable, Sequence  # noqa: E402
+from collections.abc import Callable, Iterable, Iterator, Sequence  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
 from typing import Protocol  # noqa: E402
 
+import msgspec  # noqa: E402
+
 from penstock.config import EngineConfig, ResolvedConfig  # noqa: E402
+from penstock.engine.buckets import Buckets  # noqa: E402
 from penstock.engine.messages import (  # noqa: E402
     Abort,
     EngineRequest,
@@ -35,6 +39,9 @@ from penstock.engine.messages import (  # noqa: E402
 )
 from penstock.engine.startup import Ledger  # noqa: E402
 from penstock.engine.wire import (  # noqa: E402
+    BEAT_S,
+    Beat,
+    CheckIntegrity,
     Done,
     Fatal,
     FrameSocket,
@@ -58,12 +65,18 @@ from penstock.sampling.params import SamplingParams  # noqa: E402
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _WARM_UP_ID = "penstock-warm-up"
 
+STEP_SECONDS = tuple(m * 10.0**e for e in range(-4, 2) for m in (1, 2, 5))  # 0.1 ms to 50 s
+STEP_TOKENS = tuple(float(2**i) for i in range(15))  # 1 to 16384
+
 
 class Core(Protocol):
     """What the loop drives; :class:`penstock.engine.core.EngineCore` is the real one."""
 
     @property
     def has_work(self) -> bool: ...
+
+    @property
+    def tokens_computed(self) -> int: ...
 
     def add_request(self, request: EngineRequest) -> None: ...
 
@@ -76,6 +89,8 @@ class Core(Protocol):
     def stats(self) -> EngineStats: ...
 
     def reset_prefix_cache(self) -> None: ...
+
+    def check_integrity(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -108,9 +123,14 @@ class EngineLoop:
     def __init__(self, core: Core, frames: FrameSocket) -> None:
         self._core = core
         self._frames = frames
+        self._meter = StepMeter()
 
     def run(self) -> None:
         """Returns after Shutdown, or when the front end is gone."""
+        with self._heart():
+            self._loop()
+
+    def _loop(self) -> None:
         while True:
             # Never wait while there is work: arrivals join the very next step.
             messages = self._frames.receive(wait=not self._core.has_work)
@@ -121,7 +141,7 @@ class EngineLoop:
                     return
                 self._handle(message)
             if self._core.has_work:
-                self._send_updates(self._core.step())
+                self._send_updates(self._meter.step(self._core))
 
     def _handle(self, message: object) -> None:
         match message:
@@ -133,13 +153,12 @@ class EngineLoop:
             case Abort():
                 self._send_updates(self._core.abort(message.request_ids, message.index))
             case StatsQuery():
-                self._send(StatsReply(message.query_id, self._core.stats()))
+                stats = self._meter.added_to(self._core.stats())
+                self._send(StatsReply(message.query_id, stats))
             case ResetCache():
-                try:
-                    self._core.reset_prefix_cache()
-                    self._send(Done(message.query_id))
-                except PenstockError as error:
-                    self._send(Done(message.query_id, str(error)))
+                self._send(Done(message.query_id, _trouble(self._core.reset_prefix_cache)))
+            case CheckIntegrity():
+                self._send(Done(message.query_id, _trouble(self._core.check_integrity)))
             case _:
                 raise WireError(f"a {type(message).__name__} message came out of turn")
 
@@ -165,6 +184,63 @@ class EngineLoop:
 
     def _send(self, message: FromEngine) -> None:
         self._frames.send(encode_frame(message))
+
+    @contextlib.contextmanager
+    def _heart(self) -> Iterator[None]:
+        """A thread that tells every BEAT_S seconds that this process runs, and how its step does.
+
+        It tells apart a process that was stopped or swapped out, of which nothing comes, and a
+        step that does not end, which a message between steps could not.
+        """
+        stop = threading.Event()
+
+        def beat() -> None:
+            with contextlib.suppress(OSError):  # the front end is gone, as the loop will see
+                while not stop.wait(BEAT_S):
+                    self._send(Beat(self._meter.seconds_in_step()))
+
+        thread = threading.Thread(target=beat, name="penstock-heart", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+
+
+class StepMeter:
+    """What steps take and hold, for the statistics and for signs of life."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+        self._seconds = Buckets.empty(STEP_SECONDS)
+        self._tokens = Buckets.empty(STEP_TOKENS)
+
+    def step(self, core: Core) -> list[SequenceUpdate]:
+        """Run one step of ``core``."""
+        before = core.tokens_computed
+        self._began = began = time.monotonic()
+        updates = core.step()
+        self._began = None
+        self._seconds.add(time.monotonic() - began)
+        self._tokens.add(core.tokens_computed - before)
+        return updates
+
+    def seconds_in_step(self) -> float:
+        """How long the present step has run, 0 between steps. For any thread."""
+        began = self._began
+        return 0.0 if began is None else time.monotonic() - began
+
+    def added_to(self, stats: EngineStats) -> EngineStats:
+        return msgspec.structs.replace(stats, step_seconds=self._seconds, step_tokens=self._tokens)
+
+
+def _trouble(command: Callable[[], None]) -> str | None:
+    """Carry out a command that may be refused, or that asserts; returns what it says."""
+    try:
+        command()
+    except (PenstockError, AssertionError) as error:
+        return str(error) or type(error).__name__
+    return None
 
 
 def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:

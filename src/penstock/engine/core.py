@@ -72,6 +72,11 @@ class EngineCore:
     def has_work(self) -> bool:
         return self._scheduler.has_work
 
+    @property
+    def tokens_computed(self) -> int:
+        """Token positions that all steps so far have computed."""
+        return self._scheduler.tokens_computed
+
     def check(self, request: EngineRequest) -> None:
         """Raise RequestError if the request could not be served; changes nothing."""
         vocab_size = self.spec.vocab_size
