@@ -160,15 +160,18 @@ def test_a_full_queue_refuses_and_recovers(tokenizer_folder: Path) -> None:
 
 
 def test_a_reader_that_stalls_is_dropped_and_holds_nobody_up(tokenizer_folder: Path) -> None:
-    with running(tokenizer_folder, 1, stall_s=1) as server, nothing_left(server):
-        with socket.socket() as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-            sock.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
-            # 128 sequences with log-probabilities: more than all buffers on the way take.
-            sock.sendall(posted({**STREAM, "n": 128, "logprobs": 5}))
-            with bystanders(server):
-                pass
-            until(lambda: not server.status()["requests"], 15, "dropped")
+    with (
+        running(tokenizer_folder, 1, stall_s=1) as server,
+        nothing_left(server),
+        socket.socket() as sock,
+    ):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        sock.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
+        # 128 sequences with log-probabilities: more than all buffers on the way take.
+        sock.sendall(posted({**STREAM, "n": 128, "logprobs": 5}))
+        with bystanders(server):
+            pass
+        until(lambda: not server.status()["requests"], 15, "dropped")
 
 
 def test_slow_heads_and_bodies_are_given_up(tokenizer_folder: Path) -> None:

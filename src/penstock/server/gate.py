@@ -13,7 +13,7 @@ ACCESS_LOG = "penstock.access"
 
 _log = logging.getLogger(ACCESS_LOG)
 _QUIET = ("/health", "/ready", "/metrics")
-"""Asked every few seconds by machines: logged at level debug unless they fail."""
+"""Asked every few seconds by machines: logged at level debug."""
 
 
 class Gate:
@@ -46,8 +46,7 @@ class Gate:
 
 
 def _tell(request: OpenRequest, status: int) -> None:
-    quiet = request.path in _QUIET and status < 400
-    level = logging.DEBUG if quiet else logging.INFO
+    level = logging.DEBUG if request.path in _QUIET else logging.INFO
     if not _log.isEnabledFor(level):
         return
     fields: dict[str, object] = {

@@ -13,7 +13,6 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.utils import floatToGoString
 
 from penstock.engine.buckets import Buckets
 from penstock.engine.messages import EngineStats
@@ -165,7 +164,12 @@ class _Collector:
         below, counted = 0, []
         for bound, count in zip((*buckets.bounds, float("inf")), buckets.counts, strict=True):
             below += count
-            counted.append((floatToGoString(bound), below))
+            counted.append((_bound(bound), below))
         histogram = HistogramMetricFamily(f"penstock:{name}", text, labels=_LABELS)
         histogram.add_metric([self._model_name], counted, buckets.total)
         return histogram
+
+
+def _bound(value: float) -> str:
+    """As Prometheus writes the upper bound of a bucket."""
+    return "+Inf" if value == float("inf") else repr(float(value))

@@ -123,7 +123,7 @@ async def _serve(
     http = _Server(
         uvicorn.Config(
             app,
-            http=connection,
+            http=connection,  # type: ignore[arg-type]  # any callable that makes one
             log_config=None,
             access_log=False,
             lifespan="off",

@@ -46,7 +46,8 @@ async def unless_ended(request: Request, receive: Receive, work: Coroutine[Any, 
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_disconnect(receive))
     try:
-        await asyncio.wait({working, leaving, ended}, return_when=asyncio.FIRST_COMPLETED)
+        waited: set[asyncio.Future[Any]] = {working, leaving, ended}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
         if ended.done():

@@ -21,6 +21,7 @@ class Bystanders:
 
     def __init__(self, server: Server, prompts: list[str], tokens: int) -> None:
         self._server = server
+        self._prompts = prompts
         self._tokens = tokens
         self._bodies: dict[str, bytes] = {}
         self._begun = threading.Barrier(len(prompts) + 1, timeout=10)
@@ -45,8 +46,7 @@ class Bystanders:
         for thread in self._threads:
             thread.join(30)
             assert not thread.is_alive(), "a stream hangs"
-        for thread in self._threads:
-            (prompt,) = thread._args  # type: ignore[attr-defined]
+        for prompt in self._prompts:
             assert written(self._bodies[prompt]) == (expected(prompt, self._tokens), "length")
             assert self._bodies[prompt].endswith(b"data: [DONE]\n\n")
 
