@@ -68,7 +68,7 @@ def written(body: bytes) -> tuple[str, str | None]:
     """The text of a stream of completions, and its finish reason."""
     text, reason = "", None
     for line in body.decode().splitlines():
-        if line.startswith("data: {"):
+        if line.startswith("data: {") and "error" not in json.loads(line[6:]):
             (choice,) = json.loads(line[6:])["choices"]
             text += choice["text"]
             reason = choice["finish_reason"] or reason

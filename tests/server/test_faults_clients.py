@@ -144,25 +144,26 @@ def test_a_full_queue_refuses_and_recovers(tokenizer_folder: Path) -> None:
     with (
         running(tokenizer_folder, 10, max_waiting=4) as server,
         nothing_left(server),
-        bystanders(server, count=2, tokens=200),
     ):
         room = server.status()["engine"]["max_sequences"]
         assert room == 256 + 4
         two = {**STREAM, "n": 128, "prompt": ["a", "b"]}
         with server.http.stream("POST", "/v1/completions", json=two) as response:
-            next(response.iter_lines())
-            more = server.post("/v1/completions", {**BODY, "n": 3})
+            lines = response.iter_lines()  # once this is collected, the stream is closed
+            next(lines)
+            more = server.post("/v1/completions", {**BODY, "n": 5})
             assert more.status_code == 429
             assert more.json()["error"]["code"] == "queue_full"
             assert 1 <= int(more.headers["retry-after"]) <= 60
             fits = server.post("/v1/completions", {**BODY, "n": 2, "max_tokens": 1})
             assert fits.status_code == 200
-            with server.http.stream("POST", "/v1/completions", json={**STREAM, "n": 2}) as last:
-                next(last.iter_lines())
+            with server.http.stream("POST", "/v1/completions", json={**STREAM, "n": 4}) as last:
+                others = last.iter_lines()
+                next(others)
                 before = server.post("/v1/completions", b"not even read")
                 assert before.status_code == 429
-        until(lambda: server.status()["engine"]["open_sequences"] <= 2, 5, "room again")
-        again = server.post("/v1/completions", {**BODY, "n": 3, "max_tokens": 1})
+        until(lambda: server.status()["engine"]["open_sequences"] == 0, 5, "room again")
+        again = server.post("/v1/completions", {**BODY, "n": 5, "max_tokens": 1})
         assert again.status_code == 200
         assert server.metric("request_queue_full_total") == 2
 

@@ -62,7 +62,8 @@ def test_a_second_signal_ends_the_server_at_once(tokenizer_folder: Path) -> None
         running(tokenizer_folder, 10, grace_s=60) as server,
         server.http.stream("POST", "/v1/completions", json={**BODY, "stream": True}) as response,
     ):
-        next(response.iter_lines())
+        lines = response.iter_lines()
+        next(lines)
         server.process.send_signal(signal.SIGTERM)
         until(lambda: not server.ready(), 2, "not ready")
         server.process.send_signal(signal.SIGTERM)

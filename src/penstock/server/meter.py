@@ -89,8 +89,8 @@ class Meter:
         first = output.metrics.first_token_time
         if first is not None and "first_token_s" not in notes:
             notes["first_token_s"] = round(first - self._request.began, 6)
-        reasons = ",".join(_reason(choice) for choice in output.outputs)
-        notes["finish"] = f"{notes['finish']},{reasons}" if "finish" in notes else reasons
+        for choice in output.outputs:
+            _add(notes, f"finish_{_reason(choice)}", 1)
         if self._log_prompts:
             generations = notes.setdefault("generations", [])
             assert isinstance(generations, list)
