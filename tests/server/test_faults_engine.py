@@ -31,6 +31,7 @@ def test_a_server_is_ready_and_alive(server: Server) -> None:
     assert server.http.get("/health").json() == {"status": "alive"}
 
 
+@pytest.mark.slow
 def test_the_death_of_the_engine_is_told_and_the_next_one_serves(
     tokenizer_folder: Path,
 ) -> None:
@@ -79,6 +80,7 @@ def test_the_death_of_the_engine_is_told_and_the_next_one_serves(
             pass
 
 
+@pytest.mark.slow
 def test_a_stopped_engine_is_not_ready_and_comes_back(fresh_server: Server) -> None:
     with bystanders(fresh_server, tokens=100):
         os.kill(fresh_server.engine_pid, signal.SIGSTOP)
@@ -95,6 +97,7 @@ def test_a_stopped_engine_is_not_ready_and_comes_back(fresh_server: Server) -> N
     assert fresh_server.metric("engine_restarts_total") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["stop", "step"])
 def test_an_engine_that_hangs_is_replaced(tokenizer_folder: Path, how: str) -> None:
     with running(tokenizer_folder, 5, hang_s=2, step_timeout_s=2) as server:
@@ -144,7 +147,8 @@ def test_a_request_that_kills_the_engine_is_not_sent_to_the_next(fresh_server: S
 
 def test_the_engine_ends_with_the_server(fresh_server: Server) -> None:
     with fresh_server.http.stream("POST", "/v1/completions", json={**BODY, "stream": True}) as r:
-        next(r.iter_bytes())
+        parts = r.iter_bytes()  # once this is collected, the stream is closed
+        next(parts)
         fresh_server.process.kill()
         fresh_server.process.wait()
     until(lambda: not alive(fresh_server.engine_pid), 5, "the engine ends")
