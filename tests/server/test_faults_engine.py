@@ -115,6 +115,17 @@ def test_an_engine_that_hangs_is_replaced(tokenizer_folder: Path, how: str) -> N
         assert answer["choices"][0]["text"] == expected("abc", 20)
 
 
+@pytest.mark.slow
+def test_a_server_that_was_stopped_does_not_blame_its_engine(tokenizer_folder: Path) -> None:
+    with running(tokenizer_folder, 5, hang_s=1) as server:
+        server.process.send_signal(signal.SIGSTOP)
+        time.sleep(2.5)
+        server.process.send_signal(signal.SIGCONT)
+        until(server.ready, 5, "ready")
+        time.sleep(2)
+        assert server.metric("engine_restarts_total") == 0
+
+
 def test_a_server_whose_engines_keep_dying_gives_up(tokenizer_folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with (

@@ -46,6 +46,7 @@ class AsyncLLM:
 
     def __init__(self, max_sequences: int | None = None) -> None:
         self.max_sequences = max_sequences
+        """Open sequences beyond which requests are refused; None for no limit."""
         self.num_sequences = 0
         """Of open requests: their prompts, ``n`` times each."""
         self._engine: EngineProcess | None = None

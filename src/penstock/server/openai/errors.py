@@ -27,6 +27,7 @@ class ApiError(PenstockError):
     """An answer other than 200: the HTTP status and the body that says why.
 
     ``close`` ends the connection after the answer, where a rest of the request would follow.
+    Without ``retry``, OpenAI's clients are told not to send the request again by themselves.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class ApiError(PenstockError):
         code: str | None = None,
         retry_after_s: int = RETRY_AFTER_S,
         close: bool = False,
+        retry: bool = True,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.body = ErrorResponse(ErrorBody(message, type, param, code))
         self._retry_after_s = retry_after_s
         self._close = close
+        self._retry = retry
 
     def json(self) -> bytes:
         return msgspec.json.encode(self.body)
@@ -53,6 +56,8 @@ class ApiError(PenstockError):
         headers = {}
         if self.status in (429, 503):
             headers["retry-after"] = str(self._retry_after_s)
+        if not self._retry:
+            headers["x-should-retry"] = "false"
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
         if self._close:
@@ -108,12 +113,17 @@ def deadline_exceeded(seconds: float) -> ApiError:
         f"the request was not done within {seconds:g} s and was stopped",
         type="server_error",
         code="deadline_exceeded",
+        retry=False,
     )
 
 
 def aborted() -> ApiError:
     return ApiError(
-        503, "the request was stopped by an administrator", type="server_error", code="aborted"
+        500,
+        "the request was stopped by an administrator",
+        type="server_error",
+        code="aborted",
+        retry=False,
     )
 
 
