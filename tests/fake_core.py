@@ -52,6 +52,7 @@ class FakeCore:
         self.max_model_len = max_model_len
         self.live: dict[str, EngineRequest] = {}
         self.outputs: dict[tuple[str, int], list[int]] = {}
+        self.sound = True
         self.steps = self.generated = self.aborted = self.prompted = self.resets = 0
 
     @property
@@ -64,6 +65,7 @@ class FakeCore:
             raise RequestError(f"request id {request.request_id!r} is in use", "request_id")
         if request.cache_salt == "refuse":
             raise RequestError("the engine refuses this salt", "cache_salt")
+        self.sound = self.sound and request.cache_salt != "falsify"
         self.live[request.request_id] = request
         self.prompted += len(request.prompt_token_ids)
         for index in range(request.params.n):
@@ -176,6 +178,7 @@ class FakeCore:
         self.resets += 1
 
     def check_integrity(self) -> None:
+        assert self.sound, "the books were falsified"
         assert {key[0] for key in self.outputs} == set(self.live), "a request has no sequences"
 
     def close(self) -> None: ...

@@ -95,6 +95,16 @@ def test_the_admin_administers(locked: Server) -> None:
     assert locked.admin("abort", {"all": True}).json() == {"aborted": 0}
 
 
+def test_books_that_do_not_agree_are_told(tokenizer_folder: Path) -> None:
+    body = {"model": "fake", "prompt": "a", "max_tokens": 1, "cache_salt": "falsify"}
+    with running(tokenizer_folder, 1) as server:
+        assert server.admin("check", {}).json() == {"ok": True}
+        assert server.post("/v1/completions", body).status_code == 200
+        answer = server.admin("check", {}).json()
+        assert answer["ok"] is False
+        assert "the books were falsified" in answer["error"]
+
+
 def test_without_an_admin_key_nobody_administers() -> None:
     assert not Keys().is_admin("")
     assert not Keys().is_admin("anything")
