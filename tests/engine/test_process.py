@@ -199,7 +199,7 @@ def test_steps_are_metered() -> None:
             assert stats.step_tokens is not None
             assert stats.step_seconds.count == stats.step_tokens.count == 5
             assert stats.step_seconds.total >= 5 * 0.02
-            assert stats.step_tokens.total == 5  # the fake counts prompts as they come
+            assert stats.step_tokens.total == 5  # the fake computes prompts as they come
             await process.check_integrity()
 
     run(main())

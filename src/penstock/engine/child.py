@@ -26,10 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
 from typing import Protocol  # noqa: E402
 
-import msgspec  # noqa: E402
-
 from penstock.config import EngineConfig, ResolvedConfig  # noqa: E402
-from penstock.engine.buckets import Buckets  # noqa: E402
 from penstock.engine.messages import (  # noqa: E402
     Abort,
     EngineRequest,
@@ -38,6 +35,7 @@ from penstock.engine.messages import (  # noqa: E402
     SequenceUpdate,
 )
 from penstock.engine.startup import Ledger  # noqa: E402
+from penstock.engine.step_meter import StepMeter  # noqa: E402
 from penstock.engine.wire import (  # noqa: E402
     BEAT_S,
     Beat,
@@ -64,9 +62,6 @@ from penstock.sampling.params import SamplingParams  # noqa: E402
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _WARM_UP_ID = "penstock-warm-up"
-
-STEP_SECONDS = tuple(m * 10.0**e for e in range(-4, 2) for m in (1, 2, 5))  # 0.1 ms to 50 s
-STEP_TOKENS = tuple(float(2**i) for i in range(15))  # 1 to 16384
 
 
 class Core(Protocol):
@@ -141,7 +136,14 @@ class EngineLoop:
                     return
                 self._handle(message)
             if self._core.has_work:
-                self._send_updates(self._meter.step(self._core))
+                self._send_updates(self._step())
+
+    def _step(self) -> list[SequenceUpdate]:
+        before = self._core.tokens_computed
+        self._meter.begin()
+        updates = self._core.step()
+        self._meter.end(self._core.tokens_computed - before)
+        return updates
 
     def _handle(self, message: object) -> None:
         match message:
@@ -205,33 +207,6 @@ class EngineLoop:
             yield
         finally:
             stop.set()
-
-
-class StepMeter:
-    """What steps take and hold, for the statistics and for signs of life."""
-
-    def __init__(self) -> None:
-        self._began: float | None = None
-        self._seconds = Buckets.empty(STEP_SECONDS)
-        self._tokens = Buckets.empty(STEP_TOKENS)
-
-    def step(self, core: Core) -> list[SequenceUpdate]:
-        """Run one step of ``core``."""
-        before = core.tokens_computed
-        self._began = began = time.monotonic()
-        updates = core.step()
-        self._began = None
-        self._seconds.add(time.monotonic() - began)
-        self._tokens.add(core.tokens_computed - before)
-        return updates
-
-    def seconds_in_step(self) -> float:
-        """How long the present step has run, 0 between steps. For any thread."""
-        began = self._began
-        return 0.0 if began is None else time.monotonic() - began
-
-    def added_to(self, stats: EngineStats) -> EngineStats:
-        return msgspec.structs.replace(stats, step_seconds=self._seconds, step_tokens=self._tokens)
 
 
 def _trouble(command: Callable[[], None]) -> str | None:
