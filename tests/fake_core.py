@@ -52,7 +52,8 @@ class FakeCore:
         self.max_model_len = max_model_len
         self.live: dict[str, EngineRequest] = {}
         self.outputs: dict[tuple[str, int], list[int]] = {}
-        self.steps = self.generated = self.aborted = self.prompted = 0
+        self.sound = True
+        self.steps = self.generated = self.aborted = self.prompted = self.resets = 0
 
     @property
     def has_work(self) -> bool:
@@ -64,6 +65,7 @@ class FakeCore:
             raise RequestError(f"request id {request.request_id!r} is in use", "request_id")
         if request.cache_salt == "refuse":
             raise RequestError("the engine refuses this salt", "cache_salt")
+        self.sound = self.sound and request.cache_salt != "falsify"
         self.live[request.request_id] = request
         self.prompted += len(request.prompt_token_ids)
         for index in range(request.params.n):
@@ -98,6 +100,8 @@ class FakeCore:
                 raise RuntimeError("the fake core was asked to crash")
             if request.cache_salt == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if request.cache_salt == "hang":
+                time.sleep(3600)
             if request.cache_salt == "fail" and len(output) == 3:
                 updates += self._fail(request_id)
                 continue
@@ -162,11 +166,20 @@ class FakeCore:
             prefix_hits=0,
             preemptions=self.aborted,  # lets a test in another process count aborts
             steps=self.steps,
-            tokens_computed=self.prompted + self.generated,
+            tokens_computed=self.tokens_computed,
             tokens_generated=self.generated,
         )
 
-    def reset_prefix_cache(self) -> None: ...
+    @property
+    def tokens_computed(self) -> int:
+        return self.prompted + self.generated
+
+    def reset_prefix_cache(self) -> None:
+        self.resets += 1
+
+    def check_integrity(self) -> None:
+        assert self.sound, "the books were falsified"
+        assert {key[0] for key in self.outputs} == set(self.live), "a request has no sequences"
 
     def close(self) -> None: ...
 

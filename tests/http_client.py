@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,9 +10,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 import httpx
 import openai
+from http_server import ADMIN_KEY
 
 
 class Server:
@@ -41,6 +44,21 @@ class Server:
             return self.http.post(path, content=body)
         return self.http.post(path, json=body)
 
+    def admin(self, name: str, body: object = None) -> httpx.Response:
+        """Ask ``/admin/name``, with the admin's key; GET where there is no body."""
+        headers = {"authorization": f"Bearer {ADMIN_KEY}"}
+        if body is None:
+            return self.http.get(f"/admin/{name}", headers=headers)
+        return self.http.post(f"/admin/{name}", json=body, headers=headers)
+
+    def status(self) -> dict[str, Any]:
+        """What ``/admin/status`` says."""
+        answer: dict[str, Any] = self.admin("status").json()
+        return answer
+
+    def ready(self) -> bool:
+        return self.http.get("/ready").status_code == 200
+
     def metric(self, name: str, **labels: str) -> float:
         """The value of the first sample of that name with these labels."""
         for line in self.http.get("/metrics").text.splitlines():
@@ -53,21 +71,28 @@ class Server:
 
 
 @contextmanager
-def running(folder: Path, step_ms: int) -> Iterator[Server]:
+def running(
+    folder: Path, step_ms: int, stderr: IO[bytes] | None = None, **settings: Any
+) -> Iterator[Server]:
+    """``settings`` are those of ``http_server.py``; ``stderr`` takes its log."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
+    text = json.dumps({"folder": str(folder), "step_ms": step_ms, **settings})
     process = subprocess.Popen(
-        [sys.executable, "-m", "http_server", str(folder), str(step_ms)],
+        [sys.executable, "-m", "http_server", text],
         stdout=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         env={**os.environ, "PYTHONPATH": path},
     )
     assert process.stdout is not None
     try:
         port, pid = process.stdout.readline().split()
-        server = Server(process, f"http://127.0.0.1:{port}", int(pid))
+        scheme = "https" if settings.get("tls") else "http"
+        server = Server(process, f"{scheme}://127.0.0.1:{port}", int(pid))
         with server.http:
             yield server
     finally:
+        process.send_signal(signal.SIGCONT)
         process.send_signal(signal.SIGTERM)
         try:
             process.wait(5)

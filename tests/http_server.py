@@ -1,36 +1,100 @@
 """A server in its own process: all of it real but the engine's core, which is ``fake_core.py``.
 
-Run as ``python -m http_server FOLDER MS`` it prints its port and the engine's process id. FOLDER
-holds the tokenizer; a step takes MS milliseconds. ``http_client.py`` starts and asks it.
+Run as ``python -m http_server JSON`` it prints its port and the engine's process id. The JSON is
+:class:`Settings`. ``http_client.py`` starts and asks it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import resource
 import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
 
 from penstock.cli.serve import bind
 from penstock.config import EngineConfig
 from penstock.engine.async_llm import AsyncLLM
 from penstock.engine.spawn import EngineChild
 from penstock.server.app import ServerOptions
-from penstock.server.run import RunOptions, serve
+from penstock.server.keys import Keys
+from penstock.server.logs import LogOptions
+from penstock.server.run import RunOptions, Tls, serve
+from penstock.server.supervisor import SupervisorOptions
 
 MAX_BODY_BYTES = 200_000
-GRACE_S = 1
+ADMIN_KEY = "admin-key"
 
 
-def main(folder: str, step_ms: str) -> None:
-    config = EngineConfig(tokenizer=folder, seed=int(step_ms), served_model_name="fake")
-    with bind("127.0.0.1", 0) as listener:
+class Settings(msgspec.Struct, forbid_unknown_fields=True):
+    """What a test may want otherwise."""
+
+    folder: str  # holds the tokenizer
+    step_ms: int = 0
+    grace_s: float = 1
+    request_timeout_s: float | None = None
+    headers_timeout_s: float = 30
+    body_timeout_s: float = 30
+    stall_s: float = 60
+    max_waiting: int = 1024
+    max_restarts: int = 5
+    backoff_s: float = 0.05
+    hang_s: float = 30
+    step_timeout_s: float = 600
+    dying_core: bool = False  # engines after the first do not start
+    files: int | None = None  # that the server's process may have open
+    api_keys: str | None = None
+    cors_origins: tuple[str, ...] = ()
+    tls: tuple[str, str] | None = None
+    log_format: str = "text"
+    log_prompts: bool = False
+
+    def run_options(self) -> RunOptions:
+        keys = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY}
+        if self.api_keys is not None:
+            keys["PENSTOCK_API_KEYS"] = self.api_keys
+        return RunOptions(
+            grace_s=self.grace_s,
+            request_timeout_s=self.request_timeout_s,
+            headers_timeout_s=self.headers_timeout_s,
+            server=ServerOptions(
+                MAX_BODY_BYTES,
+                self.body_timeout_s,
+                Keys.read(None, None, keys),
+                self.cors_origins,
+                self.log_prompts,
+            ),
+            supervisor=SupervisorOptions(
+                max_restarts=self.max_restarts,
+                backoff_s=self.backoff_s,
+                hang_s=self.hang_s,
+                step_timeout_s=self.step_timeout_s,
+                max_waiting=self.max_waiting,
+            ),
+            logs=LogOptions("json" if self.log_format == "json" else "text"),
+            tls=None if self.tls is None else Tls(Path(self.tls[0]), Path(self.tls[1])),
+        )
+
+
+def main(text: str) -> None:
+    settings = msgspec.json.decode(text, type=Settings)
+    if settings.files is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (settings.files, settings.files))
+    config = EngineConfig(
+        tokenizer=settings.folder, seed=settings.step_ms, served_model_name="fake"
+    )
+    later = "fake_core:load_dies" if settings.dying_core else "fake_core:load"
+    spawn: Callable[[], EngineChild] = lambda: EngineChild.spawn(config, later)  # noqa: E731
+    with bind("127.0.0.1", 0, settings.stall_s) as listener:
         child = EngineChild.spawn(config, "fake_core:load")
         port = listener.getsockname()[1]
 
         def announce(llm: AsyncLLM) -> None:
             print(port, child.process.pid, flush=True)
 
-        options = RunOptions(GRACE_S, ServerOptions(MAX_BODY_BYTES))
-        asyncio.run(serve(child, listener, options, announce))
+        asyncio.run(serve(child, spawn, listener, settings.run_options(), announce))
 
 
 if __name__ == "__main__":

@@ -38,6 +38,10 @@ class RequestError(PenstockError):
         self.param = param
 
 
+class OverloadedError(PenstockError):
+    """The engine has as many requests as it may hold; this one may be sent again later."""
+
+
 class EngineDeadError(PenstockError):
     """The engine process is gone; its requests cannot be finished."""
 

@@ -18,7 +18,13 @@ from fake_core import MAX_MODEL_LEN, VOCAB, completion
 
 from penstock import AsyncLLM, EngineConfig, RequestError, SamplingParams
 from penstock.engine.output import RequestOutput
-from penstock.errors import EngineDeadError, PenstockError, TokenizerError, WeightError
+from penstock.errors import (
+    EngineDeadError,
+    OverloadedError,
+    PenstockError,
+    TokenizerError,
+    WeightError,
+)
 
 
 @pytest.fixture(scope="module")
@@ -231,6 +237,26 @@ def test_a_request_id_cannot_be_used_twice_at_once(folder: Path) -> None:
                 await last(llm, "b", greedy(1), request_id="r")
             outputs = [output async for output in first]
             assert outputs[-1].outputs[0].token_ids == completion([97], 30)
+
+    run(main)
+
+
+def test_more_sequences_than_may_be_open_are_refused(folder: Path) -> None:
+    async def main() -> None:
+        async with engine(folder, step_ms=2) as llm:
+            llm.max_sequences = 4
+            first = llm.generate("a", greedy(30, n=3), request_id="r")
+            await anext(first)
+            assert llm.num_sequences == 3
+            with pytest.raises(OverloadedError, match="3 sequences are open and 4 may be"):
+                await last(llm, "b", greedy(1, n=2))
+            with pytest.raises(RequestError, match="n is 5"):
+                await last(llm, "b", greedy(1, n=5))
+            assert (await last(llm, "b", greedy(1))).finished
+            outputs = [output async for output in first]
+            assert outputs[-1].outputs[0].token_ids == completion([97], 30)
+            assert llm.num_sequences == 0
+            assert (await last(llm, "b", greedy(1, n=4))).finished
 
     run(main)
 

@@ -189,6 +189,43 @@ def test_requests_come_back_with_the_tokens_of_the_core() -> None:
     run(main())
 
 
+def test_steps_are_metered() -> None:
+    async def main() -> None:
+        async with engine(step_ms=20) as (process, seen, _):
+            process.add_request(request("r", [1, 2], max_tokens=5))
+            await seen.until(lambda: ("r", 0) in seen.finished)
+            stats = await process.stats()
+            assert stats.step_seconds is not None
+            assert stats.step_tokens is not None
+            assert stats.step_seconds.count == stats.step_tokens.count == 5
+            assert stats.step_seconds.total >= 5 * 0.02
+            assert stats.step_tokens.total == 5  # the fake computes prompts as they come
+            await process.check_integrity()
+
+    run(main())
+
+
+def test_signs_of_life_and_an_end_with_a_reason() -> None:
+    async def main() -> None:
+        async with engine() as (process, seen, _):
+            process.add_request(request("r", [1], salt="hang"))
+            async with asyncio.timeout(10):
+                while process.step_s < 1:
+                    await asyncio.sleep(0.05)
+            assert process.silent_s < 2
+            os.kill(process.pid, signal.SIGSTOP)
+            async with asyncio.timeout(10):
+                while process.silent_s < 2:
+                    await asyncio.sleep(0.05)
+            assert process.connected
+            process.kill("it hung, and was killed")
+            await seen.until(lambda: seen.deaths)
+            assert str(seen.deaths[0]) == "it hung, and was killed"
+            assert not process.connected
+
+    run(main())
+
+
 def test_a_refusal_touches_only_its_request() -> None:
     async def main() -> None:
         async with engine() as (process, seen, _):

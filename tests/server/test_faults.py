@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from typing import Any
 
@@ -57,35 +54,6 @@ def test_a_reader_that_stalls_holds_nobody_else_up(slow_server: Server) -> None:
         assert answer.choices[0].text == bytes(completion(list(b"x"), 5)).decode()
 
 
-def test_the_death_of_the_engine_is_told(fresh_server: Server) -> None:
-    whole: list[httpx.Response] = []
-    other = threading.Thread(
-        target=lambda: whole.append(fresh_server.post("/v1/completions", BODY))
-    )
-    other.start()
-    client = fresh_server.client()
-    stream = client.chat.completions.create(
-        model="fake", messages=[{"role": "user", "content": "a"}], max_tokens=400, stream=True
-    )
-    next(stream)
-    os.kill(fresh_server.engine_pid, signal.SIGKILL)
-    with pytest.raises(openai.APIError, match="engine has stopped"):
-        for _ in stream:
-            pass
-    other.join()
-    for response in (
-        *whole,
-        fresh_server.post("/v1/completions", BODY),
-        fresh_server.post("/v1/completions", {**BODY, "stream": True}),
-        fresh_server.http.get("/health"),
-    ):
-        assert response.status_code == 503
-        assert response.json()["error"]["code"] == "engine_dead"
-        assert "retry-after" in response.headers
-    assert fresh_server.http.get("/v1/models").status_code == 200
-    assert fresh_server.metric("engine_up") == 0
-
-
 def test_a_refusal_by_the_engine_is_a_400_even_when_streaming(server: Server) -> None:
     for stream in (False, True):
         response = server.post(
@@ -115,37 +83,6 @@ def test_a_refused_prompt_ends_the_others_of_its_request(server: Server) -> None
     assert response.status_code == 400
     assert "empty" in response.json()["error"]["message"]
     wait_until_idle(server)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_open_requests_finish(fresh_server: Server, number: signal.Signals) -> None:
-    body = {**BODY, "max_tokens": 50, "stream": True}
-    with fresh_server.http.stream("POST", "/v1/completions", json=body) as response:
-        lines = response.iter_lines()
-        text = next(lines)
-        fresh_server.process.send_signal(number)
-        rest = [text, *lines]
-    parts = [json.loads(line[6:]) for line in rest if line.startswith("data: {")]
-    answer = "".join(part["choices"][0]["text"] for part in parts)
-    assert answer == bytes(completion(list(b"abc"), 50)).decode()
-    assert rest[-2:] == ["data: [DONE]", ""]
-    assert fresh_server.process.wait(5) == 0
-    with pytest.raises(httpx.ConnectError):
-        fresh_server.http.get("/health")
-
-
-def test_the_grace_after_a_signal_ends(fresh_server: Server) -> None:
-    with fresh_server.http.stream(
-        "POST", "/v1/completions", json={**BODY, "stream": True}
-    ) as response:
-        lines = response.iter_lines()
-        next(lines)
-        began = time.monotonic()
-        fresh_server.process.send_signal(signal.SIGTERM)
-        with pytest.raises(httpx.RemoteProtocolError):
-            list(lines)
-    assert fresh_server.process.wait(5) == 0
-    assert 0.9 < time.monotonic() - began < 4  # the grace is 1 s; the request would take 4 s
 
 
 def test_a_port_in_use_is_told_before_anything_is_loaded() -> None:

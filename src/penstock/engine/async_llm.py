@@ -24,7 +24,7 @@ from penstock.engine.process import START_TIMEOUT_S, EngineProcess
 from penstock.engine.spawn import DEFAULT_CORE, EngineChild
 from penstock.engine.stream import OutputStream
 from penstock.engine.wire import ModelFacts, Ready, Refused, WireError
-from penstock.errors import EngineDeadError, PenstockError, RequestError
+from penstock.errors import EngineDeadError, OverloadedError, PenstockError, RequestError
 from penstock.sampling.params import SamplingParams
 from penstock.tokenizer import Tokenizer, load_tokenizer
 
@@ -44,7 +44,11 @@ class AsyncLLM:
     cumulative: a consumer that is slower than the engine misses intermediate ones, never text.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_sequences: int | None = None) -> None:
+        self.max_sequences = max_sequences
+        """Open sequences beyond which requests are refused; None for no limit."""
+        self.num_sequences = 0
+        """Of open requests: their prompts, ``n`` times each."""
         self._engine: EngineProcess | None = None
         self._ready: Ready | None = None
         self._tokenizer: asyncio.Task[Tokenizer] | None = None
@@ -55,6 +59,7 @@ class AsyncLLM:
         stopped must not reach a later one of the same public id."""
         self._ids = itertools.count()
         self._death: PenstockError | None = None
+        self._dead = asyncio.Event()
         self._closing = False
 
     @classmethod
@@ -74,9 +79,22 @@ class AsyncLLM:
         return await cls.attach(EngineChild.spawn(config, core), timeout=timeout)
 
     @classmethod
-    async def attach(cls, child: EngineChild, *, timeout: float = START_TIMEOUT_S) -> AsyncLLM:
-        """Like :meth:`start`, with a process that was spawned before."""
-        llm = cls()
+    async def attach(
+        cls,
+        child: EngineChild,
+        *,
+        timeout: float = START_TIMEOUT_S,
+        max_sequences: int | None = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> AsyncLLM:
+        """Like :meth:`start`, with a process that was spawned before.
+
+        More than ``max_sequences`` open sequences are refused. ``tokenizer`` is the model's, where
+        it was loaded before.
+        """
+        llm = cls(max_sequences)
+        if tokenizer is not None:
+            llm._tokenizer = asyncio.get_running_loop().create_task(_given(tokenizer))
         llm._engine = await EngineProcess.connect(child, _Listener(llm))
         try:
             llm._ready = await llm._engine.ready(timeout)
@@ -108,6 +126,15 @@ class AsyncLLM:
         """Why the engine is gone, or None while it lives."""
         return self._death
 
+    async def wait_dead(self) -> None:
+        """Returns when the engine is gone and every open request has been told."""
+        await self._dead.wait()
+
+    @property
+    def process(self) -> EngineProcess:
+        """The engine's process: its id and its signs of life."""
+        return self._live_engine()
+
     async def encode(
         self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
     ) -> list[int]:
@@ -131,8 +158,8 @@ class AsyncLLM:
 
         The last output has ``finished`` set. Leaving the iteration early, or cancelling the task
         that iterates, stops the request in the engine. ``prompt_text`` is what the outputs report
-        as the prompt of token ids. Raises RequestError if the request cannot be served, and
-        EngineDeadError if the engine dies.
+        as the prompt of token ids. Raises RequestError if the request cannot be served,
+        OverloadedError if too many are open, and EngineDeadError if the engine dies.
         """
         params = params or SamplingParams()
         if isinstance(prompt, str):
@@ -207,6 +234,17 @@ class AsyncLLM:
         """Raises EngineDeadError."""
         await self._live_engine().reset_prefix_cache()
 
+    async def check_integrity(self) -> None:
+        """Raises EngineDeadError, or PenstockError if the engine's books do not agree."""
+        await self._live_engine().check_integrity()
+
+    def abort_matching(self, prefix: str) -> int:
+        """Stop the requests whose id is ``prefix``, or begins with it and a hyphen; how many."""
+        found = [i for i in self._streams if i == prefix or i.startswith(f"{prefix}-")]
+        for request_id in found:
+            self.abort(request_id)
+        return len(found)
+
     async def aclose(self) -> None:
         """End the engine process; open iterations raise EngineDeadError. Safe to repeat."""
         self._closing = True
@@ -230,11 +268,22 @@ class AsyncLLM:
         public_id = request.request_id
         if public_id in self._streams:
             raise RequestError(f"request id {public_id!r} is in use", "request_id")
-        stream = OutputStream(public_id, f"{next(self._ids)}")
+        n = request.params.n
+        if self.max_sequences is not None and self.num_sequences + n > self.max_sequences:
+            if n > self.max_sequences:
+                raise RequestError(
+                    f"n is {n}, more sequences than the {self.max_sequences} that may be open", "n"
+                )
+            raise OverloadedError(
+                f"{self.num_sequences} sequences are open and {self.max_sequences} may be; "
+                "send fewer at once, or later"
+            )
+        stream = OutputStream(public_id, f"{next(self._ids)}", n)
         self._processor.add_request(
             stream.wire_id, text, request.prompt_token_ids, request.params, public_id
         )
         self._streams[public_id] = stream
+        self.num_sequences += n
         self._public_ids[stream.wire_id] = public_id
         try:
             self._live_engine().add_request(
@@ -259,8 +308,12 @@ class AsyncLLM:
             self._live_engine().abort(Abort([stream.wire_id]))
         return self._forget(stream)
 
-    def _forget(self, stream: OutputStream) -> list[RequestOutput]:
+    def _remove(self, stream: OutputStream) -> None:
         del self._streams[stream.request_id], self._public_ids[stream.wire_id]
+        self.num_sequences -= stream.num_sequences
+
+    def _forget(self, stream: OutputStream) -> list[RequestOutput]:
+        self._remove(stream)
         assert self._processor is not None
         return self._processor.abort([stream.wire_id])
 
@@ -275,7 +328,7 @@ class AsyncLLM:
             stream = self._streams[output.request_id]
             stream.put(output)
             if output.finished:
-                del self._streams[stream.request_id], self._public_ids[stream.wire_id]
+                self._remove(stream)
 
     def _refused(self, refused: Refused) -> None:
         stream = self._streams.get(self._public_ids.get(refused.request_id, ""))
@@ -290,6 +343,11 @@ class AsyncLLM:
         for stream in list(self._streams.values()):
             self._forget(stream)
             stream.fail(EngineDeadError(str(error)))
+        self._dead.set()
+
+
+async def _given(tokenizer: Tokenizer) -> Tokenizer:
+    return tokenizer
 
 
 class _Listener:

@@ -20,8 +20,9 @@ import importlib  # noqa: E402
 import signal  # noqa: E402
 import socket  # noqa: E402
 import sys  # noqa: E402
+import threading  # noqa: E402
 import traceback  # noqa: E402
-from collections.abc import Callable, Iterable, Sequence  # noqa: E402
+from collections.abc import Callable, Iterable, Iterator, Sequence  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
 from typing import Protocol  # noqa: E402
 
@@ -34,7 +35,11 @@ from penstock.engine.messages import (  # noqa: E402
     SequenceUpdate,
 )
 from penstock.engine.startup import Ledger  # noqa: E402
+from penstock.engine.step_meter import StepMeter  # noqa: E402
 from penstock.engine.wire import (  # noqa: E402
+    BEAT_S,
+    Beat,
+    CheckIntegrity,
     Done,
     Fatal,
     FrameSocket,
@@ -65,6 +70,9 @@ class Core(Protocol):
     @property
     def has_work(self) -> bool: ...
 
+    @property
+    def tokens_computed(self) -> int: ...
+
     def add_request(self, request: EngineRequest) -> None: ...
 
     def abort(
@@ -76,6 +84,8 @@ class Core(Protocol):
     def stats(self) -> EngineStats: ...
 
     def reset_prefix_cache(self) -> None: ...
+
+    def check_integrity(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -108,9 +118,14 @@ class EngineLoop:
     def __init__(self, core: Core, frames: FrameSocket) -> None:
         self._core = core
         self._frames = frames
+        self._meter = StepMeter()
 
     def run(self) -> None:
         """Returns after Shutdown, or when the front end is gone."""
+        with self._heart():
+            self._loop()
+
+    def _loop(self) -> None:
         while True:
             # Never wait while there is work: arrivals join the very next step.
             messages = self._frames.receive(wait=not self._core.has_work)
@@ -121,7 +136,14 @@ class EngineLoop:
                     return
                 self._handle(message)
             if self._core.has_work:
-                self._send_updates(self._core.step())
+                self._send_updates(self._step())
+
+    def _step(self) -> list[SequenceUpdate]:
+        before = self._core.tokens_computed
+        self._meter.begin()
+        updates = self._core.step()
+        self._meter.end(self._core.tokens_computed - before)
+        return updates
 
     def _handle(self, message: object) -> None:
         match message:
@@ -133,13 +155,12 @@ class EngineLoop:
             case Abort():
                 self._send_updates(self._core.abort(message.request_ids, message.index))
             case StatsQuery():
-                self._send(StatsReply(message.query_id, self._core.stats()))
+                stats = self._meter.added_to(self._core.stats())
+                self._send(StatsReply(message.query_id, stats))
             case ResetCache():
-                try:
-                    self._core.reset_prefix_cache()
-                    self._send(Done(message.query_id))
-                except PenstockError as error:
-                    self._send(Done(message.query_id, str(error)))
+                self._send(Done(message.query_id, _trouble(self._core.reset_prefix_cache)))
+            case CheckIntegrity():
+                self._send(Done(message.query_id, _trouble(self._core.check_integrity)))
             case _:
                 raise WireError(f"a {type(message).__name__} message came out of turn")
 
@@ -165,6 +186,36 @@ class EngineLoop:
 
     def _send(self, message: FromEngine) -> None:
         self._frames.send(encode_frame(message))
+
+    @contextlib.contextmanager
+    def _heart(self) -> Iterator[None]:
+        """A thread that tells every BEAT_S seconds that this process runs, and how its step does.
+
+        It tells apart a process that was stopped or swapped out, of which nothing comes, and a
+        step that does not end, which a message between steps could not.
+        """
+        stop = threading.Event()
+
+        def beat() -> None:
+            with contextlib.suppress(OSError):  # the front end is gone, as the loop will see
+                while not stop.wait(BEAT_S):
+                    self._send(Beat(self._meter.seconds_in_step()))
+
+        thread = threading.Thread(target=beat, name="penstock-heart", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+
+
+def _trouble(command: Callable[[], None]) -> str | None:
+    """Carry out a command that may be refused, or that asserts; returns what it says."""
+    try:
+        command()
+    except (PenstockError, AssertionError) as error:
+        return str(error) or type(error).__name__
+    return None
 
 
 def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:

@@ -126,6 +126,8 @@ class RequestMetrics(msgspec.Struct, frozen=True, gc=False):
     first_token_time: float | None = None
     last_token_time: float | None = None
     finished_time: float | None = None
+    scheduled_time: float | None = None
+    """When its prefill began; on the clock of time.monotonic(), known with the first token."""
 
 
 class RequestOutput(msgspec.Struct, frozen=True):

@@ -80,6 +80,11 @@ class EngineCore:
         """Whether a step would do anything, if only wait for one whose sequences have ended."""
         return self._scheduler.has_work or self._in_flight is not None
 
+    @property
+    def tokens_computed(self) -> int:
+        """Token positions that all steps so far have computed."""
+        return self._scheduler.tokens_computed
+
     def check(self, request: EngineRequest) -> None:
         """Raise RequestError if the request could not be served; changes nothing."""
         vocab_size = self.spec.vocab_size

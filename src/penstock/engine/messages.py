@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from penstock.engine.buckets import Buckets
 from penstock.sampling.params import SamplingParams
 
 
@@ -80,6 +81,8 @@ class SequenceUpdate(msgspec.Struct, array_like=True, gc=False):
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None  # the stop token id, if one of stop_token_ids ended it
     error: str | None = None  # with FinishReason.ERROR: what happened to this request
+    scheduled_at: float = 0.0
+    """When the request first ran, on the clock of time.monotonic(), which processes share."""
 
 
 class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
@@ -97,3 +100,5 @@ class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
     tokens_generated: int
     kv_slots_allocated: int = 0  # token slots of the blocks that live requests hold
     kv_slots_filled: int = 0  # of these, slots that hold a computed token
+    step_seconds: Buckets | None = None  # how long steps took
+    step_tokens: Buckets | None = None  # token positions that steps computed

@@ -240,7 +240,8 @@ class _Request:
         times = self._times
         if update.token_ids:
             first = now if times.first_token_time is None else times.first_token_time
-            self._times = times = RequestMetrics(times.arrival_time, first, now)
+            scheduled = times.scheduled_time or update.scheduled_at or None
+            self._times = RequestMetrics(times.arrival_time, first, now, None, scheduled)
         logprobs = None
         if update.logprobs is not None:
             logprobs = [self._named(entry) for entry in update.logprobs]

@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import signal
 import subprocess
+import time
 from typing import Protocol
 
 import penstock.errors as errors
 from penstock.engine.messages import Abort, EngineRequest, EngineStats, SequenceUpdate
 from penstock.engine.spawn import EngineChild
 from penstock.engine.wire import (
+    Beat,
+    CheckIntegrity,
     Done,
     Fatal,
     FrameReader,
@@ -63,6 +66,9 @@ class EngineProcess(asyncio.Protocol):
         self._fatal: PenstockError | None = None
         self._closing = False
         self._burial: asyncio.Task[None] | None = None
+        self._heard_at = time.monotonic()
+        self.step_s = 0.0
+        """How long the engine's present step had run when it last told."""
         self.death: PenstockError | None = None
         """Why the engine is gone, once it is."""
 
@@ -77,6 +83,16 @@ class EngineProcess(asyncio.Protocol):
     @property
     def pid(self) -> int:
         return self._child.process.pid
+
+    @property
+    def connected(self) -> bool:
+        """False from the moment at which the engine's end of the socket was closed."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since anything came from the engine; it beats every ``wire.BEAT_S``."""
+        return time.monotonic() - self._heard_at
 
     async def ready(self, timeout: float = START_TIMEOUT_S) -> Ready:
         """Wait until the engine has generated its first token.
@@ -112,6 +128,17 @@ class EngineProcess(asyncio.Protocol):
         if isinstance(reply, Done) and reply.error is not None:
             raise PenstockError(reply.error)
 
+    async def check_integrity(self) -> None:
+        """Raises EngineDeadError, or PenstockError if the engine's books do not agree."""
+        reply = await self._query(CheckIntegrity)
+        if isinstance(reply, Done) and reply.error is not None:
+            raise PenstockError(f"the engine's books do not agree: {reply.error}")
+
+    def kill(self, reason: str) -> None:
+        """End the process at once; its death is told with this reason."""
+        self._fatal = EngineDeadError(reason)
+        self._child.process.kill()
+
     async def aclose(self, grace: float = EXIT_GRACE_S) -> None:
         """Ask the engine to end, and kill it after ``grace`` seconds. Safe to repeat."""
         self._closing = True
@@ -135,6 +162,7 @@ class EngineProcess(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
+        self._heard_at = time.monotonic()
         try:
             messages = self._frames.feed(data)
         except WireError as error:
@@ -160,6 +188,8 @@ class EngineProcess(asyncio.Protocol):
                 waiter = self._queries.pop(message.query_id, None)
                 if waiter is not None and not waiter.done():
                     waiter.set_result(message)
+            case Beat():
+                self.step_s = message.step_s
             case Located():
                 self._listener.located(message.tokenizer_path)
             case Ready():
@@ -173,7 +203,9 @@ class EngineProcess(asyncio.Protocol):
             raise EngineDeadError(str(self.death or "the engine process has closed its socket"))
         self._transport.write(encode_frame(message))
 
-    async def _query(self, kind: type[StatsQuery] | type[ResetCache]) -> StatsReply | Done:
+    async def _query(
+        self, kind: type[StatsQuery] | type[ResetCache] | type[CheckIntegrity]
+    ) -> StatsReply | Done:
         query_id = self._next_query
         self._next_query += 1
         waiter: asyncio.Future[StatsReply | Done] = asyncio.get_running_loop().create_future()

@@ -61,6 +61,8 @@ class Sequence:
     num_computed: int = 0
     num_cached_tokens: int = 0
     """Prompt tokens that were found in the prefix cache when the request first ran."""
+    scheduled_at: float = 0.0
+    """When the request first ran (time.monotonic())."""
     siblings: tuple[Sequence, ...] = ()
     """Of index 0: the other sequences of its request."""
     finish_reason: FinishReason | None = None

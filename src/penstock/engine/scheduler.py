@@ -34,6 +34,7 @@ those in its way end, and every request gets its turn.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from time import monotonic
 
 from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.engine.in_flight import InFlight
@@ -74,6 +75,11 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         return bool(self.running or self.waiting)
+
+    @property
+    def tokens_computed(self) -> int:
+        """Token positions that all steps so far have computed."""
+        return self._tokens_computed
 
     def add(self, leader: Sequence) -> None:
         """Queue a request, given by its first sequence.
@@ -212,6 +218,7 @@ class Scheduler:
                         num_cached_tokens=sequence.num_cached_tokens,
                         finish_reason=reason,
                         stop_reason=sequence.stop_reason,
+                        scheduled_at=sequence.scheduled_at,
                     )
                 )
                 if reason is not None:
@@ -270,6 +277,7 @@ class Scheduler:
         if not sequence.started:
             sequence.started = True
             sequence.num_cached_tokens = cached
+            sequence.scheduled_at = monotonic()
             if cache.enable_prefix_caching and not sequence.wants_prompt_rows:
                 self._prefix_queries += sequence.num_prompt_tokens
                 self._prefix_hits += cached

@@ -15,8 +15,9 @@ class OutputStream:
     is bounded by its request's own length.
     """
 
-    def __init__(self, request_id: str, wire_id: str) -> None:
+    def __init__(self, request_id: str, wire_id: str, num_sequences: int) -> None:
         self.request_id = request_id
+        self.num_sequences = num_sequences
         self.wire_id = wire_id
         self._output: RequestOutput | None = None
         self._error: PenstockError | None = None

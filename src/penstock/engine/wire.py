@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 from collections.abc import Sequence
 
 import msgspec
@@ -19,6 +20,9 @@ from penstock.errors import PenstockError
 
 MAX_FRAME_BYTES = 64 << 20
 """Bound of one frame: ten million prompt tokens, or 20 logprobs for each of 200 thousand."""
+
+BEAT_S = 1.0
+"""Often enough to find a stopped process in seconds, and a waking that costs nothing."""
 
 HEADER = struct.Struct("<I")
 
@@ -42,6 +46,12 @@ class StatsQuery(msgspec.Struct, tag="stats_query", frozen=True):
 
 class ResetCache(msgspec.Struct, tag="reset_cache", frozen=True):
     """Forget every cached prefix; answered by one :class:`Done` with the same ``query_id``."""
+
+    query_id: int
+
+
+class CheckIntegrity(msgspec.Struct, tag="check_integrity", frozen=True):
+    """Compare the scheduler's and the cache's books; answered by one :class:`Done`."""
 
     query_id: int
 
@@ -103,6 +113,12 @@ class Done(msgspec.Struct, tag="done", frozen=True):
     error: str | None = None
 
 
+class Beat(msgspec.Struct, tag="beat", frozen=True):
+    """A sign of life, sent every ``BEAT_S`` seconds from a thread of its own."""
+
+    step_s: float  # for how long the engine has been in its present step; 0 between steps
+
+
 class Fatal(msgspec.Struct, tag="fatal", frozen=True):
     """The engine's process ends now. ``kind`` names the error's class in penstock.errors."""
 
@@ -110,8 +126,8 @@ class Fatal(msgspec.Struct, tag="fatal", frozen=True):
     message: str
 
 
-ToEngine = Start | EngineRequest | Abort | StatsQuery | ResetCache | Shutdown
-FromEngine = Located | Ready | Updates | Refused | StatsReply | Done | Fatal
+ToEngine = Start | EngineRequest | Abort | StatsQuery | ResetCache | CheckIntegrity | Shutdown
+FromEngine = Located | Ready | Updates | Refused | StatsReply | Done | Beat | Fatal
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -189,15 +205,17 @@ class FrameReader:
 
 
 class FrameSocket:
-    """The engine's blocking end of the socket."""
+    """The engine's blocking end of the socket. Any thread may send; one receives."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        self._sending = threading.Lock()
         self._reader = FrameReader(ToEngine)
 
     def send(self, frame: bytes) -> None:
         """Raises OSError if the front end is gone."""
-        self._socket.sendall(frame)
+        with self._sending:
+            self._socket.sendall(frame)
 
     def receive(self, wait: bool) -> list[object] | None:
         """Messages received so far; with ``wait``, block for at least some bytes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -9,28 +10,53 @@ from dataclasses import dataclass
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from penstock import __version__
-from penstock.errors import EngineDeadError, PenstockError
-from penstock.server.engine import Engine
-from penstock.server.metrics import CONTENT_TYPE, Metrics
+from penstock.engine.messages import EngineStats
+from penstock.errors import OverloadedError, PenstockError
+from penstock.server.admin import Admin
+from penstock.server.gate import Gate
+from penstock.server.keys import KeyCheck, Keys
+from penstock.server.meter import Meter
+from penstock.server.metrics import CONTENT_TYPE, Counts, ServerState, render
+from penstock.server.open_requests import REQUEST_ID, TIMEOUT, OpenRequest, OpenRequests
 from penstock.server.openai.chat import ChatJob
 from penstock.server.openai.completions import CompletionJob
-from penstock.server.openai.errors import ApiError, model_not_found
+from penstock.server.openai.errors import (
+    RETRY_AFTER_S,
+    ApiError,
+    body_timeout,
+    model_not_found,
+    overloaded,
+    unavailable,
+)
 from penstock.server.openai.protocol import BodyDecoder, ChatRequest, CompletionRequest
-from penstock.server.sse import ClientGone, EventStream, explained, unless_gone
+from penstock.server.sse import ClientGone, EventStream, explained, unless_ended
+from penstock.server.supervisor import Supervisor
 
 MAX_BODY_BYTES = 32 << 20
 """Four million prompt tokens as JSON numbers, or as much text as any context holds."""
 
 
+BODY_TIMEOUT_S = 60.0
+"""For the whole body of a request: half a megabyte a second at the largest that is taken."""
+STATS_TIMEOUT_S = 2.0
+"""A scrape waits no longer for an engine that is in a long step, and tells what it knew."""
+
+
 @dataclass(frozen=True)
 class ServerOptions:
     max_body_bytes: int = MAX_BODY_BYTES
+    body_timeout_s: float = BODY_TIMEOUT_S
+    keys: Keys = Keys()  # noqa: RUF009
+    cors_origins: tuple[str, ...] = ()
+    log_prompts: bool = False
 
 
 class ModelCard(msgspec.Struct, frozen=True):
@@ -51,18 +77,42 @@ class ModelList(msgspec.Struct, frozen=True):
 Handler = Callable[[Request], Awaitable[Response | EventStream]]
 
 
-def build_app(engine: Engine, options: ServerOptions = ServerOptions()) -> ASGIApp:
+def build_app(
+    engine: Supervisor,
+    requests: OpenRequests,
+    options: ServerOptions = ServerOptions(),
+    dropped_log_lines: Callable[[], int] = lambda: 0,
+) -> ASGIApp:
     """The application that serves ``engine``. It does not own the engine and never closes it."""
-    server = _Server(engine, options)
+    server = _Server(engine, requests, options, dropped_log_lines)
+    admin = Admin(engine, requests)
+    middleware = [Middleware(Gate, requests=requests)]
+    if options.cors_origins:
+        middleware.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=options.cors_origins,
+                allow_methods=["GET", "POST"],
+                allow_headers=["Authorization", "Content-Type", REQUEST_ID, TIMEOUT],
+                expose_headers=[REQUEST_ID, "Retry-After"],
+            )
+        )
+    middleware.append(Middleware(KeyCheck, keys=options.keys))
     return Starlette(
+        middleware=middleware,
         routes=[
             Route("/v1/completions", _answered(server.completions), methods=["POST"]),
             Route("/v1/chat/completions", _answered(server.chat), methods=["POST"]),
             Route("/v1/models", _answered(server.models), methods=["GET"]),
             Route("/v1/models/{model:path}", _answered(server.model), methods=["GET"]),
             Route("/health", _answered(server.health), methods=["GET"]),
+            Route("/ready", _answered(server.ready), methods=["GET"]),
             Route("/metrics", _answered(server.metrics_text), methods=["GET"]),
             Route("/version", _answered(server.version), methods=["GET"]),
+            *(
+                Route(f"/admin/{name}", _answered(handler), methods=[method])
+                for method, name, handler in admin.routes()
+            ),
         ],
         exception_handlers={HTTPException: _http_error},
     )
@@ -71,10 +121,19 @@ def build_app(engine: Engine, options: ServerOptions = ServerOptions()) -> ASGIA
 class _Server:
     """The handlers, over one engine."""
 
-    def __init__(self, engine: Engine, options: ServerOptions) -> None:
+    def __init__(
+        self,
+        engine: Supervisor,
+        requests: OpenRequests,
+        options: ServerOptions,
+        dropped_log_lines: Callable[[], int],
+    ) -> None:
         self._engine = engine
+        self._requests = requests
         self._options = options
-        self._metrics = Metrics(engine.model.served_model_name)
+        self._dropped_log_lines = dropped_log_lines
+        self._counts = Counts()
+        self._known: EngineStats | None = None
         self._card = ModelCard(
             engine.model.served_model_name, int(time.time()), engine.model.max_model_len
         )
@@ -82,16 +141,20 @@ class _Server:
         self._chat_decoder = BodyDecoder(ChatRequest)
 
     async def completions(self, request: Request) -> Response | EventStream:
+        meter = self._begin(request)
         body = self._completion_decoder.decode(await self._body(request))
         self._check_model(body.model)
-        job = CompletionJob.prepare(body, self._engine, self._metrics)
-        return await _run(request, await unless_gone(request.receive, job), bool(body.stream))
+        job = CompletionJob.prepare(body, self._engine, meter)
+        prepared = await unless_ended(request, request.receive, job)
+        return await _run(request, prepared, bool(body.stream))
 
     async def chat(self, request: Request) -> Response | EventStream:
+        meter = self._begin(request)
         body = self._chat_decoder.decode(await self._body(request))
         self._check_model(body.model)
-        job = ChatJob.prepare(body, self._engine, self._metrics)
-        return await _run(request, await unless_gone(request.receive, job), bool(body.stream))
+        job = ChatJob.prepare(body, self._engine, meter)
+        prepared = await unless_ended(request, request.receive, job)
+        return await _run(request, prepared, bool(body.stream))
 
     async def models(self, request: Request) -> Response:
         return _json(ModelList([self._card]))
@@ -103,32 +166,65 @@ class _Server:
         return _json(self._card)
 
     async def health(self, request: Request) -> Response:
-        self._check_alive()
-        return Response(status_code=200)
+        """Whether this process is alive, which the answer itself shows."""
+        return _json({"status": "alive"})
+
+    async def ready(self, request: Request) -> Response:
+        """Whether a request that came now would be served."""
+        trouble = self._requests.draining or self._engine.trouble
+        if trouble is not None:
+            raise unavailable(trouble, "not_ready", RETRY_AFTER_S)
+        return _json({"status": "ready"})
 
     async def metrics_text(self, request: Request) -> Response:
+        state = ServerState()
+        state.engine_up = self._engine.trouble is None
+        state.engine_restarts = self._engine.restarts
+        state.open_requests = len(self._requests)
+        state.dropped_log_lines = self._dropped_log_lines()
         try:
-            stats = await self._engine.stats()
+            async with asyncio.timeout(STATS_TIMEOUT_S):
+                self._known = await self._engine.stats()
+        except TimeoutError:
+            pass
         except PenstockError:
-            stats = None
-        return Response(self._metrics.render(stats), media_type=CONTENT_TYPE)
+            self._known = None
+        state.engine = self._known
+        text = render(self._card.id, self._counts, state)
+        return Response(text, media_type=CONTENT_TYPE)
 
     async def version(self, request: Request) -> Response:
         return _json({"version": __version__})
 
+    def _begin(self, request: Request) -> Meter:
+        """Let the request in, before its body is read. Raises ApiError if it cannot be now."""
+        if self._requests.draining is not None:
+            raise unavailable(self._requests.draining, "draining", RETRY_AFTER_S)
+        try:
+            self._engine.check()
+        except OverloadedError as error:
+            self._counts.refused_full += 1
+            raise overloaded(str(error), self._requests.retry_after_s()) from None
+        opened = OpenRequest.of(request.scope)
+        self._requests.begin_work(opened, request.headers.get(TIMEOUT))
+        return Meter(self._counts, opened, self._options.log_prompts)
+
     def _check_model(self, asked: str) -> None:
         if asked != self._card.id:
             raise model_not_found(asked, self._card.id)
-        self._check_alive()
-
-    def _check_alive(self) -> None:
-        if self._engine.death is not None:
-            raise EngineDeadError(str(self._engine.death))
 
     async def _body(self, request: Request) -> bytes:
+        seconds = self._options.body_timeout_s
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._read(request)
+        except TimeoutError:
+            raise body_timeout(seconds) from None
+
+    async def _read(self, request: Request) -> bytes:
         limit = self._options.max_body_bytes
         too_long = ApiError(
-            413, f"the body is longer than the {limit} bytes that this server takes"
+            413, f"the body is longer than the {limit} bytes that this server takes", close=True
         )
         announced = request.headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > limit:
@@ -146,7 +242,7 @@ async def _run(
 ) -> Response | EventStream:
     if stream:
         return EventStream(request, job.events(), ApiError.json)
-    answer = await unless_gone(request.receive, job.answer())
+    answer = await unless_ended(request, request.receive, job.answer())
     return Response(answer, media_type="application/json")
 
 

@@ -1,29 +1,24 @@
-"""What the server needs of an engine: the part of AsyncLLM that it uses."""
+"""What the API dialects need of an engine."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
-from penstock.engine.messages import EngineStats
 from penstock.engine.output import RequestOutput
 from penstock.engine.wire import ModelFacts
-from penstock.errors import PenstockError
 from penstock.sampling.params import SamplingParams
 from penstock.tokenizer import Tokenizer
 
 
 class Engine(Protocol):
-    """:class:`penstock.engine.async_llm.AsyncLLM`, or a double in tests."""
+    """:class:`penstock.server.supervisor.Supervisor`, or a double in tests."""
 
     @property
     def model(self) -> ModelFacts: ...
 
     @property
     def tokenizer(self) -> Tokenizer: ...
-
-    @property
-    def death(self) -> PenstockError | None: ...
 
     async def encode(
         self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
@@ -39,5 +34,3 @@ class Engine(Protocol):
         cache_salt: str = "",
         prompt_text: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]: ...
-
-    async def stats(self) -> EngineStats: ...

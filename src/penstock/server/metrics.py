@@ -2,151 +2,137 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from penstock.engine.buckets import Buckets
 from penstock.engine.messages import EngineStats
-from penstock.engine.output import RequestOutput
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+_LABELS = ("model_name",)
 
 # Seconds. Powers of about 2, from a small model on a fast machine to a queue of minutes.
 _LATENCY = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5)
+_TOKENS = tuple(float(m * 10**e) for e in range(6) for m in (1, 2, 5))  # 1 to 500,000
 
 
-class Metrics:
-    """The metrics of one server. Counts requests as they pass; asks the engine for the rest."""
+class Counts:
+    """What the server counts of requests as they pass. Belongs to one event loop."""
 
-    def __init__(self, model_name: str) -> None:
-        self._registry = CollectorRegistry()
-        self._engine = _EngineCollector(model_name)
-        self._registry.register(self._engine)
-        name, labels = model_name, ["model_name"]
+    def __init__(self) -> None:
+        self.prompt_tokens = 0  # of requests that began to answer
+        self.cached_tokens = 0  # of these
+        self.generation_tokens = 0
+        self.failures = 0  # requests that were refused or failed after their arrival
+        self.refused_full = 0  # requests that the full queue did not take
+        self.finished: Counter[str] = Counter()  # sequences, by finish reason
+        self.first_token = Buckets.empty(_LATENCY)
+        self.inter_token = Buckets.empty(_PER_TOKEN)
+        self.per_output_token = Buckets.empty(_PER_TOKEN)
+        self.end_to_end = Buckets.empty(_LATENCY)
+        self.queue = Buckets.empty(_LATENCY)
+        self.prefill = Buckets.empty(_LATENCY)
+        self.decode = Buckets.empty(_LATENCY)
+        self.inference = Buckets.empty(_LATENCY)
+        self.prompt_lengths = Buckets.empty(_TOKENS)
+        self.output_lengths = Buckets.empty(_TOKENS)
 
-        def histogram(metric: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            made = Histogram(metric, text, labels, buckets=buckets, registry=self._registry)
-            child: Histogram = made.labels(name)
-            return child
 
-        def counter(metric: str, text: str) -> Counter:
-            child: Counter = Counter(metric, text, labels, registry=self._registry).labels(name)
-            return child
+class ServerState:
+    """What is only known when somebody asks."""
 
-        self._prompt_tokens = counter(
-            "penstock:prompt_tokens", "Prompt tokens of requests that began to answer"
+    def __init__(self) -> None:
+        self.engine: EngineStats | None = None  # None while the engine cannot tell
+        self.engine_up = False
+        self.engine_restarts = 0
+        self.open_requests = 0
+        self.dropped_log_lines = 0
+
+
+def render(model_name: str, counts: Counts, state: ServerState) -> bytes:
+    """The text of ``GET /metrics``."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(model_name, counts, state))
+    text: bytes = generate_latest(registry)
+    return text
+
+
+class _Collector:
+    def __init__(self, model_name: str, counts: Counts, state: ServerState) -> None:
+        self._model_name = model_name
+        self._counts = counts
+        self._state = state
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._of_server()
+        yield from self._of_requests()
+        if self._state.engine is not None:
+            yield from self._of_engine(self._state.engine)
+
+    def _of_server(self) -> Iterator[Metric]:
+        state = self._state
+        yield self._gauge("engine_up", "1 while the engine can serve", float(state.engine_up))
+        yield self._counter("engine_restarts", "Engines started anew", state.engine_restarts)
+        yield self._gauge("http_requests_open", "HTTP requests in work", state.open_requests)
+        yield self._counter(
+            "log_lines_dropped", "Log lines that could not be written", state.dropped_log_lines
         )
-        self._cached_tokens = counter(
-            "penstock:prompt_tokens_cached", "Prompt tokens of these found in the prefix cache"
-        )
-        self._generation_tokens = counter(
-            "penstock:generation_tokens", "Tokens generated for requests"
-        )
-        self._first_token = histogram(
-            "penstock:time_to_first_token_seconds", "From arrival to the first token", _LATENCY
-        )
-        self._inter_token = histogram(
-            "penstock:inter_token_latency_seconds", "Between tokens of a request", _PER_TOKEN
-        )
-        self._end_to_end = histogram(
-            "penstock:e2e_request_latency_seconds", "From arrival to the last token", _LATENCY
-        )
-        self._finished = Counter(
+
+    def _of_requests(self) -> Iterator[Metric]:
+        counts = self._counts
+        for name, text, value in (
+            ("prompt_tokens", "Prompt tokens of requests that answered", counts.prompt_tokens),
+            ("prompt_tokens_cached", "Of these, found in the prefix cache", counts.cached_tokens),
+            ("generation_tokens", "Tokens generated for requests", counts.generation_tokens),
+            ("request_failure", "Requests that failed after their arrival", counts.failures),
+            ("request_queue_full", "Requests that a full queue refused", counts.refused_full),
+        ):
+            yield self._counter(name, text, value)
+        finished = CounterMetricFamily(
             "penstock:request_success",
             "Sequences that ended, by finish reason",
-            [*labels, "finished_reason"],
-            registry=self._registry,
+            labels=[*_LABELS, "finished_reason"],
         )
-        self._failed = counter(
-            "penstock:request_failure", "Requests that were refused or failed after their arrival"
-        )
-        self._model_name = model_name
+        for reason in sorted({"stop", "length", "abort", "error", *counts.finished}):
+            finished.add_metric([self._model_name, reason], counts.finished[reason])
+        yield finished
+        for name, text, buckets in (
+            ("time_to_first_token_seconds", "Arrival to first token", counts.first_token),
+            ("inter_token_latency_seconds", "Between tokens of a sequence", counts.inter_token),
+            (
+                "request_time_per_output_token_seconds",
+                "Mean time between a request's tokens",
+                counts.per_output_token,
+            ),
+            ("e2e_request_latency_seconds", "Arrival to last token", counts.end_to_end),
+            ("request_queue_time_seconds", "Waiting to run", counts.queue),
+            ("request_prefill_time_seconds", "Start to first token", counts.prefill),
+            ("request_decode_time_seconds", "First to last token", counts.decode),
+            ("request_inference_time_seconds", "Start to last token", counts.inference),
+            ("request_prompt_tokens", "Prompt tokens of a request", counts.prompt_lengths),
+            ("request_generation_tokens", "Tokens of a sequence", counts.output_lengths),
+        ):
+            yield self._histogram(name, text, buckets)
 
-    async def measured(
-        self, outputs: AsyncGenerator[RequestOutput, None]
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """Pass the outputs of one generation on, and count them."""
-        began = time.monotonic()
-        last, tokens = began, 0
-        output: RequestOutput | None = None
-        try:
-            async with aclosing(outputs):
-                async for newer in outputs:
-                    now = time.monotonic()
-                    count = tokens + _new_tokens(newer, output)
-                    output = newer
-                    if tokens == 0:
-                        self._prompt_tokens.inc(len(output.prompt_token_ids))
-                        self._cached_tokens.inc(output.num_cached_tokens)
-                    if count > tokens:
-                        self._generation_tokens.inc(count - tokens)
-                        if tokens == 0:
-                            self._first_token.observe(now - began)
-                        else:
-                            # Sequences of one request advance side by side.
-                            steps = max(1, (count - tokens) // len(output.outputs))
-                            for _ in range(steps):
-                                self._inter_token.observe((now - last) / steps)
-                        last, tokens = now, count
-                    yield output
-        except GeneratorExit:
-            raise
-        except Exception:
-            self._failed.inc()
-            raise
-        finally:
-            self._count_end(output, time.monotonic() - began)
-
-    def _count_end(self, output: RequestOutput | None, seconds: float) -> None:
-        if output is None:
-            return
-        if output.finished:
-            self._end_to_end.observe(seconds)
-        for choice in output.outputs:
-            reason = choice.finish_reason or "abort"  # left by its client
-            self._finished.labels(self._model_name, reason).inc()
-
-    def render(self, stats: EngineStats | None) -> bytes:
-        """The text of ``GET /metrics``; ``stats`` is None where the engine is dead."""
-        self._engine.stats = stats
-        text: bytes = generate_latest(self._registry)
-        return text
-
-
-def _new_tokens(output: RequestOutput, before: RequestOutput | None) -> int:
-    earlier = 0 if before is None else sum(choice.num_tokens for choice in before.outputs)
-    return sum(choice.num_tokens for choice in output.outputs) - earlier
-
-
-class _EngineCollector:
-    """The engine's own numbers, as of the last scrape."""
-
-    def __init__(self, model_name: str) -> None:
-        self._model_name = model_name
-        self.stats: EngineStats | None = None
-
-    def collect(self) -> Iterable[Metric]:
-        up = GaugeMetricFamily("penstock:engine_up", "1 while the engine lives", labels=_LABELS)
-        up.add_metric([self._model_name], 0.0 if self.stats is None else 1.0)
-        yield up
-        if self.stats is None:
-            return
-        stats = self.stats
-        gauges: tuple[tuple[str, str, float], ...] = (
+    def _of_engine(self, stats: EngineStats) -> Iterator[Metric]:
+        used = stats.kv_blocks_used / max(1, stats.kv_blocks_total)
+        gauges: Iterable[tuple[str, str, float]] = (
             ("num_requests_running", "Sequences in the running batch", stats.running),
             ("num_requests_waiting", "Sequences that wait for room", stats.waiting),
-            (
-                "kv_cache_usage_perc",
-                "Share of the KV cache's blocks that live requests hold, 0 to 1",
-                stats.kv_blocks_used / max(1, stats.kv_blocks_total),
-            ),
+            ("kv_cache_usage_perc", "Share of KV blocks that live requests hold, 0 to 1", used),
         )
-        counters: tuple[tuple[str, str, float], ...] = (
+        counters: Iterable[tuple[str, str, float]] = (
             ("prefix_cache_queries", "Prompt tokens looked up in the cache", stats.prefix_queries),
             ("prefix_cache_hits", "Prompt tokens found in the cache", stats.prefix_hits),
             ("num_preemptions", "Sequences that lost their blocks", stats.preemptions),
@@ -154,13 +140,36 @@ class _EngineCollector:
             ("tokens_computed", "Token positions that steps computed", stats.tokens_computed),
         )
         for name, text, value in gauges:
-            gauge = GaugeMetricFamily(f"penstock:{name}", text, labels=_LABELS)
-            gauge.add_metric([self._model_name], value)
-            yield gauge
+            yield self._gauge(name, text, value)
         for name, text, value in counters:
-            counter = CounterMetricFamily(f"penstock:{name}", text, labels=_LABELS)
-            counter.add_metric([self._model_name], value)
-            yield counter
+            yield self._counter(name, text, value)
+        if stats.step_seconds is not None:
+            yield self._histogram("engine_step_seconds", "Time of a step", stats.step_seconds)
+        if stats.step_tokens is not None:
+            yield self._histogram(
+                "iteration_tokens_total", "Token positions computed in a step", stats.step_tokens
+            )
+
+    def _gauge(self, name: str, text: str, value: float) -> Metric:
+        gauge = GaugeMetricFamily(f"penstock:{name}", text, labels=_LABELS)
+        gauge.add_metric([self._model_name], value)
+        return gauge
+
+    def _counter(self, name: str, text: str, value: float) -> Metric:
+        counter = CounterMetricFamily(f"penstock:{name}", text, labels=_LABELS)
+        counter.add_metric([self._model_name], value)
+        return counter
+
+    def _histogram(self, name: str, text: str, buckets: Buckets) -> Metric:
+        below, counted = 0, []
+        for bound, count in zip((*buckets.bounds, float("inf")), buckets.counts, strict=True):
+            below += count
+            counted.append((_bound(bound), below))
+        histogram = HistogramMetricFamily(f"penstock:{name}", text, labels=_LABELS)
+        histogram.add_metric([self._model_name], counted, buckets.total)
+        return histogram
 
 
-_LABELS = ("model_name",)
+def _bound(value: float) -> str:
+    """As Prometheus writes the upper bound of a bucket."""
+    return "+Inf" if value == float("inf") else repr(float(value))

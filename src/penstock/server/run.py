@@ -4,94 +4,189 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import functools
+import logging
+import os
 import signal
 import socket
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import uvicorn
 
 from penstock.engine.async_llm import AsyncLLM
 from penstock.engine.spawn import EngineChild
 from penstock.server.app import ServerOptions, build_app
+from penstock.server.connection import HEADERS_TIMEOUT_S, MAX_HEADER_BYTES, Connection
+from penstock.server.logs import LineWriter, LogOptions, logging_to
+from penstock.server.open_requests import OpenRequests
+from penstock.server.openai.errors import RETRY_AFTER_S, unavailable
+from penstock.server.supervisor import Supervisor, SupervisorOptions
 
 KEEP_ALIVE_S = 75
 """Longer than the 60 s for which common proxies and client pools keep a connection, so that it is
 they who close it: a server that closes first can lose a request that is on its way."""
+LAST_WORDS_S = 2.0
+"""For streams that the end of the grace cuts off to be told so."""
+STOPPING = "the server is shutting down"
+
+_log = logging.getLogger("penstock.server")
+
+
+@dataclass(frozen=True)
+class Tls:
+    certificate: Path
+    key: Path
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    grace_s: int = 30
+    grace_s: float = 30
     """How long open requests may go on after the server was told to stop."""
+    request_timeout_s: float | None = None
+    """How long a request may take, from its arrival to its last token."""
+    headers_timeout_s: float = HEADERS_TIMEOUT_S
+    """For the head of a request, from its first byte or from the connection's beginning."""
     server: ServerOptions = ServerOptions()  # noqa: RUF009
+    supervisor: SupervisorOptions = SupervisorOptions()  # noqa: RUF009
+    logs: LogOptions = LogOptions()  # noqa: RUF009
+    tls: Tls | None = None
 
 
 async def serve(
     child: EngineChild,
+    spawn: Callable[[], EngineChild],
     listener: socket.socket,
     options: RunOptions,
     on_ready: Callable[[AsyncLLM], None],
 ) -> None:
     """Serve until SIGINT or SIGTERM; the engine process has ended when this returns.
 
-    ``listener`` is bound and not yet listening. On the first signal no more connections are
-    accepted, and open requests have ``options.grace_s`` seconds; a second ends them at once.
-    Raises what AsyncLLM.start raises.
+    ``child`` is the first engine, and ``spawn`` starts each one that replaces a dead one.
+    ``listener`` is bound and not yet listening. On the first signal the server is not ready any
+    more and refuses work; open requests have ``options.grace_s`` seconds. A second signal ends
+    the process. Raises what AsyncLLM.start raises, and EngineDeadError if engines keep dying.
     """
     loop = asyncio.get_running_loop()
-    stop = _Stop()
+    stop = asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        if stop.is_set():
+            # At once: whatever hangs must not keep it. The kernel ends the engine with us.
+            os._exit(128 + number)
+        stop.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.ask)
-    starting = loop.create_task(AsyncLLM.attach(child))
-    stop.on_ask = starting.cancel
+        loop.add_signal_handler(number, on_signal, number)
+    loop.set_exception_handler(_on_loop_error)
+    with logging_to(options.logs) as log:
+        llm = await _start(child, stop)
+        if llm is None:
+            return
+        supervisor = Supervisor(llm, spawn, options.supervisor)
+        try:
+            await _serve(supervisor, listener, options, stop, log, lambda: on_ready(llm))
+        finally:
+            await supervisor.aclose()
+
+
+async def _start(child: EngineChild, stop: asyncio.Event) -> AsyncLLM | None:
+    """The engine once it is ready; None if the server was told to stop before."""
+    starting = asyncio.ensure_future(AsyncLLM.attach(child))
+    stopping = asyncio.ensure_future(stop.wait())
     try:
-        llm = await starting
-    except asyncio.CancelledError:
-        if not stop.asked:
-            raise
-        return
-    try:
-        server = _Server(
-            uvicorn.Config(
-                build_app(llm, options.server),
-                log_level="warning",
-                access_log=False,
-                lifespan="off",
-                ws="none",
-                server_header=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=options.grace_s,
-            )
-        )
-        stop.on_ask = server.stop
-        server.on_started = lambda: on_ready(llm)
-        if not stop.asked:
-            await server.serve([listener])
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            return starting.result()
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return None
     finally:
-        await llm.aclose()
+        stopping.cancel()
 
 
-class _Stop:
-    """What the signals mean at this point of the run."""
+async def _serve(
+    supervisor: Supervisor,
+    listener: socket.socket,
+    options: RunOptions,
+    stop: asyncio.Event,
+    log: LineWriter,
+    on_ready: Callable[[], None],
+) -> None:
+    requests = OpenRequests(options.request_timeout_s)
+    app = build_app(supervisor, requests, options.server, lambda: log.dropped)
+    tls = options.tls
+    connection = functools.partial(Connection, headers_timeout_s=options.headers_timeout_s)
+    http = _Server(
+        uvicorn.Config(
+            app,
+            http=connection,  # type: ignore[arg-type]  # any callable that makes one
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=1,
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            ssl_certfile=None if tls is None else tls.certificate,
+            ssl_keyfile=None if tls is None else tls.key,
+        ),
+        on_ready,
+    )
+    serving = asyncio.ensure_future(http.serve([listener]))
+    watching = asyncio.ensure_future(supervisor.run())
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({serving, watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if watching.done():
+            http.should_exit = True
+            await serving
+            watching.result()  # raises
+        elif stopping.done():
+            await _drain(requests, options.grace_s)
+        http.should_exit = True
+        await serving
+    finally:
+        for task in (watching, stopping):
+            task.cancel()
+        await asyncio.gather(watching, stopping, return_exceptions=True)
 
-    def __init__(self) -> None:
-        self.asked = False
-        self.on_ask: Callable[[], object] = lambda: None
 
-    def ask(self) -> None:
-        self.asked = True
-        self.on_ask()
+async def _drain(requests: OpenRequests, grace_s: float) -> None:
+    """Refuse new work and wait for what is open; end and tell what is not done in time."""
+    requests.draining = STOPPING
+    requests.stopping = True
+    _log.warning("stopping: %d requests are open and have %g s", len(requests), grace_s)
+    if await requests.wait_idle(grace_s):
+        return
+    ended = requests.end_all(unavailable(STOPPING, "shutting_down", RETRY_AFTER_S))
+    _log.warning("the grace is over: %d requests were ended", ended)
+    await requests.wait_idle(LAST_WORDS_S)
+
+
+def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What asyncio has no caller to raise at."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        # asyncio tries again every second.
+        _log.error(
+            "no connection can be accepted: this process has as many files open as it may; raise "
+            "its limit (ulimit -n)"
+        )
+        return
+    _log.error("%s", context.get("message", "an error outside any request"), exc_info=error)
 
 
 class _Server(uvicorn.Server):
     """uvicorn's server without its signal handling, which ends the process by the signal."""
 
-    on_started: Callable[[], None]
-
-    def stop(self) -> None:
-        self.force_exit = self.should_exit
-        self.should_exit = True
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -99,4 +194,4 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self.on_started()
+        self._on_started()

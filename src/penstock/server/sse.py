@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
@@ -11,12 +12,16 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
+from penstock.server.open_requests import OpenRequest
 from penstock.server.openai.errors import ApiError, api_error
 
 T = TypeVar("T")
 Events = AsyncIterator[bytes]
 
 DONE = b"data: [DONE]\n\n"
+
+LAST_WORDS_S = 5.0
+"""How long a client that reads slowly is waited for to tell it why its stream ends."""
 
 _log = logging.getLogger(__name__)
 
@@ -30,18 +35,23 @@ def event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Await ``work``, but cancel it and raise ClientGone when the client disconnects.
+async def unless_ended(request: Request, receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Await ``work``, but cancel it when the client disconnects or the request is ended.
 
+    Raises ClientGone for the first and the ApiError of :attr:`OpenRequest.ended` for the second.
     The body of the request must have been read. Whatever way this ends, ``work`` has ended too,
     its ``finally`` blocks included.
     """
+    ended = OpenRequest.of(request.scope).ended
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_disconnect(receive))
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        waited: set[asyncio.Future[Any]] = {working, leaving, ended}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
+        if ended.done():
+            raise ended.result()
         raise ClientGone
     finally:
         for task in (working, leaving):
@@ -61,31 +71,40 @@ class EventStream:
         self._request = request
         self._events = events
         self._encode_error = encode_error
+        self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await unless_gone(receive, self._send(scope, receive, send))
+            await unless_ended(self._request, receive, self._send(scope, receive, send))
         except (ClientGone, OSError):
-            _log.info("%s: the client left before the end", self._request.url.path)
+            OpenRequest.of(scope).notes["left"] = True
+        except ApiError as failure:
+            OpenRequest.of(scope).notes["ended"] = failure.body.error.code
+            with contextlib.suppress(TimeoutError, OSError):
+                async with asyncio.timeout(LAST_WORDS_S):
+                    await self._fail(failure, scope, receive, send)
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
         async with aclosing(self._events) as events:  # type: ignore[type-var]
             try:
                 async for data in events:
-                    if not started:
-                        started = True
+                    if not self._started:
+                        self._started = True
                         await send(_START)
                     await send({"type": "http.response.body", "body": data, "more_body": True})
             except OSError:
                 raise  # the connection's, not the engine's
             except Exception as error:
-                failure = explained(error)
-                if not started:
-                    await failure.response()(scope, receive, send)
-                    return
-                data = event(self._encode_error(failure))
-                await send({"type": "http.response.body", "body": data, "more_body": True})
+                await self._fail(explained(error), scope, receive, send)
+                return
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _fail(self, failure: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._started:
+            await failure.response()(scope, receive, send)
+            return
+        data = event(self._encode_error(failure))
+        await send({"type": "http.response.body", "body": data, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

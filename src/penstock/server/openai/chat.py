@@ -14,7 +14,7 @@ from penstock.engine.output import CompletionOutput, RequestOutput
 from penstock.sampling.params import SamplingParams
 from penstock.server.engine import Engine
 from penstock.server.fanout import Generation, has_news, last, merged
-from penstock.server.metrics import Metrics
+from penstock.server.meter import Meter
 from penstock.server.openai import responses
 from penstock.server.openai.messages import chat_prompt
 from penstock.server.openai.protocol import ChatRequest
@@ -40,23 +40,23 @@ class ChatJob:
         prompt: list[int],
         params: SamplingParams,
         engine: Engine,
-        metrics: Metrics,
+        meter: Meter,
     ) -> None:
         self._request = request
         self._prompt = prompt
         self._params = params
         self._engine = engine
-        self._metrics = metrics
+        self._meter = meter
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
 
     @classmethod
-    async def prepare(cls, request: ChatRequest, engine: Engine, metrics: Metrics) -> ChatJob:
+    async def prepare(cls, request: ChatRequest, engine: Engine, meter: Meter) -> ChatJob:
         """Raises ApiError or RequestError for what can be refused before the engine is asked."""
         prompt = await chat_prompt(request, engine)
         longest = engine.model.max_model_len
         params = chat_params(request, engine.model.vocab_size, longest - len(prompt), longest)
-        return cls(request, prompt, params, engine, metrics)
+        return cls(request, prompt, params, engine, meter)
 
     async def answer(self) -> bytes:
         """The whole answer as JSON."""
@@ -114,7 +114,7 @@ class ChatJob:
         yield DONE
 
     def _generation(self) -> Generation:
-        return self._metrics.measured(
+        return self._meter.measured(
             self._engine.generate(
                 self._prompt,
                 self._params,

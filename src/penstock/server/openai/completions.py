@@ -14,7 +14,7 @@ from penstock.engine.output import CompletionOutput, RequestOutput
 from penstock.sampling.params import SamplingParams
 from penstock.server.engine import Engine
 from penstock.server.fanout import Generation, has_news, last, merged
-from penstock.server.metrics import Metrics
+from penstock.server.meter import Meter
 from penstock.server.openai import responses
 from penstock.server.openai.errors import ApiError
 from penstock.server.openai.protocol import CompletionRequest, Prompt
@@ -41,13 +41,13 @@ class CompletionJob:
         prompts: Sequence[_Prompt],
         params: SamplingParams,
         engine: Engine,
-        metrics: Metrics,
+        meter: Meter,
     ) -> None:
         self._request = request
         self._prompts = prompts
         self._params = params
         self._engine = engine
-        self._metrics = metrics
+        self._meter = meter
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
         # With echo, max_tokens=0 asks for the prompt alone; the engine still makes one token.
@@ -55,7 +55,7 @@ class CompletionJob:
 
     @classmethod
     async def prepare(
-        cls, request: CompletionRequest, engine: Engine, metrics: Metrics
+        cls, request: CompletionRequest, engine: Engine, meter: Meter
     ) -> CompletionJob:
         """Raises ApiError or RequestError for what can be refused before the engine is asked."""
         given = split_prompts(request.prompt)
@@ -73,7 +73,7 @@ class CompletionJob:
         longest = engine.model.max_model_len
         room = longest - max(len(prompt.token_ids) for prompt in prompts)
         params = completion_params(request, engine.model.vocab_size, room, longest)
-        return cls(request, prompts, params, engine, metrics)
+        return cls(request, prompts, params, engine, meter)
 
     async def answer(self) -> bytes:
         """The whole answer as JSON."""
@@ -108,7 +108,7 @@ class CompletionJob:
 
     def _generations(self) -> list[Generation]:
         return [
-            self._metrics.measured(
+            self._meter.measured(
                 self._engine.generate(
                     prompt.token_ids,
                     self._params,

@@ -5,8 +5,11 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from penstock.errors import EngineDeadError, PenstockError, RequestError
+from penstock.errors import EngineDeadError, OverloadedError, PenstockError, RequestError
 from penstock.server.fanout import GenerationError
+
+RETRY_AFTER_S = 10
+"""What a 429 or 503 tells the client where nothing better is known."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -21,7 +24,11 @@ class ErrorResponse(msgspec.Struct, frozen=True):
 
 
 class ApiError(PenstockError):
-    """An answer other than 200: the HTTP status and the body that says why."""
+    """An answer other than 200: the HTTP status and the body that says why.
+
+    ``close`` ends the connection after the answer, where a rest of the request would follow.
+    Without ``retry``, OpenAI's clients are told not to send the request again by themselves.
+    """
 
     def __init__(
         self,
@@ -31,16 +38,30 @@ class ApiError(PenstockError):
         type: str = "invalid_request_error",
         param: str | None = None,
         code: str | None = None,
+        retry_after_s: int = RETRY_AFTER_S,
+        close: bool = False,
+        retry: bool = True,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.body = ErrorResponse(ErrorBody(message, type, param, code))
+        self._retry_after_s = retry_after_s
+        self._close = close
+        self._retry = retry
 
     def json(self) -> bytes:
         return msgspec.json.encode(self.body)
 
     def response(self) -> Response:
-        headers = {"retry-after": "30"} if self.status == 503 else None
+        headers = {}
+        if self.status in (429, 503):
+            headers["retry-after"] = str(self._retry_after_s)
+        if not self._retry:
+            headers["x-should-retry"] = "false"
+        if self.status == 401:
+            headers["www-authenticate"] = "Bearer"
+        if self._close:
+            headers["connection"] = "close"
         return Response(self.json(), self.status, headers=headers, media_type="application/json")
 
 
@@ -50,11 +71,13 @@ def api_error(error: Exception) -> ApiError:
         return error
     if isinstance(error, RequestError):
         return ApiError(400, str(error), param=error.param)
+    if isinstance(error, OverloadedError):
+        return overloaded(str(error), RETRY_AFTER_S)
     if isinstance(error, EngineDeadError):
         # The cause may hold a traceback: it belongs in the server's log.
         return ApiError(
             503,
-            "the engine has stopped and this server must be restarted; its log says why",
+            "the engine has stopped before the answer was complete; send the request again later",
             type="server_error",
             code="engine_dead",
         )
@@ -70,4 +93,44 @@ def model_not_found(asked: str, served: str) -> ApiError:
         type="not_found_error",
         param="model",
         code="model_not_found",
+    )
+
+
+def overloaded(message: str, retry_after_s: int) -> ApiError:
+    return ApiError(
+        429, message, type="rate_limit_error", code="queue_full", retry_after_s=retry_after_s
+    )
+
+
+def unavailable(reason: str, code: str, retry_after_s: int) -> ApiError:
+    """The server takes no work now; ``reason`` says why."""
+    return ApiError(503, reason, type="server_error", code=code, retry_after_s=retry_after_s)
+
+
+def deadline_exceeded(seconds: float) -> ApiError:
+    return ApiError(
+        504,
+        f"the request was not done within {seconds:g} s and was stopped",
+        type="server_error",
+        code="deadline_exceeded",
+        retry=False,
+    )
+
+
+def aborted() -> ApiError:
+    return ApiError(
+        500,
+        "the request was stopped by an administrator",
+        type="server_error",
+        code="aborted",
+        retry=False,
+    )
+
+
+def body_timeout(seconds: float) -> ApiError:
+    return ApiError(
+        408,
+        f"the body of the request did not arrive within {seconds:g} s",
+        code="body_timeout",
+        close=True,
     )

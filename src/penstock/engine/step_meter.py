@@ -1,0 +1,41 @@
+"""What the steps of an engine take and hold, for statistics and for signs of life."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from penstock.engine.buckets import Buckets
+from penstock.engine.messages import EngineStats
+
+STEP_SECONDS = tuple(m * 10.0**e for e in range(-4, 2) for m in (1, 2, 5))  # 0.1 ms to 50 s
+STEP_TOKENS = tuple(float(2**i) for i in range(15))  # 1 to 16384
+
+
+class StepMeter:
+    """What steps take and hold, for the statistics and for signs of life."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+        self._seconds = Buckets.empty(STEP_SECONDS)
+        self._tokens = Buckets.empty(STEP_TOKENS)
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._began = time.monotonic()
+
+    def end(self, num_tokens: int) -> None:
+        """It is over, and computed so many token positions."""
+        began, self._began = self._began, None
+        if began is not None:
+            self._seconds.add(time.monotonic() - began)
+            self._tokens.add(num_tokens)
+
+    def seconds_in_step(self) -> float:
+        """How long the present step has run, 0 between steps. For any thread."""
+        began = self._began
+        return 0.0 if began is None else time.monotonic() - began
+
+    def added_to(self, stats: EngineStats) -> EngineStats:
+        return msgspec.structs.replace(stats, step_seconds=self._seconds, step_tokens=self._tokens)

@@ -1,0 +1,65 @@
+"""One HTTP connection: uvicorn's, with a limit on how long it may take to ask something."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+HEADERS_TIMEOUT_S = 30.0
+MAX_HEADER_BYTES = 64 << 10
+
+
+class Connection(H11Protocol):
+    """Closes a connection whose client does not complete the head of a request in time.
+
+    uvicorn limits how long a connection may be idle between two requests, but neither before the
+    first nor while a head trickles in, so that a few clients could hold every file descriptor.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        headers_timeout_s: float,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._headers_timeout_s = headers_timeout_s
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._relax()
+
+    def _watch(self) -> None:
+        """Run the clock while a head is expected, from its first byte or the connection's."""
+        if self.transport.is_closing() or (
+            self.cycle is not None and not self.cycle.response_complete
+        ):
+            self._relax()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(self._headers_timeout_s, self._give_up)
+
+    def _relax(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        self._deadline = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.abort()

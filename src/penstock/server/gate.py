@@ -1,0 +1,65 @@
+"""What every HTTP request passes: it gets an id, is registered, and leaves a line in the log."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from penstock.server.open_requests import REQUEST_ID, OpenRequest, OpenRequests
+
+ACCESS_LOG = "penstock.access"
+
+_log = logging.getLogger(ACCESS_LOG)
+_QUIET = ("/health", "/ready", "/metrics")
+"""Asked every few seconds by machines: logged at level debug."""
+
+
+class Gate:
+    """ASGI middleware, the outermost."""
+
+    def __init__(self, app: ASGIApp, requests: OpenRequests) -> None:
+        self._app = app
+        self._requests = requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = self._requests.enter(scope)
+        status = 0
+
+        async def named(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                header = (REQUEST_ID.encode(), request.id.encode("ascii"))
+                message = {**message, "headers": [*message.get("headers", ()), header]}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, named)
+        finally:
+            self._requests.leave(request)
+            _tell(request, status)
+
+
+def _tell(request: OpenRequest, status: int) -> None:
+    level = logging.DEBUG if request.path in _QUIET else logging.INFO
+    if not _log.isEnabledFor(level):
+        return
+    fields: dict[str, object] = {
+        "request_id": request.id,
+        "client": request.client,
+        "method": request.method,
+        "path": request.path,
+        "status": status or 499,  # nothing was sent: the client left before
+        "seconds": round(time.monotonic() - request.began, 6),
+    }
+    if request.key is not None:
+        fields["key"] = request.key
+    fields |= request.notes
+    _log.log(
+        level, "%s %s %d", request.method, request.path, status or 499, extra={"fields": fields}
+    )

@@ -1,0 +1,154 @@
+"""The server's log: text for people or JSON for collectors, written by a thread of its own.
+
+What writes may block (a pipe that nobody reads) or fail (a full disk); the server must do neither.
+So lines go through a bounded queue, and those that find it full, or cannot be written, are counted
+and dropped. The next line that can be written says how many were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+LEVELS = ("debug", "info", "warning", "error")
+QUEUE_LINES = 10_000
+"""About two megabytes of text at most."""
+
+LogFormat = Literal["text", "json"]
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    format: LogFormat = "text"
+    level: str = "info"
+    access: bool = True
+    """Whether each request leaves a line."""
+    fd: int = 2
+
+
+@contextlib.contextmanager
+def logging_to(options: LogOptions) -> Iterator[LineWriter]:
+    """Send the process's log to ``options.fd``, for as long as this lasts."""
+    root = logging.getLogger()
+    before = root.level, root.handlers[:]
+    access = logging.getLogger("penstock.access")
+    writer = LineWriter(options.fd)
+    writer.setFormatter(JsonFormatter() if options.format == "json" else TextFormatter())
+    root.handlers[:] = [writer]
+    set_level(options.level)
+    access.disabled = not options.access
+    try:
+        yield writer
+    finally:
+        writer.close()
+        access.disabled = False
+        root.setLevel(before[0])
+        root.handlers[:] = before[1]
+
+
+def set_level(level: str) -> None:
+    """Of all loggers. Libraries' own are told from ``warning`` on only, unless debugging."""
+    root = logging.getLogger()
+    root.setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
+    logging.getLogger("penstock").setLevel(level.upper())
+
+
+class LineWriter(logging.Handler):
+    """Queues lines; a thread writes them to a file descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self._fd = fd
+        self._lines: queue.Queue[bytes | None] = queue.Queue(QUEUE_LINES)
+        self.dropped = 0
+        """Lines that could not be written since the start."""
+        self._told = 0
+        self._thread = threading.Thread(target=self._write_all, name="penstock-log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+        except Exception as error:  # a defect in a log call must not reach its caller
+            line = f"a log line could not be made: {error!r} ({record.msg!r})"
+        try:
+            self._lines.put_nowait(line.encode("utf-8", "backslashreplace") + b"\n")
+        except queue.Full:
+            self.dropped += 1
+
+    def close(self) -> None:
+        """Write what is queued, for a second at most."""
+        with contextlib.suppress(queue.Full):
+            self._lines.put_nowait(None)
+        self._thread.join(1.0)
+        super().close()
+
+    def _write_all(self) -> None:
+        while (line := self._lines.get()) is not None:
+            missing = self.dropped - self._told
+            if missing:
+                line = b"penstock: %d log lines were dropped\n" % missing + line
+            try:
+                while line:
+                    line = line[os.write(self._fd, line) :]
+            except OSError:
+                self.dropped += 1
+            else:
+                self._told += missing
+
+
+class TextFormatter(logging.Formatter):
+    """``2026-01-31T12:00:00.123Z INFO penstock.access: POST /v1/... key=value ...``"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        if not message.isprintable():  # a client's path may hold what moves a terminal's cursor
+            message = json.dumps(message)[1:-1]
+        text = f"{_when(record)} {record.levelname} {record.name}: {message}"
+        for name, value in _fields(record).items():
+            if name not in ("method", "path", "status"):  # part of the message
+                text += f" {name}={_plain(value)}"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return text
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line; a request's fields are members of it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, object] = {
+            "time": _when(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    """What was passed as ``extra={"fields": ...}``."""
+    fields = getattr(record, "fields", None)
+    return fields if isinstance(fields, dict) else {}
+
+
+def _plain(value: object) -> str:
+    """A value on a line of text: quoted where it has spaces or could be taken for a line."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if text.isprintable() and " " not in text and text else json.dumps(text)
+
+
+def _when(record: logging.LogRecord) -> str:
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{seconds}.{int(record.msecs):03d}Z"

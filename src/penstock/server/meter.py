@@ -1,0 +1,114 @@
+"""Counts the generations of one HTTP request as they pass, for metrics and for the log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from penstock.engine.output import CompletionOutput, RequestOutput
+from penstock.errors import OverloadedError
+from penstock.server.metrics import Counts
+from penstock.server.open_requests import OpenRequest
+
+
+class Meter:
+    """Of one HTTP request. Times are the engine's front end's, so a slow reader costs none."""
+
+    def __init__(self, counts: Counts, request: OpenRequest, log_prompts: bool) -> None:
+        self._counts = counts
+        self._request = request
+        self._log_prompts = log_prompts
+
+    async def measured(
+        self, outputs: AsyncGenerator[RequestOutput, None]
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Pass the outputs of one generation on, and count them."""
+        before: RequestOutput | None = None
+        try:
+            async with aclosing(outputs):
+                async for output in outputs:
+                    self._count(output, before)
+                    before = output
+                    yield output
+        except OverloadedError:
+            self._counts.refused_full += 1
+            raise
+        except Exception:
+            self._counts.failures += 1
+            raise
+        finally:
+            if before is not None:
+                self._count_end(before)
+
+    def _count(self, output: RequestOutput, before: RequestOutput | None) -> None:
+        """Count what ``output`` has and ``before``, the one that came before it, had not."""
+        counts, times = self._counts, output.metrics
+        if times.first_token_time is None or times.last_token_time is None:
+            return
+        began = None if before is None else before.metrics.last_token_time
+        if began is None:
+            counts.prompt_tokens += len(output.prompt_token_ids)
+            counts.cached_tokens += output.num_cached_tokens
+            counts.prompt_lengths.add(len(output.prompt_token_ids))
+            counts.first_token.add(times.first_token_time - self._request.began)
+            if times.scheduled_time is not None:
+                counts.queue.add(max(0.0, times.scheduled_time - times.arrival_time))
+                counts.prefill.add(times.first_token_time - times.scheduled_time)
+        for i, choice in enumerate(output.outputs):
+            had = 0 if before is None else before.outputs[i].num_tokens
+            new = choice.num_tokens - had
+            counts.generation_tokens += new
+            # The first token of a sequence ends no interval between tokens.
+            gaps = new if had else new - 1
+            if gaps > 0:
+                start = began if had and began is not None else times.first_token_time
+                counts.inter_token.add((times.last_token_time - start) / gaps, gaps)
+
+    def _count_end(self, output: RequestOutput) -> None:
+        counts, times = self._counts, output.metrics
+        first, last = times.first_token_time, times.last_token_time
+        for choice in output.outputs:
+            counts.finished[_reason(choice)] += 1
+            counts.output_lengths.add(choice.num_tokens)
+        if output.finished and first is not None and last is not None:
+            counts.end_to_end.add(last - self._request.began)
+            counts.decode.add(last - first)
+            if times.scheduled_time is not None:
+                counts.inference.add(last - times.scheduled_time)
+            longest = max(choice.num_tokens for choice in output.outputs)
+            if longest > 1:
+                counts.per_output_token.add((last - first) / (longest - 1))
+        self._note(output)
+
+    def _note(self, output: RequestOutput) -> None:
+        """For the access log."""
+        notes = self._request.notes
+        _add(notes, "prompt_tokens", len(output.prompt_token_ids))
+        _add(notes, "cached_tokens", output.num_cached_tokens)
+        _add(notes, "output_tokens", sum(choice.num_tokens for choice in output.outputs))
+        first = output.metrics.first_token_time
+        if first is not None and "first_token_s" not in notes:
+            notes["first_token_s"] = round(first - self._request.began, 6)
+        for choice in output.outputs:
+            _add(notes, f"finish_{_reason(choice)}", 1)
+        if self._log_prompts:
+            generations = notes.setdefault("generations", [])
+            assert isinstance(generations, list)
+            generations.append(
+                {
+                    "id": output.request_id,
+                    "prompt": output.prompt,
+                    "prompt_token_ids": output.prompt_token_ids,
+                    "outputs": [choice.text for choice in output.outputs],
+                }
+            )
+
+
+def _reason(choice: CompletionOutput) -> str:
+    return choice.finish_reason or "abort"  # left by its client, or ended from outside
+
+
+def _add(notes: dict[str, object], name: str, value: int) -> None:
+    before = notes.get(name, 0)
+    assert isinstance(before, int)
+    notes[name] = before + value

@@ -1,0 +1,228 @@
+"""Keeps an engine alive: watches it, restarts it when it dies, gives up when it keeps dying."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+
+from penstock.engine.async_llm import AsyncLLM
+from penstock.engine.messages import EngineStats
+from penstock.engine.output import RequestOutput
+from penstock.engine.process import START_TIMEOUT_S
+from penstock.engine.spawn import EngineChild
+from penstock.engine.wire import ModelFacts
+from penstock.errors import EngineDeadError, OverloadedError, PenstockError
+from penstock.sampling.params import SamplingParams
+from penstock.server.openai.errors import unavailable
+from penstock.tokenizer import Tokenizer
+
+WATCH_S = 0.5
+SILENCE_S = 4.0
+"""Four beats missed: the engine's process was stopped, or gets no processor."""
+LONG_STEP_S = 8.0
+"""A step this long makes the server not ready while it lasts: no router should add to it."""
+DEFAULT_MAX_NUM_SEQS = 256
+"""Where a core does not tell its own."""
+
+_log = logging.getLogger("penstock.engine")
+
+
+@dataclass(frozen=True)
+class SupervisorOptions:
+    max_restarts: int = 5
+    """Deaths in a row after which the server gives up; 0 gives up at the first."""
+    backoff_s: float = 1.0
+    """Before the first restart; doubled for each further one."""
+    max_backoff_s: float = 60.0
+    stable_s: float = 300.0
+    """An engine that lived this long begins a new row of deaths."""
+    hang_s: float = 30.0
+    """An engine whose process has been silent this long is killed."""
+    step_timeout_s: float = 600.0
+    """An engine that has been in one step this long is killed."""
+    max_waiting: int = 1024
+    """Sequences beyond those that can run at once; further ones are refused."""
+    start_timeout_s: float = START_TIMEOUT_S
+
+
+class Supervisor:
+    """An engine that comes back: what the server stands on. Belongs to one event loop.
+
+    Open requests of an engine that dies fail with EngineDeadError; until the next one has
+    generated its first token, new ones do too.
+    """
+
+    def __init__(
+        self, llm: AsyncLLM, spawn: Callable[[], EngineChild], options: SupervisorOptions
+    ) -> None:
+        self._llm = llm
+        self._spawn = spawn
+        self._options = options
+        self._model = llm.model
+        self._tokenizer = llm.tokenizer
+        self._born = time.monotonic()
+        self._back_at = 0.0  # when the next try to restart is due
+        self._restarting = False
+        self.restarts = 0
+        """Engines that were started after the first."""
+        self._limit(llm)
+
+    @property
+    def model(self) -> ModelFacts:
+        return self._model
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    @property
+    def llm(self) -> AsyncLLM:
+        """The present engine, alive or not."""
+        return self._llm
+
+    @property
+    def max_sequences(self) -> int:
+        """How many sequences may be open: those that run, and those that wait."""
+        assert self._llm.max_sequences is not None
+        return self._llm.max_sequences
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the engine cannot serve at this moment; None while it can."""
+        llm = self._llm
+        if self._restarting or llm.death is not None or not llm.process.connected:
+            return "the engine has stopped and is being restarted"
+        if llm.process.silent_s > SILENCE_S:
+            return f"nothing has come from the engine for {llm.process.silent_s:.0f} s"
+        if llm.process.step_s > LONG_STEP_S:
+            return f"the engine has been in one step for {llm.process.step_s:.0f} s"
+        return None
+
+    def check(self) -> None:
+        """Raise ApiError or OverloadedError if a request that came now could not be taken."""
+        llm = self._llm
+        if self._restarting or llm.death is not None or not llm.process.connected:
+            wait = max(1, math.ceil(self._back_at - time.monotonic()))
+            raise unavailable(
+                "the engine has stopped and is being restarted; send the request again later",
+                "engine_dead",
+                wait,
+            )
+        if llm.num_sequences >= self.max_sequences:
+            raise OverloadedError(
+                f"{llm.num_sequences} sequences are running and waiting, and no more may; "
+                "send the request again later"
+            )
+
+    async def encode(
+        self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        return await self._llm.encode(
+            text, add_special_tokens=add_special_tokens, parse_special=parse_special
+        )
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
+        prompt_text: str | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """As AsyncLLM.generate, by the present engine."""
+        return self._llm.generate(
+            prompt,
+            params,
+            request_id=request_id,
+            priority=priority,
+            cache_salt=cache_salt,
+            prompt_text=prompt_text,
+        )
+
+    async def stats(self) -> EngineStats:
+        """Raises EngineDeadError."""
+        return await self._llm.stats()
+
+    async def run(self) -> None:
+        """Watch and restart, for ever; raises EngineDeadError when the engine keeps dying."""
+        deaths = 0
+        while True:
+            error: Exception = await self._watch()
+            if time.monotonic() - self._born >= self._options.stable_s:
+                deaths = 0
+            self._restarting = True
+            while True:
+                deaths += 1
+                if deaths > self._options.max_restarts:
+                    raise EngineDeadError(
+                        f"the engine died {deaths} times in a row, and the server gives up; the "
+                        f"last time: {error}"
+                    )
+                wait = min(
+                    self._options.backoff_s * 2.0 ** (deaths - 1), self._options.max_backoff_s
+                )
+                self._back_at = time.monotonic() + wait
+                _log.warning("the engine is restarted in %g s (%d in a row)", wait, deaths)
+                await asyncio.sleep(wait)
+                try:
+                    await self._restart()
+                    break
+                except (PenstockError, OSError) as failure:
+                    error = failure
+                    _log.error("the engine could not be restarted: %s", failure)
+            self._restarting = False
+
+    async def aclose(self) -> None:
+        await self._llm.aclose()
+
+    async def _watch(self) -> PenstockError:
+        """Returns why the present engine died. Kills one that hangs."""
+        llm, options = self._llm, self._options
+        hung = 0  # looks in a row; one alone may be our own process that was stopped
+        while True:
+            try:
+                await asyncio.wait_for(llm.wait_dead(), WATCH_S)
+                assert llm.death is not None
+                return llm.death
+            except TimeoutError:
+                pass
+            silent = llm.process.silent_s > options.hang_s
+            late = llm.process.step_s > options.step_timeout_s
+            hung = hung + 1 if silent or late else 0
+            if hung < 3:
+                continue
+            if silent:
+                llm.process.kill(
+                    f"the engine hung: nothing came from it for {llm.process.silent_s:.0f} s, and "
+                    "it was killed"
+                )
+            else:
+                llm.process.kill(
+                    f"the engine hung: one step took more than {llm.process.step_s:.0f} s, and it "
+                    "was killed"
+                )
+
+    async def _restart(self) -> None:
+        await self._llm.aclose()
+        began = time.monotonic()
+        llm = await AsyncLLM.attach(
+            self._spawn(), timeout=self._options.start_timeout_s, tokenizer=self._tokenizer
+        )
+        self._limit(llm)
+        self._llm = llm
+        self._born = time.monotonic()
+        self.restarts += 1
+        _log.warning(
+            "the engine is back after %.1f s (pid %d)", self._born - began, llm.process.pid
+        )
+
+    def _limit(self, llm: AsyncLLM) -> None:
+        config = llm.ready.config
+        running = DEFAULT_MAX_NUM_SEQS if config is None else config.max_num_seqs
+        llm.max_sequences = running + self._options.max_waiting

@@ -1,0 +1,105 @@
+"""The log: its lines, what is never in them, and writers that fail."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+
+from http_client import running
+from streams import bystanders, until
+
+from penstock.server.logs import QUEUE_LINES, LogOptions, logging_to
+
+SECRET = "xyzzy-plugh"
+BODY = {"model": "fake", "prompt": SECRET, "max_tokens": 5}
+
+
+def entries(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_each_request_leaves_a_line_without_its_prompt(
+    tokenizer_folder: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with (
+        log.open("wb") as stderr,
+        running(tokenizer_folder, 1, stderr, log_format="json", api_keys="key") as server,
+    ):
+        headers = {"x-request-id": "mine", "authorization": "Bearer key"}
+        answer = server.http.post("/v1/completions", json=BODY, headers=headers)
+        assert answer.status_code == 200
+        server.http.post("/v1/completions", json=BODY)
+        server.http.get("/ready")
+        server.http.get("/no%0d%0awhere", headers=headers)
+        until(lambda: log.read_text().count("penstock.access") == 3, 5, "logged")
+    lines = [entry for entry in entries(log) if entry["logger"] == "penstock.access"]
+    assert [line["status"] for line in lines] == [200, 401, 404]
+    served = lines[0]
+    assert served["request_id"] == "mine"
+    assert served["path"] == "/v1/completions"
+    assert served["prompt_tokens"] == len(SECRET)
+    assert served["output_tokens"] == 5
+    assert served["finish_length"] == 1
+    assert 0 < float(str(served["first_token_s"])) <= float(str(served["seconds"]))
+    assert len(str(served["key"])) == 8
+    assert SECRET not in log.read_text()
+    assert "Bearer" not in log.read_text()
+
+
+def test_prompts_are_logged_when_asked(tokenizer_folder: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with (
+        log.open("wb") as stderr,
+        running(tokenizer_folder, 1, stderr, log_format="json", log_prompts=True) as server,
+    ):
+        text = server.post("/v1/completions", BODY).json()["choices"][0]["text"]
+        until(lambda: "penstock.access" in log.read_text(), 5, "logged")
+    (line,) = [entry for entry in entries(log) if entry["logger"] == "penstock.access"]
+    (generation,) = line["generations"]  # type: ignore[misc]
+    assert generation["prompt"] == SECRET
+    assert generation["outputs"] == [text]
+
+
+def test_a_full_disk_costs_lines_and_nothing_else(tokenizer_folder: Path) -> None:
+    with (
+        open("/dev/full", "wb") as full,
+        running(tokenizer_folder, 1, full) as server,
+    ):
+        with bystanders(server):
+            for _ in range(20):
+                server.http.get("/v1/models")
+        assert server.metric("log_lines_dropped_total") >= 20
+        assert server.ready()
+
+
+def test_a_pipe_that_nobody_reads_blocks_nothing() -> None:
+    reading, writing = os.pipe()
+    try:
+        with logging_to(LogOptions(fd=writing)) as log:
+            logger = logging.getLogger("penstock.test")
+            for i in range(QUEUE_LINES + 2000):
+                logger.info("line %d %s", i, "x" * 100)
+            assert log.dropped >= 1000
+            os.read(reading, 1 << 20)  # lets the thread end
+            os.set_blocking(writing, False)
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_a_line_is_one_line_whatever_it_says(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("wb") as file, logging_to(LogOptions(fd=file.fileno())):
+        logging.getLogger("penstock.test").warning(
+            "a\nb\x1b[2J", extra={"fields": {"path": "x y\r\nz", "name": "é", "n": 1}}
+        )
+        logging.getLogger("penstock.test").debug("not told")
+        logging.getLogger("other").info("not told")
+        logging.getLogger("penstock.test").info("%d", "no number")
+    lines = path.read_bytes().split(b"\n")
+    assert len(lines) == 3
+    assert lines[0].endswith(b"WARNING penstock.test: a\\nb\\u001b[2J name=\xc3\xa9 n=1")
+    assert b"a log line could not be made" in lines[1]
