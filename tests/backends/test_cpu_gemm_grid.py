@@ -6,7 +6,6 @@ equals the reference's bit by bit, for any number of rows and threads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -16,12 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from native_arrays import as_bytes
+from native_products import (
+    DTYPES,
+    QuantizedProduct,
+    assert_bad_values_stay_in_their_row,
+    assert_narrow_output_is_rounded,
+    assert_rows_keep_to_themselves,
+)
 
 from penstock.backends.cpu import native
 from penstock.backends.reference.numerics import activate, grid_product
 from penstock.quant import GridScheme, GridTensor, quantize_to_grid
 
-DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
 SCHEMES = [GridScheme(8), GridScheme(4)]
 
 
@@ -41,53 +46,11 @@ def native_quantize(module: Any, matrix: np.ndarray, scheme: GridScheme) -> tupl
     return GridTensor(scheme, codes, windows, scales), finite
 
 
-@dataclass(frozen=True)
-class Product:
-    parts: tuple[GridTensor, ...]
-    gate: str = "none"
-    bias: np.ndarray | None = None
-
-    @classmethod
-    def random(
-        cls,
-        rng: np.random.Generator,
-        sizes: tuple[int, ...],
-        k: int,
-        scheme: GridScheme,
-        gate: str = "none",
-        bias: bool = False,
-    ) -> Product:
-        parts = tuple(
-            quantize_to_grid(rng.standard_normal((n, k)).astype(np.float32), scheme) for n in sizes
-        )
-        shift = rng.standard_normal(sum(sizes)).astype(np.float32) if bias else None
-        return cls(parts, gate, shift)
-
-    def run(
-        self, module: Any, x: np.ndarray, threads: int = 1, out_elem: str = "float32"
-    ) -> np.ndarray:
-        """The native result in ``out_elem``, ``[m, n]``."""
-        total = sum(len(p.codes) for p in self.parts)
-        n = total if self.gate == "none" else total // 2
-        out = np.full((len(x), n * np.dtype(DTYPES[out_elem]).itemsize), 0xA5, np.uint8)
-        module.grid_linear(
-            parts=[(p.codes, p.windows, p.scales) for p in self.parts],
-            bits=self.parts[0].scheme.bits,
-            bias=self.bias,
-            gate=self.gate,
-            x=as_bytes(x),
-            x_elem=x.dtype.name,
-            out=out.reshape(-1),
-            out_elem=out_elem,
-            threads=threads,
-        )
-        return out.view(DTYPES[out_elem])
-
-    def expected(self, x: np.ndarray) -> np.ndarray:
-        """Before any gate."""
-        wide = x.astype(np.float32)
-        sums = np.concatenate([grid_product(wide, part) for part in self.parts], axis=1)
-        return sums if self.bias is None else sums + self.bias
+def expected(product: QuantizedProduct, x: np.ndarray) -> np.ndarray:
+    """Before any gate."""
+    wide = x.astype(np.float32)
+    sums = np.concatenate([grid_product(wide, part) for part in product.parts], axis=1)
+    return sums if product.bias is None else sums + product.bias
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
@@ -96,9 +59,9 @@ def test_equals_the_reference(module: Any, k: int, scheme: GridScheme) -> None:
     rng = np.random.default_rng(k)
     for n in (1, 15, 33, 64):
         for m in (1, 2, 3, 4, 8, 17, 33, 40):
-            product = Product.random(rng, (n,), k, scheme, bias=n % 3 == 0)
+            product = QuantizedProduct.random(rng, (n,), k, scheme, bias=n % 3 == 0)
             x = rng.standard_normal((m, k)).astype(DTYPES["float32" if m % 2 else "bfloat16"])
-            assert np.array_equal(product.run(module, x, 1 + m % 3), product.expected(x)), (n, m)
+            assert np.array_equal(product.run(module, x, 1 + m % 3), expected(product, x)), (n, m)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
@@ -106,9 +69,9 @@ def test_many_rows_and_a_deep_matrix(module: Any, scheme: GridScheme) -> None:
     """More slices of the depth than rows stay in cache for, several blocks of rows and chunks."""
     rng = np.random.default_rng(3)
     for m, n, k in ((530, 21, 1200), (520, 80, 5000), (1030, 40, 300), (100, 33, 9000)):
-        product = Product.random(rng, (n,), k, scheme)
+        product = QuantizedProduct.random(rng, (n,), k, scheme)
         x = rng.standard_normal((m, k)).astype(np.float32)
-        assert np.array_equal(product.run(module, x, 2), product.expected(x)), (m, n, k)
+        assert np.array_equal(product.run(module, x, 2), expected(product, x)), (m, n, k)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
@@ -117,11 +80,11 @@ def test_points_at_their_limits(module: Any, scheme: GridScheme) -> None:
     signs = np.where(np.arange(48) % 2, 1, -1)[:, None]
     matrix = (np.ones((48, 512)) * signs).astype(np.float32)
     matrix[:, ::2] *= -1
-    product = Product((quantize_to_grid(matrix, scheme),))
+    product = QuantizedProduct((quantize_to_grid(matrix, scheme),))
     for m in (1, 5, 33):
         x = np.ones((m, 512), np.float32)
         x[:, ::2] = -1
-        assert np.array_equal(product.run(module, x), product.expected(x))
+        assert np.array_equal(product.run(module, x), expected(product, x))
     if scheme.bits == 4:
         every = GridTensor(
             scheme,
@@ -130,7 +93,9 @@ def test_points_at_their_limits(module: Any, scheme: GridScheme) -> None:
             np.ones(256, np.float32),
         )
         x = np.full((7, 64), 3, np.float32)
-        assert np.array_equal(Product((every,)).run(module, x), Product((every,)).expected(x))
+        assert np.array_equal(
+            QuantizedProduct((every,)).run(module, x), expected(QuantizedProduct((every,)), x)
+        )
 
 
 def _fitting_windows() -> np.ndarray:
@@ -144,10 +109,10 @@ def _fitting_windows() -> np.ndarray:
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 def test_joined_parts_share_panels(module: Any, scheme: GridScheme) -> None:
     rng = np.random.default_rng(6)
-    product = Product.random(rng, (21, 3, 8, 16, 1), 66, scheme, bias=True)
+    product = QuantizedProduct.random(rng, (21, 3, 8, 16, 1), 66, scheme, bias=True)
     for threads, m in ((1, 2), (2, 9), (3, 30), (7, 4)):
         x = rng.standard_normal((m, 66)).astype(np.float32)
-        assert np.array_equal(product.run(module, x, threads), product.expected(x))
+        assert np.array_equal(product.run(module, x, threads), expected(product, x))
 
 
 @pytest.mark.parametrize("gate", ["silu", "gelu_tanh", "gelu"])
@@ -161,11 +126,11 @@ def test_gated(module: Any, scheme: GridScheme, gate: str) -> None:
         (80, 35, True),
         (20, 2, True),
     ):
-        product = Product.random(rng, (n, n), 80, scheme, gate, bias)
+        product = QuantizedProduct.random(rng, (n, n), 80, scheme, gate, bias)
         x = rng.standard_normal((m, 80)).astype(np.float32)
-        both = product.expected(x)
-        expected = activate(both[:, :n], gate) * both[:, n:]
-        np.testing.assert_allclose(product.run(module, x, 2), expected, rtol=2e-5, atol=1e-5)
+        both = expected(product, x)
+        gated = activate(both[:, :n], gate) * both[:, n:]
+        np.testing.assert_allclose(product.run(module, x, 2), gated, rtol=2e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
@@ -174,38 +139,25 @@ def test_a_row_does_not_depend_on_its_batch(module: Any, gate: str, scheme: Grid
     """Bitwise, though few rows and many take different instructions and blockings."""
     rng = np.random.default_rng(8)
     for n, k, m in ((40, 96, 70), (36, 4200, 300)):
-        product = Product.random(rng, (n, n), k, scheme, gate, bias=True)
+        product = QuantizedProduct.random(rng, (n, n), k, scheme, gate, bias=True)
         x = rng.standard_normal((m, k)).astype(ml_dtypes.bfloat16)
-        whole = product.run(module, x)
-        for threads in (2, 3):
-            assert np.array_equal(product.run(module, x, threads), whole)
-        for rows in (1, 2, 3, 5, 8, 9, 16, 17, 33, 65, m - 1):
-            for first in sorted({0, (m - rows) // 2, m - rows}):
-                if rows > 40 and first:
-                    continue
-                part = product.run(module, x[first : first + rows], 1 + rows % 3)
-                assert np.array_equal(part, whole[first : first + rows]), (rows, first)
+        counts = (1, 2, 3, 5, 8, 9, 16, 17, 33, 65)
+        assert_rows_keep_to_themselves(module, product, x, counts)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 def test_nan_and_infinity_stay_in_their_row(module: Any, scheme: GridScheme) -> None:
     rng = np.random.default_rng(9)
-    product = Product.random(rng, (35,), 150, scheme)
+    product = QuantizedProduct.random(rng, (35,), 150, scheme)
     for m in (2, 17, 50):
         x = rng.standard_normal((m, 150)).astype(np.float32)
-        clean = product.run(module, x, 2)
-        for value in (np.nan, np.inf, -np.inf):
-            poisoned = x.copy()
-            poisoned[m // 2, 140] = value
-            got = product.run(module, poisoned, 2)
-            assert np.isnan(got[m // 2]).all()
-            assert np.array_equal(np.delete(got, m // 2, 0), np.delete(clean, m // 2, 0))
+        assert_bad_values_stay_in_their_row(module, product, x, 140)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 def test_rows_of_nothing(module: Any, scheme: GridScheme) -> None:
     rng = np.random.default_rng(12)
-    product = Product.random(rng, (20,), 90, scheme)
+    product = QuantizedProduct.random(rng, (20,), 90, scheme)
     x = np.zeros((12, 90), np.float32)
     x[1::3], x[2::3] = 1e-44, 1e-31
     assert not product.run(module, x).any()
@@ -214,11 +166,10 @@ def test_rows_of_nothing(module: Any, scheme: GridScheme) -> None:
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 def test_output_in_bfloat16_is_that_in_float32_rounded(module: Any, scheme: GridScheme) -> None:
     rng = np.random.default_rng(13)
-    product = Product.random(rng, (45,), 200, scheme, bias=True)
+    product = QuantizedProduct.random(rng, (45,), 200, scheme, bias=True)
     for m in (1, 20):
         x = rng.standard_normal((m, 200)).astype(np.float32)
-        wide = product.run(module, x).astype(ml_dtypes.bfloat16)
-        assert np.array_equal(product.run(module, x, out_elem="bfloat16"), wide)
+        assert_narrow_output_is_rounded(module, product, x)
 
 
 matrices = hnp.arrays(
