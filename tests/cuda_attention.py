@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
+from attention_parts import Part
 from numpy.typing import NDArray
 
 from penstock.backends.cuda.attention import AttentionKernel
@@ -61,34 +62,6 @@ class Shape:
         """Queries as products take them."""
         q = q.astype(TYPES[self.activation]).astype(np.float32)
         return q.astype(TYPES["bfloat16" if self.kv == "int8" else self.kv]).astype(np.float32)
-
-
-@dataclass(frozen=True)
-class Sequence:
-    """The queries, keys and values of every position that a sequence will ever have."""
-
-    q: F32  # [n, heads, D]
-    k: F32  # [n, kv_heads, D]
-    v: F32
-
-
-def sequence(shape: Shape, n: int, seed: int) -> Sequence:
-    rng = np.random.default_rng(seed)
-
-    def draw(heads: int) -> F32:
-        return rng.standard_normal((n, heads, shape.head_dim), dtype=np.float32)
-
-    # Scores of a few units: peaked enough that one wrong key is seen, not so that only one counts.
-    return Sequence(2 * draw(shape.heads), draw(shape.kv_heads), draw(shape.kv_heads))
-
-
-@dataclass(frozen=True)
-class Part:
-    """Queries ``[start, end)`` of a sequence, as one step runs them."""
-
-    sequence: Sequence
-    start: int
-    end: int
 
 
 def write(cache: LayerCache, table: NDArray[np.int32], first: int, keys: F32, values: F32) -> None:

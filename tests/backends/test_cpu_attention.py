@@ -3,45 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from attention_parts import Part, sequence
 from native_cache import ELEMENTS, F32, Cache, Shape
 from numpy.typing import NDArray
 
 from penstock.backends.cpu import native
 from penstock.engine.step import BLOCK_SIZE
-
-
-@dataclass(frozen=True)
-class Sequence:
-    """A sequence with its whole history: q, k and v of every position it will ever have."""
-
-    q: F32  # [n, heads, D]
-    k: F32  # [n, kv_heads, D]
-    v: F32
-
-
-def sequence(shape: Shape, n: int, seed: int) -> Sequence:
-    rng = np.random.default_rng(seed)
-
-    def draw(heads: int) -> F32:
-        return rng.standard_normal((n, heads, shape.head_dim), dtype=np.float32)
-
-    # Scores of a few units: peaked enough that one wrong key is seen, not so that only one counts.
-    return Sequence(2 * draw(shape.heads), draw(shape.kv_heads), draw(shape.kv_heads))
-
-
-@dataclass(frozen=True)
-class Part:
-    """Queries ``[start, end)`` of a sequence, as one step runs them."""
-
-    sequence: Sequence
-    start: int
-    end: int
 
 
 def attend(

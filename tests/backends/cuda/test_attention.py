@@ -11,15 +11,14 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
+from attention_parts import Part, sequence  # noqa: E402
 from cuda_attention import (  # noqa: E402
-    Part,
     Shape,
     assert_close,
     expected,
     launch,
     make,
     run,
-    sequence,
 )
 
 from penstock.backends.cuda.attention import AttentionKernel  # noqa: E402
