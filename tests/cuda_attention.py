@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
-from attention_parts import Part
+from attention_parts import Part, Sequence
 from numpy.typing import NDArray
 
 from penstock.backends.cuda.attention import AttentionKernel

@@ -6,6 +6,7 @@ the bytes, its own and the workspace's, that it takes elsewhere.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -122,12 +123,46 @@ class FloatMatrix:
             launch.product(self.weights, self.shape, x, out, bias, gated, self._workspace)
 
 
-class GridMatrix:
-    """Weights on their rows' grids, in 8 or 4 bits; ``weight_only``: x stays as it is.
+class _CodedMatrix(ABC):
+    """Weights rounded to codes.
 
     Products with int8 activations are equal to the reference's. The others do not depend on the
     number of rows.
     """
+
+    def __init__(
+        self, shape: Shape, weights: Weights, workspace: Workspace, x_dtype: torch.dtype
+    ) -> None:
+        self.shape, self.weights, self._workspace = shape, weights, workspace
+        workspace.reserve(launch.scratch(weights, shape, x_dtype, workspace.device))
+
+    @property
+    def nbytes(self) -> int:
+        return self.weights.nbytes
+
+    def fill(self, first_row: int, part: Tensor, name: str) -> None:
+        finite = []
+        for some in rounding.slices(len(part), self.shape.k):
+            to = slice(first_row + some.start, first_row + some.stop)
+            codes, all_finite = self._keep(part[some].to(self._workspace.device), to)
+            self.weights.w[to] = _packed(codes, self.weights)
+            finite.append(all_finite)
+        _require(finite, name)
+
+    def product(
+        self, x: Tensor, out: Tensor, bias: Tensor | None, gated: Activation | None
+    ) -> None:
+        check(self.shape, x, out, bias, gated)
+        launch.product(self.weights, self.shape, x, out, bias, gated, self._workspace)
+
+    @abstractmethod
+    def _keep(self, rows: Tensor, to: slice) -> tuple[Tensor, Tensor]:
+        """Round ``rows`` and keep their scales as those of rows ``to``; codes ``[rows, k]``, and
+        whether all values are finite."""
+
+
+class GridMatrix(_CodedMatrix):
+    """Weights on their rows' grids, in 8 or 4 bits; ``weight_only``: x stays as it is."""
 
     def __init__(
         self,
@@ -137,7 +172,7 @@ class GridMatrix:
         x_dtype: torch.dtype,
         weight_only: bool,
     ) -> None:
-        self.shape, self._scheme, self._workspace = shape, scheme, workspace
+        self._scheme = scheme
         n, device = shape.weight_rows, workspace.device
         as_bytes = scheme.bits == 8 and not weight_only
         plane = 32 if scheme.bits == 4 else 128 if as_bytes else 64
@@ -145,7 +180,7 @@ class GridMatrix:
         marks = None
         if scheme.bits == 4:
             marks = torch.zeros((padded // depth, n), dtype=torch.int32, device=device)
-        self.weights = Weights(
+        weights = Weights(
             "grid",
             codes,
             padded,
@@ -156,39 +191,19 @@ class GridMatrix:
             marks=marks,
             integers=not weight_only,
         )
-        workspace.reserve(launch.scratch(self.weights, shape, x_dtype, device))
+        super().__init__(shape, weights, workspace, x_dtype)
 
-    @property
-    def nbytes(self) -> int:
-        return self.weights.nbytes
-
-    def fill(self, first_row: int, part: Tensor, name: str) -> None:
-        weights, finite = self.weights, []
-        assert weights.scales is not None
-        for some in rounding.slices(len(part), self.shape.k):
-            rows = part[some].to(self._workspace.device)
-            codes, windows, scales, all_finite = rounding.round_to_grid(rows, self._scheme)
-            finite.append(all_finite)
-            to = slice(first_row + some.start, first_row + some.stop)
-            weights.w[to] = _packed(codes, weights)
-            weights.scales[to] = scales
-            if weights.marks is not None:
-                weights.marks[:, to] = pack_fours(windows)
-        _require(finite, name)
-
-    def product(
-        self, x: Tensor, out: Tensor, bias: Tensor | None, gated: Activation | None
-    ) -> None:
-        check(self.shape, x, out, bias, gated)
-        launch.product(self.weights, self.shape, x, out, bias, gated, self._workspace)
+    def _keep(self, rows: Tensor, to: slice) -> tuple[Tensor, Tensor]:
+        codes, windows, scales, finite = rounding.round_to_grid(rows, self._scheme)
+        assert self.weights.scales is not None
+        self.weights.scales[to] = scales
+        if self.weights.marks is not None:
+            self.weights.marks[:, to] = pack_fours(windows)
+        return codes, finite
 
 
-class GroupMatrix:
-    """Weights of 8 or 4 bits in groups of columns; ``weight_only``: x stays as it is.
-
-    Products with int8 activations are equal to the reference's. The others do not depend on the
-    number of rows.
-    """
+class GroupMatrix(_CodedMatrix):
+    """Weights of 8 or 4 bits in groups of columns; ``weight_only``: x stays as it is."""
 
     def __init__(
         self,
@@ -198,7 +213,7 @@ class GroupMatrix:
         x_dtype: torch.dtype,
         weight_only: bool,
     ) -> None:
-        self.shape, self._scheme, self._workspace = shape, scheme, workspace
+        self._scheme = scheme
         n, device = shape.weight_rows, workspace.device
         whole = scheme.group_size is None
         as_bytes = scheme.bits == 8 and not weight_only
@@ -212,7 +227,7 @@ class GroupMatrix:
         marks = None
         if scheme.zero_points:
             marks = torch.zeros((-(-groups // 4), n), dtype=torch.int32, device=device)
-        self.weights = Weights(
+        weights = Weights(
             "group",
             codes,
             padded,
@@ -225,32 +240,16 @@ class GroupMatrix:
             whole=whole,
             integers=not weight_only,
         )
-        workspace.reserve(launch.scratch(self.weights, shape, x_dtype, device))
+        super().__init__(shape, weights, workspace, x_dtype)
 
-    @property
-    def nbytes(self) -> int:
-        return self.weights.nbytes
-
-    def fill(self, first_row: int, part: Tensor, name: str) -> None:
-        weights, finite = self.weights, []
-        assert weights.scales is not None
-        for some in rounding.slices(len(part), self.shape.k):
-            rows = part[some].to(self._workspace.device)
-            codes, scales, zeros, all_finite = rounding.round_to_groups(rows, self._scheme)
-            finite.append(all_finite)
-            to = slice(first_row + some.start, first_row + some.stop)
-            weights.w[to] = _packed(codes, weights)
-            weights.scales[: scales.shape[1], to] = scales.t()
-            if weights.marks is not None and zeros is not None:
-                packed = pack_fours(zeros)
-                weights.marks[: len(packed), to] = packed
-        _require(finite, name)
-
-    def product(
-        self, x: Tensor, out: Tensor, bias: Tensor | None, gated: Activation | None
-    ) -> None:
-        check(self.shape, x, out, bias, gated)
-        launch.product(self.weights, self.shape, x, out, bias, gated, self._workspace)
+    def _keep(self, rows: Tensor, to: slice) -> tuple[Tensor, Tensor]:
+        codes, scales, zeros, finite = rounding.round_to_groups(rows, self._scheme)
+        assert self.weights.scales is not None
+        self.weights.scales[: scales.shape[1], to] = scales.t()
+        if self.weights.marks is not None and zeros is not None:
+            packed = pack_fours(zeros)
+            self.weights.marks[: len(packed), to] = packed
+        return codes, finite
 
 
 def _room(
