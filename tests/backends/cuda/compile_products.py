@@ -5,11 +5,11 @@ Run as a program, with the interpreter off: ``test_compiled.py`` does.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -104,11 +104,11 @@ def cases() -> Iterator[tuple[QuantScheme | None, bool, Activation | None]]:
     yield GroupScheme(4, 128), False, None
 
 
-def main(capabilities: list[str]) -> None:
+def main(capabilities: list[str], all_rows: list[int]) -> None:
     for capability in capabilities:
         major, minor = map(int, capability.split("."))
         for scheme, weight_only, gated in cases():
-            for rows in (1, 64, 2048):
+            for rows in all_rows:
                 case = {"capability": capability, "scheme": str(scheme), "rows": rows}
                 case |= {"weight_only": weight_only, "gated": gated}
                 out = compiled(scheme, weight_only, gated, 4096, 4096, rows, (major, minor))
@@ -116,4 +116,8 @@ def main(capabilities: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("capabilities", nargs="+", metavar="9.0")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 64, 2048])
+    args = parser.parse_args()
+    main(args.capabilities, args.rows)

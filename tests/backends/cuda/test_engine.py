@@ -67,9 +67,9 @@ def test_the_story_begins_as_published() -> None:
 def test_working_ahead_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens that the host never saw before the next step was launched, penalties on them too."""
     params = [
-        SamplingParams(temperature=0.0, max_tokens=4, prompt_logprobs=1),
-        SamplingParams(temperature=1.5, seed=1, max_tokens=5, top_p=0.9, frequency_penalty=1.5),
-        SamplingParams(temperature=1.0, seed=2, max_tokens=6, repetition_penalty=1.7, logprobs=2),
+        SamplingParams(temperature=0.0, max_tokens=2, prompt_logprobs=1),
+        SamplingParams(temperature=1.5, seed=1, max_tokens=3, top_p=0.9, frequency_penalty=1.5),
+        SamplingParams(temperature=1.0, seed=2, max_tokens=3, repetition_penalty=1.7, logprobs=2),
     ]
     prompts = [*PROMPTS, "class Stack:"]
 
