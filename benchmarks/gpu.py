@@ -23,7 +23,7 @@ from gpu.told import told_command
 from gpu.workload import Size
 
 from penstock.errors import ConfigError, PenstockError
-from penstock.gpu import find_gpu
+from penstock.gpu import GpuSearch, find_gpu
 from penstock.hardware import detect
 
 HERE = Path(__file__).resolve().parent
@@ -55,10 +55,15 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def require_gpu() -> None:
+def require_gpu(search: GpuSearch) -> None:
     """Raises ConfigError, with the cause and the fix, where no GPU can be measured."""
-    gpu = find_gpu(detect().memory_available).require()
-    if gpu.interpreted:
+    if search.gpu is None:
+        raise ConfigError(
+            search.problem
+            or "no NVIDIA driver is found on this machine; install it, or, in a container, pass "
+            "the GPU through (docker run --gpus all)"
+        )
+    if search.gpu.interpreted:
         raise ConfigError(
             "TRITON_INTERPRET is set, so that kernels would run on the CPU; unset it to measure "
             "a GPU"
@@ -79,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
     if args.minutes <= 0:
         raise ConfigError("--minutes must be positive")
     try:
-        require_gpu()
+        require_gpu(find_gpu(detect().memory_available))
     except ConfigError as error:
         print(f"gpu.py: there is no GPU to measure: {error}", file=sys.stderr)
         return NO_GPU
