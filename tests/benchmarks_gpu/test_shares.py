@@ -32,9 +32,7 @@ def test_a_share_of_bandwidth_counts_weights_and_cache() -> None:
 
 
 def test_a_share_of_the_matrix_rate_counts_products_and_attention() -> None:
-    run = Prefill(
-        tokens=4, seconds=2.0, seconds_median=3.0, linear_flops=600, attention_flops=200
-    )
+    run = Prefill(tokens=4, seconds=2.0, seconds_median=3.0, linear_flops=600, attention_flops=200)
     assert shares.of_matrix_rate(run, 1000.0) == pytest.approx(0.4)
 
 
@@ -49,9 +47,7 @@ def test_the_host_has_what_the_plan_does_not_take() -> None:
 def test_attention_multiplies_visible_pairs(window: int | None) -> None:
     spec = make_spec(window=window)
     tokens = 7
-    pairs = sum(
-        1 for q in range(tokens) for k in range(q + 1) if window is None or q - k < window
-    )
+    pairs = sum(1 for q in range(tokens) for k in range(q + 1) if window is None or q - k < window)
     expected = 2 * pairs * 6 * 16 * 4  # layers, heads, columns; two products
     assert shares.attention_flops(spec, tokens) == expected
 
