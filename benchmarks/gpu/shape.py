@@ -11,7 +11,7 @@ from penstock.errors import ConfigError
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
 
-SHAPES = ("llama-3.1-8b", "llama-3.2-1b", "qwen3-0.6b")
+SHAPES = ("llama-3.1-8b", "llama-3.2-1b")
 _SEQUENCES, _CONTEXT = 64, 1024 + 160
 """The largest decode batch, and what each of it holds in the end."""
 _OTHER = 3 << 30

@@ -5,6 +5,7 @@ from itertools import count
 import pytest
 from fake_core import FakeCore
 from gpu.drive import decode_window, run_all
+from msgspec import structs
 
 from penstock.bench.workload import fixed_lengths, random_requests
 from penstock.engine.messages import EngineRequest, SequenceUpdate
@@ -49,6 +50,6 @@ def test_all_tokens_of_a_run_count() -> None:
 
 def test_a_request_that_fails_ends_the_measurement() -> None:
     (request,) = requests(1, 6)
-    request.cache_salt = "fail"
+    request = structs.replace(request, cache_salt="fail")
     with pytest.raises(EngineDeadError, match="the logits are not numbers"):
         run_all(FakeCore(), [request])

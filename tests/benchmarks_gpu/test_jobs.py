@@ -14,7 +14,7 @@ from penstock.errors import ConfigError
 def test_a_selection_is_in_order_and_known() -> None:
     assert select(None) == MEASURES
     assert select("prefill, decode") == ("decode", "prefill")
-    with pytest.raises(ConfigError, match="--only takes checks, .*not 'speed'"):
+    with pytest.raises(ConfigError, match=r"--only takes checks, .*not 'speed'"):
         select("decode,speed")
     with pytest.raises(ConfigError, match="an empty list"):
         select(",")

@@ -14,15 +14,15 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from gpu.device import FIELDS, Device, Reading, Watch, before, fixed, read  # noqa: E402
-from gpu.report import Document  # noqa: E402
-from gpu.results import Ceilings, Decode, Engine, OpTime, Ready, StepTimes  # noqa: E402
-from gpu.run import Places, Run, run  # noqa: E402
-from gpu.worker import Order  # noqa: E402
-from gpu.workload import Size  # noqa: E402
+from gpu.device import FIELDS, Device, Reading, Watch, before, fixed, read
+from gpu.report import Document
+from gpu.results import Ceilings, Decode, Engine, OpTime, Ready, StepTimes
+from gpu.run import Places, Run, run
+from gpu.worker import Order
+from gpu.workload import Size
 
-from penstock.errors import ConfigError  # noqa: E402
-from penstock.gpu import Gpu, GpuSearch  # noqa: E402
+from penstock.errors import ConfigError
+from penstock.gpu import Gpu, GpuSearch
 
 DEVICE = Device(
     name="NVIDIA Test 100",

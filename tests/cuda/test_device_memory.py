@@ -63,7 +63,7 @@ def test_a_stage_is_pinned_and_sending_does_not_wait(device: Any) -> None:
 
 
 def test_a_cache_that_does_not_fit_is_one_error_and_the_next_engine_starts(device: Any) -> None:
-    with pytest.raises(ConfigError, match="not enough memory.*kv_cache_bytes"):
+    with pytest.raises(ConfigError, match=r"not enough memory.*kv_cache_bytes"):
         make_executor(device, replace(LIMITS, num_blocks=1 << 28))
     executor = make_executor(device)
     assert executor.run(step_of([Chunk(TOKENS, 0, 20, [3])])).logits.shape == (1, 211)
