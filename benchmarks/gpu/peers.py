@@ -86,7 +86,7 @@ def _static(model: Any, prompts: Sequence[Sequence[int]], new_tokens: int) -> No
         raise RuntimeError(f"generate gave {tuple(made.shape)}, not {new_tokens} tokens more")
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference mode: the manager's thread writes to what is made here
 def generate_batch(model: Any, size: Size) -> Mixed:
     """Continuous batching as ``generate_batch`` runs it, with each request's own output length,
     which ``generate_batch`` itself cannot be given. Its warm-up is not counted.
@@ -102,7 +102,7 @@ def generate_batch(model: Any, size: Size) -> Mixed:
         max_new_tokens=max(n.output for n in lengths),
     )
     with model.continuous_batching_context_manager(generation_config=config) as manager:
-        _continuous(manager, prompts[:8], [8] * 8, "warm")
+        _continuous(manager, prompts[:8], [8] * len(prompts[:8]), "warm")
         start = time.perf_counter()
         outputs = [n.output for n in lengths]
         _continuous(manager, prompts, outputs, "mixed")

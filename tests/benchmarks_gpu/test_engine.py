@@ -80,7 +80,7 @@ def test_an_engine_is_measured(tmp_path: Path) -> None:
     ]
     products = {op.name: op.weight_bytes for op in found.steps[0].ops if op.weight_bytes}
     assert products["linear gate+up"] == 2 * 64 * 96 * 4
-    assert found.steps[0].seconds == pytest.approx(11e-3)
+    assert found.steps[0].seconds == pytest.approx(14e-3)  # of so many launches
     assert found.settings["max_num_seqs"] == "2"
     assert 0 < found.ready.loaded_s < found.ready.first_token_s
     assert found.host is not None
