@@ -18,17 +18,18 @@ STORY_PROMPT = "Once upon a time"
 def run_tests(root: Path, report: Path, timeout_s: float) -> tuple[int, int, int, list[str]]:
     """Run TESTS of the source tree ``root``; numbers of passed, failed and skipped, and failures.
 
-    ``report``: a file to write. Raises RuntimeError where pytest ends without a report, and
+    ``report``: a file to write. Raises RuntimeError where no test ran, and
     ``subprocess.TimeoutExpired``.
     """
     command = [sys.executable, "-m", "pytest", *TESTS, f"--junitxml={report}"]
     done = subprocess.run(
         command, cwd=root, capture_output=True, text=True, timeout=timeout_s, check=False
     )
-    if not report.exists():
+    counts = read_junit(report.read_text(encoding="utf-8")) if report.exists() else None
+    if counts is None or counts[0] + counts[1] == 0:
         said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
-        raise RuntimeError(f"pytest ended with {done.returncode} and said: {said}")
-    return read_junit(report.read_text(encoding="utf-8"))
+        raise RuntimeError(f"no test ran; pytest ended with {done.returncode} and said: {said}")
+    return counts
 
 
 def read_junit(text: str) -> tuple[int, int, int, list[str]]:
