@@ -1,0 +1,94 @@
+"""Tests that run on the device, and a published text."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+from gpu.results import Checks
+from gpu.told import without_folders
+
+TESTS = ("tests/backends/cuda", "tests/cuda")
+STORY_PROMPT = "Once upon a time"
+
+
+def run_tests(root: Path, report: Path, timeout_s: float) -> tuple[int, int, int, list[str]]:
+    """Run TESTS of the source tree ``root``; numbers of passed, failed and skipped, and failures.
+
+    ``report``: a file to write. Raises RuntimeError where no test ran, and
+    ``subprocess.TimeoutExpired``.
+    """
+    command = [sys.executable, "-m", "pytest", *TESTS, f"--junitxml={report}"]
+    done = subprocess.run(
+        command, cwd=root, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+    counts = read_junit(report.read_text(encoding="utf-8")) if report.exists() else None
+    if counts is None or counts[0] + counts[1] == 0:
+        said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+        raise RuntimeError(f"no test ran; pytest ended with {done.returncode} and said: {said}")
+    return counts
+
+
+def read_junit(text: str) -> tuple[int, int, int, list[str]]:
+    """Passed, failed and skipped tests of a JUnit report; each failure's name and reason."""
+    passed = skipped = 0
+    failures = []
+    for case in ElementTree.fromstring(text).iter("testcase"):
+        name = f"{case.get('classname')}.{case.get('name')}"
+        failed = [case.find(kind) for kind in ("failure", "error")]
+        reasons = [element.get("message") or "" for element in failed if element is not None]
+        if reasons:
+            reason = (reasons[0].splitlines() or ["no reason"])[0]
+            failures.append(without_folders(f"{name}: {reason}"))
+        elif case.find("skipped") is not None:
+            skipped += 1
+        else:
+            passed += 1
+    return passed, len(failures), skipped, failures
+
+
+def published_text(source: str) -> str:
+    """The quoted lines of a model's SOURCE.md."""
+    lines = source.splitlines()
+    return "\n".join(line.removeprefix("> ") for line in lines if line.startswith("> "))
+
+
+def compare_story(expected: str, text: str) -> str:
+    """``as published``, or where ``text`` leaves the published beginning."""
+    if len(expected) == 0:
+        return "not run: SOURCE.md quotes no text"
+    if text.startswith(expected):
+        return "as published"
+    same = next((i for i, (a, b) in enumerate(zip(expected, text, strict=False)) if a != b), None)
+    at = min(len(expected), len(text)) if same is None else same
+    return f"differs after {at} of {len(expected)} characters: {text[at : at + 40]!r}"
+
+
+def tell_story(model: Path | None, backend: str = "cuda", tokens: int = 256) -> str:
+    """What became of the text that the author of ``model`` published for STORY_PROMPT."""
+    if model is None:
+        return "not run: no --stories folder was given"
+    from penstock import LLM, SamplingParams
+
+    expected = published_text((model / "SOURCE.md").read_text(encoding="utf-8"))
+    with LLM(str(model), backend=backend, max_num_seqs=1, max_num_batched_tokens=16) as llm:
+        params = SamplingParams(temperature=0, max_tokens=tokens)
+        (output,) = llm.generate(STORY_PROMPT, params)
+    return compare_story(expected, STORY_PROMPT + output.outputs[0].text)
+
+
+def run(root: Path, report: Path, stories: Path | None, timeout_s: float) -> Checks:
+    """Both; raises what :func:`run_tests` raises, and what loading a model raises."""
+    start = time.monotonic()
+    passed, failed, skipped, failures = run_tests(root, report, timeout_s)
+    return Checks(
+        passed=passed,
+        failed=failed,
+        skipped=skipped,
+        seconds=time.monotonic() - start,
+        failures=failures,
+        story=tell_story(stories),
+    )

@@ -1,0 +1,207 @@
+"""From what the jobs measured to the figures that have goals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from gpu import shares
+from gpu.goals import Figure, Goal, Unit
+from gpu.results import Ceilings, Decode, Engine, Results
+
+T = TypeVar("T")
+
+HOST_BATCH = 256
+DECODE_BATCHES = (1, 64)
+
+
+class _Missing(Exception):
+    """A value that a figure is made of was not measured; its text says which, and why."""
+
+
+def figures(results: Results, measures: Sequence[str]) -> list[Figure]:
+    """The figures of the measures that were asked for, in the order of the goals."""
+    return [figure for name in measures if name in _MAKERS for figure in _MAKERS[name](results)]
+
+
+def _figure(
+    name: str, unit: Unit, goal: Goal | None, value: Callable[[], float], note: str = ""
+) -> Figure:
+    try:
+        return Figure(name=name, unit=unit, value=value(), goal=goal, note=note)
+    except _Missing as missing:
+        return Figure(name=name, unit=unit, value=None, goal=goal, note=str(missing))
+
+
+def _checks(results: Results) -> list[Figure]:
+    none = Goal("<=", 0)
+
+    def failed() -> float:
+        return _need(results, "checks", results.checks).failed
+
+    def differing() -> float:
+        return 0 if _need(results, "checks", results.checks).story == "as published" else 1
+
+    story = results.checks.story if results.checks else ""
+    figures = [_figure("tests that fail on the device", "count", none, failed)]
+    if not story.startswith("not run"):
+        figures.append(_figure("texts that differ from the published", "count", none, differing))
+    return figures
+
+
+def _decode(results: Results) -> list[Figure]:
+    def share(batch: int) -> float:
+        return shares.of_bandwidth(_decode_of(results, "bf16", batch), _bandwidth(results))
+
+    goals = {1: 0.80, 64: 0.70}
+    return [
+        _figure(
+            f"decode, batch {batch}, of the read bandwidth",
+            "share",
+            Goal(">=", goals[batch]),
+            partial(share, batch),
+        )
+        for batch in DECODE_BATCHES
+    ]
+
+
+def _prefill(results: Results) -> list[Figure]:
+    def share() -> float:
+        run = _need(results, "bf16", _engine(results, "bf16").prefill, "prefill")
+        return shares.of_matrix_rate(run, _ceilings(results).matrix_flops)
+
+    return [_figure("prefill, of the bf16 matrix rate", "share", Goal(">=", 0.55), share)]
+
+
+def _quantized(results: Results) -> list[Figure]:
+    def ratio(name: str) -> float:
+        bf16, other = _decode_of(results, "bf16", 1), _decode_of(results, name, 1)
+        return other.tokens_per_s / bf16.tokens_per_s
+
+    goals = {"int4": 2.2, "int8": 1.5}
+    return [
+        _figure(
+            f"{name} decode, batch 1, times as fast as bf16",
+            "times",
+            Goal(">=", goal),
+            partial(ratio, name),
+        )
+        for name, goal in goals.items()
+    ]
+
+
+def _host(results: Results) -> list[Figure]:
+    def share() -> float:
+        return shares.of_host(_need(results, "bf16", _engine(results, "bf16").host, "host"))
+
+    name = f"host overhead at batch {HOST_BATCH}, of a step"
+    return [_figure(name, "share", Goal("<", 0.03), share)]
+
+
+def _itl(results: Results) -> list[Figure]:
+    def growth() -> float:
+        places = _engine(results, "bf16").places
+        if len(places) < 2:
+            raise _Missing(_why(results, "bf16", "itl"))
+        return abs(shares.growth(places, _bandwidth(results)))
+
+    name = "time between tokens, change with position beyond its KV bytes"
+    return [_figure(name, "share", Goal("<=", 0.05), growth)]
+
+
+def _deterministic(results: Results) -> list[Figure]:
+    def decode(batch: int) -> float:
+        ours, theirs = (_decode_of(results, name, batch) for name in ("bf16", "cublas"))
+        return shares.cost(ours.step_s, theirs.step_s)
+
+    def prefill() -> float:
+        ours, theirs = (
+            _need(results, name, _engine(results, name).prefill, "prefill")
+            for name in ("bf16", "cublas")
+        )
+        return shares.cost(ours.seconds, theirs.seconds)
+
+    goal, what = Goal("<", 0.10), "deterministic costs, over cuBLAS"
+    made = [
+        _figure(f"{what}: decode, batch {batch}", "share", goal, partial(decode, batch))
+        for batch in DECODE_BATCHES
+    ]
+    return [*made, _figure(f"{what}: prefill", "share", goal, prefill)]
+
+
+def _ready(results: Results) -> list[Figure]:
+    def seconds(name: str) -> float:
+        return _engine(results, name).ready.first_token_s
+
+    return [
+        _figure(
+            f"process start to first token, {which}",
+            "s",
+            None,
+            partial(seconds, name),
+            "with random weights, which are made while they are loaded",
+        )
+        for name, which in (("bf16", "first engine"), ("again", "another start"))
+    ]
+
+
+def _mixed(results: Results) -> list[Figure]:
+    peers = {"generate": results.generate, "generate_batch": results.generate_batch}
+
+    def ratio() -> float:
+        ours = _need(results, "bf16", _engine(results, "bf16").mixed, "mixed")
+        rates = [peer.output_tokens_per_s for peer in peers.values() if peer is not None]
+        if not rates:
+            raise _Missing("; ".join(_why(results, name) for name in peers))
+        return ours.output_tokens_per_s / max(rates)
+
+    missing = [_why(results, name) for name, peer in peers.items() if peer is None]
+    name = "mixed requests, output tokens/s, times the better of transformers' two"
+    return [_figure(name, "times", Goal(">=", 3), ratio, "; ".join(missing))]
+
+
+_MAKERS: dict[str, Callable[[Results], list[Figure]]] = {
+    "checks": _checks,
+    "decode": _decode,
+    "prefill": _prefill,
+    "quantized": _quantized,
+    "host": _host,
+    "itl": _itl,
+    "deterministic": _deterministic,
+    "ready": _ready,
+    "mixed": _mixed,
+}
+
+
+def _why(results: Results, job: str, measure: str = "") -> str:
+    """Why a job, or one measurement of an engine, gave nothing."""
+    if job in results.problems:
+        return f"{job}: {results.problems[job]}"
+    engine = getattr(results, job)
+    if isinstance(engine, Engine) and measure in engine.problems:
+        return f"{job}, {measure}: {engine.problems[measure]}"
+    return f"{job}{', ' if measure else ''}{measure}: not run"
+
+
+def _need(results: Results, job: str, value: T | None, measure: str = "") -> T:
+    if value is None:
+        raise _Missing(_why(results, job, measure))
+    return value
+
+
+def _engine(results: Results, job: str) -> Engine:
+    engine: Engine | None = getattr(results, job)
+    return _need(results, job, engine)
+
+
+def _decode_of(results: Results, job: str, batch: int) -> Decode:
+    return _need(results, job, _engine(results, job).decode_of(batch), "decode")
+
+
+def _ceilings(results: Results) -> Ceilings:
+    return _need(results, "ceilings", results.ceilings)
+
+
+def _bandwidth(results: Results) -> float:
+    return _ceilings(results).read_bytes_per_s

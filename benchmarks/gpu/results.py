@@ -1,0 +1,150 @@
+"""What the jobs of a run hand back: measured values, not yet judged."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
+    """What this device reaches with nothing but reading, and nothing but products."""
+
+    read_bytes_per_s: float
+    matrix_flops: float  # bfloat16, dense
+    read_span_bytes: int
+    matrix_size: int  # rows and columns of both factors
+
+
+class Decode(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps that decode one token of each sequence. Times include the host's work."""
+
+    batch: int
+    context: int  # tokens of the prompts
+    step_s: float  # mean over the best run
+    step_s_median: float
+    weight_bytes: int  # a step
+    kv_bytes: int  # a step
+    device_s: float  # the step's plan alone, on the device
+
+    @property
+    def bytes(self) -> int:
+        return self.weight_bytes + self.kv_bytes
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.batch / self.step_s
+
+
+class Prefill(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt, read in as many steps as the token budget makes of it."""
+
+    tokens: int
+    seconds: float  # best
+    seconds_median: float
+    linear_flops: int
+    attention_flops: int
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of a large batch, and what of it is not the device running the plan."""
+
+    batch: int
+    step_s: float  # mean over the best run
+    device_s: float
+    processor_s: float  # of the engine's thread, mean over the best run
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Decoding one sequence just after ``position`` tokens."""
+
+    position: int
+    itl_s: float
+    kv_bytes: int
+
+
+class OpTime(msgspec.Struct, frozen=True, kw_only=True):
+    """All ops of one name in a step."""
+
+    name: str
+    launches: int
+    seconds: float
+    weight_bytes: int
+
+
+class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one step's time goes. Ops are launched one by one, without a graph."""
+
+    step: str
+    ops: list[OpTime]
+
+    @property
+    def seconds(self) -> float:
+        return sum(op.seconds for op in self.ops)
+
+
+class Mixed(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests of many lengths, offered at once."""
+
+    requests: int
+    prompt_tokens: int
+    output_tokens: int
+    seconds: float
+    settings: dict[str, str]
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        return self.output_tokens / self.seconds
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """From the start of a process that has to import everything."""
+
+    loaded_s: float  # weights filled, kernels compiled, graphs captured
+    first_token_s: float
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine's measurements; None and empty: not asked for."""
+
+    ready: Ready
+    settings: dict[str, str]
+    decode: list[Decode] = []
+    prefill: Prefill | None = None
+    host: Host | None = None
+    places: list[Place] = []
+    steps: list[StepTimes] = []
+    mixed: Mixed | None = None
+    problems: dict[str, str] = {}
+    """Measurements that failed by themselves, and why."""
+
+    def decode_of(self, batch: int) -> Decode | None:
+        return next((run for run in self.decode if run.batch == batch), None)
+
+
+class Checks(msgspec.Struct, frozen=True, kw_only=True):
+    """Tests that ran on the device."""
+
+    passed: int
+    failed: int
+    skipped: int
+    seconds: float
+    failures: list[str]
+    """Names of the tests, each with the first line of its reason."""
+    story: str
+    """What became of the published text: ``as published``, how it differs, or why it did not run"""
+
+
+class Results(msgspec.Struct, frozen=True, kw_only=True):
+    """All jobs of a run by name; a job that did not end well is in ``problems``."""
+
+    checks: Checks | None = None
+    ceilings: Ceilings | None = None
+    bf16: Engine | None = None
+    int8: Engine | None = None
+    int4: Engine | None = None
+    cublas: Engine | None = None
+    """bf16 without ``deterministic``."""
+    again: Engine | None = None
+    """bf16, started once more: its kernels are compiled already."""
+    generate: Mixed | None = None
+    generate_batch: Mixed | None = None
+    problems: dict[str, str] = {}

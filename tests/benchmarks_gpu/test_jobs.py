@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from gpu.jobs import MEASURES, Job, in_process, plan_jobs, run_jobs, select
+from gpu.told import told_command, without_folders
+
+from penstock.errors import ConfigError
+
+
+def test_a_selection_is_in_order_and_known() -> None:
+    assert select(None) == MEASURES
+    assert select("prefill, decode") == ("decode", "prefill")
+    with pytest.raises(ConfigError, match=r"--only takes checks, .*not 'speed'"):
+        select("decode,speed")
+    with pytest.raises(ConfigError, match="an empty list"):
+        select(",")
+
+
+def test_all_measures_take_every_job_once() -> None:
+    jobs = plan_jobs(MEASURES)
+    assert [job.name for job in jobs] == [
+        *("checks", "ceilings", "bf16", "int8", "int4", "cublas", "again"),
+        *("generate", "generate_batch"),
+    ]
+    bf16 = jobs[2]
+    assert bf16.measures == ("decode", "prefill", "host", "itl", "ops", "mixed")
+    assert bf16.batches == (1, 64)
+    assert jobs[3].engine == {"quantization": "int8"}
+    assert jobs[5].engine == {"deterministic": False}
+
+
+@pytest.mark.parametrize(
+    ("only", "jobs", "measures", "batches"),
+    [
+        ("decode", ["ceilings", "bf16"], ("decode",), (1, 64)),
+        ("quantized", ["bf16", "int8", "int4"], ("decode",), (1,)),
+        ("deterministic", ["bf16", "cublas"], ("decode", "prefill"), (1, 64)),
+        ("host", ["bf16"], ("host",), ()),
+        ("itl", ["ceilings", "bf16"], ("itl",), ()),
+        ("ready", ["bf16", "again"], (), ()),
+        ("mixed", ["bf16", "generate", "generate_batch"], ("mixed",), ()),
+    ],
+)
+def test_what_a_figure_needs_is_measured(
+    only: str, jobs: list[str], measures: tuple[str, ...], batches: tuple[int, ...]
+) -> None:
+    planned = plan_jobs(select(only))
+    assert [job.name for job in planned] == jobs
+    (bf16,) = [job for job in planned if job.name == "bf16"]
+    assert (bf16.measures, bf16.batches) == (measures, batches)
+
+
+def test_a_job_that_fails_takes_no_other_with_it_and_time_ends() -> None:
+    now = [0.0]
+    given = []
+
+    def launch(job: Job, seconds: float) -> bytes:
+        given.append((job.name, seconds))
+        now[0] += 40
+        if job.name == "bad":
+            raise RuntimeError("ended with 1: see /home/someone/model/config.json")
+        return job.name.encode()
+
+    said: list[str] = []
+    jobs = [Job(name, "engine") for name in ("bad", "good", "late")]
+    results, problems = run_jobs(jobs, launch, 60, said.append, lambda: now[0])
+    assert results == {"good": b"good"}
+    assert given == [("bad", 60), ("good", 20)]
+    assert problems == {
+        "bad": "ended with 1: see config.json",
+        "late": "not run: the 1 minutes were over",
+    }
+    assert said[-1] == "late: not run: the 1 minutes were over"
+
+
+def worker(code: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-c", f"import sys; {code}", *arguments]
+
+
+def test_a_worker_hands_back_what_it_wrote(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    code = "open(sys.argv[1], 'w').write('{}')"
+    assert in_process(worker(code, str(output)), output, 60) == b"{}"
+
+
+def test_a_worker_that_fails_says_its_last_line(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"^ended with 1: ValueError: no such device$"):
+        in_process(worker("raise ValueError('no such device')"), tmp_path / "out", 60)
+    with pytest.raises(RuntimeError, match="ended with 0: it said nothing"):
+        in_process(worker("pass"), tmp_path / "out", 60)
+
+
+def test_a_worker_that_takes_too_long_ends_with_its_children(tmp_path: Path) -> None:
+    mark = tmp_path / "alive"
+    child = f"import time; time.sleep(3); open({str(mark)!r}, 'w')"
+    code = f"import subprocess; subprocess.run([sys.executable, '-c', {child!r}])"
+    start = time.monotonic()
+    with pytest.raises(RuntimeError, match="the time was over"):
+        in_process(worker(code), tmp_path / "out", 0.5)
+    time.sleep(max(0.0, 4 - (time.monotonic() - start)))
+    assert not mark.exists()
+
+
+def test_no_folder_is_told() -> None:
+    assert without_folders("see /home/me/a b.txt, ~/x/y and C:\\Users\\me\\z") == (
+        "see a b.txt, y and z"
+    )
+    assert without_folders("bf16/int8, 1/2 and https://a.org/b/c") == (
+        "bf16/int8, 1/2 and https://a.org/b/c"
+    )
+    command = told_command("benchmarks/gpu.py", ["--quick", "--stories=/data/m/stories", "/x/y"])
+    assert command == "python benchmarks/gpu.py --quick --stories=stories y"
