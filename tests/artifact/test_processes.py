@@ -176,13 +176,14 @@ def test_a_server_says_what_it_started_from(tmp_path: Path) -> None:
     assert not root.exists()
     start(demo_model_path(), root, load_format="auto")
     (folder,) = root.iterdir()
-    *_, note, ready = serve(root)
-    assert re.fullmatch(rf"  restored [\d,.]+ (GB|bytes) from {folder}\n", note)
+    *lines, ready = serve(root)
+    restored = re.compile(rf"  restored [\d,.]+ (GB|bytes) from {folder}\n")
+    assert any(map(restored.fullmatch, lines))
     assert ", restore weights " in ready
     assert "pack weights" not in ready
     os.truncate(folder / "weights.bin", 1000)
-    *_, problem, wrote, ready = serve(root)
-    assert "weights.bin has 1,000 bytes of" in problem
-    assert wrote.startswith("  wrote ")
+    *lines, ready = serve(root)
+    assert any("weights.bin has 1,000 bytes of" in line for line in lines)
+    assert any(line.startswith("  wrote ") for line in lines)
     assert ", pack weights " in ready
     assert ", keep artifact " in ready

@@ -64,14 +64,24 @@ def bound(module: Any, form: str, gated: bool = False, x: str = "bfloat16") -> B
     parts = [(i * N, rng.standard_normal((N, K)).astype(np.float32)) for i in range(1 + gated)]
     kind, _, group = form.partition(" by ")
     if group:
-        matrix = executor.add_int_matrix(int(kind[3:]), int(group), N, K, gated)
+        matrix = executor.add_int_matrix(
+            bits=int(kind[3:]),
+            group=int(group),
+            n=N,
+            k=K,
+            gated=gated,
+            zero_points=False,
+            weight_only=False,
+        )
         most = 127 if kind == "int8" else 7
         for first, rows in parts:
             codes = np.clip(rows * most / 3, -most, most).astype(np.int8)
             scales = rng.random((N, -(-K // int(group))), np.float32)
-            executor.pack_int_rows(matrix, first, N, codes, scales)
+            executor.pack_int_rows(matrix, first, N, codes, scales, None)
     elif kind.startswith("int"):
-        matrix = executor.add_grid_matrix(int(kind[3:]), N, K, gated)
+        matrix = executor.add_grid_matrix(
+            bits=int(kind[3:]), n=N, k=K, gated=gated, weight_only=False
+        )
         for first, rows in parts:
             assert executor.pack_grid_rows(matrix, first, N, "float32", as_bytes(rows))
     else:
@@ -373,7 +383,7 @@ def test_what_a_tuning_says() -> None:
             TunedProduct("q", ()),
         ),
     )
-    assert some.summary().endswith(": 2 choices that save 5 to 20 % of a product's time")
+    assert some.summary().endswith(": 2 choices saving 5 to 20 % of a product's time")
     assert some.details() == ["p: a 1 (5 % at 1 row), b 2 (20 % at 8 rows)"]
 
 

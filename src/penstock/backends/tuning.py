@@ -58,7 +58,7 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         least, most = round(100 * min(saved)), round(100 * max(saved))
         percent = f"{least} to {most} %" if least < most else f"{most} %"
         values = f"{len(saved)} choice{'s' if len(saved) != 1 else ''}"
-        return f"{for_whom}, {took}: {values} that save {percent} of a product's time"
+        return f"{for_whom}, {took}: {values} saving {percent} of a product's time"
 
     def details(self) -> list[str]:
         """A line for each product that something was chosen for."""
