@@ -13,6 +13,13 @@ from json_schema import fault
 
 PROMPT = {"model": "fake", "prompt": "abc", "max_tokens": 3}
 MESSAGES = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
+RESPONSE = {
+    "model": "fake",
+    "input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}],
+    "max_output_tokens": 3,
+    "include": ["message.output_text.logprobs"],
+    "top_logprobs": 2,
+}
 ASKED: list[tuple[str, str, Any]] = [
     ("post", "/v1/completions", PROMPT),
     ("post", "/v1/completions", {**PROMPT, "n": 2, "logprobs": 2, "echo": True}),
@@ -21,6 +28,8 @@ ASKED: list[tuple[str, str, Any]] = [
     ("post", "/v1/chat/completions", MESSAGES),
     ("post", "/v1/chat/completions", {**MESSAGES, "logprobs": True, "top_logprobs": 2}),
     ("post", "/v1/chat/completions", {**MESSAGES, "store": False, "tools": []}),
+    ("post", "/v1/responses", {"model": "fake", "input": "Hi", "max_output_tokens": 3}),
+    ("post", "/v1/responses", {**RESPONSE, "instructions": "Short.", "metadata": {"a": "b"}}),
     ("post", "/tokenize", {"prompt": "a", "return_token_strs": True}),
     ("post", "/detokenize", {"tokens": [97]}),
     ("get", "/v1/models", None),
@@ -76,10 +85,13 @@ def test_events_are_as_described(
 ) -> None:
     if "best_of" in body:
         body = {**body, "best_of": 1}
-    options = {"include_usage": True, "continuous_usage_stats": True}
-    text = server.post(path, {**body, "stream": True, "stream_options": options}).text
-    *events, done = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
-    assert done == "[DONE]"
+    if path != "/v1/responses":
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        body = {**body, "stream_options": options}
+    text = server.post(path, {**body, "stream": True}).text
+    events = [part.partition("data: ")[2] for part in text.split("\n\n") if part]
+    if path != "/v1/responses":
+        assert events.pop() == "[DONE]"
     answer = document["paths"][path]["post"]["responses"]["200"]["content"]["text/event-stream"]
     for event in events:
         assert fault(json.loads(event), answer["x-event"], document) is None

@@ -27,6 +27,7 @@ from penstock.server.keys import KeyCheck, Keys
 from penstock.server.meter import Meter
 from penstock.server.metrics import CONTENT_TYPE, Counts, ServerState, render
 from penstock.server.open_requests import REQUEST_ID, TIMEOUT, OpenRequest, OpenRequests
+from penstock.server.openai import responses_protocol
 from penstock.server.openai.body import BodyDecoder
 from penstock.server.openai.chat import ChatJob
 from penstock.server.openai.completions import CompletionJob
@@ -39,6 +40,8 @@ from penstock.server.openai.errors import (
 )
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
 from penstock.server.openai.responses import Chat, ChatChunk, Completion
+from penstock.server.openai.responses_api import ResponseJob
+from penstock.server.openai.responses_protocol import ResponseEvent, ResponseRequest
 from penstock.server.openai.tokenizing import (
     DetokenizeRequest,
     Text,
@@ -127,6 +130,7 @@ class _Server:
         )
         self._completion_decoder = BodyDecoder(CompletionRequest)
         self._chat_decoder = BodyDecoder(ChatRequest)
+        self._response_decoder = BodyDecoder(ResponseRequest)
         self._tokenize_decoder = BodyDecoder(TokenizeRequest)
         self._detokenize_decoder = BodyDecoder(DetokenizeRequest)
         self.openapi = b"{}"
@@ -152,6 +156,16 @@ class _Server:
                 Chat,
                 ChatRequest,
                 ChatChunk,
+                works=True,
+            ),
+            Endpoint(
+                "POST",
+                "/v1/responses",
+                self.respond,
+                "Answer a text or messages.",
+                responses_protocol.Response,
+                ResponseRequest,
+                ResponseEvent,
                 works=True,
             ),
             Endpoint(
@@ -194,6 +208,17 @@ class _Server:
         job = ChatJob.prepare(body, self._engine, meter)
         prepared = await unless_ended(request, request.receive, job)
         return await _run(request, prepared, bool(body.stream))
+
+    async def respond(self, request: Request) -> Response | EventStream:
+        meter = self._begin(request)
+        body = self._response_decoder.decode(await self._body(request))
+        self._check_model(body.model)
+        prepare = ResponseJob.prepare(body, self._engine, meter)
+        job = await unless_ended(request, request.receive, prepare)
+        if body.stream:
+            return EventStream(request, job.events(), job.error)
+        answer = await unless_ended(request, request.receive, job.answer())
+        return Response(answer, media_type="application/json")
 
     async def tokenize(self, request: Request) -> Response:
         body = self._tokenize_decoder.decode(await self._body(request))

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from penstock.server.open_requests import REQUEST_ID, TIMEOUT
 from penstock.server.openai.errors import ErrorResponse
-from penstock.server.openai.protocol import Sampling
+from penstock.server.openai.protocol import Strict
 
 Schema = dict[str, Any]
 Access = Literal["public", "user", "admin"]
@@ -49,7 +49,7 @@ def document(endpoints: Sequence[Endpoint], version: str, keys_needed: bool) -> 
         structs, schema_hook=_anything, ref_template=_REF
     )
     for kind in structs:
-        if issubclass(kind, Sampling):
+        if issubclass(kind, Strict):
             _tell_refused(kind, components[kind.__name__])
     paths: dict[str, dict[str, Schema]] = {}
     for endpoint in endpoints:
@@ -78,7 +78,7 @@ def _anything(kind: type) -> Schema:
     raise NotImplementedError(kind)
 
 
-def _tell_refused(kind: type[Sampling], schema: Schema) -> None:
+def _tell_refused(kind: type[Strict], schema: Schema) -> None:
     """Of fields that mean work that is not done, the values that ask for nothing are allowed."""
     for name, neutral in kind.REFUSED.items():
         schema["properties"][name] = {"enum": [None, *neutral], "default": None}
@@ -126,7 +126,8 @@ def _answer(endpoint: Endpoint) -> Schema:
             "schema": {
                 "type": "string",
                 "description": f"With stream=true: events whose data is a {name} in JSON, or an "
-                "ErrorResponse, which is the last; the last of a complete stream is [DONE].",
+                "ErrorResponse, which is the last; of completions and chats "
+                "that are complete the last is [DONE].",
             },
             "x-event": _reference(endpoint.event),
         }

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from penstock.server.openai.errors import ApiError
-from penstock.server.openai.protocol import Sampling
+from penstock.server.openai.protocol import Sampling, Strict
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -34,8 +34,10 @@ class BodyDecoder(Generic[Body]):
             raise ApiError(400, "the body is nested too deeply") from None
         except (msgspec.DecodeError, ValueError) as error:
             raise ApiError(400, f"the body is not valid JSON in UTF-8: {error}") from None
-        if isinstance(request, Sampling):
+        if isinstance(request, Strict):
             _refuse(request)
+        if isinstance(request, Sampling):
+            _check_stream_options(request)
         return request
 
 
@@ -73,7 +75,7 @@ def _invalid(text: str) -> ApiError:
     return ApiError(400, message, param=path or None, code="invalid_type")
 
 
-def _refuse(request: Sampling) -> None:
+def _refuse(request: Strict) -> None:
     for name, neutral in request.REFUSED.items():
         value = getattr(request, name)
         if value is None or any(type(value) is type(n) and value == n for n in neutral):
@@ -85,6 +87,9 @@ def _refuse(request: Sampling) -> None:
             param=name,
             code="unsupported_parameter",
         )
+
+
+def _check_stream_options(request: Sampling) -> None:
     options = request.stream_options
     if options is None:
         return

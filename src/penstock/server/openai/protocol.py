@@ -16,6 +16,12 @@ Prompt = str | list[str | int | list[int]]
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
+class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A body with fields that are refused unless they ask for nothing."""
+
+    REFUSED: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+
+
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -24,8 +30,8 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Accepted as false or absent: padding against traffic analysis is not added."""
 
 
-class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What both endpoints share. ``null`` means the default everywhere, as in OpenAI's API."""
+class Sampling(Strict, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What completions and chats share. ``null`` means the default everywhere, as at OpenAI."""
 
     model: str
     stream: bool | None = None
@@ -55,8 +61,6 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     add_special_tokens: bool | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
-
-    REFUSED: ClassVar[Mapping[str, tuple[object, ...]]] = {}
 
 
 class CompletionRequest(Sampling, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -56,9 +56,18 @@ def completion_params(
     return params
 
 
-def chat_params(request: ChatRequest, vocab_size: int, room: int, longest: int) -> SamplingParams:
-    """Options of a chat whose prompt leaves ``room`` tokens of the context; raises as above."""
-    asked, name = request.max_completion_tokens, "max_completion_tokens"
+def chat_params(
+    request: ChatRequest,
+    vocab_size: int,
+    room: int,
+    longest: int,
+    limit: str = "max_completion_tokens",
+) -> SamplingParams:
+    """Options of a chat whose prompt leaves ``room`` tokens of the context; raises as above.
+
+    ``limit`` is what the client calls ``max_completion_tokens``.
+    """
+    asked, name = request.max_completion_tokens, limit
     if asked is None:
         asked, name = request.max_tokens, "max_tokens"
     elif request.max_tokens is not None and request.max_tokens != asked:
