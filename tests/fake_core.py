@@ -141,11 +141,16 @@ class FakeCore:
         elif len(output) >= min(limit, params.max_tokens or limit):
             reason = FinishReason.LENGTH
         first = len(output) == 1
+        rising = request.cache_salt == "rising"  # later sequences are likelier
         return SequenceUpdate(
             request_id=request.request_id,
             index=index,
             token_ids=[token],
-            logprobs=None if params.logprobs is None else [_logprobs(token, params.logprobs)],
+            logprobs=(
+                None
+                if params.logprobs is None
+                else [_logprobs(token, params.logprobs, -0.5 / (1 + index) if rising else -0.5)]
+            ),
             prompt_logprobs=(
                 [None, *(_logprobs(t, params.prompt_logprobs) for t in prompt[1:])]
                 if params.prompt_logprobs is not None and first and index == 0
@@ -184,10 +189,10 @@ class FakeCore:
     def close(self) -> None: ...
 
 
-def _logprobs(token: int, count: int) -> TokenLogprobs:
+def _logprobs(token: int, count: int, own: float = -0.5) -> TokenLogprobs:
     others = [(97 + (token + i) % 26, -1.0 - i) for i in range(1, count)]
-    top = [(token, -0.5), *others][:count]
-    return TokenLogprobs(token, -0.5, 1, top)
+    top = [(token, own), *others][:count]
+    return TokenLogprobs(token, own, 1, top)
 
 
 def load(config: EngineConfig, startup: Startup) -> LoadedCore:

@@ -12,6 +12,10 @@ from http_server import MAX_BODY_BYTES
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
+TOKENIZE = "/tokenize"
+DETOKENIZE = "/detokenize"
+POSTED = (COMPLETIONS, CHAT, RESPONSES, TOKENIZE, DETOKENIZE)
 
 
 def refused(response: httpx.Response, status: int = 400) -> dict[str, Any]:
@@ -111,7 +115,19 @@ def test_bodies_that_are_no_request(server: Server, body: bytes, words: str) -> 
         (COMPLETIONS, completion(stop_token_ids=[VOCAB]), "stop_token_ids"),
         (COMPLETIONS, completion(logit_bias={"5": 101}), "logit_bias"),
         (COMPLETIONS, completion(logit_bias={str(VOCAB): 1}), "logit_bias"),
-        (COMPLETIONS, completion(best_of=2), "best_of"),
+        (COMPLETIONS, completion(best_of=1, n=2), "best_of"),
+        (COMPLETIONS, completion(best_of=0), "best_of"),
+        (COMPLETIONS, completion(best_of=10**9), "best_of"),
+        (COMPLETIONS, completion(logprobs=10**6), "logprobs"),
+        (COMPLETIONS, completion(prompt_logprobs=10**6), "prompt_logprobs"),
+        (COMPLETIONS, completion(seed="7"), "seed"),
+        (COMPLETIONS, completion(cache_salt=5), "cache_salt"),
+        (COMPLETIONS, completion(user=[]), "user"),
+        (COMPLETIONS, completion(stop=["x"] * 20_000), "stop"),
+        (COMPLETIONS, completion(stop="x" * 100_000), "stop"),
+        (COMPLETIONS, completion(stop_token_ids=[1] * 50_000), "stop"),
+        (COMPLETIONS, completion(logit_bias={str(10**30): 1}), "logit_bias"),
+        (COMPLETIONS, completion(max_completion_tokens=5), "max_completion_tokens"),
         (COMPLETIONS, completion(prompt=[]), "prompt"),
         (COMPLETIONS, completion(prompt=""), "prompt"),
         (COMPLETIONS, completion(prompt=[""]), "prompt"),
@@ -123,7 +139,14 @@ def test_bodies_that_are_no_request(server: Server, body: bytes, words: str) -> 
         (COMPLETIONS, completion(prompt=[VOCAB], echo=True), "prompt"),
         (COMPLETIONS, completion(prompt=["a"] * 5000), "prompt"),
         (CHAT, chat(top_logprobs=2), "top_logprobs"),
-        (CHAT, chat(logprobs=True, top_logprobs=21), "logprobs"),
+        (CHAT, chat(logprobs=True, top_logprobs=21), "top_logprobs"),
+        (CHAT, chat(logprobs=True, top_logprobs=10**6), "top_logprobs"),
+        (CHAT, chat(logprobs=True, top_logprobs=-1), "top_logprobs"),
+        (CHAT, chat(max_tokens=None, max_completion_tokens=0), "max_completion_tokens"),
+        (CHAT, chat(n=10**9), "n"),
+        (CHAT, chat(stop=["x"] * 20_000), "stop"),
+        (CHAT, chat(best_of=2), "best_of"),
+        (CHAT, chat(echo=True), "echo"),
         (CHAT, chat(max_completion_tokens=5), "max_tokens"),
         (CHAT, chat(messages=[]), "messages"),
         # Unknown and unsupported fields
@@ -134,6 +157,11 @@ def test_bodies_that_are_no_request(server: Server, body: bytes, words: str) -> 
             COMPLETIONS,
             completion(stream=True, stream_options={"include_all": True}),
             "stream_options.include_all",
+        ),
+        (
+            COMPLETIONS,
+            completion(stream=True, stream_options={"continuous_usage_stats": True}),
+            "stream_options.continuous_usage_stats",
         ),
         (CHAT, chat(prompt="a"), "prompt"),
         (CHAT, chat(tools=[{"type": "function"}]), "tools"),
@@ -168,6 +196,132 @@ def test_fields(server: Server, path: str, body: dict[str, Any], param: str) -> 
     stream = {**body, "stream": True} if "stream" not in body else body
     if "stream_options" not in body:
         assert refused(server.post(path, stream))["param"] == named
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (TOKENIZE, {}, "prompt"),
+        (TOKENIZE, {"prompt": "a", "messages": []}, "prompt"),
+        (TOKENIZE, {"prompt": 5}, "prompt"),
+        (TOKENIZE, {"prompt": "a", "add_generation_prompt": True}, "add_generation_prompt"),
+        (TOKENIZE, {"prompt": "a", "chat_template_kwargs": {}}, "chat_template_kwargs"),
+        (TOKENIZE, {"prompt": "a", "return_token_strs": 1}, "return_token_strs"),
+        (TOKENIZE, {"prompt": "a", "colour": "red"}, "colour"),
+        (TOKENIZE, {"messages": []}, "messages"),
+        (TOKENIZE, {"messages": [{"role": "wizard", "content": "a"}]}, "messages[0].role"),
+        (DETOKENIZE, {}, "tokens"),
+        (DETOKENIZE, {"tokens": "a"}, "tokens"),
+        (DETOKENIZE, {"tokens": [1, "a"]}, "tokens[1]"),
+        (DETOKENIZE, {"tokens": [1, VOCAB]}, "tokens[1]"),
+        (DETOKENIZE, {"tokens": [-1]}, "tokens[0]"),
+        (DETOKENIZE, {"tokens": [10**30]}, "tokens[0]"),
+        (DETOKENIZE, {"tokens": [1.5]}, "tokens[0]"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_fields_of_tokenizing(server: Server, path: str, body: dict[str, Any], param: str) -> None:
+    named = refused(server.post(path, body))["param"]
+    assert named == param or (param == "tokens[0]" and named == "tokens[...]"), named
+
+
+def response(**fields: Any) -> dict[str, Any]:
+    return {"model": "fake", "input": "a", **fields}
+
+
+def part(**fields: Any) -> dict[str, Any]:
+    return response(input=[{"role": "user", "content": [fields]}])
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"model": "fake"}, "input"),
+        (response(input=[]), "input"),
+        (response(input=5), "input"),
+        (response(input=[{"role": "wizard", "content": "a"}]), "input[0].role"),
+        (response(input=[{"role": "user"}]), "input[0].content"),
+        (response(input=[{"type": "reasoning", "role": "user", "content": ""}]), "input[0].type"),
+        (part(type="input_image", image_url="data:"), "input[0].content[0].type"),
+        (part(type="input_text"), "input[0].content[0]"),
+        (part(type="input_text", text="a", refusal="b"), "input[0].content[0]"),
+        (part(type="output_text", text="a"), "input[0].content[0]"),
+        (response(max_output_tokens=0), "max_output_tokens"),
+        (response(max_output_tokens=10**9), "max_output_tokens"),
+        (response(max_tokens=5), "max_tokens"),
+        (response(temperature=-1), "temperature"),
+        (response(top_logprobs=2), "top_logprobs"),
+        (response(top_logprobs=10**6, include=["message.output_text.logprobs"]), "top_logprobs"),
+        (response(include=["reasoning.encrypted_content"]), "include[0]"),
+        (response(metadata={"a": 5}), "metadata[...]"),
+        (response(n=2), "n"),
+        (response(store=True), "store"),
+        (response(background=True), "background"),
+        (response(previous_response_id="resp_1"), "previous_response_id"),
+        (response(tools=[{"type": "web_search"}]), "tools"),
+        (response(text={"format": {"type": "json_object"}}), "text"),
+        (response(reasoning={"effort": "high"}), "reasoning"),
+        (response(truncation="auto"), "truncation"),
+        (response(stop=["x"] * 20_000), "stop"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_fields_of_responses(server: Server, body: dict[str, Any], param: str) -> None:
+    for stream in (False, True):
+        named = refused(server.post(RESPONSES, {**body, "stream": stream}))["param"]
+        assert named.replace("[...]", "[0]") == param.replace("[...]", "[0]")
+
+
+@pytest.mark.parametrize("path", POSTED)
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b'{"model": "fake", "a": 1, "a": 2}', "a"),
+        (b'{"model": "fake", "model": "fake"}', None),
+        (b'{"model": NaN}', None),
+        (b'{"model": "fake", "x": -Infinity}', None),
+        (b'{"model": "\\ud800"}', None),
+        (b'{"model": "\xed\xa0\x80"}', None),
+        (b'{"model": "\xff"}', None),
+        (b'\xef\xbb\xbf{"model": "fake"}', None),
+        (b'{"model": ' + b"[" * 90_000, "model"),
+        (b'{"x": ' + b'{"x": ' * 15_000, "x"),
+        (b'{"' + b"x" * 100_000 + b'": 1}', "x" * 50),
+        (b'{"model": ' + b"9" * 100_000 + b"}", "model"),
+        (b'{"model": "' + b"x" * 100_000 + b'"', None),
+        (b"null", None),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_malformed_bodies_everywhere(
+    server: Server, path: str, body: bytes, param: str | None
+) -> None:
+    error = refused(server.post(path, body))
+    assert param is None or error["param"].startswith(param), error
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "key"),
+    [
+        (COMPLETIONS, b'{"model": "fake", "prompt": "a", "prompt": "b"}', "prompt"),
+        (COMPLETIONS, b'{"model":"fake","prompt":"a","logit_bias":{"5":1,"5":2}}', "5"),
+        (COMPLETIONS, b'{"model":"fake","prompt":"a","n":1,"\\u006e":2}', "n"),
+        (CHAT, b'{"model":"fake","messages":[{"role":"user","role":"user"}]}', "role"),
+        (CHAT, b'{"model":"fake","messages":[],"chat_template_kwargs":{"a":{"b":1,"b":1}}}', "b"),
+        (TOKENIZE, b'{"prompt": "a", "prompt": "a"}', "prompt"),
+        (DETOKENIZE, b'{"tokens": [], "tokens": []}', "tokens"),
+    ],
+)
+def test_keys_that_are_there_twice(server: Server, path: str, body: bytes, key: str) -> None:
+    error = refused(server.post(path, body))
+    assert (error["param"], error["code"]) == (key, "duplicate_parameter")
+
+
+def test_what_an_error_quotes_of_a_request_is_short(server: Server) -> None:
+    error = refused(server.post(COMPLETIONS, completion(model="x" * 100_000)), 404)
+    assert error["message"].endswith("this server serves 'fake'")
+    digits = b'{"model": "fake", "prompt": "a", "n": ' + b"9" * 4000 + b"}"
+    assert refused(server.post(COMPLETIONS, digits))["param"] == "n"
 
 
 def test_an_unsupported_part_is_refused_by_its_type(server: Server) -> None:

@@ -96,6 +96,64 @@ def test_streamed_completion_with_usage(server: Server) -> None:
     assert all(part.usage is None for part in parts)
 
 
+@pytest.mark.parametrize("chat", [False, True])
+def test_every_event_may_tell_the_usage_so_far(server: Server, chat: bool) -> None:
+    client, options = server.client(), {"include_usage": True, "continuous_usage_stats": True}
+    created: Any
+    if chat:
+        prompt = rendered(("user", "Hi"))
+        created = client.chat.completions.create(
+            model="fake",
+            messages=[{"role": "user", "content": "Hi"}],
+            max_tokens=20,
+            stream=True,
+            stream_options=options,  # type: ignore[arg-type]
+        )
+    else:
+        prompt = list(b"Hello")
+        created = client.completions.create(
+            model="fake",
+            prompt="Hello",
+            max_tokens=20,
+            stream=True,
+            stream_options=options,  # type: ignore[arg-type]
+        )
+    text = ""
+    for part in created:
+        for choice in part.choices:
+            text += (choice.delta.content or "") if chat else choice.text
+        assert part.usage is not None
+        assert part.usage.prompt_tokens == len(prompt)
+        assert part.usage.completion_tokens >= len(text)
+        if part.choices and text:
+            assert part.usage.completion_tokens == len(text)
+    assert text == text_of(prompt, 20)
+    assert part.usage.completion_tokens == 20
+    assert part.choices == []
+
+
+def test_the_best_of_several(server: Server) -> None:
+    def create(**fields: Any) -> Any:
+        salt = {"cache_salt": "rising"}  # the fake core: later sequences are likelier
+        return server.client().completions.create(
+            model="fake", prompt=["ab", "c"], max_tokens=6, extra_body=salt, **fields
+        )
+
+    answer = create(best_of=4, n=2)
+    texts = [text_of(list(p), 6, index) for p in (b"ab", b"c") for index in (3, 2)]
+    assert [choice.text for choice in answer.choices] == texts
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert all(choice.logprobs is None for choice in answer.choices)
+    assert answer.usage.completion_tokens == 2 * 4 * 6
+    (first, _) = create(best_of=3, logprobs=1, echo=True).choices
+    assert first.text == "ab" + text_of(list(b"ab"), 6, 2)
+    assert first.logprobs.tokens == list(first.text)
+    assert first.logprobs.token_logprobs[2:] == [-0.5 / 3] * 6
+    assert [c.text for c in create(best_of=2, n=2).choices] == [
+        text_of(list(p), 6, index) for p in (b"ab", b"c") for index in (0, 1)
+    ]
+
+
 def test_stop_strings(server: Server) -> None:
     text = text_of(list(b"Hello"), 60)
     stop = text[20:23]

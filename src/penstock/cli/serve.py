@@ -1,4 +1,4 @@
-"""Serve a model over the OpenAI API: /v1/completions, /v1/chat/completions, /v1/models.
+"""Serve a model over the OpenAI API: /v1/completions, /v1/chat/completions, /v1/responses.
 
 Also /health, /ready, /metrics (Prometheus), /version, and /admin for whoever has the admin key.
 Ctrl-C or SIGTERM stops taking requests, lets open ones finish for --grace seconds, and exits; a

@@ -11,6 +11,8 @@ from penstock.errors import RequestError
 MAX_LOGPROBS = 20
 MAX_SEQUENCES = 128
 MAX_STOPS = 64
+MAX_STOP_CHARS = 1024
+"""Of one stop string: its automaton takes some 400 bytes a character."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -76,6 +78,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             raise RequestError(f"at most {MAX_STOPS} stops are allowed", "stop")
         if any(not isinstance(s, str) or not s for s in self.stop):
             raise RequestError("stop strings must be non-empty text", "stop")
+        if any(len(s) > MAX_STOP_CHARS for s in self.stop):
+            raise RequestError(
+                f"a stop string may have {MAX_STOP_CHARS} characters, and one is longer", "stop"
+            )
         for field in ("logprobs", "prompt_logprobs"):
             value = getattr(self, field)
             if value is not None:

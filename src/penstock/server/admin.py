@@ -15,6 +15,7 @@ from penstock.errors import PenstockError
 from penstock.server import logs
 from penstock.server.open_requests import OpenRequests
 from penstock.server.openai.errors import ApiError, aborted
+from penstock.server.openapi import Endpoint
 from penstock.server.supervisor import Supervisor
 
 ENGINE_TIMEOUT_S = 10.0
@@ -23,7 +24,6 @@ MAX_BODY_BYTES = 4096
 _log = logging.getLogger("penstock.admin")
 
 T = TypeVar("T")
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 class AbortBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -37,6 +37,51 @@ class LogLevelBody(msgspec.Struct, forbid_unknown_fields=True):
     level: str
 
 
+class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
+    pid: int
+    trouble: str | None
+    restarts: int
+    open_sequences: int
+    max_sequences: int
+
+
+class RequestStatus(msgspec.Struct, frozen=True, kw_only=True):
+    request_id: str
+    client: str
+    path: str
+    key: str | None
+    seconds: float
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    engine: EngineStatus
+    draining: str | None
+    requests: list[RequestStatus]
+
+
+class Aborted(msgspec.Struct, frozen=True):
+    aborted: int
+
+
+class Draining(msgspec.Struct, frozen=True):
+    draining: bool
+    open: int
+    """Requests that are being answered."""
+
+
+class Cleared(msgspec.Struct, frozen=True):
+    cleared: bool
+
+
+class Checked(msgspec.Struct, frozen=True, omit_defaults=True):
+    ok: bool
+    error: str | None = None
+
+
+class LogLevel(msgspec.Struct, frozen=True):
+    level: str
+
+
 class Admin:
     """The handlers. Who may call them is decided before."""
 
@@ -44,42 +89,42 @@ class Admin:
         self._engine = engine
         self._requests = requests
 
-    def routes(self) -> list[tuple[str, str, Handler]]:
-        """(method, name under /admin/, handler) of each."""
+    def endpoints(self) -> list[Endpoint]:
         return [
-            ("GET", "status", self.status),
-            ("POST", "abort", self.abort),
-            ("POST", "drain", self.drain),
-            ("POST", "resume", self.resume),
-            ("POST", "cache/clear", self.clear_cache),
-            ("POST", "check", self.check),
-            ("POST", "log-level", self.log_level),
+            _endpoint("GET", "status", self.status, Status),
+            _endpoint("POST", "abort", self.abort, Aborted, AbortBody),
+            _endpoint("POST", "drain", self.drain, Draining),
+            _endpoint("POST", "resume", self.resume, Draining),
+            _endpoint("POST", "cache/clear", self.clear_cache, Cleared),
+            _endpoint("POST", "check", self.check, Checked),
+            _endpoint("POST", "log-level", self.log_level, LogLevel, LogLevelBody),
         ]
 
     async def status(self, request: Request) -> Response:
         """The engine and the requests that are open."""
         engine = self._engine
+        llm = engine.llm
         return _json(
-            {
-                "engine": {
-                    "pid": engine.llm.process.pid,
-                    "trouble": engine.trouble,
-                    "restarts": engine.restarts,
-                    "open_sequences": engine.llm.num_sequences,
-                    "max_sequences": engine.max_sequences,
-                },
-                "draining": self._requests.draining,
-                "requests": [
-                    {
-                        "request_id": each.id,
-                        "client": each.client,
-                        "path": each.path,
-                        "key": each.key,
-                        "seconds": each.seconds,
-                    }
+            Status(
+                engine=EngineStatus(
+                    pid=llm.process.pid,
+                    trouble=engine.trouble,
+                    restarts=engine.restarts,
+                    open_sequences=llm.num_sequences,
+                    max_sequences=engine.max_sequences,
+                ),
+                draining=self._requests.draining,
+                requests=[
+                    RequestStatus(
+                        request_id=each.id,
+                        client=each.client,
+                        path=each.path,
+                        key=each.key,
+                        seconds=each.seconds,
+                    )
                     for each in self._requests
                 ],
-            }
+            )
         )
 
     async def abort(self, request: Request) -> Response:
@@ -93,13 +138,13 @@ class Admin:
             ended = self._requests.end(body.request_id, aborted())
             ended = ended or self._engine.llm.abort_matching(body.request_id)
         _log.warning("aborted %d requests (%s)", ended, body.request_id or "all")
-        return _json({"aborted": ended})
+        return _json(Aborted(ended))
 
     async def drain(self, request: Request) -> Response:
         """Take no more work; what is open goes on."""
         self._requests.draining = "the server is being drained by its administrator"
         _log.warning("draining: %d requests are open", len(self._requests))
-        return _json({"draining": True, "open": len(self._requests)})
+        return _json(Draining(True, len(self._requests)))
 
     async def resume(self, request: Request) -> Response:
         """Take work again after a drain."""
@@ -107,13 +152,13 @@ class Admin:
             raise ApiError(409, "the server is shutting down", code="shutting_down")
         self._requests.draining = None
         _log.warning("taking work again")
-        return _json({"draining": False})
+        return _json(Draining(False, len(self._requests)))
 
     async def clear_cache(self, request: Request) -> Response:
         """Forget every cached prefix."""
         await _of_engine(self._engine.llm.reset_prefix_cache())
         _log.warning("the prefix cache was cleared")
-        return _json({"cleared": True})
+        return _json(Cleared(True))
 
     async def check(self, request: Request) -> Response:
         """Compare the engine's books: queues, sequences, blocks."""
@@ -123,8 +168,8 @@ class Admin:
             if isinstance(error, ApiError):
                 raise
             _log.error("%s", error)
-            return _json({"ok": False, "error": str(error)})
-        return _json({"ok": True})
+            return _json(Checked(False, str(error)))
+        return _json(Checked(True))
 
     async def log_level(self, request: Request) -> Response:
         """Set the level of the log until the server ends."""
@@ -134,7 +179,18 @@ class Admin:
             raise ApiError(400, f"level must be one of {levels}", param="level")
         logs.set_level(body.level)
         _log.warning("the log's level is now %s", body.level)
-        return _json({"level": body.level})
+        return _json(LogLevel(body.level))
+
+
+def _endpoint(
+    method: str,
+    name: str,
+    handler: Callable[[Request], Awaitable[Response]],
+    answer: type[msgspec.Struct],
+    body: type[msgspec.Struct] | None = None,
+) -> Endpoint:
+    summary = (handler.__doc__ or "").strip()
+    return Endpoint(method, f"/admin/{name}", handler, summary, answer, body, access="admin")
 
 
 async def _of_engine(asked: Awaitable[T]) -> T:
@@ -164,5 +220,5 @@ async def _body(request: Request, kind: type[T]) -> T:
         raise ApiError(400, str(error)) from None
 
 
-def _json(value: object) -> Response:
+def _json(value: msgspec.Struct) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json")

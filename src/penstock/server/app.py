@@ -21,22 +21,37 @@ from penstock import __version__
 from penstock.engine.messages import EngineStats
 from penstock.errors import OverloadedError, PenstockError
 from penstock.server.admin import Admin
+from penstock.server.answers import Alive, ModelCard, ModelList, OpenApi, Ready, Version
 from penstock.server.gate import Gate
 from penstock.server.keys import KeyCheck, Keys
 from penstock.server.meter import Meter
 from penstock.server.metrics import CONTENT_TYPE, Counts, ServerState, render
 from penstock.server.open_requests import REQUEST_ID, TIMEOUT, OpenRequest, OpenRequests
+from penstock.server.openai import responses_protocol
+from penstock.server.openai.body import BodyDecoder
 from penstock.server.openai.chat import ChatJob
 from penstock.server.openai.completions import CompletionJob
 from penstock.server.openai.errors import (
     RETRY_AFTER_S,
     ApiError,
-    body_timeout,
     model_not_found,
     overloaded,
     unavailable,
 )
-from penstock.server.openai.protocol import BodyDecoder, ChatRequest, CompletionRequest
+from penstock.server.openai.protocol import ChatRequest, CompletionRequest
+from penstock.server.openai.responses import Chat, ChatChunk, Completion
+from penstock.server.openai.responses_api import ResponseJob
+from penstock.server.openai.responses_protocol import ResponseEvent, ResponseRequest
+from penstock.server.openai.tokenizing import (
+    DetokenizeRequest,
+    Text,
+    TokenizeRequest,
+    Tokens,
+    detokenized,
+    tokenized,
+)
+from penstock.server.openapi import Endpoint, document
+from penstock.server.read_body import read_body
 from penstock.server.sse import ClientGone, EventStream, explained, unless_ended
 from penstock.server.supervisor import Supervisor
 
@@ -57,21 +72,6 @@ class ServerOptions:
     keys: Keys = Keys()  # noqa: RUF009
     cors_origins: tuple[str, ...] = ()
     log_prompts: bool = False
-
-
-class ModelCard(msgspec.Struct, frozen=True):
-    """One entry of ``GET /v1/models``."""
-
-    id: str
-    created: int
-    max_model_len: int
-    object: str = "model"
-    owned_by: str = "penstock"
-
-
-class ModelList(msgspec.Struct, frozen=True):
-    data: list[ModelCard]
-    object: str = "list"
 
 
 Handler = Callable[[Request], Awaitable[Response | EventStream]]
@@ -98,22 +98,13 @@ def build_app(
             )
         )
     middleware.append(Middleware(KeyCheck, keys=options.keys))
+    endpoints = [*server.endpoints(), *admin.endpoints()]
+    server.openapi = msgspec.json.encode(
+        document(endpoints, __version__, keys_needed=bool(options.keys.users))
+    )
     return Starlette(
         middleware=middleware,
-        routes=[
-            Route("/v1/completions", _answered(server.completions), methods=["POST"]),
-            Route("/v1/chat/completions", _answered(server.chat), methods=["POST"]),
-            Route("/v1/models", _answered(server.models), methods=["GET"]),
-            Route("/v1/models/{model:path}", _answered(server.model), methods=["GET"]),
-            Route("/health", _answered(server.health), methods=["GET"]),
-            Route("/ready", _answered(server.ready), methods=["GET"]),
-            Route("/metrics", _answered(server.metrics_text), methods=["GET"]),
-            Route("/version", _answered(server.version), methods=["GET"]),
-            *(
-                Route(f"/admin/{name}", _answered(handler), methods=[method])
-                for method, name, handler in admin.routes()
-            ),
-        ],
+        routes=[Route(e.path, _answered(e.handler), methods=[e.method]) for e in endpoints],
         exception_handlers={HTTPException: _http_error},
     )
 
@@ -139,6 +130,68 @@ class _Server:
         )
         self._completion_decoder = BodyDecoder(CompletionRequest)
         self._chat_decoder = BodyDecoder(ChatRequest)
+        self._response_decoder = BodyDecoder(ResponseRequest)
+        self._tokenize_decoder = BodyDecoder(TokenizeRequest)
+        self._detokenize_decoder = BodyDecoder(DetokenizeRequest)
+        self.openapi = b"{}"
+
+    def endpoints(self) -> list[Endpoint]:
+        """All but the administrator's."""
+        return [
+            Endpoint(
+                "POST",
+                "/v1/completions",
+                self.completions,
+                "Continue a text.",
+                Completion,
+                CompletionRequest,
+                Completion,
+                works=True,
+            ),
+            Endpoint(
+                "POST",
+                "/v1/chat/completions",
+                self.chat,
+                "Answer the messages of a chat.",
+                Chat,
+                ChatRequest,
+                ChatChunk,
+                works=True,
+            ),
+            Endpoint(
+                "POST",
+                "/v1/responses",
+                self.respond,
+                "Answer a text or messages.",
+                responses_protocol.Response,
+                ResponseRequest,
+                ResponseEvent,
+                works=True,
+            ),
+            Endpoint(
+                "POST",
+                "/tokenize",
+                self.tokenize,
+                "The tokens of a text or of a chat's messages.",
+                Tokens,
+                TokenizeRequest,
+            ),
+            Endpoint(
+                "POST",
+                "/detokenize",
+                self.detokenize,
+                "The text of tokens.",
+                Text,
+                DetokenizeRequest,
+            ),
+            Endpoint("GET", "/v1/models", self.models, "The model that is served.", ModelList),
+            Endpoint("GET", "/v1/models/{model:path}", self.model, "The same by name.", ModelCard),
+            Endpoint("GET", "/health", self.health, "Whether it lives.", Alive, access="public"),
+            Endpoint("GET", "/ready", self.ready, "Whether it serves.", Ready, access="public"),
+            Endpoint("GET", "/metrics", self.metrics_text, "Metrics for Prometheus.", None),
+            Endpoint("GET", "/version", self.version, "The server's version.", Version),
+            Endpoint("GET", "/openapi.json", self.openapi_json, "This document.", OpenApi),
+        ]
 
     async def completions(self, request: Request) -> Response | EventStream:
         meter = self._begin(request)
@@ -156,6 +209,34 @@ class _Server:
         prepared = await unless_ended(request, request.receive, job)
         return await _run(request, prepared, bool(body.stream))
 
+    async def respond(self, request: Request) -> Response | EventStream:
+        meter = self._begin(request)
+        body = self._response_decoder.decode(await self._body(request))
+        self._check_model(body.model)
+        prepare = ResponseJob.prepare(body, self._engine, meter)
+        job = await unless_ended(request, request.receive, prepare)
+        if body.stream:
+            return EventStream(request, job.events(), job.error)
+        answer = await unless_ended(request, request.receive, job.answer())
+        return Response(answer, media_type="application/json")
+
+    async def tokenize(self, request: Request) -> Response:
+        body = self._tokenize_decoder.decode(await self._body(request))
+        if body.model is not None:
+            self._check_model(body.model)
+        work = tokenized(body, self._engine)
+        return _json(await unless_ended(request, request.receive, work))
+
+    async def detokenize(self, request: Request) -> Response:
+        body = self._detokenize_decoder.decode(await self._body(request))
+        if body.model is not None:
+            self._check_model(body.model)
+        work = detokenized(body, self._engine)
+        return _json(await unless_ended(request, request.receive, work))
+
+    async def openapi_json(self, request: Request) -> Response:
+        return Response(self.openapi, media_type="application/json")
+
     async def models(self, request: Request) -> Response:
         return _json(ModelList([self._card]))
 
@@ -167,14 +248,14 @@ class _Server:
 
     async def health(self, request: Request) -> Response:
         """Whether this process is alive, which the answer itself shows."""
-        return _json({"status": "alive"})
+        return _json(Alive())
 
     async def ready(self, request: Request) -> Response:
         """Whether a request that came now would be served."""
         trouble = self._requests.draining or self._engine.trouble
         if trouble is not None:
             raise unavailable(trouble, "not_ready", RETRY_AFTER_S)
-        return _json({"status": "ready"})
+        return _json(Ready())
 
     async def metrics_text(self, request: Request) -> Response:
         state = ServerState()
@@ -194,7 +275,7 @@ class _Server:
         return Response(text, media_type=CONTENT_TYPE)
 
     async def version(self, request: Request) -> Response:
-        return _json({"version": __version__})
+        return _json(Version(__version__))
 
     def _begin(self, request: Request) -> Meter:
         """Let the request in, before its body is read. Raises ApiError if it cannot be now."""
@@ -214,27 +295,7 @@ class _Server:
             raise model_not_found(asked, self._card.id)
 
     async def _body(self, request: Request) -> bytes:
-        seconds = self._options.body_timeout_s
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._read(request)
-        except TimeoutError:
-            raise body_timeout(seconds) from None
-
-    async def _read(self, request: Request) -> bytes:
-        limit = self._options.max_body_bytes
-        too_long = ApiError(
-            413, f"the body is longer than the {limit} bytes that this server takes", close=True
-        )
-        announced = request.headers.get("content-length", "")
-        if announced.isdecimal() and int(announced) > limit:
-            raise too_long
-        body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > limit:
-                raise too_long
-        return bytes(body)
+        return await read_body(request, self._options.max_body_bytes, self._options.body_timeout_s)
 
 
 async def _run(
@@ -273,5 +334,5 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return answer
 
 
-def _json(value: object) -> Response:
+def _json(value: msgspec.Struct) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json")

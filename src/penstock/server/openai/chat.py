@@ -86,15 +86,18 @@ class ChatJob:
         """The answer as server-sent events: the role, then text as it comes, then why it ended."""
         options = self._request.stream_options
         with_usage = options is not None and bool(options.include_usage)
-        no_usage = None if with_usage else msgspec.UNSET
+        continuous = options is not None and bool(options.continuous_usage_stats)
+        usage: responses.Usage | msgspec.UnsetType | None = None if with_usage else msgspec.UNSET
         sent: dict[int, CompletionOutput | None] = {}
         output: RequestOutput | None = None
         async with aclosing(merged([self._generation()])) as outputs:
             async for _, output in outputs:
+                if continuous:
+                    usage = responses.usage([output])
                 if not sent:
                     for choice in output.outputs:
                         sent[choice.index] = None
-                        yield event(self._opening(choice.index, output, no_usage))
+                        yield event(self._opening(choice.index, output, usage))
                 for choice in output.outputs:
                     before = sent[choice.index]
                     if not has_news(choice, before):
@@ -108,7 +111,7 @@ class ChatJob:
                         finish_reason=choice.finish_reason,
                         stop_reason=choice.stop_reason,
                     )
-                    yield event(self._chunk([part], no_usage))
+                    yield event(self._chunk([part], usage))
         if with_usage and output is not None:
             yield event(self._chunk([], responses.usage([output])))
         yield DONE

@@ -46,6 +46,7 @@ class CompletionJob:
         self._request = request
         self._prompts = prompts
         self._params = params
+        self._n = request.n or 1
         self._engine = engine
         self._meter = meter
         self._id = f"cmpl-{uuid.uuid4().hex}"
@@ -79,9 +80,9 @@ class CompletionJob:
         """The whole answer as JSON."""
         outputs = await last(self._generations())
         choices = [
-            self._choice(p, output, choice, None)
+            self._choice(p, i, output, choice, None)
             for p, output in enumerate(outputs)
-            for choice in output.outputs
+            for i, choice in enumerate(self._best(output.outputs))
         ]
         return self._encode(choices, responses.usage(outputs, self._hidden))
 
@@ -89,19 +90,21 @@ class CompletionJob:
         """The answer as server-sent events, one or more for each choice."""
         options = self._request.stream_options
         with_usage = options is not None and bool(options.include_usage)
-        no_usage = None if with_usage else msgspec.UNSET
+        continuous = options is not None and bool(options.continuous_usage_stats)
+        usage: responses.Usage | msgspec.UnsetType | None = None if with_usage else msgspec.UNSET
         sent: dict[tuple[int, int], CompletionOutput] = {}
         newest: dict[int, RequestOutput] = {}
         async with aclosing(merged(self._generations())) as outputs:
             async for p, output in outputs:
                 newest[p] = output
+                if continuous:
+                    usage = responses.usage(list(newest.values()), self._hidden)
                 for choice in output.outputs:
                     before = sent.get((p, choice.index))
                     if has_news(choice, before):
                         sent[p, choice.index] = choice
-                        yield event(
-                            self._encode([self._choice(p, output, choice, before)], no_usage)
-                        )
+                        part = self._choice(p, choice.index, output, choice, before)
+                        yield event(self._encode([part], usage))
         if with_usage:
             yield event(self._encode([], responses.usage(list(newest.values()), self._hidden)))
         yield DONE
@@ -121,14 +124,25 @@ class CompletionJob:
             for i, prompt in enumerate(self._prompts)
         ]
 
+    def _best(self, choices: list[CompletionOutput]) -> list[CompletionOutput]:
+        """The ``n`` whose tokens are the likeliest on average, the best first; equals in order."""
+        if len(choices) == self._n:
+            return choices
+
+        def mean(choice: CompletionOutput) -> float:
+            return (choice.cumulative_logprob or 0.0) / max(1, choice.num_tokens)
+
+        return sorted(choices, key=mean, reverse=True)[: self._n]
+
     def _choice(
         self,
         p: int,
+        i: int,
         output: RequestOutput,
         choice: CompletionOutput,
         before: CompletionOutput | None,
     ) -> CompletionChoice:
-        """What is new in a choice since ``before``."""
+        """What is new in choice ``i`` of prompt ``p`` since ``before``."""
         delta = choice.since(before)
         echoed = (self._prompts[p].text or "") if self._request.echo else ""
         prompt: responses.PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
@@ -146,7 +160,7 @@ class CompletionJob:
                 known = responses.echoed_logprobs(first, output.prompt_logprobs or [], top)
                 logprobs = responses.joined(known, logprobs)
         return CompletionChoice(
-            index=p * self._params.n + choice.index,
+            index=p * self._n + i,
             text=echoed + text if before is None else text,
             logprobs=logprobs,
             finish_reason=choice.finish_reason,

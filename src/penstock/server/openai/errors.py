@@ -10,6 +10,9 @@ from penstock.server.fanout import GenerationError
 
 RETRY_AFTER_S = 10
 """What a 429 or 503 tells the client where nothing better is known."""
+MAX_MESSAGE_CHARS = 480
+"""Of an error: it may quote the request, which may be of megabytes."""
+MAX_PARAM_CHARS = 120
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -42,8 +45,11 @@ class ApiError(PenstockError):
         close: bool = False,
         retry: bool = True,
     ) -> None:
+        message = _shortened(message, MAX_MESSAGE_CHARS)
         super().__init__(message)
         self.status = status
+        if param is not None:
+            param = _shortened(param, MAX_PARAM_CHARS)
         self.body = ErrorResponse(ErrorBody(message, type, param, code))
         self._retry_after_s = retry_after_s
         self._close = close
@@ -63,6 +69,14 @@ class ApiError(PenstockError):
         if self._close:
             headers["connection"] = "close"
         return Response(self.json(), self.status, headers=headers, media_type="application/json")
+
+
+def _shortened(text: str, limit: int) -> str:
+    """``text`` with its middle left out where it is longer than ``limit`` characters."""
+    if len(text) <= limit:
+        return text
+    end = limit // 3
+    return f"{text[: limit - end - 5]} ... {text[-end:]}"
 
 
 def api_error(error: Exception) -> ApiError:

@@ -7,26 +7,31 @@ that ask for nothing; any other value is refused, never ignored.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import ClassVar, Generic, Literal, TypeVar
+from typing import ClassVar, Literal
 
 import msgspec
-
-from penstock.server.openai.errors import ApiError
 
 Prompt = str | list[str | int | list[int]]
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
+class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A body with fields that are refused unless they ask for nothing."""
+
+    REFUSED: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+
+
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    """With include_usage: every event tells the tokens so far, as vLLM's do."""
     include_obfuscation: bool | None = None
     """Accepted as false or absent: padding against traffic analysis is not added."""
 
 
-class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What both endpoints share. ``null`` means the default everywhere, as in OpenAI's API."""
+class Sampling(Strict, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What completions and chats share. ``null`` means the default everywhere, as at OpenAI."""
 
     model: str
     stream: bool | None = None
@@ -56,8 +61,6 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     add_special_tokens: bool | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
-
-    REFUSED: ClassVar[Mapping[str, tuple[object, ...]]] = {}
 
 
 class CompletionRequest(Sampling, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -137,72 +140,3 @@ class ChatRequest(Sampling, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         "service_tier": ("auto", "default"),
         "prompt_cache_retention": (),
     }
-
-
-Body = TypeVar("Body", bound=Sampling)
-
-_AT = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
-_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
-_MISSING = re.compile(r"missing required field `([^`]*)`")
-
-
-class BodyDecoder(Generic[Body]):
-    """Decodes one kind of body; every complaint is an ApiError 400 that names the field."""
-
-    def __init__(self, kind: type[Body]) -> None:
-        self._decoder: msgspec.json.Decoder[Body] = msgspec.json.Decoder(kind)
-
-    def decode(self, body: bytes) -> Body:
-        try:
-            request = self._decoder.decode(body)
-        except msgspec.ValidationError as error:
-            raise _invalid(str(error)) from None
-        except RecursionError:
-            raise ApiError(400, "the body is nested too deeply") from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ApiError(400, f"the body is not valid JSON in UTF-8: {error}") from None
-        _refuse(request)
-        return request
-
-
-def _invalid(text: str) -> ApiError:
-    match = _AT.match(text)
-    assert match is not None  # the pattern matches any text
-    what, path = match["what"], match["path"] or ""
-    if found := _UNKNOWN.search(what):
-        field = f"{path}.{found[1]}" if path else found[1]
-        return ApiError(400, f"unknown field {field!r}", param=field, code="unknown_parameter")
-    if found := _MISSING.search(what):
-        field = f"{path}.{found[1]}" if path else found[1]
-        return ApiError(
-            400, f"the field {field!r} is required", param=field, code="missing_required_parameter"
-        )
-    what = what.replace("`", "")
-    message = f"{path}: {what[:1].lower()}{what[1:]}" if path else f"the body: {what}"
-    return ApiError(400, message, param=path or None, code="invalid_type")
-
-
-def _refuse(request: Sampling) -> None:
-    for name, neutral in request.REFUSED.items():
-        value = getattr(request, name)
-        if value is None or any(type(value) is type(n) and value == n for n in neutral):
-            continue
-        allowed = " or ".join(msgspec.json.encode(n).decode() for n in (None, *neutral))
-        raise ApiError(
-            400,
-            f"{name!r} is not supported by this server; leave it out (or {allowed})",
-            param=name,
-            code="unsupported_parameter",
-        )
-    options = request.stream_options
-    if options is not None and not request.stream:
-        raise ApiError(
-            400, "stream_options is only allowed with stream=true", param="stream_options"
-        )
-    if options is not None and options.include_obfuscation:
-        raise ApiError(
-            400,
-            "stream_options.include_obfuscation is not supported; leave it out or false",
-            param="stream_options.include_obfuscation",
-            code="unsupported_parameter",
-        )

@@ -127,9 +127,7 @@ def usage(outputs: Sequence[RequestOutput], hidden_tokens: int = 0) -> Usage:
     """
     prompt = sum(len(output.prompt_token_ids) for output in outputs)
     completion = sum(
-        max(0, len(choice.token_ids) - hidden_tokens)
-        for output in outputs
-        for choice in output.outputs
+        max(0, choice.num_tokens - hidden_tokens) for output in outputs for choice in output.outputs
     )
     cached = sum(output.num_cached_tokens for output in outputs)
     return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))

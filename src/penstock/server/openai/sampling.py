@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.sampling.params import SamplingParams
+from penstock.sampling.params import MAX_LOGPROBS, MAX_SEQUENCES, SamplingParams
 from penstock.server.openai.errors import ApiError
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest, Sampling
 
@@ -37,34 +37,37 @@ def completion_params(
 
     Raises RequestError or ApiError naming the field that cannot be honoured.
     """
-    if request.best_of is not None and request.best_of != (request.n or 1):
-        raise ApiError(
-            400,
-            f"best_of ({request.best_of}) is only supported where it equals n ({request.n or 1})",
-            param="best_of",
-            code="unsupported_parameter",
-        )
+    n = _sequences(request)
     max_tokens = request.max_tokens
     if max_tokens == 0 and request.echo:
         max_tokens = 1  # the engine computes no prompt without a next token; it is not reported
     elif max_tokens is None:
         max_tokens = max(min(COMPLETION_MAX_TOKENS, room), request.min_tokens or 0)
-    params = _params(request, max_tokens=max_tokens, logprobs=request.logprobs)
-    if request.echo and request.logprobs is not None and request.prompt_logprobs is None:
-        params = _params(
-            request,
-            max_tokens=max_tokens,
-            logprobs=request.logprobs,
-            prompt_logprobs=request.logprobs,
-        )
+    logprobs, prompt_logprobs = request.logprobs, request.prompt_logprobs
+    if request.echo and prompt_logprobs is None:
+        prompt_logprobs = logprobs
+    if logprobs is None and request.best_of is not None:
+        logprobs = 0  # the best are told by the log-probabilities of their tokens
+    params = _params(
+        request, n=n, max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=prompt_logprobs
+    )
     params.validate(vocab_size)
     _check_room(request.max_tokens, "max_tokens", room, longest)
     return params
 
 
-def chat_params(request: ChatRequest, vocab_size: int, room: int, longest: int) -> SamplingParams:
-    """Options of a chat whose prompt leaves ``room`` tokens of the context; raises as above."""
-    asked, name = request.max_completion_tokens, "max_completion_tokens"
+def chat_params(
+    request: ChatRequest,
+    vocab_size: int,
+    room: int,
+    longest: int,
+    limit: str = "max_completion_tokens",
+) -> SamplingParams:
+    """Options of a chat whose prompt leaves ``room`` tokens of the context; raises as above.
+
+    ``limit`` is what the client calls ``max_completion_tokens``.
+    """
+    asked, name = request.max_completion_tokens, limit
     if asked is None:
         asked, name = request.max_tokens, "max_tokens"
     elif request.max_tokens is not None and request.max_tokens != asked:
@@ -74,15 +77,48 @@ def chat_params(request: ChatRequest, vocab_size: int, room: int, longest: int) 
             "send one of them",
             param="max_tokens",
         )
+    if asked is not None and asked < 1:
+        raise ApiError(400, f"{name} must be at least 1, not {asked}", param=name)
     logprobs: int | None = None
     if request.logprobs:
         logprobs = request.top_logprobs or 0
+        if not 0 <= logprobs <= MAX_LOGPROBS:
+            raise ApiError(
+                400,
+                f"top_logprobs must be from 0 to {MAX_LOGPROBS}, not {logprobs}",
+                param="top_logprobs",
+            )
     elif request.top_logprobs is not None:
         raise ApiError(400, "top_logprobs is only allowed with logprobs=true", param="top_logprobs")
     params = _params(request, max_tokens=asked, logprobs=logprobs)
     params.validate(vocab_size)
     _check_room(asked, name, room, longest)
     return params
+
+
+def _sequences(request: CompletionRequest) -> int:
+    """How many to generate of each prompt: ``best_of``, of which the best ``n`` are answered."""
+    n, best_of = 1 if request.n is None else request.n, request.best_of
+    if best_of is None:
+        return n
+    if not 1 <= best_of <= MAX_SEQUENCES:
+        raise ApiError(
+            400, f"best_of must be from 1 to {MAX_SEQUENCES}, not {best_of}", param="best_of"
+        )
+    if best_of < n:
+        raise ApiError(
+            400,
+            f"best_of ({best_of}) must be at least n ({n}): the answer is the best n of best_of",
+            param="best_of",
+        )
+    if best_of > n and request.stream:
+        raise ApiError(
+            400,
+            f"best_of ({best_of}) over n ({n}) cannot be streamed: which are the best is known "
+            "at the end",
+            param="best_of",
+        )
+    return best_of
 
 
 def _params(request: Sampling, **values: Any) -> SamplingParams:

@@ -1,0 +1,43 @@
+"""What the server tells about itself, as structs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    """One entry of ``GET /v1/models``."""
+
+    id: str
+    created: int
+    max_model_len: int
+    object: str = "model"
+    owned_by: str = "penstock"
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    data: list[ModelCard]
+    object: str = "list"
+
+
+class Alive(msgspec.Struct, frozen=True):
+    status: Literal["alive"] = "alive"
+
+
+class Ready(msgspec.Struct, frozen=True):
+    status: Literal["ready"] = "ready"
+
+
+class Version(msgspec.Struct, frozen=True):
+    version: str
+
+
+class OpenApi(msgspec.Struct, frozen=True):
+    """This document; see the OpenAPI specification."""
+
+    openapi: str
+    info: dict[str, object]
+    paths: dict[str, object]
+    components: dict[str, object]

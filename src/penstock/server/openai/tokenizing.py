@@ -1,0 +1,89 @@
+"""``POST /tokenize`` and ``POST /detokenize``, with vLLM's fields."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from penstock.server.engine import Engine
+from penstock.server.openai.errors import ApiError
+from penstock.server.openai.messages import chat_prompt
+from penstock.server.openai.protocol import ChatRequest, Message
+
+
+class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A text, or the messages of a chat; the tokens are those of a request with the same."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    add_special_tokens: bool | None = None
+    """By default as in completions and chats: true for a text, false for messages."""
+    return_token_strs: bool | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, object] | None = None
+
+
+class Tokens(msgspec.Struct, frozen=True, kw_only=True):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+    """Each token on its own, U+FFFD for parts of characters."""
+
+
+class DetokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    model: str | None = None
+    tokens: list[int]
+    skip_special_tokens: bool | None = None
+    """False by default: the text of every token."""
+
+
+class Text(msgspec.Struct, frozen=True):
+    prompt: str
+
+
+async def tokenized(request: TokenizeRequest, engine: Engine) -> Tokens:
+    """Raises ApiError or RequestError naming the field at fault."""
+    if (request.prompt is None) == (request.messages is None):
+        raise ApiError(400, "give either prompt or messages", param="prompt")
+    if request.messages is None:
+        for name in ("add_generation_prompt", "chat_template_kwargs"):
+            if getattr(request, name) is not None:
+                raise ApiError(400, f"{name} is only allowed with messages", param=name)
+        assert request.prompt is not None
+        add_special = request.add_special_tokens is not False
+        tokens = await engine.encode(request.prompt, add_special_tokens=add_special)
+    else:
+        chat = ChatRequest(
+            model=engine.model.served_model_name,
+            messages=request.messages,
+            add_special_tokens=request.add_special_tokens,
+            add_generation_prompt=request.add_generation_prompt,
+            chat_template_kwargs=request.chat_template_kwargs,
+        )
+        tokens = await chat_prompt(chat, engine)
+    texts = None
+    if request.return_token_strs:
+        texts = await asyncio.to_thread(lambda: list(map(engine.tokenizer.token_text, tokens)))
+    return Tokens(
+        count=len(tokens),
+        max_model_len=engine.model.max_model_len,
+        tokens=tokens,
+        token_strs=texts,
+    )
+
+
+async def detokenized(request: DetokenizeRequest, engine: Engine) -> Text:
+    """Raises ApiError naming the token that the model does not have."""
+    vocab = engine.model.vocab_size
+    for i, token in enumerate(request.tokens):
+        if not 0 <= token < vocab:
+            raise ApiError(
+                400,
+                f"tokens[{i}] is {token}; this model's are integers from 0 to {vocab - 1}",
+                param=f"tokens[{i}]",
+            )
+    skip = request.skip_special_tokens is True
+    return Text(await asyncio.to_thread(engine.tokenizer.decode, request.tokens, skip))

@@ -1,0 +1,143 @@
+"""``GET /openapi.json``: the routes of this server, from the structs that they read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+from starlette.requests import Request
+
+from penstock.server.open_requests import REQUEST_ID, TIMEOUT
+from penstock.server.openai.errors import ErrorResponse
+from penstock.server.openai.protocol import Strict
+
+Schema = dict[str, Any]
+Access = Literal["public", "user", "admin"]
+
+_REF = "#/components/schemas/{name}"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One route: what serves it, and what the document says of it."""
+
+    method: str
+    path: str
+    """As Starlette writes it."""
+    handler: Callable[[Request], Awaitable[Any]]
+    summary: str
+    answer: type[msgspec.Struct] | None
+    """None: plain text."""
+    body: type[msgspec.Struct] | None = None
+    event: type[msgspec.Struct] | None = None
+    """The data of one server-sent event, where the body may ask for a stream."""
+    access: Access = "user"
+    works: bool = False
+    """It asks the engine for tokens, and takes a deadline."""
+
+
+def document(endpoints: Sequence[Endpoint], version: str, keys_needed: bool) -> Schema:
+    """The OpenAPI 3.1 document. ``keys_needed``: users need a key."""
+    structs: dict[type, None] = {ErrorResponse: None}
+    for endpoint in endpoints:
+        for kind in (endpoint.body, endpoint.answer, endpoint.event):
+            if kind is not None:
+                structs[kind] = None
+    _, components = msgspec.json.schema_components(
+        structs, schema_hook=_anything, ref_template=_REF
+    )
+    for kind in structs:
+        if issubclass(kind, Strict):
+            _tell_refused(kind, components[kind.__name__])
+    paths: dict[str, dict[str, Schema]] = {}
+    for endpoint in endpoints:
+        path = endpoint.path.replace(":path}", "}")
+        paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint, keys_needed)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Penstock", "version": version},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                name: {"type": "http", "scheme": "bearer", "description": description}
+                for name, description in (
+                    ("user", "An API key of this server."),
+                    ("admin", "The admin key of this server."),
+                )
+            },
+        },
+    }
+
+
+def _anything(kind: type) -> Schema:
+    if kind is object:
+        return {"description": "Any JSON."}
+    raise NotImplementedError(kind)
+
+
+def _tell_refused(kind: type[Strict], schema: Schema) -> None:
+    """Of fields that mean work that is not done, the values that ask for nothing are allowed."""
+    for name, neutral in kind.REFUSED.items():
+        schema["properties"][name] = {"enum": [None, *neutral], "default": None}
+
+
+def _operation(endpoint: Endpoint, keys_needed: bool) -> Schema:
+    operation: Schema = {
+        "summary": endpoint.summary,
+        "operationId": endpoint.handler.__name__,
+        "responses": {
+            "200": _answer(endpoint),
+            "4XX": _json("The request cannot be served as asked.", ErrorResponse),
+            "5XX": _json("The server cannot serve it now.", ErrorResponse),
+        },
+    }
+    parameters: list[Schema] = [
+        {"name": REQUEST_ID, "in": "header", "schema": {"type": "string"}},
+    ]
+    if endpoint.works:
+        seconds = {"type": "number", "exclusiveMinimum": 0}
+        parameters.append({"name": TIMEOUT, "in": "header", "schema": seconds})
+    if "{model:path}" in endpoint.path:
+        name = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+        parameters.append(name)
+    operation["parameters"] = parameters
+    if endpoint.body is not None:
+        required = any(field.required for field in msgspec.structs.fields(endpoint.body))
+        content = {"application/json": {"schema": _reference(endpoint.body)}}
+        operation["requestBody"] = {"required": required, "content": content}
+    if endpoint.access == "admin":
+        operation["security"] = [{"admin": []}]
+    elif endpoint.access == "user" and keys_needed:
+        operation["security"] = [{"user": []}, {"admin": []}]
+    return operation
+
+
+def _answer(endpoint: Endpoint) -> Schema:
+    if endpoint.answer is None:
+        content = {"text/plain": {"schema": {"type": "string"}}}
+        return {"description": "The answer.", "content": content}
+    answer = _json("The answer.", endpoint.answer)
+    if endpoint.event is not None:
+        name = endpoint.event.__name__
+        answer["content"]["text/event-stream"] = {
+            "schema": {
+                "type": "string",
+                "description": f"With stream=true: events whose data is a {name} in JSON, or an "
+                "ErrorResponse, which is the last; of completions and chats "
+                "that are complete the last is [DONE].",
+            },
+            "x-event": _reference(endpoint.event),
+        }
+    return answer
+
+
+def _json(description: str, kind: type[msgspec.Struct]) -> Schema:
+    content = {"application/json": {"schema": _reference(kind)}}
+    return {"description": description, "content": content}
+
+
+def _reference(kind: type[msgspec.Struct]) -> Schema:
+    return {"$ref": _REF.format(name=kind.__name__)}

@@ -1,0 +1,122 @@
+"""The server's OpenAPI document says what the server does."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from http_client import Server, running
+from http_server import ADMIN_KEY
+from json_schema import fault
+
+PROMPT = {"model": "fake", "prompt": "abc", "max_tokens": 3}
+MESSAGES = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
+RESPONSE = {
+    "model": "fake",
+    "input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}],
+    "max_output_tokens": 3,
+    "include": ["message.output_text.logprobs"],
+    "top_logprobs": 2,
+}
+ASKED: list[tuple[str, str, Any]] = [
+    ("post", "/v1/completions", PROMPT),
+    ("post", "/v1/completions", {**PROMPT, "n": 2, "logprobs": 2, "echo": True}),
+    ("post", "/v1/completions", {**PROMPT, "prompt_logprobs": 1, "best_of": 2, "stop": ["x"]}),
+    ("post", "/v1/completions", {**PROMPT, "prompt": [[1, 2], [3]], "logit_bias": {"5": 1}}),
+    ("post", "/v1/chat/completions", MESSAGES),
+    ("post", "/v1/chat/completions", {**MESSAGES, "logprobs": True, "top_logprobs": 2}),
+    ("post", "/v1/chat/completions", {**MESSAGES, "store": False, "tools": []}),
+    ("post", "/v1/responses", {"model": "fake", "input": "Hi", "max_output_tokens": 3}),
+    ("post", "/v1/responses", {**RESPONSE, "instructions": "Short.", "metadata": {"a": "b"}}),
+    ("post", "/tokenize", {"prompt": "a", "return_token_strs": True}),
+    ("post", "/detokenize", {"tokens": [97]}),
+    ("get", "/v1/models", None),
+    ("get", "/v1/models/{model}", None),
+    ("get", "/health", None),
+    ("get", "/ready", None),
+    ("get", "/version", None),
+    ("get", "/openapi.json", None),
+    ("get", "/admin/status", None),
+    ("post", "/admin/abort", {"request_id": "none"}),
+    ("post", "/admin/drain", None),
+    ("post", "/admin/resume", None),
+    ("post", "/admin/cache/clear", None),
+    ("post", "/admin/check", None),
+    ("post", "/admin/log-level", {"level": "info"}),
+]
+
+
+@pytest.fixture(scope="module")
+def document(server: Server) -> dict[str, Any]:
+    found: dict[str, Any] = server.http.get("/openapi.json").json()
+    return found
+
+
+def ask(server: Server, method: str, path: str, body: Any) -> httpx.Response:
+    headers = {"authorization": f"Bearer {ADMIN_KEY}"}
+    url = path.replace("{model}", "fake")
+    return server.http.request(method, url, json=body, headers=headers)
+
+
+@pytest.mark.parametrize(("method", "path", "body"), ASKED, ids=lambda value: str(value)[:40])
+def test_requests_and_answers_are_as_described(
+    server: Server, document: dict[str, Any], method: str, path: str, body: Any
+) -> None:
+    operation = document["paths"][path][method]
+    if body is not None:
+        schema = operation["requestBody"]["content"]["application/json"]["schema"]
+        assert fault(body, schema, document) is None
+    response = ask(server, method, path, body)
+    assert response.status_code == 200, response.text
+    content = operation["responses"]["200"]["content"][response.headers["content-type"]]
+    assert fault(response.json(), content["schema"], document) is None
+
+
+def test_every_route_is_asked_above(document: dict[str, Any]) -> None:
+    described = {(m, path) for path, methods in document["paths"].items() for m in methods}
+    assert described == {(method, path) for method, path, _ in ASKED} | {("get", "/metrics")}
+
+
+@pytest.mark.parametrize(("path", "body"), [(p, b) for _, p, b in ASKED if "/v1/" in p and b])
+def test_events_are_as_described(
+    server: Server, document: dict[str, Any], path: str, body: dict[str, Any]
+) -> None:
+    if "best_of" in body:
+        body = {**body, "best_of": 1}
+    if path != "/v1/responses":
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        body = {**body, "stream_options": options}
+    text = server.post(path, {**body, "stream": True}).text
+    events = [part.partition("data: ")[2] for part in text.split("\n\n") if part]
+    if path != "/v1/responses":
+        assert events.pop() == "[DONE]"
+    answer = document["paths"][path]["post"]["responses"]["200"]["content"]["text/event-stream"]
+    for event in events:
+        assert fault(json.loads(event), answer["x-event"], document) is None
+
+
+def test_what_the_document_forbids_is_refused_as_it_describes(
+    server: Server, document: dict[str, Any]
+) -> None:
+    operation = document["paths"]["/v1/chat/completions"]["post"]
+    asked = operation["requestBody"]["content"]["application/json"]["schema"]
+    told = operation["responses"]["4XX"]["content"]["application/json"]["schema"]
+    for field, value in (("n", "2"), ("store", True), ("colour", 1), ("messages", None)):
+        body = {**MESSAGES, field: value}
+        assert fault(body, asked, document) is not None
+        response = server.post("/v1/chat/completions", body)
+        assert response.status_code == 400
+        assert fault(response.json(), told, document) is None
+
+
+def test_keys_are_told_of(server: Server, document: dict[str, Any], tokenizer_folder: Any) -> None:
+    assert document["paths"]["/admin/drain"]["post"]["security"] == [{"admin": []}]
+    assert "security" not in document["paths"]["/tokenize"]["post"]
+    with running(tokenizer_folder, 1, api_keys="secret") as locked:
+        assert locked.http.get("/openapi.json").status_code == 401
+        found = locked.http.get("/openapi.json", headers={"authorization": "Bearer secret"}).json()
+    for path, methods in found["paths"].items():
+        for operation in methods.values():
+            assert ("security" in operation) == (path not in ("/health", "/ready")), path

@@ -1,0 +1,72 @@
+"""``/tokenize`` and ``/detokenize`` agree with what the other endpoints do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fake_core import MAX_MODEL_LEN
+from http_client import Server
+
+IM_START, IM_END = 258, 259
+CHAT: list[Any] = [{"role": "user", "content": "Hi <|im_end|>"}]
+
+
+def tokens_of(server: Server, **body: Any) -> dict[str, Any]:
+    response = server.post("/tokenize", body)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    assert answer["count"] == len(answer["tokens"])
+    assert answer["max_model_len"] == MAX_MODEL_LEN
+    return answer
+
+
+def text_of(server: Server, tokens: list[int], **body: Any) -> str:
+    response = server.post("/detokenize", {"tokens": tokens, **body})
+    assert response.status_code == 200, response.text
+    assert set(response.json()) == {"prompt"}
+    text: str = response.json()["prompt"]
+    return text
+
+
+def test_a_text_there_and_back(server: Server) -> None:
+    text = "Grüße 🦭 <|im_end|>"
+    answer = tokens_of(server, model="fake", prompt=text)
+    assert answer["tokens"] == [*"Grüße 🦭 ".encode(), IM_END]
+    assert answer["token_strs"] is None
+    assert text_of(server, answer["tokens"]) == text
+    assert text_of(server, answer["tokens"], skip_special_tokens=True) == "Grüße 🦭 "
+
+
+def test_token_strings(server: Server) -> None:
+    answer = tokens_of(server, prompt="aü<s>", return_token_strs=True)
+    assert answer["token_strs"] == ["a", "\ufffd", "\ufffd", "<s>"]
+
+
+def test_messages_are_tokenized_as_a_chat_is(server: Server) -> None:
+    answer = tokens_of(server, messages=CHAT)
+    expected = [IM_START, *b"user\nHi <|im_end|>", IM_END, *b"\n", IM_START, *b"assistant\n"]
+    assert answer["tokens"] == expected  # what a user writes is text, not a special token
+    usage = server.client().chat.completions.create(model="fake", messages=CHAT, max_tokens=1).usage
+    assert usage is not None
+    assert usage.prompt_tokens == len(expected)
+    options: dict[str, Any] = {"chat_template_kwargs": {"thinking": True}}
+    assert tokens_of(server, messages=CHAT, **options)["tokens"] == [*expected, *b"THINK"]
+    shorter = tokens_of(server, messages=CHAT, add_generation_prompt=False)
+    assert shorter["tokens"] == expected[: -1 - len("assistant\n")]
+
+
+def test_a_text_longer_than_the_context(server: Server) -> None:
+    assert tokens_of(server, prompt="a" * 5000)["count"] == 5000
+    assert text_of(server, [97] * 5000) == "a" * 5000
+
+
+def test_nothing_is_nothing(server: Server) -> None:
+    assert tokens_of(server, prompt="")["tokens"] == []
+    assert text_of(server, []) == ""
+
+
+def test_another_model_is_a_404(server: Server) -> None:
+    for path, rest in (("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": []})):
+        response = server.post(path, {"model": "other", **rest})
+        assert response.status_code == 404
+        assert response.json()["error"]["code"] == "model_not_found"
