@@ -37,6 +37,7 @@ from penstock.server.openai.errors import (
     unavailable,
 )
 from penstock.server.openai.protocol import BodyDecoder, ChatRequest, CompletionRequest
+from penstock.server.parsing.styles import AUTO, Styles
 from penstock.server.sse import ClientGone, EventStream, explained, unless_ended
 from penstock.server.supervisor import Supervisor
 
@@ -57,6 +58,8 @@ class ServerOptions:
     keys: Keys = Keys()  # noqa: RUF009
     cors_origins: tuple[str, ...] = ()
     log_prompts: bool = False
+    tool_call_parser: str = AUTO
+    reasoning_parser: str = AUTO
 
 
 class ModelCard(msgspec.Struct, frozen=True):
@@ -137,6 +140,11 @@ class _Server:
         self._card = ModelCard(
             engine.model.served_model_name, int(time.time()), engine.model.max_model_len
         )
+        self._styles = Styles.choose(
+            options.tool_call_parser,
+            options.reasoning_parser,
+            engine.tokenizer.settings.chat_templates,
+        )
         self._completion_decoder = BodyDecoder(CompletionRequest)
         self._chat_decoder = BodyDecoder(ChatRequest)
 
@@ -152,7 +160,7 @@ class _Server:
         meter = self._begin(request)
         body = self._chat_decoder.decode(await self._body(request))
         self._check_model(body.model)
-        job = ChatJob.prepare(body, self._engine, meter)
+        job = ChatJob.prepare(body, self._engine, meter, self._styles)
         prepared = await unless_ended(request, request.receive, job)
         return await _run(request, prepared, bool(body.stream))
 

@@ -27,6 +27,19 @@ class AnswerDelta:
     content: str = ""
     calls: list[CallDelta] = field(default_factory=list)
 
+    def add(self, later: AnswerDelta) -> None:
+        """Join what comes after."""
+        self.reasoning += later.reasoning
+        self.content += later.content
+        for call in later.calls:
+            self.add_call(call)
+
+    def add_call(self, call: CallDelta) -> None:
+        if call.name is None and self.calls and self.calls[-1].index == call.index:
+            last = self.calls.pop()
+            call = CallDelta(last.index, last.name, last.arguments + call.arguments)
+        self.calls.append(call)
+
     def __bool__(self) -> bool:
         return bool(self.reasoning or self.content or self.calls)
 
@@ -86,8 +99,4 @@ class AnswerParser:
                 continue
             if piece.name is not None:
                 self.num_calls += 1
-            index = self.num_calls - 1
-            if piece.name is None and delta.calls and delta.calls[-1].index == index:
-                last = delta.calls.pop()
-                piece = CallPiece(last.name, last.arguments + piece.arguments)
-            delta.calls.append(CallDelta(index, piece.name, piece.arguments))
+            delta.add_call(CallDelta(self.num_calls - 1, piece.name, piece.arguments))
