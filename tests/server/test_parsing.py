@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
+from penstock.server.openai.answers import has_special_marks, opened
 from penstock.server.parsing.answer import AnswerParser
-from penstock.server.parsing.styles import REASONING_STYLES, TOOL_STYLES, Styles
+from penstock.server.parsing.styles import REASONING_STYLES, TOOL_STYLES, ReasoningStyle, Styles
+from penstock.tokenizer import load_tokenizer
 
 TOOLS = ("f", "get_weather")
 STYLES = {style.name: style for style in TOOL_STYLES}
@@ -234,10 +237,30 @@ def test_styles_are_found_by_the_chat_template() -> None:
 
     assert found("{{ messages }}") == (None, None)
     assert found("{% if tools %}<tool_call>{% endif %}</think>") == ("hermes", "think")
+    assert found("{% if tools %}<tool_call><function=name>{% endif %}") == (None, None)
     assert found("[AVAILABLE_TOOLS][TOOL_CALLS][THINK][/THINK]") == ("mistral", "mistral")
     assert found('{"name": , "parameters": } ipython') == ("llama3", None)
     chosen = Styles.choose("json", "none", {"default": "<tool_call></think>"})
     assert chosen.tools is STYLES["json"]
     assert chosen.reasoning is None
+    assert str(chosen) == "tool calls: json, reasoning: none"
     with pytest.raises(ConfigError, match="--tool-call-parser 'x'"):
         Styles.choose("x", "auto", {})
+
+
+def test_marks_that_are_special_tokens_and_prompts_that_open_the_reasoning(
+    tokenizer_folder: Path,
+) -> None:
+    tokenizer = load_tokenizer(tokenizer_folder)
+    special = ReasoningStyle("special", "<|im_start|>", "<|im_end|>")
+    assert has_special_marks(tokenizer, special, None)
+    assert not has_special_marks(tokenizer, THINK, STYLES["json"])
+    for text, inside in (
+        ("Hi.<think>", True),
+        ("Hi.<think>\n\n", True),
+        ("<think>\n\n</think>\n\n", False),
+        ("think>", False),
+        ("", False),
+    ):
+        assert opened(tokenizer, tokenizer.encode(text), THINK) is inside
+    assert opened(tokenizer, tokenizer.encode("a<|im_start|>"), special)

@@ -25,12 +25,21 @@ class ToolStyle:
     """A JSON array of calls may follow the opening."""
     bare: bool = False
     """An answer may be a call from its first character, without the opening."""
+    unlike: tuple[str, ...] = ()
+    """What a chat template of this style does not contain."""
     separators: str = ""
     """Between calls that stand one after the other without an opening."""
     name_first: bool = False
     """``name{...}`` or ``name[ARGS]{...}`` may follow the opening."""
     short_ids: bool = False
     """Ids of calls must be nine letters or digits, which the templates check."""
+
+    def is_of(self, template: str) -> bool:
+        return (
+            bool(self.known_by)
+            and all(mark in template for mark in self.known_by)
+            and not any(mark in template for mark in self.unlike)
+        )
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,8 @@ class ReasoningStyle:
 
 
 TOOL_STYLES = (
-    ToolStyle("hermes", ("<tool_call>",), "<tool_call>", closing="</tool_call>"),
+    ToolStyle("hermes", ("<tool_call>",), "<tool_call>", closing="</tool_call>",
+              unlike=("<function=", "<arg_key>")),
     ToolStyle("mistral", ("[TOOL_CALLS]",), "[TOOL_CALLS]", lists=True, name_first=True,
               short_ids=True),
     ToolStyle("llama3", ("ipython", '"parameters"'), "<|python_tag|>", bare=True, separators=";"),
@@ -87,9 +97,7 @@ class Styles:
 
 def _tool_style(choice: str, template: str) -> ToolStyle | None:
     for style in TOOL_STYLES:
-        if choice == style.name or (
-            choice == AUTO and style.known_by and all(mark in template for mark in style.known_by)
-        ):
+        if choice == style.name or (choice == AUTO and style.is_of(template)):
             return style
     _check(choice, TOOL_CHOICES, "--tool-call-parser")
     return None
