@@ -44,6 +44,11 @@ def completion(prompt: Sequence[int], count: int, index: int = 0) -> list[int]:
     return tokens[len(prompt) :]
 
 
+def said_by(cache_salt: str) -> bytes | None:
+    """What a request's cache salt makes the core say, instead of tokens that depend on all."""
+    return cache_salt[4:].encode() if cache_salt.startswith("say ") else None
+
+
 class FakeCore:
     """Advances every sequence of every request by one token a step."""
 
@@ -130,7 +135,11 @@ class FakeCore:
 
     def _advance(self, request: EngineRequest, index: int, output: list[int]) -> SequenceUpdate:
         prompt, params = request.prompt_token_ids, request.params
-        token = next_token([*prompt, *output], index)
+        said = said_by(request.cache_salt)
+        if said is None:
+            token = next_token([*prompt, *output], index)
+        else:
+            token = said[len(output)] if len(output) < len(said) else EOS
         output.append(token)
         self.generated += 1
         limit = self.max_model_len - len(prompt)
@@ -138,6 +147,8 @@ class FakeCore:
         stop: int | None = None
         if token in params.stop_token_ids and len(output) > params.min_tokens:
             reason, stop = FinishReason.STOP, token
+        elif token == EOS:
+            reason = FinishReason.STOP
         elif len(output) >= min(limit, params.max_tokens or limit):
             reason = FinishReason.LENGTH
         first = len(output) == 1

@@ -28,7 +28,7 @@ class Served:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         self.process = process
-        self.lines = [process.stdout.readline() for _ in range(3)]
+        self.lines = [process.stdout.readline() for _ in range(4)]
         found = re.search(r"at (http://\S+)", self.lines[0])
         assert found is not None, self.lines
         self.url = found[1]
@@ -53,7 +53,8 @@ def served() -> Iterator[Served]:
 
 
 def test_the_start_is_accounted_for(served: Served) -> None:
-    match = re.fullmatch(r"ready in ([0-9.]+) s: (.*)\n", served.lines[2])
+    assert served.lines[2] == "  tool calls: none, reasoning: none\n"
+    match = re.fullmatch(r"ready in ([0-9.]+) s: (.*)\n", served.lines[3])
     assert match is not None
     phases = dict(part.rsplit(" ", 1) for part in match[2].split(", "))
     assert next(iter(phases)) == "python"

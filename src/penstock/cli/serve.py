@@ -23,6 +23,8 @@ from penstock.engine.startup import Ledger, describe, process_started_at
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
+    from penstock.engine.async_llm import AsyncLLM
+    from penstock.server.parsing.styles import Styles
     from penstock.server.run import RunOptions
 
 STALL_S = 60
@@ -75,8 +77,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="an engine that is in one step for so long is killed and restarted (default: 600)",
     )
+    _add_answer_arguments(parser)
     _add_access_arguments(parser)
     _add_log_arguments(parser)
+
+
+def _add_answer_arguments(parser: argparse.ArgumentParser) -> None:
+    from penstock.server.parsing.styles import REASONING_CHOICES, TOOL_CHOICES
+
+    group = parser.add_argument_group("chat answers")
+    group.add_argument(
+        "--tool-call-parser",
+        choices=TOOL_CHOICES,
+        default="auto",
+        help="how the model writes calls of tools; auto looks into its chat template, none takes "
+        "no tools (default: auto)",
+    )
+    group.add_argument(
+        "--reasoning-parser",
+        choices=REASONING_CHOICES,
+        default="auto",
+        help="how the model marks its reasoning, which becomes reasoning_content; none leaves it "
+        "in the content (default: auto)",
+    )
 
 
 def _add_access_arguments(parser: argparse.ArgumentParser) -> None:
@@ -184,7 +207,6 @@ def _serve(
     import asyncio
 
     from penstock import __version__
-    from penstock.engine.async_llm import AsyncLLM
     from penstock.server.run import serve
 
     options = _options(args)
@@ -209,6 +231,7 @@ def _serve(
                 print(f"  note: {note}")
         for note in llm.ready.notes:
             print(f"  {note}")
+        print(f"  {_styles(args, llm)}")
         if not options.server.keys.users and not _is_loopback(host):
             print(f"  note: anyone who reaches {host} may use this server; see --api-key-file")
         total = sum(phase.seconds for phase in ledger.phases)
@@ -220,6 +243,13 @@ def _serve(
         if error.errno != errno.EADDRINUSE:
             raise
         raise _cannot_listen(host, port, error) from None
+
+
+def _styles(args: argparse.Namespace, llm: AsyncLLM) -> Styles:
+    from penstock.server.parsing.styles import Styles
+
+    templates = llm.tokenizer.settings.chat_templates
+    return Styles.choose(args.tool_call_parser, args.reasoning_parser, templates)
 
 
 def _options(args: argparse.Namespace) -> RunOptions:
@@ -236,6 +266,8 @@ def _options(args: argparse.Namespace) -> RunOptions:
             keys=Keys.read(args.api_key_file, args.admin_key_file),
             cors_origins=tuple(args.cors_origin),
             log_prompts=args.log_prompts,
+            tool_call_parser=args.tool_call_parser,
+            reasoning_parser=args.reasoning_parser,
         ),
         supervisor=SupervisorOptions(
             max_restarts=args.max_restarts,

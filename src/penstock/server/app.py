@@ -51,6 +51,7 @@ from penstock.server.openai.tokenizing import (
     tokenized,
 )
 from penstock.server.openapi import Endpoint, document
+from penstock.server.parsing.styles import AUTO, Styles
 from penstock.server.read_body import read_body
 from penstock.server.sse import ClientGone, EventStream, explained, unless_ended
 from penstock.server.supervisor import Supervisor
@@ -72,6 +73,8 @@ class ServerOptions:
     keys: Keys = Keys()  # noqa: RUF009
     cors_origins: tuple[str, ...] = ()
     log_prompts: bool = False
+    tool_call_parser: str = AUTO
+    reasoning_parser: str = AUTO
 
 
 Handler = Callable[[Request], Awaitable[Response | EventStream]]
@@ -127,6 +130,11 @@ class _Server:
         self._known: EngineStats | None = None
         self._card = ModelCard(
             engine.model.served_model_name, int(time.time()), engine.model.max_model_len
+        )
+        self._styles = Styles.choose(
+            options.tool_call_parser,
+            options.reasoning_parser,
+            engine.tokenizer.settings.chat_templates,
         )
         self._completion_decoder = BodyDecoder(CompletionRequest)
         self._chat_decoder = BodyDecoder(ChatRequest)
@@ -205,7 +213,7 @@ class _Server:
         meter = self._begin(request)
         body = self._chat_decoder.decode(await self._body(request))
         self._check_model(body.model)
-        job = ChatJob.prepare(body, self._engine, meter)
+        job = ChatJob.prepare(body, self._engine, meter, self._styles)
         prepared = await unless_ended(request, request.receive, job)
         return await _run(request, prepared, bool(body.stream))
 

@@ -16,6 +16,7 @@ from penstock.server.engine import Engine
 from penstock.server.fanout import Generation, has_news, last, merged
 from penstock.server.meter import Meter
 from penstock.server.openai import responses
+from penstock.server.openai.answers import Reading, finish_reason, has_special_marks, opened
 from penstock.server.openai.messages import chat_prompt
 from penstock.server.openai.protocol import ChatRequest
 from penstock.server.openai.responses import (
@@ -25,9 +26,10 @@ from penstock.server.openai.responses import (
     ChatChunkChoice,
     ChatDelta,
     ChatLogprobs,
-    ChatMessage,
 )
 from penstock.server.openai.sampling import chat_params
+from penstock.server.openai.tools import tool_use
+from penstock.server.parsing.styles import Styles
 from penstock.server.sse import DONE, event
 
 
@@ -39,38 +41,38 @@ class ChatJob:
         request: ChatRequest,
         prompt: list[int],
         params: SamplingParams,
+        reading: Reading,
         engine: Engine,
         meter: Meter,
     ) -> None:
         self._request = request
         self._prompt = prompt
         self._params = params
+        self._reading = reading
         self._engine = engine
         self._meter = meter
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
 
     @classmethod
-    async def prepare(cls, request: ChatRequest, engine: Engine, meter: Meter) -> ChatJob:
+    async def prepare(
+        cls, request: ChatRequest, engine: Engine, meter: Meter, styles: Styles
+    ) -> ChatJob:
         """Raises ApiError or RequestError for what can be refused before the engine is asked."""
-        prompt = await chat_prompt(request, engine)
+        use = tool_use(request, styles)
+        prompt = await chat_prompt(request, engine, () if use is None else use.tools)
         longest = engine.model.max_model_len
         params = chat_params(request, engine.model.vocab_size, longest - len(prompt), longest)
-        return cls(request, prompt, params, engine, meter)
+        reasoning, tokenizer = styles.reasoning, engine.tokenizer
+        if has_special_marks(tokenizer, reasoning, None if use is None else use.style):
+            params = msgspec.structs.replace(params, skip_special_tokens=False)
+        inside = reasoning is not None and opened(tokenizer, prompt, reasoning)
+        return cls(request, prompt, params, Reading(reasoning, inside, use), engine, meter)
 
     async def answer(self) -> bytes:
         """The whole answer as JSON."""
         (output,) = await last([self._generation()])
-        choices = [
-            ChatChoice(
-                index=choice.index,
-                message=ChatMessage(choice.text),
-                logprobs=self._logprobs(choice.logprobs),
-                finish_reason=choice.finish_reason,
-                stop_reason=choice.stop_reason,
-            )
-            for choice in output.outputs
-        ]
+        choices = [self._whole(choice) for choice in output.outputs]
         return msgspec.json.encode(
             Chat(
                 id=self._id,
@@ -88,33 +90,41 @@ class ChatJob:
         with_usage = options is not None and bool(options.include_usage)
         continuous = options is not None and bool(options.continuous_usage_stats)
         usage: responses.Usage | msgspec.UnsetType | None = None if with_usage else msgspec.UNSET
-        sent: dict[int, CompletionOutput | None] = {}
+        streams: dict[int, _ChoiceStream] = {}
         output: RequestOutput | None = None
         async with aclosing(merged([self._generation()])) as outputs:
             async for _, output in outputs:
                 if continuous:
                     usage = responses.usage([output])
-                if not sent:
+                if not streams:
                     for choice in output.outputs:
-                        sent[choice.index] = None
+                        streams[choice.index] = _ChoiceStream(self._reading)
                         yield event(self._opening(choice.index, output, usage))
                 for choice in output.outputs:
-                    before = sent[choice.index]
-                    if not has_news(choice, before):
+                    delta = streams[choice.index].take(choice)
+                    if delta is None:
                         continue
-                    sent[choice.index] = choice
-                    delta = choice.since(before)
                     part = ChatChunkChoice(
                         index=choice.index,
-                        delta=ChatDelta(content=delta.text) if delta.text else ChatDelta(),
-                        logprobs=self._logprobs(delta.logprobs),
-                        finish_reason=choice.finish_reason,
+                        delta=delta,
+                        logprobs=self._logprobs(streams[choice.index].take_logprobs()),
+                        finish_reason=streams[choice.index].finish_reason,
                         stop_reason=choice.stop_reason,
                     )
                     yield event(self._chunk([part], usage))
         if with_usage and output is not None:
             yield event(self._chunk([], responses.usage([output])))
         yield DONE
+
+    def _whole(self, choice: CompletionOutput) -> ChatChoice:
+        message, called = self._reading.message(choice.text)
+        return ChatChoice(
+            index=choice.index,
+            message=message,
+            logprobs=self._logprobs(choice.logprobs),
+            finish_reason=finish_reason(choice.finish_reason, called),
+            stop_reason=choice.stop_reason,
+        )
 
     def _generation(self) -> Generation:
         return self._meter.measured(
@@ -164,3 +174,36 @@ class ChatJob:
                 prompt_logprobs=prompt_logprobs,
             )
         )
+
+
+class _ChoiceStream:
+    """What was sent of one choice."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._parser = reading.parser(eager=True)
+        self._before: CompletionOutput | None = None
+        self._logprobs: list[PositionLogprobs] | None = None
+        self.finish_reason: str | None = None
+
+    def take(self, choice: CompletionOutput) -> ChatDelta | None:
+        """What to send now; None if nothing new is known."""
+        if not has_news(choice, self._before):
+            return None
+        new = choice.since(self._before)
+        self._before = choice
+        if new.logprobs is not None:
+            self._logprobs = (self._logprobs or []) + new.logprobs
+        delta = self._parser.push(new.text)
+        if choice.finish_reason is not None:
+            delta.add(self._parser.finish())
+            called = self._parser.num_calls > 0
+            self.finish_reason = finish_reason(choice.finish_reason, called)
+        elif not delta:
+            return None
+        return self._reading.delta(delta)
+
+    def take_logprobs(self) -> list[PositionLogprobs] | None:
+        """Those of the tokens since the last chunk, also of tokens that spell marks."""
+        logprobs, self._logprobs = self._logprobs, None
+        return logprobs

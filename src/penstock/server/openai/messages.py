@@ -10,24 +10,32 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from penstock.errors import RequestError
 from penstock.server.engine import Engine
 from penstock.server.openai.errors import ApiError
-from penstock.server.openai.protocol import ChatRequest, Message
+from penstock.server.openai.protocol import ChatRequest, Message, MessageCall
+from penstock.server.openai.tools import check_nesting
 from penstock.tokenizer import Tokenizer
 
-TemplateMessage = dict[str, str]
-"""Role, content, and name or tool_call_id where given."""
+TemplateMessage = dict[str, Any]
+"""Role, content, and name, tool_call_id, tool_calls or reasoning_content where given."""
 
 _PRIVATE_USE = ("\U000f0000", "\U000ffffe")
 """Unicode's plane 15, first and past the last: 65 thousand characters that mean nothing."""
 
 
-async def chat_prompt(request: ChatRequest, engine: Engine) -> list[int]:
-    """Token ids of the prompt; raises ApiError or RequestError naming the message at fault."""
+async def chat_prompt(
+    request: ChatRequest, engine: Engine, tools: Sequence[Mapping[str, Any]] = ()
+) -> list[int]:
+    """Token ids of the prompt, which shows ``tools`` to the model.
+
+    Raises ApiError or RequestError naming the message at fault.
+    """
     if not request.messages:
         raise ApiError(400, "messages must hold at least one message", param="messages")
     tokenizer = engine.tokenizer
@@ -41,7 +49,7 @@ async def chat_prompt(request: ChatRequest, engine: Engine) -> list[int]:
     opening = request.add_generation_prompt is not False
     # Rendering runs somebody else's program on input of any size: never on the event loop.
     return await asyncio.to_thread(
-        tokenize_chat, tokenizer, messages, opening, options, add_special
+        tokenize_chat, tokenizer, messages, opening, options, add_special, tools
     )
 
 
@@ -51,24 +59,27 @@ def tokenize_chat(
     add_generation_prompt: bool,
     template_options: dict[str, Any],
     add_special_tokens: bool,
+    tools: Sequence[Mapping[str, Any]] = (),
 ) -> list[int]:
-    """Render and tokenize, with special tokens in the messages' content as text.
+    """Render and tokenize, with special tokens in the messages and tools as text.
 
     Where no message names a special token this is exactly ``encode(apply_chat_template())``.
     Otherwise the stretches between special tokens that hold such names are tokenized apart.
     """
     names = {tokenizer.token_text(token) for token in tokenizer.special_ids} - {""}
     special = re.compile("|".join(re.escape(n) for n in sorted(names, key=len, reverse=True)))
-    written = [text for message in messages for text in message.values()]
+    written = list(_texts([*messages, *tools]))
     shield = _Shield(special, written) if names else None
     if shield is None or not shield.needed:
         text = tokenizer.apply_chat_template(
-            messages, add_generation_prompt, template_options=template_options
+            messages, add_generation_prompt, list(tools) or None, template_options=template_options
         )
         return tokenizer.encode(text, add_special_tokens)
-    hidden = [{key: shield.hide(text) for key, text in m.items()} for m in messages]
     text = tokenizer.apply_chat_template(
-        hidden, add_generation_prompt, template_options=template_options
+        _with_texts(messages, shield.hide),
+        add_generation_prompt,
+        _with_texts(tools, shield.hide) or None,
+        template_options=template_options,
     )
     tokens = tokenizer.encode("", add_special_tokens)
     plain = ""
@@ -122,6 +133,30 @@ class _Shield:
         return text.translate(self._names)
 
 
+def _texts(value: Any) -> Iterator[str]:
+    """Every string of a JSON value, keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield key
+            yield from _texts(item)
+    elif isinstance(value, Sequence):
+        for item in value:
+            yield from _texts(item)
+
+
+def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """``value`` with every string changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(key): _with_texts(item, change) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [_with_texts(item, change) for item in value]
+    return value
+
+
 def _split(text: str, special: re.Pattern[str]) -> list[tuple[str, bool]]:
     """``text`` cut at special tokens: (stretch, whether it is one)."""
     parts, at = [], 0
@@ -137,7 +172,7 @@ def _split(text: str, special: re.Pattern[str]) -> list[tuple[str, bool]]:
 
 def _template_message(message: Message, where: str, developer: bool) -> TemplateMessage:
     """The message as chat templates expect it; ``developer`` says whether they know that role."""
-    for name in ("tool_calls", "function_call", "audio", "annotations"):
+    for name in ("function_call", "audio", "annotations"):
         if getattr(message, name) not in (None, []):
             raise ApiError(
                 400,
@@ -151,19 +186,49 @@ def _template_message(message: Message, where: str, developer: bool) -> Template
         raise ApiError(400, f"{where}.tool_call_id belongs to tool messages only", param=where)
     if message.refusal is not None and message.role != "assistant":
         raise ApiError(400, f"{where}.refusal belongs to assistant messages only", param=where)
+    for name in ("tool_calls", "reasoning_content"):
+        if getattr(message, name) is not None and message.role != "assistant":
+            raise ApiError(
+                400,
+                f"{where}.{name} belongs to assistant messages only",
+                param=f"{where}.{name}",
+            )
     role = "system" if message.role == "developer" and not developer else message.role
     rendered: TemplateMessage = {"role": role, "content": _text(message, where)}
     if message.name is not None:
         rendered["name"] = message.name
     if message.tool_call_id is not None:
         rendered["tool_call_id"] = message.tool_call_id
+    if message.reasoning_content is not None:
+        rendered["reasoning_content"] = message.reasoning_content
+    if message.tool_calls:
+        rendered["tool_calls"] = [
+            _template_call(call, f"{where}.tool_calls[{i}]")
+            for i, call in enumerate(message.tool_calls)
+        ]
     return rendered
+
+
+def _template_call(call: MessageCall, where: str) -> dict[str, Any]:
+    """Templates expect the arguments as an object, where OpenAI's API has it as text."""
+    at = f"{where}.function.arguments"
+    try:
+        arguments = msgspec.json.decode(call.function.arguments or "{}")
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise ApiError(400, f"{at}: not JSON: {error}", param=at) from None
+    if not isinstance(arguments, dict):
+        raise ApiError(400, f"{at}: must be a JSON object", param=at)
+    check_nesting(arguments, at)
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def _text(message: Message, where: str) -> str:
     content = message.content
     if content is None and message.role == "assistant" and message.refusal is not None:
         return message.refusal
+    if content is None and message.tool_calls:
+        return ""
     if content is None:
         raise ApiError(400, f"{where}.content is required", param=f"{where}.content")
     if isinstance(content, str):

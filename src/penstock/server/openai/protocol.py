@@ -75,6 +75,21 @@ class CompletionRequest(Sampling, frozen=True, forbid_unknown_fields=True, kw_on
     REFUSED: ClassVar[Mapping[str, tuple[object, ...]]] = {"suffix": ("",)}
 
 
+class MessageFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    name: str
+    arguments: str
+
+
+class MessageCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A call that an assistant's message made."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: MessageFunction
+    index: int | None = None
+    """Accepted and unused: clients that join deltas may leave it in."""
+
+
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One message of a chat. What an assistant's answer holds besides text may come back empty."""
 
@@ -82,8 +97,10 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     content: str | list[dict[str, object]] | None = None
     name: str | None = None
     tool_call_id: str | None = None
-    tool_calls: object = None
+    tool_calls: list[MessageCall] | None = None
     function_call: object = None
+    reasoning_content: str | None = None
+    """Of an assistant's answer: as it was given, for the chat templates that want it back."""
     refusal: str | None = None
     audio: object = None
     annotations: object = None
@@ -122,9 +139,6 @@ class ChatRequest(Sampling, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Accepted and unused, like ``user``."""
 
     REFUSED: ClassVar[Mapping[str, tuple[object, ...]]] = {
-        "tools": ([],),
-        "tool_choice": ("none", "auto"),
-        "parallel_tool_calls": (True, False),
         "functions": ([],),
         "function_call": ("none", "auto"),
         "response_format": ({"type": "text"},),

@@ -1,0 +1,116 @@
+"""How models write calls and reasoning: one record a style, found by the chat template's text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.errors import ConfigError
+
+AUTO, NONE = "auto", "none"
+
+
+@dataclass(frozen=True)
+class ToolStyle:
+    """Where calls stand in an answer, and how one is written."""
+
+    name: str
+    known_by: tuple[str, ...]
+    """What a chat template of this style contains, all of them."""
+    opening: str
+    """Begins a call, or a list of calls."""
+    closing: str = ""
+    """Follows a call; its absence does no harm."""
+    lists: bool = False
+    """A JSON array of calls may follow the opening."""
+    bare: bool = False
+    """An answer may be a call from its first character, without the opening."""
+    unlike: tuple[str, ...] = ()
+    """What a chat template of this style does not contain."""
+    separators: str = ""
+    """Between calls that stand one after the other without an opening."""
+    name_first: bool = False
+    """``name{...}`` or ``name[ARGS]{...}`` may follow the opening."""
+    short_ids: bool = False
+    """Ids of calls must be nine letters or digits, which the templates check."""
+
+    def is_of(self, template: str) -> bool:
+        return (
+            bool(self.known_by)
+            and all(mark in template for mark in self.known_by)
+            and not any(mark in template for mark in self.unlike)
+        )
+
+
+@dataclass(frozen=True)
+class ReasoningStyle:
+    """Reasoning stands at the beginning of an answer, between ``opening`` and ``closing``."""
+
+    name: str
+    opening: str
+    closing: str
+
+
+TOOL_STYLES = (
+    ToolStyle("hermes", ("<tool_call>",), "<tool_call>", closing="</tool_call>",
+              unlike=("<function=", "<arg_key>")),
+    ToolStyle("mistral", ("[TOOL_CALLS]",), "[TOOL_CALLS]", lists=True, name_first=True,
+              short_ids=True),
+    ToolStyle("llama3", ("ipython", '"parameters"'), "<|python_tag|>", bare=True, separators=";"),
+    ToolStyle("json", (), "", lists=True, bare=True),
+)  # fmt: skip
+"""In the order in which they are looked for; ``json`` is never found, only chosen."""
+
+REASONING_STYLES = (
+    ReasoningStyle("think", "<think>", "</think>"),
+    ReasoningStyle("mistral", "[THINK]", "[/THINK]"),
+)
+
+TOOL_CHOICES = (AUTO, NONE, *(style.name for style in TOOL_STYLES))
+REASONING_CHOICES = (AUTO, NONE, *(style.name for style in REASONING_STYLES))
+
+
+@dataclass(frozen=True)
+class Styles:
+    """What a server looks for in answers."""
+
+    tools: ToolStyle | None = None
+    reasoning: ReasoningStyle | None = None
+    template_takes_tools: bool = False
+    """Whether the chat template shows tools to the model at all."""
+
+    @classmethod
+    def choose(cls, tools: str, reasoning: str, templates: Mapping[str, str]) -> Styles:
+        """``tools`` and ``reasoning`` name a style, or are ``auto`` or ``none``.
+
+        Raises ConfigError for another name.
+        """
+        text = "\n".join(templates.values())
+        return cls(_tool_style(tools, text), _reasoning_style(reasoning, text), "tools" in text)
+
+    def __str__(self) -> str:
+        """For the lines that a server prints when it starts."""
+        tools = NONE if self.tools is None else self.tools.name
+        reasoning = NONE if self.reasoning is None else self.reasoning.name
+        return f"tool calls: {tools}, reasoning: {reasoning}"
+
+
+def _tool_style(choice: str, template: str) -> ToolStyle | None:
+    for style in TOOL_STYLES:
+        if choice == style.name or (choice == AUTO and style.is_of(template)):
+            return style
+    _check(choice, TOOL_CHOICES, "--tool-call-parser")
+    return None
+
+
+def _reasoning_style(choice: str, template: str) -> ReasoningStyle | None:
+    for style in REASONING_STYLES:
+        if choice == style.name or (choice == AUTO and style.closing in template):
+            return style
+    _check(choice, REASONING_CHOICES, "--reasoning-parser")
+    return None
+
+
+def _check(choice: str, choices: tuple[str, ...], option: str) -> None:
+    if choice not in choices:
+        raise ConfigError(f"{option} {choice!r} is unknown; choose from {', '.join(choices)}")

@@ -1,0 +1,217 @@
+"""Calls of tools in a text that comes in pieces."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from penstock.server.parsing.call_text import CallText, NotACall
+from penstock.server.parsing.reasoning import beginning_at_end
+from penstock.server.parsing.styles import ToolStyle
+
+MAX_NAME = 64
+"""Characters in a tool's name, as in OpenAI's API."""
+
+_NAME_FIRST = re.compile(
+    r"\s*(?P<name>[A-Za-z0-9_.-]{1,64})\s*(?:\[CALL_ID\][A-Za-z0-9]{0,64})?\s*(?:\[ARGS\])?\s*(?=\{)"
+)
+_NAME_FIRST_LIMIT = 2 * MAX_NAME + len("[CALL_ID][ARGS]") + 16
+"""Longer text without a ``{`` is no name."""
+
+
+@dataclass(frozen=True)
+class CallPiece:
+    """A call begins (``name``), or its arguments go on."""
+
+    name: str | None
+    arguments: str
+
+
+class _MoreText(Exception):
+    """What the text means depends on what follows."""
+
+
+class ToolScanner:
+    """One pass over a text; yields content as strings, and calls.
+
+    What turns out to be no call is content, all of it. Around calls, the marks of the style and
+    white space are left out. ``tools`` are the names that may be called.
+    """
+
+    def __init__(self, style: ToolStyle, tools: Collection[str], eager: bool, single: bool) -> None:
+        self._style = style
+        self._tools = tools
+        self._eager = eager
+        self._single = single
+        self._text = ""  # not yet understood
+        self._final = False
+        self._state = self._bare_start if style.bare else self._content
+        self._seen = ""  # passed since content ended; content after all if no call follows
+        self._in_list = False
+        self._call: CallText | None = None
+        self._begun = False  # the call was announced
+        self._space = ""  # after content, left out if a call follows
+        self._called = False  # a call was the last thing seen
+
+    def push(self, text: str) -> Iterator[str | CallPiece]:
+        """Empty pieces are never yielded."""
+        self._text += text
+        try:
+            while self._text or self._final:
+                yield from self._state()
+        except _MoreText:
+            pass
+
+    def finish(self) -> Iterator[str | CallPiece]:
+        self._final = True
+        yield from self.push("")
+        if self._space and not self._called:
+            yield self._space
+
+    # States. Each takes something from the text or changes the state, or raises _MoreText.
+
+    def _content(self) -> Iterator[str | CallPiece]:
+        opening = self._style.opening
+        at = self._text.find(opening) if opening else -1
+        if at >= 0:
+            yield from self._show(self._text[:at])
+            self._text = self._text[at + len(opening) :]
+            self._seen = opening
+            self._state = self._enter
+            return
+        kept = 0 if self._final else beginning_at_end(self._text, opening)
+        end = len(self._text) - kept
+        content, self._text = self._text[:end], self._text[end:]
+        yield from self._show(content)
+        raise _MoreText
+
+    def _bare_start(self) -> Iterator[str | CallPiece]:
+        """At the beginning, or after a call: a call may follow without an opening."""
+        self._skip(self._style.separators if self._called else "")
+        first = self._first()
+        starts = first == "{" or (first == "[" and self._style.lists and not self._called)
+        self._state = self._enter if starts else self._give_up
+        yield from ()
+
+    def _enter(self) -> Iterator[str | CallPiece]:
+        """After an opening, or a comma in a list."""
+        self._skip()
+        first = self._first()
+        if first == "[" and self._style.lists and not self._in_list:
+            self._in_list = True
+            self._pass(1)
+        elif first == "{":
+            self._call = CallText(self._tools)
+            self._begun = False
+            self._state = self._in_call
+        elif first and self._style.name_first and not self._in_list:
+            self._state = self._name
+        else:
+            self._state = self._give_up
+        yield from ()
+
+    def _name(self) -> Iterator[str | CallPiece]:
+        head = self._text[:_NAME_FIRST_LIMIT]
+        match = _NAME_FIRST.match(head)
+        if "{" not in head and len(head) < _NAME_FIRST_LIMIT and not self._final:
+            raise _MoreText
+        if match is None or match["name"] not in self._tools:
+            self._state = self._give_up
+            return
+        self._pass(match.end())
+        self._call = CallText(self._tools, match["name"])
+        self._begun = False
+        self._state = self._in_call
+        yield from ()
+
+    def _in_call(self) -> Iterator[str | CallPiece]:
+        call = self._call
+        assert call is not None
+        fed, broken = 0, self._final and not self._text
+        try:
+            for char in self._text:
+                fed += 1
+                call.feed(char)
+                if call.done:
+                    break
+        except NotACall:
+            broken = True
+        self._text = self._text[fed:]
+        if call.announced and (call.done or self._eager):
+            yield from self._announce(call, broken and fed > 0)
+        if broken:
+            self._state = self._give_up
+            self._text = (call.rest() if self._begun else call.text()) + self._text
+        elif call.done:
+            self._state = self._ignore if self._single else self._after
+
+    def _announce(self, call: CallText, broken: bool) -> Iterator[CallPiece]:
+        arguments = call.take(broken)
+        if not self._begun:
+            self._begun = True
+            self._called = True
+            self._seen = self._space = ""
+            yield CallPiece(call.name, arguments)
+        elif arguments:
+            yield CallPiece(None, arguments)
+
+    def _after(self) -> Iterator[str | CallPiece]:
+        """After a whole call."""
+        self._skip()
+        closing = self._style.closing
+        if self._in_list:
+            first = self._first()
+            if first == ",":
+                self._pass(1)
+                self._state = self._enter
+            else:
+                self._text = self._text.removeprefix("]")
+                self._in_list = False
+                self._state = self._content
+        elif closing and self._text.startswith(closing):
+            self._text = self._text[len(closing) :]
+            self._state = self._content
+        elif closing.startswith(self._text) and closing and not self._final:
+            raise _MoreText
+        else:
+            self._state = self._bare_start if self._style.bare else self._content
+        yield from ()
+
+    def _give_up(self) -> Iterator[str | CallPiece]:
+        """What was passed is content. It may hold an opening further on."""
+        seen, self._seen = self._seen, ""
+        self._in_list = False
+        self._state = self._content
+        yield from self._show(seen)
+
+    def _ignore(self) -> Iterator[str | CallPiece]:
+        """The answer has ended."""
+        yield from ()
+        self._text = ""
+        raise _MoreText
+
+    def _show(self, content: str) -> Iterator[str]:
+        if self._called:
+            content = content.lstrip()
+        content = self._space + content if content else self._space
+        shown = content.rstrip()
+        self._space = content[len(shown) :]
+        if shown:
+            self._called = False
+            yield shown
+
+    def _skip(self, also: str = "") -> None:
+        """Pass white space."""
+        rest = self._text.lstrip(" \t\r\n" + also)
+        self._pass(len(self._text) - len(rest))
+
+    def _pass(self, count: int) -> None:
+        self._seen += self._text[:count]
+        self._text = self._text[count:]
+
+    def _first(self) -> str:
+        """The next character; none at the end."""
+        if not self._text and not self._final:
+            raise _MoreText
+        return self._text[:1]
