@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import time
@@ -205,9 +206,10 @@ def test_slow_heads_and_bodies_are_given_up(tokenizer_folder: Path) -> None:
         head.sendall(b"GET /health HTTP/1.1\r\nHo")
         body.sendall(posted(BODY)[:-5])
         began = time.monotonic()
-        while time.monotonic() - began < 0.4:
-            head.sendall(b"x")  # a trickle does not help
-            time.sleep(0.1)
+        with contextlib.suppress(ConnectionError):  # given up already, where sleeps take longer
+            while time.monotonic() - began < 0.4:
+                head.sendall(b"x")  # a trickle does not help
+                time.sleep(0.1)
         assert silent.recv(100) == b""
         with pytest.raises((ConnectionResetError, AssertionError)):
             assert head.recv(100) != b""

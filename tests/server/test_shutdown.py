@@ -75,7 +75,7 @@ def test_drain_and_resume(fresh_server: Server) -> None:
         assert fresh_server.admin("drain", {}).json()["open"] == 3
         assert not fresh_server.ready()
         assert fresh_server.post("/v1/completions", BODY).status_code == 503
-        assert fresh_server.admin("resume", {}).json() == {"draining": False}
+        assert fresh_server.admin("resume", {}).json() == {"draining": False, "open": 3}
         assert fresh_server.ready()
         short = fresh_server.post("/v1/completions", {**BODY, "max_tokens": 5})
         assert short.json()["choices"][0]["text"] == expected("abc", 5)
