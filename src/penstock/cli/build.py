@@ -110,7 +110,8 @@ def _list(root: Path) -> int:
             for line in tuning.details():
                 print(f"    {line}")
     total = sum(entry.bytes for entry in entries)
-    print(f"{len(entries)} engine artifacts, {size(total)}, in {root}")
+    plural = "" if len(entries) == 1 else "s"
+    print(f"{len(entries)} engine artifact{plural}, {size(total)}, in {root}")
     return 0
 
 
