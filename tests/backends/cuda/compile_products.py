@@ -93,7 +93,6 @@ def resources(cubin: bytes) -> dict[str, int]:
 
 
 def cases() -> Iterator[tuple[QuantScheme | None, bool, Activation | None]]:
-    yield None, False, None
     yield None, False, "silu"
     yield GridScheme(8), False, None
     yield GridScheme(4), False, "silu"
@@ -101,7 +100,6 @@ def cases() -> Iterator[tuple[QuantScheme | None, bool, Activation | None]]:
     yield GroupScheme(4, 128), True, "silu"
     yield GroupScheme(4, 32, True), True, None
     yield GroupScheme(8, 128, True), False, None
-    yield GroupScheme(4, 128), False, None
 
 
 def main(capabilities: list[str], all_rows: list[int]) -> None:

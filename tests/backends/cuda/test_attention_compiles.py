@@ -64,12 +64,9 @@ for capability, kv, activation, head_dim, window in json.loads(sys.argv[1]):
 CASES = {
     # capability, cache, activations, head size, window: KiB of shared memory, for two programs a
     # multiprocessor where that is what is counted on
-    (80, "bfloat16", "bfloat16", 128, None): 163 // 2,
     (80, "int8", "bfloat16", 80, 4096): 163 // 2,
     (89, "float32", "float32", 128, None): 99,
-    (90, "float32", "float32", 256, None): 227,
-    (90, "float16", "float32", 64, 4096): 227 // 2,
-    (90, "int8", "bfloat16", 128, None): 227 // 2,
+    (90, "bfloat16", "bfloat16", 128, None): 227 // 2,
     (100, "bfloat16", "bfloat16", 256, None): 227,
 }
 
