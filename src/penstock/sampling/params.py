@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from penstock.errors import RequestError
+from penstock.grammar.spec import GrammarSpec
 
 MAX_LOGPROBS = 20
 MAX_SEQUENCES = 128
@@ -58,6 +59,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logit_bias: dict[int, float] | None = None
     """Added to these tokens' logits; -inf is not allowed, -100 bans in practice."""
     skip_special_tokens: bool = True
+    grammar: GrammarSpec | None = None
+    """What the output must be."""
 
     def validate(self, vocab_size: int | None = None) -> None:
         """Raise RequestError naming the first option that is out of range."""
