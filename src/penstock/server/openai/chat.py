@@ -11,13 +11,12 @@ import msgspec
 
 from penstock.engine.completion import PositionLogprobs
 from penstock.engine.output import CompletionOutput, RequestOutput
-from penstock.sampling.params import SamplingParams
 from penstock.server.engine import Engine
-from penstock.server.fanout import Generation, has_news, last, merged
+from penstock.server.fanout import has_news, last, merged
 from penstock.server.meter import Meter
 from penstock.server.openai import responses
-from penstock.server.openai.answers import Reading, finish_reason, has_special_marks, opened
-from penstock.server.openai.messages import chat_prompt
+from penstock.server.openai.answers import Reading, finish_reason
+from penstock.server.openai.prepare import PreparedChat, prepare_chat
 from penstock.server.openai.protocol import ChatRequest
 from penstock.server.openai.responses import (
     Chat,
@@ -27,30 +26,17 @@ from penstock.server.openai.responses import (
     ChatDelta,
     ChatLogprobs,
 )
-from penstock.server.openai.sampling import chat_params
-from penstock.server.openai.tools import tool_use
 from penstock.server.parsing.styles import Styles
 from penstock.server.sse import DONE, event
 
 
 class ChatJob:
-    """One validated request: its messages are one tokenized prompt, its options are checked."""
+    """One validated request in the form of chat completions."""
 
-    def __init__(
-        self,
-        request: ChatRequest,
-        prompt: list[int],
-        params: SamplingParams,
-        reading: Reading,
-        engine: Engine,
-        meter: Meter,
-    ) -> None:
-        self._request = request
-        self._prompt = prompt
-        self._params = params
-        self._reading = reading
-        self._engine = engine
-        self._meter = meter
+    def __init__(self, chat: PreparedChat) -> None:
+        self._chat = chat
+        self._request = chat.request
+        self._reading = chat.reading
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
 
@@ -59,19 +45,11 @@ class ChatJob:
         cls, request: ChatRequest, engine: Engine, meter: Meter, styles: Styles
     ) -> ChatJob:
         """Raises ApiError or RequestError for what can be refused before the engine is asked."""
-        use = tool_use(request, styles)
-        prompt = await chat_prompt(request, engine, () if use is None else use.tools)
-        longest = engine.model.max_model_len
-        params = chat_params(request, engine.model.vocab_size, longest - len(prompt), longest)
-        reasoning, tokenizer = styles.reasoning, engine.tokenizer
-        if has_special_marks(tokenizer, reasoning, None if use is None else use.style):
-            params = msgspec.structs.replace(params, skip_special_tokens=False)
-        inside = reasoning is not None and opened(tokenizer, prompt, reasoning)
-        return cls(request, prompt, params, Reading(reasoning, inside, use), engine, meter)
+        return cls(await prepare_chat(request, engine, meter, styles))
 
     async def answer(self) -> bytes:
         """The whole answer as JSON."""
-        (output,) = await last([self._generation()])
+        (output,) = await last([self._chat.generation(self._id)])
         choices = [self._whole(choice) for choice in output.outputs]
         return msgspec.json.encode(
             Chat(
@@ -92,7 +70,7 @@ class ChatJob:
         usage: responses.Usage | msgspec.UnsetType | None = None if with_usage else msgspec.UNSET
         streams: dict[int, _ChoiceStream] = {}
         output: RequestOutput | None = None
-        async with aclosing(merged([self._generation()])) as outputs:
+        async with aclosing(merged([self._chat.generation(self._id)])) as outputs:
             async for _, output in outputs:
                 if continuous:
                     usage = responses.usage([output])
@@ -126,22 +104,11 @@ class ChatJob:
             stop_reason=choice.stop_reason,
         )
 
-    def _generation(self) -> Generation:
-        return self._meter.measured(
-            self._engine.generate(
-                self._prompt,
-                self._params,
-                request_id=self._id,
-                priority=self._request.priority or 0,
-                cache_salt=self._request.cache_salt or "",
-            )
-        )
-
     def _logprobs(self, positions: list[PositionLogprobs] | None) -> ChatLogprobs | None:
         if not self._request.logprobs:
             return None
         top = self._request.top_logprobs or 0
-        return responses.chat_logprobs(self._engine.tokenizer, positions or [], top)
+        return responses.chat_logprobs(self._chat.engine.tokenizer, positions or [], top)
 
     def _prompt_logprobs(
         self, output: RequestOutput

@@ -16,6 +16,7 @@ from penstock.server.engine import Engine
 from penstock.server.fanout import Generation, has_news, last, merged
 from penstock.server.meter import Meter
 from penstock.server.openai import responses
+from penstock.server.openai.constraint import asked_constraint
 from penstock.server.openai.errors import ApiError
 from penstock.server.openai.protocol import CompletionRequest, Prompt
 from penstock.server.openai.responses import Completion, CompletionChoice, CompletionLogprobs
@@ -74,6 +75,9 @@ class CompletionJob:
         longest = engine.model.max_model_len
         room = longest - max(len(prompt.token_ids) for prompt in prompts)
         params = completion_params(request, engine.model.vocab_size, room, longest)
+        asked = asked_constraint(request)
+        if asked is not None:
+            params = msgspec.structs.replace(params, grammar=asked.spec)
         return cls(request, prompts, params, engine, meter)
 
     async def answer(self) -> bytes:
