@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
-import byte_tokenizer
 import pytest
-from http_client import Server, running
+from http_client import Server
 
-TEMPLATE = (
-    "{% if tools %}{% for t in tools %}{{ t | tojson }}{% endfor %}{% endif %}"
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
-    "{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>"
-    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}'
-    "</tool_call>{{ c.id }}{% endfor %}{{ m.tool_call_id or '' }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n"
-    "{% if thinking %}<think>\n{% endif %}{% endif %}"
-)
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Žilina"}}\n</tool_call>'
 TIME = '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>'
 USER = [{"role": "user", "content": "a"}]
@@ -31,16 +19,6 @@ def tool(name: str = "get_weather", **fields: Any) -> dict[str, Any]:
 
 
 TOOLS = [tool(), tool("get_time")]
-
-
-@pytest.fixture(scope="module")
-def tool_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = byte_tokenizer.write(tmp_path_factory.mktemp("tools"))
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    config["chat_template"] = TEMPLATE
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    with running(folder, 1) as server:
-        yield server
 
 
 def ask(server: Server, say: str, stream: bool = False, **fields: Any) -> Any:

@@ -221,7 +221,7 @@ class _Server:
         meter = self._begin(request)
         body = self._response_decoder.decode(await self._body(request))
         self._check_model(body.model)
-        prepare = ResponseJob.prepare(body, self._engine, meter)
+        prepare = ResponseJob.prepare(body, self._engine, meter, self._styles)
         job = await unless_ended(request, request.receive, prepare)
         if body.stream:
             return EventStream(request, job.events(), job.error)

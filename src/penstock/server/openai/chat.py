@@ -12,10 +12,10 @@ import msgspec
 from penstock.engine.completion import PositionLogprobs
 from penstock.engine.output import CompletionOutput, RequestOutput
 from penstock.server.engine import Engine
-from penstock.server.fanout import has_news, last, merged
+from penstock.server.fanout import last, merged
 from penstock.server.meter import Meter
 from penstock.server.openai import responses
-from penstock.server.openai.answers import Reading, finish_reason
+from penstock.server.openai.answers import ChoiceStream, finish_reason
 from penstock.server.openai.prepare import PreparedChat, prepare_chat
 from penstock.server.openai.protocol import ChatRequest
 from penstock.server.openai.responses import (
@@ -68,7 +68,7 @@ class ChatJob:
         with_usage = options is not None and bool(options.include_usage)
         continuous = options is not None and bool(options.continuous_usage_stats)
         usage: responses.Usage | msgspec.UnsetType | None = None if with_usage else msgspec.UNSET
-        streams: dict[int, _ChoiceStream] = {}
+        streams: dict[int, ChoiceStream] = {}
         output: RequestOutput | None = None
         async with aclosing(merged([self._chat.generation(self._id)])) as outputs:
             async for _, output in outputs:
@@ -76,17 +76,18 @@ class ChatJob:
                     usage = responses.usage([output])
                 if not streams:
                     for choice in output.outputs:
-                        streams[choice.index] = _ChoiceStream(self._reading)
+                        streams[choice.index] = ChoiceStream(self._reading)
                         yield event(self._opening(choice.index, output, usage))
                 for choice in output.outputs:
-                    delta = streams[choice.index].take(choice)
+                    stream = streams[choice.index]
+                    delta = stream.take(choice)
                     if delta is None:
                         continue
                     part = ChatChunkChoice(
                         index=choice.index,
-                        delta=delta,
-                        logprobs=self._logprobs(streams[choice.index].take_logprobs()),
-                        finish_reason=streams[choice.index].finish_reason,
+                        delta=self._reading.delta(delta),
+                        logprobs=self._logprobs(stream.take_logprobs()),
+                        finish_reason=finish_reason(choice.finish_reason, stream.called),
                         stop_reason=choice.stop_reason,
                     )
                     yield event(self._chunk([part], usage))
@@ -141,36 +142,3 @@ class ChatJob:
                 prompt_logprobs=prompt_logprobs,
             )
         )
-
-
-class _ChoiceStream:
-    """What was sent of one choice."""
-
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
-        self._parser = reading.parser(eager=True)
-        self._before: CompletionOutput | None = None
-        self._logprobs: list[PositionLogprobs] | None = None
-        self.finish_reason: str | None = None
-
-    def take(self, choice: CompletionOutput) -> ChatDelta | None:
-        """What to send now; None if nothing new is known."""
-        if not has_news(choice, self._before):
-            return None
-        new = choice.since(self._before)
-        self._before = choice
-        if new.logprobs is not None:
-            self._logprobs = (self._logprobs or []) + new.logprobs
-        delta = self._parser.push(new.text)
-        if choice.finish_reason is not None:
-            delta.add(self._parser.finish())
-            called = self._parser.num_calls > 0
-            self.finish_reason = finish_reason(choice.finish_reason, called)
-        elif not delta:
-            return None
-        return self._reading.delta(delta)
-
-    def take_logprobs(self) -> list[PositionLogprobs] | None:
-        """Those of the tokens since the last chunk, also of tokens that spell marks."""
-        logprobs, self._logprobs = self._logprobs, None
-        return logprobs
