@@ -14,6 +14,7 @@ from penstock import __version__
 from penstock.engine.messages import EngineStats
 from penstock.errors import OverloadedError, PenstockError
 from penstock.server.answers import Alive, ModelCard, ModelList, Ready, Version
+from penstock.server.grammar_check import GrammarCheck
 from penstock.server.meter import Meter
 from penstock.server.metrics import CONTENT_TYPE, Counts, ServerState, render
 from penstock.server.open_requests import TIMEOUT, OpenRequest, OpenRequests
@@ -39,6 +40,7 @@ from penstock.server.openai.tokenizing import (
 from penstock.server.options import ServerOptions
 from penstock.server.parsing.styles import Styles
 from penstock.server.read_body import read_body
+from penstock.server.serving import Serving
 from penstock.server.sse import EventStream, unless_ended
 from penstock.server.supervisor import Supervisor
 
@@ -65,11 +67,12 @@ class Handlers:
         self._card = ModelCard(
             engine.model.served_model_name, int(time.time()), engine.model.max_model_len
         )
-        self._styles = Styles.choose(
+        styles = Styles.choose(
             options.tool_call_parser,
             options.reasoning_parser,
             engine.tokenizer.settings.chat_templates,
         )
+        self._serving = Serving(engine, styles, GrammarCheck())
         self._completion_decoder = BodyDecoder(CompletionRequest)
         self._chat_decoder = BodyDecoder(ChatRequest)
         self._response_decoder = BodyDecoder(ResponseRequest)
@@ -81,7 +84,7 @@ class Handlers:
         meter = self._begin(request)
         body = self._completion_decoder.decode(await self._body(request))
         self._check_model(body.model)
-        job = CompletionJob.prepare(body, self._engine, meter)
+        job = CompletionJob.prepare(body, self._serving, meter)
         prepared = await unless_ended(request, request.receive, job)
         return await _run(request, prepared, bool(body.stream))
 
@@ -89,7 +92,7 @@ class Handlers:
         meter = self._begin(request)
         body = self._chat_decoder.decode(await self._body(request))
         self._check_model(body.model)
-        job = ChatJob.prepare(body, self._engine, meter, self._styles)
+        job = ChatJob.prepare(body, self._serving, meter)
         prepared = await unless_ended(request, request.receive, job)
         return await _run(request, prepared, bool(body.stream))
 
@@ -97,7 +100,7 @@ class Handlers:
         meter = self._begin(request)
         body = self._response_decoder.decode(await self._body(request))
         self._check_model(body.model)
-        prepare = ResponseJob.prepare(body, self._engine, meter, self._styles)
+        prepare = ResponseJob.prepare(body, self._serving, meter)
         job = await unless_ended(request, request.receive, prepare)
         if body.stream:
             return EventStream(request, job.events(), job.error)

@@ -11,7 +11,6 @@ import msgspec
 
 from penstock.engine.completion import PositionLogprobs
 from penstock.engine.output import CompletionOutput, RequestOutput
-from penstock.server.engine import Engine
 from penstock.server.fanout import last, merged
 from penstock.server.meter import Meter
 from penstock.server.openai import responses
@@ -26,7 +25,7 @@ from penstock.server.openai.responses import (
     ChatDelta,
     ChatLogprobs,
 )
-from penstock.server.parsing.styles import Styles
+from penstock.server.serving import Serving
 from penstock.server.sse import DONE, event
 
 
@@ -41,11 +40,9 @@ class ChatJob:
         self._created = int(time.time())
 
     @classmethod
-    async def prepare(
-        cls, request: ChatRequest, engine: Engine, meter: Meter, styles: Styles
-    ) -> ChatJob:
+    async def prepare(cls, request: ChatRequest, serving: Serving, meter: Meter) -> ChatJob:
         """Raises ApiError or RequestError for what can be refused before the engine is asked."""
-        return cls(await prepare_chat(request, engine, meter, styles))
+        return cls(await prepare_chat(request, serving, meter))
 
     async def answer(self) -> bytes:
         """The whole answer as JSON."""

@@ -21,6 +21,7 @@ from penstock.server.openai.errors import ApiError
 from penstock.server.openai.protocol import CompletionRequest, Prompt
 from penstock.server.openai.responses import Completion, CompletionChoice, CompletionLogprobs
 from penstock.server.openai.sampling import completion_params
+from penstock.server.serving import Serving
 from penstock.server.sse import DONE, event
 
 MAX_PROMPTS = 1024
@@ -57,9 +58,10 @@ class CompletionJob:
 
     @classmethod
     async def prepare(
-        cls, request: CompletionRequest, engine: Engine, meter: Meter
+        cls, request: CompletionRequest, serving: Serving, meter: Meter
     ) -> CompletionJob:
         """Raises ApiError or RequestError for what can be refused before the engine is asked."""
+        engine = serving.engine
         given = split_prompts(request.prompt)
         add_special = request.add_special_tokens is not False
         prompts = []
@@ -77,6 +79,7 @@ class CompletionJob:
         params = completion_params(request, engine.model.vocab_size, room, longest)
         asked = asked_constraint(request)
         if asked is not None:
+            await serving.grammars.check(asked.spec, asked.param)
             params = msgspec.structs.replace(params, grammar=asked.spec)
         return cls(request, prompts, params, engine, meter)
 

@@ -12,7 +12,6 @@ import msgspec
 
 from penstock.engine.completion import PositionLogprobs
 from penstock.engine.output import RequestOutput
-from penstock.server.engine import Engine
 from penstock.server.fanout import last, merged
 from penstock.server.meter import Meter
 from penstock.server.openai import responses
@@ -33,7 +32,7 @@ from penstock.server.openai.responses_protocol import (
     State,
     TextOptions,
 )
-from penstock.server.parsing.styles import Styles
+from penstock.server.serving import Serving
 
 _STATES: dict[str | None, State] = {
     None: "in_progress",
@@ -55,11 +54,9 @@ class ResponseJob:
         self._items = Items(chat.reading.call_id)
 
     @classmethod
-    async def prepare(
-        cls, request: ResponseRequest, engine: Engine, meter: Meter, styles: Styles
-    ) -> ResponseJob:
+    async def prepare(cls, request: ResponseRequest, serving: Serving, meter: Meter) -> ResponseJob:
         """Raises ApiError or RequestError for what can be refused before the engine is asked."""
-        return cls(request, await prepare_chat(as_chat(request), engine, meter, styles, RESPONSES))
+        return cls(request, await prepare_chat(as_chat(request), serving, meter, RESPONSES))
 
     async def answer(self) -> bytes:
         """The whole answer as JSON."""
