@@ -14,5 +14,5 @@ class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Kind
     text: str = ""
-    """JSON of the schema (json_schema) or of a list of strings (choice); the regular expression; the
-    grammar in Lark's notation; empty for json_object."""
+    """JSON of the schema (json_schema) or of a list of strings (choice); the regular expression;
+    the grammar in Lark's notation; empty for json_object."""
