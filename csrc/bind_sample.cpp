@@ -55,6 +55,8 @@ using PENSTOCK_MODULE::PyExecutor;
 using PENSTOCK_MODULE::PySampler;
 using PENSTOCK_MODULE::PySampleState;
 using Logits = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Mask = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Masks = std::optional<std::vector<std::optional<Mask>>>;
 using Report = std::tuple<float, int64_t, float, int64_t, std::vector<int32_t>, std::vector<float>>;
 
 void expect(bool holds, const char* what) {
@@ -64,7 +66,7 @@ void expect(bool holds, const char* what) {
 void construct_state(PySampleState* self, int64_t vocabulary, uint64_t key, double temperature, int64_t top_k,
                      double top_p, double min_p, float repetition_penalty,
                      float frequency_penalty, float presence_penalty, int64_t min_tokens,
-                     std::optional<int> logprobs,
+                     std::optional<int> logprobs, bool constrained,
                      const std::vector<std::pair<int32_t, float>>& logit_bias,
                      std::vector<int32_t> ending, const std::vector<int32_t>& prompt) {
   std::vector<TokenBias> biases;
@@ -79,7 +81,8 @@ void construct_state(PySampleState* self, int64_t vocabulary, uint64_t key, doub
                               frequency_penalty,
                               presence_penalty,
                               min_tokens,
-                              logprobs.value_or(-1)};
+                              logprobs.value_or(-1),
+                              constrained};
   new (self) PySampleState{SampleState(options, std::move(biases), std::move(ending), prompt)};
 }
 
@@ -92,21 +95,30 @@ void check_rows(const PySampler& self, const Logits& logits, const std::vector<i
 
 std::pair<std::vector<int32_t>, std::vector<int32_t>> choose(PySampler& self, const Logits& logits,
                                                              const std::vector<int64_t>& rows,
-                                                             const nb::list& states) {
+                                                             const nb::list& states,
+                                                             const Masks& masks) {
   check_rows(self, logits, rows);
   expect(rows.size() == states.size(), "one state a row");
+  expect(!masks || masks->size() == rows.size(), "one mask a row, or None");
   std::vector<const SampleState*> natives;
   for (const nb::handle state : states) {
     natives.push_back(&nb::cast<const PySampleState&>(state).native);
     expect(natives.back()->options().vocabulary == int64_t(logits.shape(1)),
            "a state has another vocabulary than the logits");
   }
+  std::vector<const uint32_t*> words(rows.size(), nullptr);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (!masks || !(*masks)[i]) continue;
+    expect(int64_t((*masks)[i]->size()) == (int64_t(logits.shape(1)) + 31) / 32,
+           "a mask has another vocabulary than the logits");
+    words[i] = (*masks)[i]->data();
+  }
   std::vector<int32_t> tokens(rows.size()), errors(rows.size());
   {
     nb::gil_scoped_release unlocked;
     self.each(int64_t(rows.size()), [&](RowSampler& sampler, int64_t i) {
       const float* row = logits.data() + rows[size_t(i)] * int64_t(logits.shape(1));
-      const Choice choice = sampler.choose(row, *natives[size_t(i)]);
+      const Choice choice = sampler.choose(row, *natives[size_t(i)], words[size_t(i)]);
       tokens[size_t(i)] = choice.token;
       errors[size_t(i)] = int32_t(choice.error);
     });
@@ -148,7 +160,7 @@ void bind_sample(nb::module_& m) {
   nb::class_<PySampleState>(m, "SampleState")
       .def("__init__", &construct_state, nb::kw_only(), "vocabulary"_a, "key"_a, "temperature"_a, "top_k"_a,
            "top_p"_a, "min_p"_a, "repetition_penalty"_a, "frequency_penalty"_a,
-           "presence_penalty"_a, "min_tokens"_a, "logprobs"_a.none(), "logit_bias"_a, "ending"_a,
+           "presence_penalty"_a, "min_tokens"_a, "logprobs"_a.none(), "constrained"_a, "logit_bias"_a, "ending"_a,
            "prompt"_a)
       .def("append", [](PySampleState& self, int32_t token) { self.native.append(token); },
            "token_id"_a)
@@ -166,7 +178,8 @@ void bind_sample(nb::module_& m) {
                    [](const PySampleState& self) { return self.native.num_output(); });
   nb::class_<PySampler>(m, "Sampler")
       .def(nb::init<PyExecutor&>(), "executor"_a, nb::keep_alive<1, 2>())
-      .def("choose", &choose, "logits"_a, "rows"_a, "states"_a)
+      .def("choose", &choose, "logits"_a, "rows"_a, "states"_a,
+           "masks"_a.none() = nb::none())
       .def("report", &report, "logits"_a, "rows"_a, "token_ids"_a, "counts"_a);
 }
 

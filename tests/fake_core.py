@@ -12,6 +12,8 @@ import signal
 import time
 from collections.abc import Sequence
 
+import msgspec
+
 from penstock.config import EngineConfig
 from penstock.engine.child import LoadedCore, Startup
 from penstock.engine.messages import (
@@ -44,9 +46,11 @@ def completion(prompt: Sequence[int], count: int, index: int = 0) -> list[int]:
     return tokens[len(prompt) :]
 
 
-def said_by(cache_salt: str) -> bytes | None:
+def said_by(request: EngineRequest) -> bytes | None:
     """What a request's cache salt makes the core say, instead of tokens that depend on all."""
-    return cache_salt[4:].encode() if cache_salt.startswith("say ") else None
+    if request.cache_salt == "tell grammar":
+        return msgspec.json.encode(request.params.grammar)
+    return request.cache_salt[4:].encode() if request.cache_salt.startswith("say ") else None
 
 
 class FakeCore:
@@ -135,7 +139,7 @@ class FakeCore:
 
     def _advance(self, request: EngineRequest, index: int, output: list[int]) -> SequenceUpdate:
         prompt, params = request.prompt_token_ids, request.params
-        said = said_by(request.cache_salt)
+        said = said_by(request)
         if said is None:
             token = next_token([*prompt, *output], index)
         else:

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.cli.serve import bind
+from penstock.cli.listen import bind
 from penstock.config import EngineConfig
 from penstock.engine.async_llm import AsyncLLM
 from penstock.engine.spawn import EngineChild
-from penstock.server.app import ServerOptions
 from penstock.server.keys import Keys
 from penstock.server.logs import LogOptions
+from penstock.server.options import ServerOptions
 from penstock.server.run import RunOptions, Tls, serve
 from penstock.server.supervisor import SupervisorOptions
 

@@ -15,6 +15,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 _KNOWN = {"title", "description", "default", "type", "properties", "required", "items", "anyOf"}
 _KNOWN |= {"additionalProperties", "enum", "const", "$ref"}
+_KNOWN |= {"discriminator"}  # which of anyOf it is is found by trying them
 
 
 def fault(value: Any, schema: dict[str, Any], root: dict[str, Any], at: str = "$") -> str | None:

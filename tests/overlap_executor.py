@@ -19,6 +19,7 @@ from penstock.backends.base import Executor, Outcome, PromptReport, PromptRows
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.engine.step import StepInput, StepResult
 from penstock.errors import RequestError
+from penstock.sampling.mask import TokenMask
 from penstock.sampling.reference import NumpySampler
 from penstock.sampling.sampler import Sampler
 
@@ -91,6 +92,7 @@ class Deferred:
         rows: Sequence[int],
         states: Sequence[Any],
         prompts: Sequence[PromptRows],
+        masks: Sequence[TokenMask | None] | None = None,
     ) -> _Pending:
         assert len(self.pending) < 2, "a third launch"
         for state in states:
@@ -99,7 +101,7 @@ class Deferred:
         self.launches += 1
         self.behind += bool(self.pending)
         self.rows += len(rows)
-        launch = _Pending(self, step, rows, states, prompts)
+        launch = _Pending(self, step, rows, states, prompts, masks)
         self.pending.append(launch)
         return launch
 
@@ -116,9 +118,10 @@ class _Pending:
         rows: Sequence[int],
         states: Sequence[Any],
         prompts: Sequence[PromptRows],
+        masks: Sequence[TokenMask | None] | None,
     ) -> None:
         self._owner, self._step, self.states, self._prompts = owner, step, states, prompts
-        self._rows = list(rows)
+        self._rows, self._masks = list(rows), masks
         self._arrays = {name: getattr(step, name).copy() for name in step.__dataclass_fields__}
 
     def wait(self) -> Outcome:
@@ -127,7 +130,7 @@ class _Pending:
         for name, array in self._arrays.items():
             assert (getattr(step, name) == array).all(), f"{name} changed in flight"
         result = owner.inner.run(resolved(step, owner.previous))
-        sampled = owner.choose.sample(result, self._rows, states)
+        sampled = owner.choose.sample(result, self._rows, states, self._masks)
         owner.previous = [
             owner.failed_token if i in sampled.errors else token
             for i, token in enumerate(sampled.token_ids)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 from hypothesis import strategies as st
 
+from penstock.grammar.spec import GrammarSpec
+from penstock.sampling.mask import TokenMask, mask_of
 from penstock.sampling.params import SamplingParams
 
 
@@ -46,3 +49,33 @@ def options(draw: st.DrawFn, vocab: int) -> SamplingParams:
         logit_bias=draw(st.none() | st.dictionaries(token, st.floats(-100, 100), max_size=4)),
         stop_token_ids=tuple(draw(st.lists(token, max_size=3))),
     )
+
+
+@st.composite
+def masks(draw: st.DrawFn, vocab: int, count: int) -> list[TokenMask | None]:
+    """What grammars allow of rows: most or few tokens, one, none; or there is no grammar."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    found: list[TokenMask | None] = []
+    for _ in range(count):
+        share = draw(st.sampled_from([None, None, 0.0, 0.02, 0.5, 0.98, 1.0, "one"]))
+        if share is None:
+            found.append(None)
+        elif share == "one":
+            found.append(mask_of(np.arange(vocab) == rng.integers(vocab)))
+        else:
+            found.append(mask_of(rng.random(vocab) < share))
+    return found
+
+
+def constrained(
+    params: list[SamplingParams], masks: list[TokenMask | None]
+) -> list[SamplingParams]:
+    """Options that say which rows have a grammar."""
+    return [
+        each if mask is None else msgspec.structs.replace(each, grammar=ANY_GRAMMAR)
+        for each, mask in zip(params, masks, strict=True)
+    ]
+
+
+ANY_GRAMMAR = GrammarSpec(kind="json_object")
+"""Samplers only look whether there is one."""

@@ -35,6 +35,17 @@ bool before(const RankedToken& a, const RankedToken& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
+// Leaves the logits whose bits are set. Most words of a mask are all zeros or all ones.
+void forbid(float* logits, int64_t size, const uint32_t* mask) {
+  for (int64_t first = 0; first < size; first += 32) {
+    const uint32_t word = mask[first / 32];
+    if (word == ~uint32_t(0)) continue;
+    const int64_t count = std::min(int64_t(32), size - first);
+    for (int64_t j = 0; j < count; ++j)
+      logits[first + j] = (word >> j) & 1 ? logits[first + j] : -kInfinity;
+  }
+}
+
 }  // namespace
 
 RowSampler::RowSampler(int64_t vocabulary)
@@ -53,15 +64,16 @@ RowSampler::RowSampler(int64_t vocabulary)
   values_.reserve(size_t(vocabulary));
 }
 
-Choice RowSampler::choose(const float* logits, const SampleState& state) {
+Choice RowSampler::choose(const float* logits, const SampleState& state, const uint32_t* mask) {
   // Looked at before masks are applied, so that the error blames the model or the options.
   Peak peak = peak_of(logits, vocabulary_);
   if (peak.has_nan) return {-1, SampleError::not_a_number};
   if (peak.value == kInfinity) return {-1, SampleError::infinite};
   if (peak.value == -kInfinity) return {-1, SampleError::only_negative_infinite};
-  if (state.changes_logits()) {
+  if (state.changes_logits() || mask) {
     std::memcpy(row_.get(), logits, size_t(vocabulary_) * sizeof(float));
     state.apply(row_.get());
+    if (mask) forbid(row_.get(), vocabulary_, mask);
     logits = row_.get();
     peak = peak_of(logits, vocabulary_);
     if (peak.has_nan || !std::isfinite(peak.value)) return {-1, SampleError::no_token_left};

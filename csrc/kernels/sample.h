@@ -16,7 +16,7 @@ enum class SampleError : int32_t {
   not_a_number,
   infinite,
   only_negative_infinite,
-  no_token_left,  // the options have forbidden all
+  no_token_left,  // the options and the grammar have forbidden all
 };
 
 struct Choice {
@@ -46,7 +46,9 @@ class RowSampler {
  public:
   explicit RowSampler(int64_t vocabulary);
 
-  Choice choose(const float* logits, const SampleState& state);
+  // `mask`: what the sequence's grammar allows next, a bit a token, the lowest of a word first;
+  // null allows all.
+  Choice choose(const float* logits, const SampleState& state, const uint32_t* mask = nullptr);
   // Of `token` and of the `count` largest, the largest first.
   TokenReport report(const float* logits, int32_t token, int count);
 

@@ -47,7 +47,7 @@ SampleState::SampleState(const SampleOptions& options, std::vector<TokenBias> bi
 }
 
 bool SampleState::greedy() const {
-  return options_.temperature == 0.0 && biases_.empty() && ending_.empty() && !penalizes_seen_ &&
+  return options_.temperature == 0.0 && !options_.constrained && biases_.empty() && ending_.empty() && !penalizes_seen_ &&
          !penalizes_output_;
 }
 

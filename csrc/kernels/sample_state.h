@@ -20,6 +20,7 @@ struct SampleOptions {
   float presence;
   int64_t min_tokens;
   int logprobs;  // -1: none wanted
+  bool constrained;  // by a grammar, whose mask comes with each row
 };
 
 // Distinct token ids in order of arrival, and how often each came.
@@ -48,7 +49,7 @@ class SampleState {
               std::vector<int32_t> ending, const std::vector<int32_t>& prompt);
 
   const SampleOptions& options() const { return options_; }
-  // The largest logit is chosen, and nothing ever changes the logits.
+  // The largest logit is chosen, and neither options nor a grammar ever change the logits.
   bool greedy() const;
   // Whether apply() would do anything for the next token.
   bool changes_logits() const;

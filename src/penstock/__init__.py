@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.engine.async_llm import AsyncLLM
     from penstock.engine.output import CompletionOutput, RequestOutput
     from penstock.errors import PenstockError, RequestError
+    from penstock.grammar.spec import GrammarSpec
     from penstock.sampling.params import SamplingParams
 
 __version__ = "0.1.0"
@@ -30,6 +31,7 @@ __all__ = [
     "AsyncLLM",
     "CompletionOutput",
     "EngineConfig",
+    "GrammarSpec",
     "PenstockError",
     "RequestError",
     "RequestOutput",
@@ -44,6 +46,7 @@ _HOMES = {
     "AsyncLLM": "penstock.engine.async_llm",
     "CompletionOutput": "penstock.engine.output",
     "EngineConfig": "penstock.config",
+    "GrammarSpec": "penstock.grammar.spec",
     "PenstockError": "penstock.errors",
     "RequestError": "penstock.errors",
     "RequestOutput": "penstock.engine.output",

@@ -123,6 +123,7 @@ class LLM:
         processor = OutputProcessor(self.tokenizer if has_tokenizer else None)
         for request, _ in requests:
             self._core.check(request)
+        check_grammars(request.params for request, _ in requests)
         try:
             for request, text in requests:
                 processor.add_request(
@@ -203,6 +204,16 @@ class LLM:
         if not isinstance(text, str):
             raise RequestError("a prompt dict has 'prompt' or 'prompt_token_ids'", "prompt")
         return text, self.tokenizer.encode(text)
+
+
+def check_grammars(params: Iterable[SamplingParams]) -> None:
+    """Raise RequestError unless every grammar among ``params`` can be compiled."""
+    specs = {each.grammar for each in params if each.grammar is not None}
+    if specs:
+        from penstock.grammar.compile import check  # only now: it loads llguidance
+
+        for spec in specs:
+            check(spec)
 
 
 def engine_config(model: str, options: dict[str, Any]) -> EngineConfig:

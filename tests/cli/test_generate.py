@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,42 @@ def test_explain_gives_reasons_and_the_plan(capsys: pytest.CaptureFixture[str]) 
     assert "RopeWrite" in out
     assert cli.main(["explain", "--no-plan"]) == 0
     assert "RopeWrite" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "holds"),
+    [
+        (["--choice", "yes, both", "--choice", "no"], lambda text: text in ("yes, both", "no")),
+        (["--regex", "[0-9]{3}"], lambda text: len(text) == 3 and text.isdecimal()),
+        (["--json-schema", "schema.json"], lambda text: json.loads(text) in (True, False)),
+        (["--grammar", "grammar.lark"], lambda text: text in ("a", "aa")),
+    ],
+    ids=["choice", "regex", "schema", "grammar"],
+)
+def test_what_the_output_must_be(
+    words: list[str],
+    holds: Callable[[str], bool],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "schema.json").write_text('{"type": "boolean"}')
+    (tmp_path / "grammar.lark").write_text('start: "a" "a"?')
+    monkeypatch.chdir(tmp_path)
+    assert generate("-p", PROMPT, "--seed", "1", "--quiet", "--max-tokens", "12", *words) == 0
+    assert holds(capsys.readouterr().out.removesuffix("\n"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--regex", "a(b"], "unclosed group"),
+        (["--json-schema", "missing.json"], "cannot read missing.json"),
+        (["--regex", "a", "--choice", "b"], "not allowed with"),
+    ],
+)
+def test_a_bad_grammar_is_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate("-p", PROMPT, *words) != 0
+    assert message in capsys.readouterr().err.splitlines()[-1]

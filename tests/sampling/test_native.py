@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_sampler import bare_executor, native_sampler
-from sampling_strategies import options, rows
+from sampling_strategies import constrained, masks, options, rows
 
 from penstock.backends.cpu import native
 from penstock.backends.cpu.sampler import NativeSampler
 from penstock.engine.step import StepResult
 from penstock.errors import ConfigError
 from penstock.sampling.draws import sequence_key
+from penstock.sampling.mask import TokenMask, mask_of
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.reference import NumpySampler
 from penstock.sampling.sampler import Sampled
@@ -47,6 +48,7 @@ def run(
     params: list[SamplingParams],
     prompt: list[int],
     output: list[int],
+    allowed: list[TokenMask | None] | None = None,
 ) -> Sampled:
     """Row ``i`` with ``params[i]``; every sequence has the same prompt and output so far."""
     states = []
@@ -55,7 +57,7 @@ def run(
         for token in output:
             state.append(token)
         states.append(state)
-    return sampler.sample(result_of(logits), list(range(len(params))), states)
+    return sampler.sample(result_of(logits), list(range(len(params))), states, allowed)
 
 
 def check(
@@ -64,12 +66,15 @@ def check(
     prompt: list[int] | None = None,
     output: list[int] | None = None,
     threads: int = 1,
+    allowed: list[TokenMask | None] | None = None,
 ) -> Sampled:
     logits = np.ascontiguousarray(logits, np.float32)
-    expected = run(NumpySampler(), logits, params, prompt or [], output or [])
+    if allowed is not None:
+        params = constrained(params, allowed)
+    expected = run(NumpySampler(), logits, params, prompt or [], output or [], allowed)
     for module in MODULES:
         sampler = native_sampler(module, logits.shape[1], threads)
-        found = run(sampler, logits, params, prompt or [], output or [])
+        found = run(sampler, logits, params, prompt or [], output or [], allowed)
         assert found.errors == expected.errors
         assert found.logprobs == expected.logprobs
         for i, token in enumerate(expected.token_ids):
@@ -87,7 +92,8 @@ def test_any_options_on_any_rows(data: st.DataObject, vocab: int, threads: int) 
     logits = data.draw(rows(vocab, count))
     params = [data.draw(options(vocab)) for _ in range(count)]
     tokens = st.lists(st.integers(0, vocab - 1), max_size=30)
-    check(logits, params, data.draw(tokens), data.draw(tokens), threads)
+    allowed = data.draw(masks(vocab, count))
+    check(logits, params, data.draw(tokens), data.draw(tokens), threads, allowed)
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.5, 3.0])
@@ -125,6 +131,34 @@ def test_several_sequences_of_one_prompt_read_one_row() -> None:
     assert len(set(found[0].token_ids)) > 8
 
 
+def test_a_greedy_row_with_a_grammar_is_the_largest_allowed() -> None:
+    rng = np.random.default_rng(5)
+    logits = rng.standard_normal((40, 1003)).astype(np.float32)
+    permitted = rng.random((40, 1003)) < 0.1
+    found = check(
+        logits,
+        [SamplingParams(temperature=0)] * 40,
+        allowed=[mask_of(each) for each in permitted],
+    )
+    assert found.token_ids == np.where(permitted, logits, -np.inf).argmax(axis=1).tolist()
+    assert found.particular == list(range(40)), "their states are told"
+
+
+def test_a_grammar_acts_after_bias_and_penalties_and_before_temperature() -> None:
+    """Token 3 is allowed and far behind, whatever was done for or against others."""
+    logits = np.array([[9.0, 8.0, 7.0, -50.0]], np.float32)
+    mask = mask_of(np.array([False, False, False, True]))
+    params = SamplingParams(
+        logit_bias={0: 100.0, 3: -100.0}, top_k=1, top_p=0.01, min_p=1.0, logprobs=1, seed=1
+    )
+    found = check(logits, [params], output=[3], allowed=[mask])
+    assert found.token_ids == [3]
+    assert found.logprobs[0].rank == 4
+    assert found.logprobs[0].top[0][0] == 0, "log-probabilities are of the logits as they were"
+    none = check(logits, [params], allowed=[mask_of(np.zeros(4, np.bool_))])
+    assert "grammar" in none.errors[0]
+
+
 def test_what_no_row_can_be_is_refused() -> None:
     for module in MODULES:
         sampler = native_sampler(module, 20)
@@ -134,6 +168,10 @@ def test_what_no_row_can_be_is_refused() -> None:
             sampler.draw(logits, [2], [state])
         with pytest.raises(ValueError, match="another vocabulary"):
             sampler.draw(np.zeros((2, 21), np.float32), [0], [state])
+        with pytest.raises(ValueError, match="a mask has another vocabulary"):
+            sampler.draw(logits, [0], [state], [np.zeros(2, np.uint32)])
+        with pytest.raises(ValueError, match="one mask a row"):
+            sampler.draw(logits, [0], [state], [])
         with pytest.raises(ValueError, match="outside the vocabulary"):
             sampler.token_logprobs(logits, [0], [20], [1])
         for token in (-1, 20):

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import byte_tokenizer
 import pytest
 from http_client import Server, running
+
+TOOL_TEMPLATE = (
+    "{% if tools %}{% for t in tools %}{{ t | tojson }}{% endfor %}{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+    "{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>"
+    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}'
+    "</tool_call>{{ c.id }}{% endfor %}{{ m.tool_call_id or '' }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if thinking %}<think>\n{% endif %}{% endif %}"
+)
+"""Of a model that is shown tools, calls as Hermes does, and may reason."""
 
 
 @pytest.fixture(scope="session")
@@ -33,4 +46,15 @@ def slow_server(tokenizer_folder: Path) -> Iterator[Server]:
 def fresh_server(tokenizer_folder: Path) -> Iterator[Server]:
     """A server of its own for a test that harms it; a step takes 10 ms."""
     with running(tokenizer_folder, 10) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def tool_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One whose model takes tools; a step takes 1 ms."""
+    folder = byte_tokenizer.write(tmp_path_factory.mktemp("tools"))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["chat_template"] = TOOL_TEMPLATE
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    with running(folder, 1) as server:
         yield server

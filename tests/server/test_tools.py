@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
-import byte_tokenizer
 import pytest
-from http_client import Server, running
+from http_client import Server
 
-TEMPLATE = (
-    "{% if tools %}{% for t in tools %}{{ t | tojson }}{% endfor %}{% endif %}"
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
-    "{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>"
-    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}'
-    "</tool_call>{{ c.id }}{% endfor %}{{ m.tool_call_id or '' }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n"
-    "{% if thinking %}<think>\n{% endif %}{% endif %}"
-)
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Žilina"}}\n</tool_call>'
 TIME = '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>'
 USER = [{"role": "user", "content": "a"}]
@@ -31,16 +19,6 @@ def tool(name: str = "get_weather", **fields: Any) -> dict[str, Any]:
 
 
 TOOLS = [tool(), tool("get_time")]
-
-
-@pytest.fixture(scope="module")
-def tool_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = byte_tokenizer.write(tmp_path_factory.mktemp("tools"))
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    config["chat_template"] = TEMPLATE
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    with running(folder, 1) as server:
-        yield server
 
 
 def ask(server: Server, say: str, stream: bool = False, **fields: Any) -> Any:
@@ -168,7 +146,7 @@ def test_special_tokens_in_tools_and_arguments_are_text(tool_server: Server) -> 
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
-        ({"tools": "f"}, "tools", "list"),
+        ({"tools": "f"}, "tools", "array"),
         ({"tools": [5]}, "tools[0]", "object"),
         ({"tools": [{"type": "function"}]}, "tools[0]", "function"),
         ({"tools": [{"type": "retrieval"}]}, "tools[0].type", "function"),
@@ -189,14 +167,9 @@ def test_special_tokens_in_tools_and_arguments_are_text(tool_server: Server) -> 
             "tools[0].function.parameters.required",
             "names",
         ),
-        ({"tools": [tool(strict=True)]}, "tools[0].function.strict", "strict"),
         ({"tools": [tool(f"f{i}") for i in range(1500)]}, "tools", "1500"),
-        ({"tool_choice": "required"}, "tool_choice", "constrained decoding"),
-        (
-            {"tool_choice": {"type": "function", "function": {"name": "get_time"}}},
-            "tool_choice",
-            "constrained decoding",
-        ),
+        ({"tool_choice": "required", "tools": []}, "tool_choice", "needs tools"),
+        ({"tool_choice": 5}, "tool_choice", "str | object"),
         (
             {"tool_choice": {"type": "function", "function": {"name": "x"}}},
             "tool_choice",
@@ -204,7 +177,7 @@ def test_special_tokens_in_tools_and_arguments_are_text(tool_server: Server) -> 
         ),
         ({"tool_choice": "x"}, "tool_choice", "must be"),
         ({"tool_choice": {"type": "function"}}, "tool_choice", "must be"),
-        ({"parallel_tool_calls": 1}, "parallel_tool_calls", "true or false"),
+        ({"parallel_tool_calls": 1}, "parallel_tool_calls", "bool"),
     ],
     ids=lambda value: str(value)[:50],
 )

@@ -11,6 +11,7 @@ import numpy as np
 from penstock.backends.tuning import Tunable
 from penstock.engine.messages import TokenLogprobs
 from penstock.engine.step import StepInput, StepResult
+from penstock.sampling.mask import TokenMask
 from penstock.sampling.sampler import Sampled, Sampler
 
 
@@ -186,14 +187,16 @@ class OverlappingExecutor(Executor, Protocol):
         rows: Sequence[int],
         states: Sequence[Any],
         prompts: Sequence[PromptRows],
+        masks: Sequence[TokenMask | None] | None = None,
     ) -> Launched:
         """Start a step that samples ``states`` from these ``rows`` of its logits, without waiting
         for anything. At most one other launch has not been waited for.
 
         A negative ``~i`` in ``step.token_ids`` is the token that the launch before sampled for its
         ``states[i]``; where that failed, it is any token of the vocabulary. The executor tells
-        the states what was sampled (``append``). The step's arrays do not change any more. After
-        an exception the executor can only be closed.
+        the states what was sampled (``append``). The step's arrays do not change any more, nor do
+        ``masks``, of which there is one for each state whose options have a grammar. After an
+        exception the executor can only be closed.
         """
         ...
 

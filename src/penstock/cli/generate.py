@@ -3,6 +3,7 @@
   penstock generate -p "def fibonacci(n):"
   penstock generate path/to/checkpoint --chat -p "Why is the sky blue?" --temperature 0
   penstock generate -f prompts.jsonl --json > answers.jsonl
+  penstock generate -p "A person as JSON: " --json-schema person.json
 
 One prompt is answered as its tokens come; several run together and are printed in order.
 """
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import msgspec
 
+from penstock.cli.grammar_options import add_grammar_arguments, grammar_of
 from penstock.cli.options import (
     add_engine_arguments,
     add_sampling_arguments,
@@ -62,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--quiet", action="store_true", help="no progress and no summary on standard error"
     )
+    add_grammar_arguments(parser)
     # --seed is the request's: the engine's own seed only makes up those that are not given.
     # Log-probabilities are not shown here, so they cannot be asked for.
     add_sampling_arguments(
@@ -71,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    params = sampling_params(args)
+    params = msgspec.structs.replace(sampling_params(args), grammar=grammar_of(args))
     texts = read_prompts(args)
     config = msgspec.structs.asdict(engine_config(args))
     del config["seed"]  # the request's, see add_arguments

@@ -54,9 +54,10 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
 def add_sampling_arguments(
     parser: argparse.ArgumentParser, defaults: Values = _NOTHING, skip: Collection[str] = ()
 ) -> None:
-    """An option for every field of SamplingParams; ``defaults`` replaces the struct's own."""
+    """An option for every field of SamplingParams but ``grammar``, whose options are those of
+    ``grammar_options``; ``defaults`` replaces the struct's own."""
     group = parser.add_argument_group("sampling options")
-    _add_fields(group, SamplingParams, defaults, skip)
+    _add_fields(group, SamplingParams, defaults, {"grammar", *skip})
 
 
 def sampling_params(args: argparse.Namespace) -> SamplingParams:
@@ -197,7 +198,7 @@ def _help(text: str) -> str:
 def _struct(struct: type[S], args: argparse.Namespace) -> S:
     values: dict[str, object] = {}
     for name in struct.__struct_fields__:
-        if hasattr(args, name):
+        if hasattr(args, name) and name != "grammar":
             value = getattr(args, name)
             if isinstance(value, list):
                 value = dict(value) if name == "logit_bias" else tuple(value)

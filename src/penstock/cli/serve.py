@@ -8,15 +8,14 @@ second one exits at once. docs/serve.md says more.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import errno
-import math
-import resource
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.cli.options import add_engine_arguments, engine_config
+from penstock.cli.listen import bind, cannot_listen, raise_file_limit
+from penstock.cli.options import engine_config
+from penstock.cli.serve_options import add_arguments
 from penstock.config import EngineConfig
 from penstock.engine.spawn import EngineChild
 from penstock.engine.startup import Ledger, describe, process_started_at
@@ -27,124 +26,7 @@ if TYPE_CHECKING:
     from penstock.server.parsing.styles import Styles
     from penstock.server.run import RunOptions
 
-STALL_S = 60
-"""A connection whose peer takes nothing for so long is closed by the kernel: it reads no answer,
-or it is gone without a word."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_engine_arguments(parser)
-    group = parser.add_argument_group("server options")
-    group.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)"
-    )
-    group.add_argument(
-        "--port", type=_port, default=8000, help="port to listen on; 0 picks one (default: 8000)"
-    )
-    group.add_argument(
-        "--grace",
-        type=_whole,
-        default=30,
-        metavar="SECONDS",
-        help="how long open requests may go on after a signal to stop (default: 30)",
-    )
-    group.add_argument(
-        "--request-timeout",
-        type=_seconds,
-        metavar="SECONDS",
-        help="how long one request may take, waiting included (default: no limit)",
-    )
-    group.add_argument(
-        "--max-waiting",
-        type=_whole,
-        default=1024,
-        metavar="N",
-        help="sequences that may wait beside those that run; more are refused with status 429 "
-        "(default: 1024)",
-    )
-    group.add_argument(
-        "--max-restarts",
-        type=_whole,
-        default=5,
-        metavar="N",
-        help="how often in a row an engine that died is restarted before the server gives up "
-        "(default: 5)",
-    )
-    group.add_argument(
-        "--step-timeout",
-        type=_seconds,
-        default=600.0,
-        metavar="SECONDS",
-        help="an engine that is in one step for so long is killed and restarted (default: 600)",
-    )
-    _add_answer_arguments(parser)
-    _add_access_arguments(parser)
-    _add_log_arguments(parser)
-
-
-def _add_answer_arguments(parser: argparse.ArgumentParser) -> None:
-    from penstock.server.parsing.styles import REASONING_CHOICES, TOOL_CHOICES
-
-    group = parser.add_argument_group("chat answers")
-    group.add_argument(
-        "--tool-call-parser",
-        choices=TOOL_CHOICES,
-        default="auto",
-        help="how the model writes calls of tools; auto looks into its chat template, none takes "
-        "no tools (default: auto)",
-    )
-    group.add_argument(
-        "--reasoning-parser",
-        choices=REASONING_CHOICES,
-        default="auto",
-        help="how the model marks its reasoning, which becomes reasoning_content; none leaves it "
-        "in the content (default: auto)",
-    )
-
-
-def _add_access_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("access")
-    group.add_argument(
-        "--api-key-file",
-        type=Path,
-        metavar="FILE",
-        help="keys that clients must send, one a line; more may be in PENSTOCK_API_KEYS, "
-        "separated by commas (default: anyone may ask)",
-    )
-    group.add_argument(
-        "--admin-key-file",
-        type=Path,
-        metavar="FILE",
-        help="the key for /admin, instead of PENSTOCK_ADMIN_KEY (default: nobody has it)",
-    )
-    group.add_argument("--tls-cert", type=Path, metavar="FILE", help="serve HTTPS: certificates")
-    group.add_argument("--tls-key", type=Path, metavar="FILE", help="serve HTTPS: private key")
-    group.add_argument(
-        "--cors-origin",
-        action="append",
-        default=[],
-        metavar="ORIGIN",
-        help="let pages of this origin ask from a browser, '*' for all; may be repeated",
-    )
-
-
-def _add_log_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("log, on standard error")
-    group.add_argument(
-        "--log-format", choices=("text", "json"), default="text", help="(default: text)"
-    )
-    group.add_argument(
-        "--log-level",
-        choices=("debug", "info", "warning", "error"),
-        default="info",
-        help="info has a line for each request (default: info)",
-    )
-    group.add_argument(
-        "--no-access-log", action="store_true", help="leave out the lines for each request"
-    )
-    group.add_argument(
-        "--log-prompts", action="store_true", help="put prompts and outputs into these lines"
-    )
+__all__ = ["add_arguments", "run"]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -162,39 +44,6 @@ def run(args: argparse.Namespace) -> int:
         finally:
             child.kill()
     return 0
-
-
-def bind(host: str, port: int, stall_s: float = STALL_S) -> socket.socket:
-    """A TCP socket bound to the address, not yet listening; raises ConfigError naming the cause.
-
-    Its connections inherit that the kernel ends them where the peer takes nothing for ``stall_s``.
-    """
-    try:
-        found = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG
-        )
-    except (socket.gaierror, UnicodeError) as error:
-        raise ConfigError(f"--host {host!r} is no address of this machine: {error}") from None
-    family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        # A restarted server may take over from connections of its predecessor that still close.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(stall_s * 1000))
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(stall_s)))
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        raise _cannot_listen(host, port, error) from None
-    return listener
-
-
-def raise_file_limit() -> None:
-    """Let this process have as many files open as it is allowed to ask for."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _serve(
@@ -242,7 +91,7 @@ def _serve(
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
-        raise _cannot_listen(host, port, error) from None
+        raise cannot_listen(host, port, error) from None
 
 
 def _styles(args: argparse.Namespace, llm: AsyncLLM) -> Styles:
@@ -253,9 +102,9 @@ def _styles(args: argparse.Namespace, llm: AsyncLLM) -> Styles:
 
 
 def _options(args: argparse.Namespace) -> RunOptions:
-    from penstock.server.app import ServerOptions
     from penstock.server.keys import Keys
     from penstock.server.logs import LogOptions
+    from penstock.server.options import ServerOptions
     from penstock.server.run import RunOptions, Tls
     from penstock.server.supervisor import SupervisorOptions
 
@@ -302,34 +151,3 @@ def _no_password() -> str:
 
 def _is_loopback(host: str) -> bool:
     return host == "::1" or host.startswith("127.")
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
-    if error.errno == errno.EADDRINUSE:
-        return ConfigError(
-            f"port {port} on {host} is in use; stop the server that has it, or choose another "
-            "with --port (0 picks a free one)"
-        )
-    return ConfigError(f"cannot listen on {host} port {port}: {error.strerror}")
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"not a port from 0 to 65535: {text!r}")
-    return int(text)
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"not a whole number from 0: {text!r}")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"not a number of seconds above 0: {text!r}")
-    return seconds

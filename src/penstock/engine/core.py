@@ -6,6 +6,8 @@ import random
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from penstock.backends import Executor, OverlappingExecutor, overlapping
 from penstock.backends.base import Launched, PromptReport, PromptRows
 from penstock.cache.kv_cache import KvCache
@@ -25,6 +27,7 @@ from penstock.engine.scheduler import Scheduler
 from penstock.engine.step import BLOCK_SIZE, StepResult
 from penstock.engine.step_builder import build_step_input
 from penstock.errors import RequestError
+from penstock.grammar.constraints import Constraints
 from penstock.models.spec import ModelSpec
 from penstock.sampling.sampler import Sampled
 
@@ -55,6 +58,9 @@ class EngineCore:
         self._sampler = executor.sampler()
         self._seeds = random.Random(config.seed)
         self._prompts = PromptReports()
+        self._constraints = Constraints(
+            config.tokenizer_path, self.spec.vocab_size, self.spec.eos_token_ids
+        )
 
     @classmethod
     def start(cls, config: EngineConfig, mark: Mark = lambda phase: None) -> EngineCore:
@@ -77,7 +83,12 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything, if only wait for one whose sequences have ended."""
+        """Whether a step would do anything, if only wait for one whose sequences have ended, or
+        for a grammar."""
+        return self._steps_wait or self._constraints.num_waiting > 0
+
+    @property
+    def _steps_wait(self) -> bool:
         return self._scheduler.has_work or self._in_flight is not None
 
     @property
@@ -104,6 +115,10 @@ class EngineCore:
         """Queue a request; raises RequestError and changes nothing if it cannot be served."""
         self.check(request)
         params = request.params
+        if self._constraints.holds(request.request_id) or (
+            params.grammar is not None and self._scheduler.holds(request.request_id)
+        ):
+            raise RequestError(f"request id {request.request_id!r} is in use", "request_id")
         seed = params.seed if params.seed is not None else self._seeds.getrandbits(64)
         leader = make_sequences(request, seed, self.spec.eos_token_ids)
         for sequence in (leader, *leader.siblings):
@@ -115,8 +130,14 @@ class EngineCore:
                 self.spec.eos_token_ids,
             )
             if self._overlapping is not None:
-                sequence.runs_ahead = self._overlapping.runs_ahead(sequence.sampling_state)
-        self._scheduler.add(leader)
+                # The next mask depends on the token.
+                sequence.runs_ahead = params.grammar is None and self._overlapping.runs_ahead(
+                    sequence.sampling_state
+                )
+        if params.grammar is None:
+            self._scheduler.add(leader)
+        else:
+            self._constraints.add(leader, params.grammar)
         if params.prompt_logprobs is not None:
             self._prompts.expect(request.request_id)
 
@@ -129,7 +150,10 @@ class EngineCore:
         for request_id in request_ids:
             if index is None:
                 self._prompts.pop(request_id)
-            for sequence in self._scheduler.abort(request_id, index):
+            ended = self._scheduler.abort(request_id, index)
+            if index is None:
+                ended = ended or self._constraints.abort(request_id)
+            for sequence in ended:
                 updates.append(_ended(sequence, FinishReason.ABORT))
         return updates
 
@@ -138,6 +162,23 @@ class EngineCore:
 
         Where steps overlap: launch one, and return what the one before it produced.
         """
+        if self._constraints.num_waiting:
+            return [*self._admit(), *self._step()]
+        return self._step()
+
+    def _admit(self) -> list[SequenceUpdate]:
+        """Queue the requests whose grammars are compiled; returns the end of those that failed."""
+        ready, failed = self._constraints.compiled(patiently=not self._steps_wait)
+        for leader in ready:
+            self._scheduler.add(leader)
+        updates = []
+        for leader, message in failed:
+            self._prompts.pop(leader.request_id)
+            for sequence in (leader, *leader.siblings):
+                updates.append(_ended(sequence, FinishReason.ERROR, message))
+        return updates
+
+    def _step(self) -> list[SequenceUpdate]:
         step = self._scheduler.schedule()
         errors: dict[str, str] = {}
         if self._overlapping is not None:
@@ -152,7 +193,8 @@ class EngineCore:
         else:
             result = self._executor.run(build_step_input(step))
             states = [sequence.sampling_state for sequence in step.samples]
-            sampled = self._sampler.sample(result, step.sample_rows, states)
+            masks = self._constraints.masks(step.samples)
+            sampled = self._sampler.sample(result, step.sample_rows, states, masks)
             for i in sampled.particular:
                 if i not in sampled.errors:
                     states[i].append(sampled.token_ids[i])
@@ -164,8 +206,12 @@ class EngineCore:
         for i, message in sampled.errors.items():
             tokens[i] = []
             if step.samples[i].status is not Status.FINISHED:  # its id may be another's by now
+                matcher = step.samples[i].matcher
+                if matcher is not None and matcher.error is not None:
+                    message = f"the grammar of this request cannot go on: {matcher.error}"
                 errors.setdefault(step.samples[i].request_id, message)
         updates = self._scheduler.update(step, tokens)
+        self._constraints.prepare(step.samples)
         if errors:
             updates = [update for update in updates if update.request_id not in errors]
         if sampled.logprobs or self._prompts.any:
@@ -177,7 +223,9 @@ class EngineCore:
         return updates
 
     def stats(self) -> EngineStats:
-        return self._scheduler.stats()
+        stats = self._scheduler.stats()
+        waiting = self._constraints.num_waiting
+        return msgspec.structs.replace(stats, waiting=stats.waiting + waiting) if waiting else stats
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix; what runs is not disturbed."""
@@ -188,6 +236,7 @@ class EngineCore:
         self._scheduler.check_integrity()
 
     def close(self) -> None:
+        self._constraints.close()
         self._executor.close()
 
     def _launch(
@@ -201,6 +250,7 @@ class EngineCore:
             step.sample_rows,
             [sequence.sampling_state for sequence in step.samples],
             [each.rows for each in wanted],
+            self._constraints.masks(step.samples),
         )
         self._scheduler.launched(step)
         return _InFlight(step, launched, wanted)

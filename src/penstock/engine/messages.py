@@ -83,6 +83,8 @@ class SequenceUpdate(msgspec.Struct, array_like=True, gc=False):
     error: str | None = None  # with FinishReason.ERROR: what happened to this request
     scheduled_at: float = 0.0
     """When the request first ran, on the clock of time.monotonic(), which processes share."""
+    ends_in_text: bool = False
+    """With FinishReason.STOP: the last token is text that completes a grammar, not a stop token."""
 
 
 class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):

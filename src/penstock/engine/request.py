@@ -5,12 +5,15 @@ from __future__ import annotations
 import enum
 from array import array
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.cache.kv_cache import BlockTable
 from penstock.engine.messages import EngineRequest, FinishReason
 from penstock.sampling.draws import sequence_key
 from penstock.sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from penstock.grammar.matcher import Matcher
 
 
 class Status(enum.Enum):
@@ -66,10 +69,14 @@ class Sequence:
     siblings: tuple[Sequence, ...] = ()
     """Of index 0: the other sequences of its request."""
     finish_reason: FinishReason | None = None
+    completed: bool = False
+    """It ended because its grammar did: the last token is text, not a stop token."""
     stop_reason: int | None = None
     """The token of ``params.stop_token_ids`` that ended it."""
     runs_ahead: bool = False
     """Whether a token may be computed, and the next one sampled, while the host awaits it."""
+    matcher: Matcher | None = field(default=None, repr=False)
+    """Where it is in its grammar; set when that is compiled, before it is scheduled."""
     sampling_state: Any = field(default=None, repr=False)
     """The sampler's own (``sampling.sampler.SamplingState``); set when the request is added."""
 
@@ -100,7 +107,7 @@ class Sequence:
         """Add sampled tokens until one ends the sequence; return those added.
 
         The ending token is part of the output. Before ``min_tokens`` output tokens none but the
-        length ends it.
+        length ends it, and the end of its grammar, behind which nothing can follow.
         """
         for i, token in enumerate(tokens):
             self.token_ids.append(token)
@@ -108,6 +115,9 @@ class Sequence:
                 self.finish_reason = FinishReason.STOP
                 if token not in self.eos_token_ids:
                     self.stop_reason = token
+            elif self.matcher is not None and self.matcher.advance(token):
+                self.finish_reason = FinishReason.STOP
+                self.completed = True
             elif len(self.token_ids) >= self.max_total_tokens:
                 self.finish_reason = FinishReason.LENGTH
             else:

@@ -98,6 +98,9 @@ class Scheduler:
         self._queues.requests[leader.request_id] = group
         self._queues.wait(leader)
 
+    def holds(self, request_id: str) -> bool:
+        return request_id in self._queues.requests
+
     def check(self, prompt: int, params: SamplingParams) -> int:
         """The most tokens that such a request may come to; raises RequestError."""
         return most_tokens(prompt, params, self.max_model_len, self.cache)
@@ -222,6 +225,7 @@ class Scheduler:
                     )
                 )
                 if reason is not None:
+                    updates[-1].ends_in_text = sequence.completed
                     self._finish(sequence)
         self._tokens_generated += generated
         return updates

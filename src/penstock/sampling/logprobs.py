@@ -16,7 +16,8 @@ NON_FINITE = (
     "checkpoint and its quantization, or load the model with dtype float32"
 )
 NO_TOKEN_LEFT = (
-    "min_tokens, logit_bias and penalties leave this request no token to choose; relax them"
+    "min_tokens, logit_bias, penalties and the grammar leave this request no token to choose; "
+    "relax them"
 )
 
 

@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from penstock.errors import RequestError
+from penstock.grammar.spec import GrammarSpec
 
 MAX_LOGPROBS = 20
 MAX_SEQUENCES = 128
@@ -19,7 +20,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """The sampling options of one request, under the names that vLLM users know.
 
     The order in which they act on a row of logits is fixed: logit bias, minimum length,
-    penalties (repetition, then frequency and presence), temperature, top-k, top-p, min-p.
+    penalties (repetition, then frequency and presence), grammar, temperature, top-k, top-p, min-p.
+    Log-probabilities are of the logits before all of them.
     Invalid values raise :class:`~penstock.errors.RequestError` from :meth:`validate`, which the
     engine calls for every request.
     """
@@ -58,6 +60,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logit_bias: dict[int, float] | None = None
     """Added to these tokens' logits; -inf is not allowed, -100 bans in practice."""
     skip_special_tokens: bool = True
+    grammar: GrammarSpec | None = None
+    """What the output must be, as a whole. Tokens that end the sequence and have no text (ends of
+    sequence, special ``stop_token_ids``) are allowed exactly where the output is complete; where
+    nothing can follow it ends, even before ``min_tokens`` and with ``ignore_eos``. Only
+    ``max_tokens``, the context, and stops that are text end it before it is complete."""
 
     def validate(self, vocab_size: int | None = None) -> None:
         """Raise RequestError naming the first option that is out of range."""
@@ -91,6 +98,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             _token("logit_bias", token, vocab_size)
         for token in self.stop_token_ids:
             _token("stop_token_ids", token, vocab_size)
+        if self.grammar is not None and not isinstance(self.grammar, GrammarSpec):
+            raise RequestError(
+                f"grammar must be a GrammarSpec, not {type(self.grammar).__name__}", "grammar"
+            )
 
     @property
     def greedy(self) -> bool:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from penstock.engine.messages import TokenLogprobs
 from penstock.sampling.logprobs import NO_TOKEN_LEFT, logits_error, token_logprobs
+from penstock.sampling.mask import TokenMask, allowed
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.sampler import Sampler
 from penstock.sampling.select import draw_token
@@ -32,14 +33,19 @@ class NumpySampler(Sampler[SequenceSampler]):
         return SequenceSampler(params, key, prompt_token_ids, vocab_size, eos_token_ids)
 
     def draw(
-        self, logits: NDArray[np.float32], rows: Sequence[int], states: Sequence[SequenceSampler]
+        self,
+        logits: NDArray[np.float32],
+        rows: Sequence[int],
+        states: Sequence[SequenceSampler],
+        masks: Sequence[TokenMask | None] | None = None,
     ) -> tuple[list[int], dict[int, str]]:
         tokens: list[int] = []
         errors: dict[int, str] = {}
         # Scaled differences may overflow to -inf, which is the right answer: weight zero.
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             for i, (row, state) in enumerate(zip(rows, states, strict=True)):
-                token, error = self._draw(logits[row], state)
+                mask = None if masks is None else masks[i]
+                token, error = self._draw(logits[row], state, mask)
                 tokens.append(token)
                 if error is not None:
                     errors[i] = error
@@ -57,7 +63,9 @@ class NumpySampler(Sampler[SequenceSampler]):
             for row, token, count in zip(rows, token_ids, counts, strict=True)
         ]
 
-    def _draw(self, logits: NDArray[np.float32], state: SequenceSampler) -> tuple[int, str | None]:
+    def _draw(
+        self, logits: NDArray[np.float32], state: SequenceSampler, mask: TokenMask | None
+    ) -> tuple[int, str | None]:
         if len(self._scratch) != len(logits):
             self._scratch = np.empty(len(logits), np.float32)
         scratch = self._scratch
@@ -68,8 +76,10 @@ class NumpySampler(Sampler[SequenceSampler]):
         if error is not None:
             return -1, error
         params = state.params
-        if state.changes_logits:
+        if state.changes_logits or mask is not None:
             state.apply(scratch)
+            if mask is not None:
+                scratch[~allowed(mask, len(scratch))] = -np.inf
             peak = scratch.max()
             if not np.isfinite(peak):
                 return -1, NO_TOKEN_LEFT

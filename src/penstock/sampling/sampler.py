@@ -14,6 +14,7 @@ from penstock.engine.messages import TokenLogprobs
 from penstock.engine.step import Int32s, StepResult
 from penstock.errors import RequestError
 from penstock.sampling.logprobs import logits_error
+from penstock.sampling.mask import TokenMask
 from penstock.sampling.params import SamplingParams
 
 
@@ -27,7 +28,7 @@ class SamplingState(Protocol):
 
     @property
     def greedy(self) -> bool:
-        """The largest logit is chosen, and options never change the logits."""
+        """The largest logit is chosen, and neither options nor a grammar ever change the logits."""
         ...
 
     @property
@@ -79,9 +80,16 @@ class Sampler(ABC, Generic[State]):
 
     @abstractmethod
     def draw(
-        self, logits: NDArray[np.float32], rows: Sequence[int], states: Sequence[State]
+        self,
+        logits: NDArray[np.float32],
+        rows: Sequence[int],
+        states: Sequence[State],
+        masks: Sequence[TokenMask | None] | None = None,
     ) -> tuple[list[int], dict[int, str]]:
-        """Choose by the states' options from ``logits`` [R, vocab]: tokens, and errors by index."""
+        """Choose by the states' options from ``logits`` [R, vocab]: tokens, and errors by index.
+
+        ``masks``: what each sequence's grammar allows, if it has one.
+        """
 
     @abstractmethod
     def token_logprobs(
@@ -94,11 +102,18 @@ class Sampler(ABC, Generic[State]):
         """Log-softmax of rows of ``logits`` [R, vocab] at a token each and at each row's
         ``counts`` largest; the row's maximum must be finite."""
 
-    def sample(self, result: StepResult, rows: Sequence[int], states: Sequence[State]) -> Sampled:
+    def sample(
+        self,
+        result: StepResult,
+        rows: Sequence[int],
+        states: Sequence[State],
+        masks: Sequence[TokenMask | None] | None = None,
+    ) -> Sampled:
         """Choose a token for each of ``states``, from these ``rows`` of ``result.logits``.
 
-        Several may read the same row (the n sequences of a prompt). ``result`` is only read. Does
-        not append the tokens to the states.
+        Several may read the same row (the n sequences of a prompt). ``masks``, where there are
+        any, has one for each state whose options have a grammar. ``result`` is only read. Does not
+        append the tokens to the states.
         """
         token_ids, errors = _largest(result, rows)
         particular = [i for i, state in enumerate(states) if not state.plain]
@@ -107,7 +122,10 @@ class Sampler(ABC, Generic[State]):
         drawn = [i for i in particular if not states[i].greedy and i not in errors]
         if drawn:
             tokens, failed = self.draw(
-                result.logits, [rows[i] for i in drawn], [states[i] for i in drawn]
+                result.logits,
+                [rows[i] for i in drawn],
+                [states[i] for i in drawn],
+                None if masks is None else [masks[i] for i in drawn],
             )
             for i, token in zip(drawn, tokens, strict=True):
                 token_ids[i] = token

@@ -45,7 +45,8 @@ class SequenceSampler:
         self._penalizes_seen = params.repetition_penalty != 1.0
         self._penalizes_output = bool(params.frequency_penalty or params.presence_penalty)
         self.greedy = params.temperature == 0.0 and not (
-            len(self._bias_ids)
+            params.grammar is not None
+            or len(self._bias_ids)
             or len(self._ending)
             or self._penalizes_seen
             or self._penalizes_output

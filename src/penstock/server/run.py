@@ -19,11 +19,12 @@ import uvicorn
 
 from penstock.engine.async_llm import AsyncLLM
 from penstock.engine.spawn import EngineChild
-from penstock.server.app import ServerOptions, build_app
+from penstock.server.app import build_app
 from penstock.server.connection import HEADERS_TIMEOUT_S, MAX_HEADER_BYTES, Connection
 from penstock.server.logs import LineWriter, LogOptions, logging_to
 from penstock.server.open_requests import OpenRequests
 from penstock.server.openai.errors import RETRY_AFTER_S, unavailable
+from penstock.server.options import ServerOptions
 from penstock.server.supervisor import Supervisor, SupervisorOptions
 
 KEEP_ALIVE_S = 75

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling_strategies import options, rows
+from sampling_strategies import constrained, masks, options, rows
 
 from penstock.engine.step import StepResult
 from penstock.errors import RequestError
 from penstock.sampling.draw_arrays import draws64
 from penstock.sampling.draws import draw64, sequence_key
+from penstock.sampling.mask import TokenMask, mask_of
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.reference import NumpySampler
 from penstock.sampling.sampler import Sampled, Sampler
@@ -60,12 +61,13 @@ def run(
     params: list[SamplingParams],
     prompt: list[int],
     output: list[int],
+    allowed: list[TokenMask | None] | None = None,
 ) -> Sampled:
     states = states_of(sampler, params, logits.shape[1], prompt)
     for state in states:
         for token in output:
             state.append(token)
-    return sampler.sample(result_of(logits), list(range(len(params))), states)
+    return sampler.sample(result_of(logits), list(range(len(params))), states, allowed)
 
 
 def check(
@@ -74,10 +76,13 @@ def check(
     prompt: list[int] | None = None,
     output: list[int] | None = None,
     chunk: int = 64,
+    allowed: list[TokenMask | None] | None = None,
 ) -> Sampled:
-    expected = run(NumpySampler(), logits, params, prompt or [], output or [])
+    if allowed is not None:
+        params = constrained(params, allowed)
+    expected = run(NumpySampler(), logits, params, prompt or [], output or [], allowed)
     sampler = device_sampler(logits.shape[1], chunk=chunk)
-    found = run(sampler, logits, params, prompt or [], output or [])
+    found = run(sampler, logits, params, prompt or [], output or [], allowed)
     assert_equal(found, expected)
     assert found.particular == expected.particular
     return expected
@@ -106,7 +111,45 @@ def test_any_options_on_any_rows(data: st.DataObject, vocab: int) -> None:
     logits = data.draw(rows(vocab, count))
     params = [data.draw(options(vocab)) for _ in range(count)]
     tokens = st.lists(st.integers(0, vocab - 1), max_size=20)
-    check(logits, params, data.draw(tokens), data.draw(tokens))
+    check(
+        logits,
+        params,
+        data.draw(tokens),
+        data.draw(tokens),
+        allowed=data.draw(masks(vocab, count)),
+    )
+
+
+def test_grammars_leave_what_their_masks_allow() -> None:
+    """Chunks that are allowed whole, in part and not at all; greedy, drawn and cut; with bias."""
+    rng = np.random.default_rng(8)
+    logits = rng.standard_normal((6, 200)).astype(np.float32)
+    permitted = rng.random((6, 200)) < 0.2
+    permitted[:, 64:128], permitted[:, 128:192] = False, True
+    permitted[4:] = np.arange(200) == 199
+    params = [
+        SamplingParams(temperature=0),
+        SamplingParams(top_k=3, logprobs=2),
+        SamplingParams(top_p=0.5, repetition_penalty=1.3),
+        SamplingParams(temperature=2.0),
+        SamplingParams(temperature=0, logit_bias={199: -100.0}),
+        SamplingParams(logit_bias={199: -100.0}),
+    ]
+    found = check(logits, params, allowed=[mask_of(each) for each in permitted])
+    assert not found.errors
+    assert found.token_ids[4:] == [199, 199]
+    none = check(logits[:2], params[:2], allowed=[mask_of(np.zeros(200, np.bool_)), None])
+    assert list(none.errors) == [0]
+
+
+def test_masks_of_another_vocabulary_are_refused() -> None:
+    sampler = device_sampler(200)
+    state = sampler.state(SamplingParams(), 1, [], 200)
+    result = result_of(np.zeros((1, 200)))
+    with pytest.raises(ValueError, match="another vocabulary"):
+        sampler.sample(result, [0], [state], [np.zeros(6, np.uint32)])
+    with pytest.raises(ValueError, match="one a row"):
+        sampler.sample(result, [0], [state], [])
 
 
 @given(data=st.data(), vocab=st.sampled_from([2048, 2049, 3000]))

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.engine.step import Int32s
+from penstock.sampling.mask import TokenMask
 
 Bytes = NDArray[np.uint8]
 
@@ -212,7 +213,11 @@ class NativeSampler(Protocol):
     """Chooses on an executor's threads, which must not be closed. See ``csrc/kernels/sample.h``."""
 
     def choose(
-        self, logits: NDArray[np.float32], rows: Sequence[int], states: Sequence[NativeSampleState]
+        self,
+        logits: NDArray[np.float32],
+        rows: Sequence[int],
+        states: Sequence[NativeSampleState],
+        masks: Sequence[TokenMask | None] | None = None,
     ) -> tuple[list[int], list[int]]:
         """A token and a SampleError for each of these rows of logits [R, vocabulary]."""
         ...

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from penstock.backends.cpu.interface import NativeExecutor, NativeModule, NativeSampleState
 from penstock.engine.messages import TokenLogprobs
 from penstock.sampling.logprobs import NO_TOKEN_LEFT, NON_FINITE, report
+from penstock.sampling.mask import TokenMask
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.sampler import Sampler
 from penstock.sampling.sequence import bias_of, checked, ending_of
@@ -52,6 +53,7 @@ class NativeSampler(Sampler[NativeSampleState]):
             presence_penalty=params.presence_penalty,
             min_tokens=min(params.min_tokens, _INT64_MAX),
             logprobs=params.logprobs,
+            constrained=params.grammar is not None,
             logit_bias=list(zip(bias_ids.tolist(), biases.tolist(), strict=True)),
             ending=ending_of(params, eos_token_ids, vocab_size).tolist(),
             prompt=checked(prompt_token_ids, vocab_size) if penalized else [],
@@ -62,8 +64,9 @@ class NativeSampler(Sampler[NativeSampleState]):
         logits: NDArray[np.float32],
         rows: Sequence[int],
         states: Sequence[NativeSampleState],
+        masks: Sequence[TokenMask | None] | None = None,
     ) -> tuple[list[int], dict[int, str]]:
-        tokens, codes = self._native.choose(logits, rows, states)
+        tokens, codes = self._native.choose(logits, rows, states, masks)
         return tokens, {i: _ERRORS[code] for i, code in enumerate(codes) if code}
 
     def token_logprobs(

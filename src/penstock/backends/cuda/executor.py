@@ -33,6 +33,7 @@ from penstock.backends.cuda.step import (
 )
 from penstock.engine.step import Int32s, StepInput, StepResult
 from penstock.errors import ConfigError, first_line
+from penstock.sampling.mask import TokenMask
 
 
 class CudaExecutor:
@@ -118,7 +119,7 @@ class CudaExecutor:
             raise gpu_failed(error) from error
 
     def runs_ahead(self, state: DeviceSampleState) -> bool:
-        """Every sequence does: nothing of sampling waits for the host."""
+        """Every sequence does that has no grammar: nothing of sampling waits for the host."""
         return True
 
     def launch(
@@ -127,6 +128,7 @@ class CudaExecutor:
         rows: Sequence[int],
         states: Sequence[DeviceSampleState],
         prompts: Sequence[PromptRows],
+        masks: Sequence[TokenMask | None] | None = None,
     ) -> CudaLaunch:
         """Queue a step and its sampling; see ``backends.base.OverlappingExecutor``.
 
@@ -135,7 +137,7 @@ class CudaExecutor:
         self._check(step, awaited=0 if self._sampled is None else len(self._sampled))
         try:
             logits, argmax = self._start(step)
-            drawn = self._sampler.launch(logits, argmax, rows, states)
+            drawn = self._sampler.launch(logits, argmax, rows, states, masks)
             self._sampled = drawn.token_ids
             return CudaLaunch(drawn, [self._report(logits, argmax, each) for each in prompts])
         except RuntimeError as error:

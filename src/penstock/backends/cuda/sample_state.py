@@ -47,7 +47,7 @@ class DeviceSampleState:
         )
         self._min_tokens = min(params.min_tokens, sys.maxsize)
         self._num_ending = len(ending)
-        self._always_changes = self._penalized or len(bias_ids) > 0
+        self._always_changes = self._penalized or len(bias_ids) > 0 or params.grammar is not None
         by_id = np.argsort(bias_ids)
         self._lists: NDArray[np.int32] = np.concatenate(
             [
@@ -94,7 +94,7 @@ class DeviceSampleState:
     def place(self, device: torch.device) -> None:
         """Put on the device what options need there, in the current stream's order."""
         if self._device_lists is None and len(self._lists):
-            self._device_lists = _on_device(self._lists, device)
+            self._device_lists = device_copy(self._lists, device)
             self.record[jobs.LISTS.value] = self._device_lists.data_ptr()
         if not self._penalized:
             return
@@ -102,11 +102,11 @@ class DeviceSampleState:
             self._device_counts = torch.zeros(self.vocab_size, dtype=torch.int32, device=device)
             self.record[jobs.COUNTS.value] = self._device_counts.data_ptr()
             if self._prompt:
-                prompt = _on_device(np.array(self._prompt, np.int64), device)
+                prompt = device_copy(np.array(self._prompt, np.int64), device)
                 self._device_counts.index_fill_(0, prompt, 1)
                 self._prompt = []
         if self._unsent:
-            ids = _on_device(np.array(self._unsent, np.int64), device)
+            ids = device_copy(np.array(self._unsent, np.int64), device)
             self._device_counts.index_add_(0, ids, torch.full_like(ids, 2, dtype=torch.int32))
             self._unsent = []
 
@@ -136,7 +136,8 @@ def queue_copy(array: NDArray[Any], to: Tensor) -> None:
     to.copy_(tensor, non_blocking=True)
 
 
-def _on_device(array: NDArray[Any], device: torch.device) -> Tensor:
+def device_copy(array: NDArray[Any], device: torch.device) -> Tensor:
+    """A copy on the device, queued as :func:`queue_copy` does."""
     copy = torch.empty(array.shape, dtype=torch.from_numpy(array).dtype, device=device)
     queue_copy(array, copy)
     return copy

@@ -15,11 +15,12 @@ from penstock.backends.cuda.sample_buffers import LaunchBuffers, Sizes
 from penstock.backends.cuda.sample_launch import Launcher
 from penstock.backends.cuda.sample_outcome import MAX_IN_FLIGHT, Drawn, Reported
 from penstock.backends.cuda.sample_plan import Span, plan_launch
-from penstock.backends.cuda.sample_state import DeviceSampleState, queue_copy
+from penstock.backends.cuda.sample_state import DeviceSampleState, device_copy, queue_copy
 from penstock.engine.messages import TokenLogprobs
 from penstock.engine.step import StepResult
 from penstock.errors import RequestError
 from penstock.sampling.draw_arrays import draws64
+from penstock.sampling.mask import TokenMask, words_for
 from penstock.sampling.params import MAX_LOGPROBS, SamplingParams
 from penstock.sampling.sampler import Sampled, Sampler
 
@@ -40,6 +41,7 @@ class DeviceSampler(Sampler[DeviceSampleState]):
         self._launcher = Launcher(sizes, device)
         self._buffers = [LaunchBuffers(sizes, device) for _ in range(MAX_IN_FLIGHT)]
         self._num_launches = 0
+        self._masks: Tensor | None = None  # of the last launch that had any
 
     def state(
         self,
@@ -57,6 +59,7 @@ class DeviceSampler(Sampler[DeviceSampleState]):
         argmax: Tensor,
         rows: Sequence[int],
         states: Sequence[DeviceSampleState],
+        masks: Sequence[TokenMask | None] | None = None,
         *,
         advance: bool = True,
     ) -> Drawn:
@@ -64,7 +67,8 @@ class DeviceSampler(Sampler[DeviceSampleState]):
 
         ``logits`` float32 ``[R, vocab]`` and ``argmax`` int32 of R elements (``plan.ops.Argmax``)
         are on the device and only read. With ``advance`` the tokens count as output of their
-        states at once, for launches to come, and nobody must ``append`` them. Raises ValueError.
+        states at once, for launches to come, and nobody must ``append`` them. ``masks`` are sent in
+        one copy, an eighth of a byte a token each. Raises ValueError.
         """
         self._check(logits, rows, states)
         if len(states) > self._sizes.rows:
@@ -80,6 +84,8 @@ class DeviceSampler(Sampler[DeviceSampleState]):
         records = buffers.records[: len(states)]
         if states:
             _fill(records, rows, states)
+        if masks is not None:
+            self._send_masks(records, masks)
         row_bytes = logits.stride(0) * logits.element_size()
         records[:, jobs.LOGITS.value] = logits.data_ptr() + records[:, jobs.ROW.value] * row_bytes
         buffers.aligned = logits.data_ptr() % 16 == 0 and row_bytes % 16 == 0
@@ -114,13 +120,18 @@ class DeviceSampler(Sampler[DeviceSampleState]):
             self.launch(logits, argmax, [0], [self.state(each, 0, [0], vocab, [0])]).wait()
 
     def sample(
-        self, result: StepResult, rows: Sequence[int], states: Sequence[DeviceSampleState]
+        self,
+        result: StepResult,
+        rows: Sequence[int],
+        states: Sequence[DeviceSampleState],
+        masks: Sequence[TokenMask | None] | None = None,
     ) -> Sampled:
         logits, argmax = self._on_device(result.logits), self._on_device(result.argmax)
         outcome = Sampled([], {}, {}, [])
         for start in range(0, len(states), self._sizes.rows):
             some = slice(start, start + self._sizes.rows)
-            part = self.launch(logits, argmax, rows[some], states[some], advance=False).wait()
+            mine = None if masks is None else masks[some]
+            part = self.launch(logits, argmax, rows[some], states[some], mine, advance=False).wait()
             outcome.token_ids.extend(part.token_ids)
             outcome.errors.update({start + i: error for i, error in part.errors.items()})
             outcome.logprobs.update({start + i: each for i, each in part.logprobs.items()})
@@ -128,11 +139,16 @@ class DeviceSampler(Sampler[DeviceSampleState]):
         return outcome
 
     def draw(
-        self, logits: Logits, rows: Sequence[int], states: Sequence[DeviceSampleState]
+        self,
+        logits: Logits,
+        rows: Sequence[int],
+        states: Sequence[DeviceSampleState],
+        masks: Sequence[TokenMask | None] | None = None,
     ) -> tuple[list[int], dict[int, str]]:
         logits = self._on_device(logits)
         argmax = logits.argmax(dim=1).to(torch.int32)
-        sampled = self.sample(StepResult(logits, argmax), rows, states)  # type: ignore[arg-type]
+        result = StepResult(logits, argmax)  # type: ignore[arg-type]
+        sampled = self.sample(result, rows, states, masks)
         return sampled.token_ids, sampled.errors
 
     def token_logprobs(
@@ -212,6 +228,22 @@ class DeviceSampler(Sampler[DeviceSampleState]):
             raise ValueError(f"{len(rows)} rows for {len(of_rows)} choices: one state a row")
         if len(rows) and not 0 <= min(rows) <= max(rows) < len(logits):
             raise ValueError(f"a row lies outside the logits, which have {len(logits)} rows")
+
+    def _send_masks(self, records: NDArray[np.int64], masks: Sequence[TokenMask | None]) -> None:
+        """Queue the copy of masks, and tell records where they will be."""
+        masked = [i for i, mask in enumerate(masks) if mask is not None]
+        if len(masks) != len(records):
+            raise ValueError(f"{len(masks)} masks for {len(records)} choices: one a row, or None")
+        if not masked:
+            return
+        words = words_for(self._sizes.vocab)
+        sent = np.stack([mask for mask in masks if mask is not None])
+        if sent.shape[1] != words or sent.dtype != np.uint32:
+            raise ValueError(f"a mask is not {words} words of 32 bits: it has another vocabulary")
+        # Memory that is given back while kernels of this stream read it goes to later work of it.
+        self._masks = device_copy(sent.view(np.int32), self._device)
+        addresses = self._masks.data_ptr() + np.arange(len(masked), dtype=np.int64) * words * 4
+        records[masked, jobs.MASK.value] = addresses
 
     def _next_buffers(self) -> LaunchBuffers:
         """Those of the launch before the last, which is over or nearly so."""

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from msgspec import UNSET
 
+from penstock.engine.completion import PositionLogprobs
+from penstock.engine.output import CompletionOutput
+from penstock.server.fanout import has_news
 from penstock.server.openai.responses import (
     CalledFunction,
     ChatDelta,
@@ -42,21 +45,24 @@ class Reading:
             single=use is not None and use.single,
         )
 
+    def read(self, text: str) -> AnswerDelta:
+        """All of an answer; its calls are whole."""
+        parser = self.parser(eager=False)
+        found = parser.push(text)
+        found.add(parser.finish())
+        return found
+
     def message(self, text: str) -> tuple[ChatMessage, bool]:
         """The message that is all of ``text``, and whether it has calls."""
-        parser = self.parser(eager=False)
-        reasoning, content = "", ""
+        found = self.read(text)
         calls = []
-        for delta in (parser.push(text), parser.finish()):
-            reasoning += delta.reasoning
-            content += delta.content
-            for call in delta.calls:
-                assert call.name is not None  # without eagerness a call comes whole
-                calls.append(ToolCall(self._call_id(), CalledFunction(call.name, call.arguments)))
+        for call in found.calls:
+            assert call.name is not None  # without eagerness a call comes whole
+            calls.append(ToolCall(self.call_id(), CalledFunction(call.name, call.arguments)))
         message = ChatMessage(
-            content if content or not calls else None,
+            content=found.content if found.content or not calls else None,
             tool_calls=calls or UNSET,
-            reasoning_content=reasoning or UNSET,
+            reasoning_content=found.reasoning or UNSET,
         )
         return message, bool(calls)
 
@@ -70,7 +76,7 @@ class Reading:
                 else ToolCallDelta(
                     call.index,
                     FunctionDelta(call.arguments, call.name),
-                    id=self._call_id(),
+                    id=self.call_id(),
                     type="function",
                 )
                 for call in new.calls
@@ -78,9 +84,44 @@ class Reading:
             or UNSET,
         )
 
-    def _call_id(self) -> str:
+    def call_id(self) -> str:
+        """A new one."""
         short = self._use is not None and self._use.style.short_ids
         return uuid.uuid4().hex[:9] if short else f"call_{uuid.uuid4().hex[:24]}"
+
+
+class ChoiceStream:
+    """What was sent of one choice."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._parser = reading.parser(eager=True)
+        self._before: CompletionOutput | None = None
+        self._logprobs: list[PositionLogprobs] | None = None
+
+    @property
+    def called(self) -> bool:
+        """Whether there were calls."""
+        return self._parser.num_calls > 0
+
+    def take(self, choice: CompletionOutput) -> AnswerDelta | None:
+        """What to send now, which may be empty at the end; None if nothing new is known."""
+        if not has_news(choice, self._before):
+            return None
+        new = choice.since(self._before)
+        self._before = choice
+        if new.logprobs is not None:
+            self._logprobs = (self._logprobs or []) + new.logprobs
+        delta = self._parser.push(new.text)
+        if choice.finish_reason is not None:
+            delta.add(self._parser.finish())
+        elif not delta:
+            return None
+        return delta
+
+    def take_logprobs(self) -> list[PositionLogprobs] | None:
+        """Those of the tokens since the last time, also of tokens that spell marks."""
+        logprobs, self._logprobs = self._logprobs, None
+        return logprobs
 
 
 def finish_reason(reason: str | None, called: bool) -> str | None:

@@ -11,13 +11,11 @@ import msgspec
 
 from penstock.engine.completion import PositionLogprobs
 from penstock.engine.output import CompletionOutput, RequestOutput
-from penstock.sampling.params import SamplingParams
-from penstock.server.engine import Engine
-from penstock.server.fanout import Generation, has_news, last, merged
+from penstock.server.fanout import last, merged
 from penstock.server.meter import Meter
 from penstock.server.openai import responses
-from penstock.server.openai.answers import Reading, finish_reason, has_special_marks, opened
-from penstock.server.openai.messages import chat_prompt
+from penstock.server.openai.answers import ChoiceStream, finish_reason
+from penstock.server.openai.prepare import PreparedChat, prepare_chat
 from penstock.server.openai.protocol import ChatRequest
 from penstock.server.openai.responses import (
     Chat,
@@ -27,51 +25,28 @@ from penstock.server.openai.responses import (
     ChatDelta,
     ChatLogprobs,
 )
-from penstock.server.openai.sampling import chat_params
-from penstock.server.openai.tools import tool_use
-from penstock.server.parsing.styles import Styles
+from penstock.server.serving import Serving
 from penstock.server.sse import DONE, event
 
 
 class ChatJob:
-    """One validated request: its messages are one tokenized prompt, its options are checked."""
+    """One validated request in the form of chat completions."""
 
-    def __init__(
-        self,
-        request: ChatRequest,
-        prompt: list[int],
-        params: SamplingParams,
-        reading: Reading,
-        engine: Engine,
-        meter: Meter,
-    ) -> None:
-        self._request = request
-        self._prompt = prompt
-        self._params = params
-        self._reading = reading
-        self._engine = engine
-        self._meter = meter
+    def __init__(self, chat: PreparedChat) -> None:
+        self._chat = chat
+        self._request = chat.request
+        self._reading = chat.reading
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
 
     @classmethod
-    async def prepare(
-        cls, request: ChatRequest, engine: Engine, meter: Meter, styles: Styles
-    ) -> ChatJob:
+    async def prepare(cls, request: ChatRequest, serving: Serving, meter: Meter) -> ChatJob:
         """Raises ApiError or RequestError for what can be refused before the engine is asked."""
-        use = tool_use(request, styles)
-        prompt = await chat_prompt(request, engine, () if use is None else use.tools)
-        longest = engine.model.max_model_len
-        params = chat_params(request, engine.model.vocab_size, longest - len(prompt), longest)
-        reasoning, tokenizer = styles.reasoning, engine.tokenizer
-        if has_special_marks(tokenizer, reasoning, None if use is None else use.style):
-            params = msgspec.structs.replace(params, skip_special_tokens=False)
-        inside = reasoning is not None and opened(tokenizer, prompt, reasoning)
-        return cls(request, prompt, params, Reading(reasoning, inside, use), engine, meter)
+        return cls(await prepare_chat(request, serving, meter))
 
     async def answer(self) -> bytes:
         """The whole answer as JSON."""
-        (output,) = await last([self._generation()])
+        (output,) = await last([self._chat.generation(self._id)])
         choices = [self._whole(choice) for choice in output.outputs]
         return msgspec.json.encode(
             Chat(
@@ -90,25 +65,26 @@ class ChatJob:
         with_usage = options is not None and bool(options.include_usage)
         continuous = options is not None and bool(options.continuous_usage_stats)
         usage: responses.Usage | msgspec.UnsetType | None = None if with_usage else msgspec.UNSET
-        streams: dict[int, _ChoiceStream] = {}
+        streams: dict[int, ChoiceStream] = {}
         output: RequestOutput | None = None
-        async with aclosing(merged([self._generation()])) as outputs:
+        async with aclosing(merged([self._chat.generation(self._id)])) as outputs:
             async for _, output in outputs:
                 if continuous:
                     usage = responses.usage([output])
                 if not streams:
                     for choice in output.outputs:
-                        streams[choice.index] = _ChoiceStream(self._reading)
+                        streams[choice.index] = ChoiceStream(self._reading)
                         yield event(self._opening(choice.index, output, usage))
                 for choice in output.outputs:
-                    delta = streams[choice.index].take(choice)
+                    stream = streams[choice.index]
+                    delta = stream.take(choice)
                     if delta is None:
                         continue
                     part = ChatChunkChoice(
                         index=choice.index,
-                        delta=delta,
-                        logprobs=self._logprobs(streams[choice.index].take_logprobs()),
-                        finish_reason=streams[choice.index].finish_reason,
+                        delta=self._reading.delta(delta),
+                        logprobs=self._logprobs(stream.take_logprobs()),
+                        finish_reason=finish_reason(choice.finish_reason, stream.called),
                         stop_reason=choice.stop_reason,
                     )
                     yield event(self._chunk([part], usage))
@@ -126,22 +102,11 @@ class ChatJob:
             stop_reason=choice.stop_reason,
         )
 
-    def _generation(self) -> Generation:
-        return self._meter.measured(
-            self._engine.generate(
-                self._prompt,
-                self._params,
-                request_id=self._id,
-                priority=self._request.priority or 0,
-                cache_salt=self._request.cache_salt or "",
-            )
-        )
-
     def _logprobs(self, positions: list[PositionLogprobs] | None) -> ChatLogprobs | None:
         if not self._request.logprobs:
             return None
         top = self._request.top_logprobs or 0
-        return responses.chat_logprobs(self._engine.tokenizer, positions or [], top)
+        return responses.chat_logprobs(self._chat.engine.tokenizer, positions or [], top)
 
     def _prompt_logprobs(
         self, output: RequestOutput
@@ -174,36 +139,3 @@ class ChatJob:
                 prompt_logprobs=prompt_logprobs,
             )
         )
-
-
-class _ChoiceStream:
-    """What was sent of one choice."""
-
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
-        self._parser = reading.parser(eager=True)
-        self._before: CompletionOutput | None = None
-        self._logprobs: list[PositionLogprobs] | None = None
-        self.finish_reason: str | None = None
-
-    def take(self, choice: CompletionOutput) -> ChatDelta | None:
-        """What to send now; None if nothing new is known."""
-        if not has_news(choice, self._before):
-            return None
-        new = choice.since(self._before)
-        self._before = choice
-        if new.logprobs is not None:
-            self._logprobs = (self._logprobs or []) + new.logprobs
-        delta = self._parser.push(new.text)
-        if choice.finish_reason is not None:
-            delta.add(self._parser.finish())
-            called = self._parser.num_calls > 0
-            self.finish_reason = finish_reason(choice.finish_reason, called)
-        elif not delta:
-            return None
-        return self._reading.delta(delta)
-
-    def take_logprobs(self) -> list[PositionLogprobs] | None:
-        """Those of the tokens since the last chunk, also of tokens that spell marks."""
-        logprobs, self._logprobs = self._logprobs, None
-        return logprobs

@@ -16,10 +16,12 @@ from penstock.server.engine import Engine
 from penstock.server.fanout import Generation, has_news, last, merged
 from penstock.server.meter import Meter
 from penstock.server.openai import responses
+from penstock.server.openai.constraint import asked_constraint
 from penstock.server.openai.errors import ApiError
 from penstock.server.openai.protocol import CompletionRequest, Prompt
 from penstock.server.openai.responses import Completion, CompletionChoice, CompletionLogprobs
 from penstock.server.openai.sampling import completion_params
+from penstock.server.serving import Serving
 from penstock.server.sse import DONE, event
 
 MAX_PROMPTS = 1024
@@ -56,9 +58,10 @@ class CompletionJob:
 
     @classmethod
     async def prepare(
-        cls, request: CompletionRequest, engine: Engine, meter: Meter
+        cls, request: CompletionRequest, serving: Serving, meter: Meter
     ) -> CompletionJob:
         """Raises ApiError or RequestError for what can be refused before the engine is asked."""
+        engine = serving.engine
         given = split_prompts(request.prompt)
         add_special = request.add_special_tokens is not False
         prompts = []
@@ -74,6 +77,10 @@ class CompletionJob:
         longest = engine.model.max_model_len
         room = longest - max(len(prompt.token_ids) for prompt in prompts)
         params = completion_params(request, engine.model.vocab_size, room, longest)
+        asked = asked_constraint(request)
+        if asked is not None:
+            await serving.grammars.check(asked.spec, asked.param)
+            params = msgspec.structs.replace(params, grammar=asked.spec)
         return cls(request, prompts, params, engine, meter)
 
     async def answer(self) -> bytes:

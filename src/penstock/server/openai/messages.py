@@ -211,16 +211,21 @@ def _template_message(message: Message, where: str, developer: bool) -> Template
 
 def _template_call(call: MessageCall, where: str) -> dict[str, Any]:
     """Templates expect the arguments as an object, where OpenAI's API has it as text."""
-    at = f"{where}.function.arguments"
+    arguments = read_arguments(call.function.arguments, f"{where}.function.arguments")
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def read_arguments(text: str, at: str) -> dict[str, Any]:
+    """Those of a call in a message. Raises ApiError naming the field ``at``."""
     try:
-        arguments = msgspec.json.decode(call.function.arguments or "{}")
+        arguments = msgspec.json.decode(text or "{}")
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise ApiError(400, f"{at}: not JSON: {error}", param=at) from None
     if not isinstance(arguments, dict):
         raise ApiError(400, f"{at}: must be a JSON object", param=at)
     check_nesting(arguments, at)
-    function = {"name": call.function.name, "arguments": arguments}
-    return {"id": call.id, "type": "function", "function": function}
+    return arguments
 
 
 def _text(message: Message, where: str) -> str:

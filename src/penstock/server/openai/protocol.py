@@ -30,6 +30,40 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Accepted as false or absent: padding against traffic analysis is not added."""
 
 
+class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What an output must be, one of these, as vLLM names it."""
+
+    json: dict[str, object] | str | None = None
+    """A JSON schema, or its text."""
+    regex: str | None = None
+    grammar: str | None = None
+    """In Lark's notation."""
+    choice: list[str] | None = None
+    json_object: bool | None = None
+    """Any JSON object."""
+
+
+class TextFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
+    """Any text."""
+
+
+class JsonObjectFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="json_object"):
+    """Any JSON object."""
+
+
+class NamedSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``name`` and ``description`` have no effect; the schema binds whatever ``strict`` says."""
+
+    name: str
+    schema: dict[str, object]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="json_schema"):
+    json_schema: NamedSchema
+
+
 class Sampling(Strict, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What completions and chats share. ``null`` means the default everywhere, as at OpenAI."""
 
@@ -61,6 +95,13 @@ class Sampling(Strict, frozen=True, forbid_unknown_fields=True, kw_only=True):
     add_special_tokens: bool | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
+
+    guided_json: dict[str, object] | str | None = None
+    guided_regex: str | None = None
+    guided_grammar: str | None = None
+    guided_choice: list[str] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    """The same by newer names."""
 
 
 class CompletionRequest(Sampling, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -116,12 +157,13 @@ class ChatRequest(Sampling, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, object] | None = None
 
-    tools: object = None
-    tool_choice: object = None
-    parallel_tool_calls: object = None
+    tools: list[dict[str, object]] | None = None
+    tool_choice: str | dict[str, object] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
+
     functions: object = None
     function_call: object = None
-    response_format: object = None
     modalities: object = None
     audio: object = None
     prediction: object = None
@@ -141,7 +183,6 @@ class ChatRequest(Sampling, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     REFUSED: ClassVar[Mapping[str, tuple[object, ...]]] = {
         "functions": ([],),
         "function_call": ("none", "auto"),
-        "response_format": ({"type": "text"},),
         "modalities": (["text"],),
         "audio": (),
         "prediction": (),

@@ -4,36 +4,35 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
 from penstock.engine.completion import PositionLogprobs
-from penstock.engine.output import CompletionOutput, RequestOutput
-from penstock.sampling.params import SamplingParams
-from penstock.server.engine import Engine
-from penstock.server.fanout import Generation, last, merged
+from penstock.engine.output import RequestOutput
+from penstock.server.fanout import last, merged
 from penstock.server.meter import Meter
 from penstock.server.openai import responses
+from penstock.server.openai.answers import ChoiceStream
 from penstock.server.openai.errors import ApiError
-from penstock.server.openai.messages import chat_prompt
-from penstock.server.openai.protocol import ChatRequest, Message
+from penstock.server.openai.names import RESPONSES
+from penstock.server.openai.prepare import PreparedChat, prepare_chat
 from penstock.server.openai.responses import ChatLogprob
+from penstock.server.openai.responses_input import as_chat
+from penstock.server.openai.responses_items import Event, Items
 from penstock.server.openai.responses_protocol import (
     IncompleteDetails,
     InputDetails,
-    InputMessage,
-    OutputMessage,
-    OutputText,
     Response,
     ResponseEvent,
     ResponseRequest,
     ResponseUsage,
     State,
+    TextOptions,
 )
-from penstock.server.openai.sampling import chat_params
+from penstock.server.serving import Serving
 
 _STATES: dict[str | None, State] = {
     None: "in_progress",
@@ -44,60 +43,53 @@ _STATES: dict[str | None, State] = {
 
 
 class ResponseJob:
-    """One validated request: its input is one tokenized prompt, its options are checked."""
+    """One validated request in the form of responses."""
 
-    def __init__(
-        self,
-        request: ResponseRequest,
-        prompt: list[int],
-        params: SamplingParams,
-        engine: Engine,
-        meter: Meter,
-    ) -> None:
+    def __init__(self, request: ResponseRequest, chat: PreparedChat) -> None:
         self._request = request
-        self._prompt = prompt
-        self._params = params
-        self._engine = engine
-        self._meter = meter
+        self._chat = chat
         self._id = f"resp_{uuid.uuid4().hex}"
-        self._item_id = f"msg_{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._num_events = 0
+        self._items = Items(chat.reading.call_id)
 
     @classmethod
-    async def prepare(cls, request: ResponseRequest, engine: Engine, meter: Meter) -> ResponseJob:
+    async def prepare(cls, request: ResponseRequest, serving: Serving, meter: Meter) -> ResponseJob:
         """Raises ApiError or RequestError for what can be refused before the engine is asked."""
-        chat = _as_chat(request)
-        prompt = await chat_prompt(chat, engine)
-        longest = engine.model.max_model_len
-        params = chat_params(
-            chat, engine.model.vocab_size, longest - len(prompt), longest, "max_output_tokens"
-        )
-        return cls(request, prompt, params, engine, meter)
+        return cls(request, await prepare_chat(as_chat(request), serving, meter, RESPONSES))
 
     async def answer(self) -> bytes:
         """The whole answer as JSON."""
-        (output,) = await last([self._generation()])
+        (output,) = await last([self._chat.generation(self._id)])
+        (choice,) = output.outputs
+        delta = self._chat.reading.read(choice.text)
+        for _ in self._items.take(delta, self._logprobs(choice.logprobs)):
+            pass
+        for _ in self._items.finish(_STATES[choice.finish_reason]):
+            pass
         return msgspec.json.encode(self._response(output))
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The answer as server-sent events."""
-        sent: CompletionOutput | None = None
+        stream = ChoiceStream(self._chat.reading)
         output: RequestOutput | None = None
-        async with aclosing(merged([self._generation()])) as outputs:
+        async with aclosing(merged([self._chat.generation(self._id)])) as outputs:
             async for _, output in outputs:
                 if not self._num_events:
-                    for opening in self._opening():
-                        yield opening
+                    yield self._event("created", response=self._response(None))
+                    yield self._event("in_progress", response=self._response(None))
                 (choice,) = output.outputs
-                if choice.has_text_since(sent):
-                    delta = choice.since(sent)
-                    sent = choice
-                    logprobs = self._logprobs(delta.logprobs)
-                    yield self._part_event("output_text.delta", delta=delta.text, logprobs=logprobs)
+                delta = stream.take(choice)
+                if delta:
+                    logprobs = stream.take_logprobs() if delta.content else None
+                    for data in self._told(self._items.take(delta, self._logprobs(logprobs))):
+                        yield data
         assert output is not None
-        for closing in self._closing(output):
-            yield closing
+        (choice,) = output.outputs
+        for data in self._told(self._items.finish(_STATES[choice.finish_reason])):
+            yield data
+        response = self._response(output)
+        yield self._event(response.status, response=response)
 
     def error(self, failure: ApiError) -> bytes:
         """The data of the event that tells why a stream ends early."""
@@ -112,52 +104,23 @@ class ResponseJob:
             )
         )
 
-    def _opening(self) -> Iterator[bytes]:
-        yield self._event("created", response=self._response(None))
-        yield self._event("in_progress", response=self._response(None))
-        item = OutputMessage(id=self._item_id, status="in_progress", content=[])
-        yield self._event("output_item.added", output_index=0, item=item)
-        yield self._part_event("content_part.added", part=OutputText(text=""))
+    def _told(self, events: Iterable[Event]) -> Iterable[bytes]:
+        for name, fields in events:
+            yield self._event(name, **fields)
 
-    def _closing(self, output: RequestOutput) -> Iterator[bytes]:
-        response = self._response(output)
-        (item,) = response.output
-        (part,) = item.content
-        yield self._part_event("output_text.done", text=part.text, logprobs=part.logprobs)
-        yield self._part_event("content_part.done", part=part)
-        yield self._event("output_item.done", output_index=0, item=item)
-        yield self._event(response.status, response=response)
-
-    def _part_event(self, name: str, **fields: Any) -> bytes:
-        return self._event(name, item_id=self._item_id, output_index=0, content_index=0, **fields)
-
-    def _event(self, name: str, **fields: Any) -> bytes:
+    def _event(self, name: str, /, **fields: Any) -> bytes:
         kind = f"response.{name}"
         data = ResponseEvent(type=kind, sequence_number=self._num_events, **fields)
         self._num_events += 1
         return b"event: " + kind.encode() + b"\ndata: " + msgspec.json.encode(data) + b"\n\n"
 
-    def _generation(self) -> Generation:
-        return self._meter.measured(
-            self._engine.generate(
-                self._prompt,
-                self._params,
-                request_id=self._id,
-                priority=self._request.priority or 0,
-                cache_salt=self._request.cache_salt or "",
-            )
-        )
-
     def _response(self, output: RequestOutput | None) -> Response:
         """The answer so far; None: none yet."""
-        request, items = self._request, []
+        request, params = self._request, self._chat.params
         state: State = "in_progress"
         usage: ResponseUsage | None = None
         if output is not None:
-            (choice,) = output.outputs
-            state = _STATES[choice.finish_reason]
-            part = OutputText(text=choice.text, logprobs=self._logprobs(choice.logprobs))
-            items = [OutputMessage(id=self._item_id, status=state, content=[part])]
+            state = _STATES[output.outputs[0].finish_reason]
             counted = responses.usage([output])
             usage = ResponseUsage(
                 input_tokens=counted.prompt_tokens,
@@ -174,10 +137,14 @@ class ResponseJob:
             max_output_tokens=request.max_output_tokens,
             metadata=request.metadata or {},
             model=request.model,
-            output=items,
-            temperature=self._params.temperature,
+            output=self._items.all(state),
+            parallel_tool_calls=request.parallel_tool_calls is not False,
+            temperature=params.temperature,
+            text=request.text or TextOptions(),
+            tool_choice=request.tool_choice or "auto",
+            tools=request.tools or [],
             top_logprobs=request.top_logprobs or 0,
-            top_p=self._params.top_p,
+            top_p=params.top_p,
             usage=usage,
             user=request.user,
         )
@@ -186,63 +153,4 @@ class ResponseJob:
         if not self._request.include:
             return []
         top = self._request.top_logprobs or 0
-        return responses.chat_logprobs(self._engine.tokenizer, positions or [], top).content
-
-
-def _as_chat(request: ResponseRequest) -> ChatRequest:
-    """The same as a chat. Raises ApiError naming the part of the input at fault."""
-    if request.top_logprobs is not None and not request.include:
-        raise ApiError(
-            400,
-            'top_logprobs is only allowed with include=["message.output_text.logprobs"]',
-            param="top_logprobs",
-        )
-    messages = []
-    if request.instructions is not None:
-        messages.append(Message(role="system", content=request.instructions))
-    if isinstance(request.input, str):
-        messages.append(Message(role="user", content=request.input))
-    elif not request.input:
-        raise ApiError(400, "input must hold at least one message", param="input")
-    else:
-        messages += [_message(item, f"input[{i}]") for i, item in enumerate(request.input)]
-    return ChatRequest(
-        model=request.model,
-        messages=messages,
-        max_completion_tokens=request.max_output_tokens,
-        logprobs=True if request.include else None,
-        top_logprobs=request.top_logprobs,
-        temperature=request.temperature,
-        top_p=request.top_p,
-        top_k=request.top_k,
-        min_p=request.min_p,
-        repetition_penalty=request.repetition_penalty,
-        seed=request.seed,
-        stop=request.stop,
-        chat_template_kwargs=request.chat_template_kwargs,
-    )
-
-
-def _message(item: InputMessage, where: str) -> Message:
-    if isinstance(item.content, str):
-        return Message(role=item.role, content=item.content)
-    texts = []
-    for i, part in enumerate(item.content):
-        at = f"{where}.content[{i}]"
-        text, other = part.text, part.refusal
-        if part.type == "refusal":
-            text, other = other, text
-        if text is None or other is not None:
-            field = "refusal" if part.type == "refusal" else "text"
-            raise ApiError(400, f"{at} is of type {part.type} and needs {field} alone", param=at)
-        if part.type != "input_text" and item.role != "assistant":
-            raise ApiError(400, f"{at}: {part.type} belongs to assistant messages only", param=at)
-        if part.annotations not in (None, []):
-            raise ApiError(
-                400,
-                f"{at}.annotations is not supported by this server; send the part without it",
-                param=f"{at}.annotations",
-                code="unsupported_parameter",
-            )
-        texts.append(text)
-    return Message(role=item.role, content="".join(texts))
+        return responses.chat_logprobs(self._chat.engine.tokenizer, positions or [], top).content

@@ -1,4 +1,4 @@
-"""What ``POST /v1/responses`` takes and answers with, as structs. Text alone, nothing is stored."""
+"""What ``POST /v1/responses`` takes and answers with, as structs. Nothing is stored."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, field
 
 from penstock.server.openai.errors import ErrorBody
-from penstock.server.openai.protocol import Strict
+from penstock.server.openai.protocol import JsonObjectFormat, Strict, TextFormat
 from penstock.server.openai.responses import ChatLogprob
 
 LOGPROBS = "message.output_text.logprobs"
@@ -19,29 +19,78 @@ State = Literal["in_progress", "completed", "incomplete", "cancelled"]
 
 
 class InputText(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A part of a message; parts of an answer may be sent back as they are."""
+    """A part of an item; parts of an answer may be sent back as they are."""
 
-    type: Literal["input_text", "output_text", "refusal"]
+    type: Literal["input_text", "output_text", "refusal", "reasoning_text", "summary_text"]
     text: str | None = None
     refusal: str | None = None
     annotations: object = None
     logprobs: object = None
 
 
-class InputMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[InputText]
-    type: Literal["message"] = "message"
+class InputItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One of several kinds, by ``type``; the items of an answer may be sent back as they are."""
+
+    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     id: str | None = None
     status: str | None = None
     phase: object = None
+
+    # A message; the content of reasoning is parts alone.
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+    content: str | list[InputText] | None = None
+
+    # A call, and what came of it.
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | list[InputText] | None = None
+    caller: object = None
+    namespace: object = None
+    is_async: object = field(default=None, name="async")
+
+    # Reasoning.
+    summary: list[InputText] | None = None
+    encrypted_content: object = None
+
+
+class FunctionTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A function that the model may call."""
+
+    type: Literal["function"]
+    name: str
+    description: str | None = None
+    parameters: dict[str, object] | None = None
+    strict: bool | None = None
+
+
+class NamedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The function that must be called."""
+
+    type: Literal["function"]
+    name: str
+
+
+class SchemaFormat(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="json_schema"
+):
+    """``name`` and ``description`` have no effect; the schema binds whatever ``strict`` says."""
+
+    name: str
+    schema: dict[str, object]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class TextOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: TextFormat | JsonObjectFormat | SchemaFormat = TextFormat()
 
 
 class ResponseRequest(Strict, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of ``POST /v1/responses``."""
 
     model: str
-    input: str | list[InputMessage]
+    input: str | list[InputItem]
     instructions: str | None = None
     max_output_tokens: int | None = None
     stream: bool | None = None
@@ -51,6 +100,10 @@ class ResponseRequest(Strict, frozen=True, forbid_unknown_fields=True, kw_only=T
     include: list[Literal["message.output_text.logprobs"]] | None = None
     metadata: dict[str, str] | None = None
     """Comes back with the answer."""
+    text: TextOptions | None = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: str | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
@@ -71,7 +124,6 @@ class ResponseRequest(Strict, frozen=True, forbid_unknown_fields=True, kw_only=T
     conversation: object = None
     max_tool_calls: object = None
     moderation: object = None
-    parallel_tool_calls: object = None
     previous_response_id: object = None
     prompt: object = None
     prompt_cache_retention: object = None
@@ -79,9 +131,6 @@ class ResponseRequest(Strict, frozen=True, forbid_unknown_fields=True, kw_only=T
     service_tier: object = None
     store: object = None
     stream_options: object = None
-    text: object = None
-    tool_choice: object = None
-    tools: object = None
     truncation: object = None
 
     REFUSED: ClassVar[Mapping[str, tuple[object, ...]]] = {
@@ -90,7 +139,6 @@ class ResponseRequest(Strict, frozen=True, forbid_unknown_fields=True, kw_only=T
         "conversation": (),
         "max_tool_calls": (),
         "moderation": (),
-        "parallel_tool_calls": (True, False),
         "previous_response_id": (),
         "prompt": (),
         "prompt_cache_retention": (),
@@ -98,26 +146,45 @@ class ResponseRequest(Strict, frozen=True, forbid_unknown_fields=True, kw_only=T
         "service_tier": ("auto", "default"),
         "store": (False,),
         "stream_options": ({}, {"include_obfuscation": False}),
-        "text": ({}, {"format": {"type": "text"}}),
-        "tool_choice": ("none", "auto"),
-        "tools": ([],),
         "truncation": ("disabled",),
     }
 
 
-class OutputText(msgspec.Struct, frozen=True, kw_only=True):
-    type: Literal["output_text"] = "output_text"
+class OutputText(msgspec.Struct, frozen=True, kw_only=True, tag="output_text"):
     text: str
     annotations: list[str] = []
     logprobs: list[ChatLogprob] = []
 
 
-class OutputMessage(msgspec.Struct, frozen=True, kw_only=True):
+class OutputMessage(msgspec.Struct, frozen=True, kw_only=True, tag="message"):
     id: str
-    type: Literal["message"] = "message"
     role: Literal["assistant"] = "assistant"
     status: State
     content: list[OutputText]
+
+
+class ReasoningText(msgspec.Struct, frozen=True, kw_only=True, tag="reasoning_text"):
+    text: str
+
+
+class ReasoningItem(msgspec.Struct, frozen=True, kw_only=True, tag="reasoning"):
+    id: str
+    status: State
+    summary: list[str] = []
+    content: list[ReasoningText]
+
+
+class FunctionCall(msgspec.Struct, frozen=True, kw_only=True, tag="function_call"):
+    id: str
+    call_id: str
+    """What the output of the function is sent back with."""
+    name: str
+    arguments: str
+    """JSON, as the model wrote it."""
+    status: State
+
+
+Item = ReasoningItem | OutputMessage | FunctionCall
 
 
 class IncompleteDetails(msgspec.Struct, frozen=True):
@@ -140,14 +207,6 @@ class ResponseUsage(msgspec.Struct, frozen=True, kw_only=True):
     total_tokens: int
 
 
-class TextFormat(msgspec.Struct, frozen=True):
-    type: Literal["text"] = "text"
-
-
-class TextOptions(msgspec.Struct, frozen=True):
-    format: TextFormat = TextFormat()
-
-
 class Response(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     object: Literal["response"] = "response"
@@ -159,14 +218,14 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     max_output_tokens: int | None
     metadata: dict[str, str]
     model: str
-    output: list[OutputMessage]
-    parallel_tool_calls: bool = False
+    output: list[Item]
+    parallel_tool_calls: bool = True
     previous_response_id: str | None = None
     store: bool = False
     temperature: float
     text: TextOptions = TextOptions()
-    tool_choice: Literal["none"] = "none"
-    tools: list[str] = []
+    tool_choice: str | NamedTool = "auto"
+    tools: list[FunctionTool] = []
     top_logprobs: int
     top_p: float
     truncation: Literal["disabled"] = "disabled"
@@ -181,12 +240,14 @@ class ResponseEvent(msgspec.Struct, frozen=True, kw_only=True):
     sequence_number: int
     response: Response | UnsetType = UNSET
     output_index: int | UnsetType = UNSET
-    item: OutputMessage | UnsetType = UNSET
+    item: Item | UnsetType = UNSET
     item_id: str | UnsetType = UNSET
     content_index: int | UnsetType = UNSET
-    part: OutputText | UnsetType = UNSET
+    part: OutputText | ReasoningText | UnsetType = UNSET
     delta: str | UnsetType = UNSET
     text: str | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
     logprobs: list[ChatLogprob] | UnsetType = UNSET
     code: str | UnsetType | None = UNSET
     message: str | UnsetType = UNSET

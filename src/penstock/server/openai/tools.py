@@ -1,16 +1,18 @@
-"""The tools of a chat request: what may be called, and what is refused."""
+"""The tools of a chat request: what may or must be called, and what is refused."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import msgspec
 
 from penstock.server.openai.errors import ApiError
+from penstock.server.openai.names import CHAT, Names
 from penstock.server.openai.protocol import ChatRequest
+from penstock.server.parsing.answer_grammar import Calls, Function
 from penstock.server.parsing.styles import Styles, ToolStyle
 
 MAX_TOOLS = 128
@@ -20,6 +22,8 @@ MAX_NESTING = 100
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
+Mode = Literal["auto", "none", "required", "named"]
+
 
 @dataclass(frozen=True)
 class ToolUse:
@@ -28,9 +32,28 @@ class ToolUse:
     style: ToolStyle
     tools: Sequence[Mapping[str, Any]]
     """As the request has them, for the chat template."""
-    names: frozenset[str]
+    functions: Sequence[Function]
+    """Those that may be called."""
+    forced: bool
+    """Whether the answer must be a call."""
     single: bool
     """Whether the answer ends with its first call."""
+    strict: bool
+    """Whether the arguments of a call of any of the functions are bound to its schema."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(function.name for function in self.functions)
+
+    @property
+    def calls(self) -> Calls:
+        """What a grammar of the answer says of calls."""
+        return Calls(self.style, self.functions, self.forced, self.single)
+
+    @property
+    def binds(self) -> bool:
+        """Whether an answer must be held to ``calls`` while it is made."""
+        return self.forced or self.single or self.strict
 
 
 class _Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,25 +68,20 @@ class _Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     function: _Function
 
 
-def tool_use(request: ChatRequest, styles: Styles) -> ToolUse | None:
+def tool_use(request: ChatRequest, styles: Styles, names: Names = CHAT) -> ToolUse | None:
     """None where nothing may be called. Raises ApiError naming the field at fault."""
-    given = request.tools
-    if given is not None and not isinstance(given, list):
-        _refuse("tools", "must be a list of tools")
-    tools: list[Any] = given or []
+    tools = request.tools or []
     if len(tools) > MAX_TOOLS:
         _refuse("tools", f"holds {len(tools)} tools; at most {MAX_TOOLS} are taken")
-    names: list[str] = []
+    functions: dict[str, _Function] = {}
     for i, tool in enumerate(tools):
-        name = _checked(tool, f"tools[{i}]")
-        if name in names:
-            _refuse(f"tools[{i}].function.name", f"{name!r} is the name of another tool too")
-        names.append(name)
-    choice = _choice(request.tool_choice, names)
-    parallel = request.parallel_tool_calls
-    if parallel is not None and not isinstance(parallel, bool):
-        _refuse("parallel_tool_calls", "must be true or false")
-    if not tools or choice == "none":
+        function = _checked(tool, f"tools[{i}]", names.function)
+        if function.name in functions:
+            why = f"{function.name!r} is the name of another tool too"
+            _refuse(f"tools[{i}]{names.function}.name", why)
+        functions[function.name] = function
+    mode, named = _choice(request.tool_choice, functions)
+    if not tools or mode == "none":
         return None
     if not styles.template_takes_tools:
         _unsupported("tools", "the chat template of this model shows no tools to it")
@@ -73,7 +91,24 @@ def tool_use(request: ChatRequest, styles: Styles) -> ToolUse | None:
             "how this model writes calls is not known to the server; name it when it is started, "
             "with --tool-call-parser",
         )
-    return ToolUse(styles.tools, tools, frozenset(names), parallel is False)
+    forced = mode in ("required", "named")
+    callable_ = [
+        Function(
+            function.name,
+            _schema(function) if forced or function.strict else {"type": "object"},
+            f"tools[{i}]{names.function}.parameters",
+        )
+        for i, function in enumerate(functions.values())
+        if named in (None, function.name)
+    ]
+    return ToolUse(
+        styles.tools,
+        tools,
+        callable_,
+        forced,
+        single=request.parallel_tool_calls is False,
+        strict=any(function.strict for function in functions.values()),
+    )
 
 
 def check_nesting(value: object, param: str) -> None:
@@ -91,20 +126,25 @@ def check_nesting(value: object, param: str) -> None:
     _refuse(param, f"nested more than {MAX_NESTING} deep")
 
 
-def _checked(given: object, where: str) -> str:
-    """The name of a valid tool."""
+def _schema(function: _Function) -> Mapping[str, Any]:
+    """Of the arguments, which are an object; a function without parameters takes none."""
+    if function.parameters is None:
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    return {"type": "object", **function.parameters}
+
+
+def _checked(given: Mapping[str, Any], where: str, nested: str) -> _Function:
+    """``nested`` is what follows ``where`` in the client's names of a function's fields."""
     check_nesting(given, where)
-    if isinstance(given, dict) and given.get("type") != "function":
+    if given.get("type") != "function":
         _refuse(f"{where}.type", "must be 'function', the only type of tool here")
     try:
         function = msgspec.convert(given, _Tool).function
     except msgspec.ValidationError as error:
         _refuse(where, f"is no tool: {str(error)[:200].replace('`', '')}")
-    at = f"{where}.function"
+    at = f"{where}{nested}"
     if not _NAME.fullmatch(function.name):
         _refuse(f"{at}.name", "must be 1 to 64 letters, digits, underscores or dashes")
-    if function.strict:
-        _unsupported(f"{at}.strict", "arguments are not bound to the schema here; leave strict out")
     kind = (function.parameters or {}).get("type", "object")
     if kind != "object":
         _refuse(f"{at}.parameters.type", "must be 'object': arguments are a JSON object")
@@ -117,30 +157,28 @@ def _checked(given: object, where: str) -> str:
     required = (function.parameters or {}).get("required", [])
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
         _refuse(f"{at}.parameters.required", "must be a list of names")
-    return function.name
+    return function
 
 
-def _choice(given: object, names: Sequence[str]) -> str:
-    """``auto`` or ``none``."""
-    if given in (None, "auto", "none"):
-        return "none" if given == "none" else "auto"
+def _choice(given: object, functions: Mapping[str, _Function]) -> tuple[Mode, str | None]:
+    """What is to be called, and the name of the one function that must be."""
+    if given is None or given == "auto":
+        return "auto", None
+    if given == "none":
+        return "none", None
     if given == "required":
-        if not names:
+        if not functions:
             _refuse("tool_choice", "'required' needs tools")
-        _unsupported(
-            "tool_choice", "'required' needs constrained decoding, which this server has not"
-        )
+        return "required", None
     name: object = None
     if isinstance(given, dict) and given.get("type") == "function" and len(given) == 2:
         function = given.get("function")
-        name = function.get("name") if isinstance(function, dict) else None
+        name = function.get("name") if isinstance(function, dict) and len(function) == 1 else None
     if not isinstance(name, str):
         _refuse("tool_choice", "must be 'none', 'auto', 'required', or an object that names a tool")
-    if name not in names:
+    if name not in functions:
         _refuse("tool_choice", f"names {name[:64]!r}, which is none of the tools")
-    _unsupported(
-        "tool_choice", "naming a tool needs constrained decoding, which this server has not"
-    )
+    return "named", name
 
 
 def _refuse(param: str, why: str) -> NoReturn:

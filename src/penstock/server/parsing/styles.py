@@ -33,6 +33,14 @@ class ToolStyle:
     """``name{...}`` or ``name[ARGS]{...}`` may follow the opening."""
     short_ids: bool = False
     """Ids of calls must be nine letters or digits, which the templates check."""
+    arguments_key: str = "arguments"
+    """What a forced call names its arguments; both names are read."""
+    around: str = ""
+    """Written between the marks and a forced call."""
+    between: str = ""
+    """Written between two forced calls."""
+    arguments_mark: str = ""
+    """With ``name_first``: where the tokenizer has this token, forced calls are written so."""
 
     def is_of(self, template: str) -> bool:
         return (
@@ -53,11 +61,12 @@ class ReasoningStyle:
 
 TOOL_STYLES = (
     ToolStyle("hermes", ("<tool_call>",), "<tool_call>", closing="</tool_call>",
-              unlike=("<function=", "<arg_key>")),
+              unlike=("<function=", "<arg_key>"), around="\n", between="\n"),
     ToolStyle("mistral", ("[TOOL_CALLS]",), "[TOOL_CALLS]", lists=True, name_first=True,
-              short_ids=True),
-    ToolStyle("llama3", ("ipython", '"parameters"'), "<|python_tag|>", bare=True, separators=";"),
-    ToolStyle("json", (), "", lists=True, bare=True),
+              short_ids=True, between=", ", arguments_mark="[ARGS]"),
+    ToolStyle("llama3", ("ipython", '"parameters"'), "<|python_tag|>", bare=True, separators=";",
+              arguments_key="parameters", between="; "),
+    ToolStyle("json", (), "", lists=True, bare=True, between=", "),
 )  # fmt: skip
 """In the order in which they are looked for; ``json`` is never found, only chosen."""
 

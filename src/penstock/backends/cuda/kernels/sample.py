@@ -21,6 +21,7 @@ from penstock.backends.cuda.kernels.sample_jobs import (
     INVERSE_TEMPERATURE,
     LEAST,
     LISTS,
+    MASK,
     NO_TOKEN_LEFT,
     NOT_A_NUMBER,
     NUM_BIASES,
@@ -96,7 +97,8 @@ def adjust(
     CHUNK: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Logit bias, minimum length and penalties into rows of ``adjusted``, and each chunk's largest.
+    """Logit bias, minimum length, penalties and grammar into rows of ``adjusted``, and each chunk's
+    largest.
 
     Program ``(i, c)`` takes chunk ``c`` for the job ``order[first + i]``. ``maxima`` float32 and
     ``winners`` int32 are ``[rows, chunks]``; a chunk with a NaN has it as its largest.
@@ -135,6 +137,10 @@ def adjust(
         taken = tl.load(real + FREQUENCY).to(tl.float32) * occurrences
         taken += tl.load(real + PRESENCE).to(tl.float32)
         x = tl.where(seen > 1, x - taken, x)
+    mask = tl.load(record + MASK)
+    if mask != 0:
+        words = tl.load(mask.to(tl.pointer_type(tl.int32)) + (ids >> 5), there, other=0)
+        x = tl.where(((words >> (ids & 31)) & 1) != 0, x, -_INFINITY)
     tl.store(adjusted + slot.to(tl.int64) * adjusted_stride + ids, x, there)
     bad = tl.max(((x != x) & there).to(tl.int32))
     largest = tl.max(tl.where(x != x, -_INFINITY, x))

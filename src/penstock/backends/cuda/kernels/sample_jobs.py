@@ -31,6 +31,9 @@ ascending."""
 NUM_BIASES = tl.constexpr(7)
 NUM_ENDING = tl.constexpr(8)
 """Ending tokens that must not be chosen yet; 0 once the sequence is long enough."""
+MASK = tl.constexpr(9)
+"""Address of int32 words whose bits, the lowest first, are set for tokens that the sequence's
+grammar allows. 0: it allows all."""
 
 # float64
 INVERSE_TEMPERATURE = tl.constexpr(10)

@@ -1,0 +1,56 @@
+"""The socket that a server listens on."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import resource
+import socket
+
+from penstock.errors import ConfigError
+
+STALL_S = 60
+"""A connection whose peer takes nothing for so long is closed by the kernel: it reads no answer,
+or it is gone without a word."""
+
+
+def bind(host: str, port: int, stall_s: float = STALL_S) -> socket.socket:
+    """A TCP socket bound to the address, not yet listening; raises ConfigError naming the cause.
+
+    Its connections inherit that the kernel ends them where the peer takes nothing for ``stall_s``.
+    """
+    try:
+        found = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG
+        )
+    except (socket.gaierror, UnicodeError) as error:
+        raise ConfigError(f"--host {host!r} is no address of this machine: {error}") from None
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        # A restarted server may take over from connections of its predecessor that still close.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(stall_s * 1000))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(stall_s)))
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise cannot_listen(host, port, error) from None
+    return listener
+
+
+def raise_file_limit() -> None:
+    """Let this process have as many files open as it is allowed to ask for."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(
+            f"port {port} on {host} is in use; stop the server that has it, or choose another "
+            "with --port (0 picks a free one)"
+        )
+    return ConfigError(f"cannot listen on {host} port {port}: {error.strerror}")

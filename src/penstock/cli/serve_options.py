@@ -1,0 +1,146 @@
+"""The options of ``penstock serve``."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from penstock.cli.options import add_engine_arguments
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_engine_arguments(parser)
+    group = parser.add_argument_group("server options")
+    group.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)"
+    )
+    group.add_argument(
+        "--port", type=_port, default=8000, help="port to listen on; 0 picks one (default: 8000)"
+    )
+    group.add_argument(
+        "--grace",
+        type=_whole,
+        default=30,
+        metavar="SECONDS",
+        help="how long open requests may go on after a signal to stop (default: 30)",
+    )
+    group.add_argument(
+        "--request-timeout",
+        type=_seconds,
+        metavar="SECONDS",
+        help="how long one request may take, waiting included (default: no limit)",
+    )
+    group.add_argument(
+        "--max-waiting",
+        type=_whole,
+        default=1024,
+        metavar="N",
+        help="sequences that may wait beside those that run; more are refused with status 429 "
+        "(default: 1024)",
+    )
+    group.add_argument(
+        "--max-restarts",
+        type=_whole,
+        default=5,
+        metavar="N",
+        help="how often in a row an engine that died is restarted before the server gives up "
+        "(default: 5)",
+    )
+    group.add_argument(
+        "--step-timeout",
+        type=_seconds,
+        default=600.0,
+        metavar="SECONDS",
+        help="an engine that is in one step for so long is killed and restarted (default: 600)",
+    )
+    _add_answer_arguments(parser)
+    _add_access_arguments(parser)
+    _add_log_arguments(parser)
+
+
+def _add_answer_arguments(parser: argparse.ArgumentParser) -> None:
+    from penstock.server.parsing.styles import REASONING_CHOICES, TOOL_CHOICES
+
+    group = parser.add_argument_group("chat answers")
+    group.add_argument(
+        "--tool-call-parser",
+        choices=TOOL_CHOICES,
+        default="auto",
+        help="how the model writes calls of tools; auto looks into its chat template, none takes "
+        "no tools (default: auto)",
+    )
+    group.add_argument(
+        "--reasoning-parser",
+        choices=REASONING_CHOICES,
+        default="auto",
+        help="how the model marks its reasoning, which becomes reasoning_content; none leaves it "
+        "in the content (default: auto)",
+    )
+
+
+def _add_access_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("access")
+    group.add_argument(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="keys that clients must send, one a line; more may be in PENSTOCK_API_KEYS, "
+        "separated by commas (default: anyone may ask)",
+    )
+    group.add_argument(
+        "--admin-key-file",
+        type=Path,
+        metavar="FILE",
+        help="the key for /admin, instead of PENSTOCK_ADMIN_KEY (default: nobody has it)",
+    )
+    group.add_argument("--tls-cert", type=Path, metavar="FILE", help="serve HTTPS: certificates")
+    group.add_argument("--tls-key", type=Path, metavar="FILE", help="serve HTTPS: private key")
+    group.add_argument(
+        "--cors-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="let pages of this origin ask from a browser, '*' for all; may be repeated",
+    )
+
+
+def _add_log_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("log, on standard error")
+    group.add_argument(
+        "--log-format", choices=("text", "json"), default="text", help="(default: text)"
+    )
+    group.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="info has a line for each request (default: info)",
+    )
+    group.add_argument(
+        "--no-access-log", action="store_true", help="leave out the lines for each request"
+    )
+    group.add_argument(
+        "--log-prompts", action="store_true", help="put prompts and outputs into these lines"
+    )
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"not a port from 0 to 65535: {text!r}")
+    return int(text)
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"not a whole number from 0: {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"not a number of seconds above 0: {text!r}")
+    return seconds

@@ -1,0 +1,1 @@
+"""Structured output: what a text must be, and which tokens may come next."""

@@ -1,0 +1,62 @@
+"""From what a request says to what llguidance runs; all that is refused is refused here.
+
+The most work that was found to pass every limit (5,000 properties in 128 KiB) takes 0.9 s of
+processor time and 50 MB.
+"""
+
+from __future__ import annotations
+
+from llguidance import LLMatcher
+
+from penstock.grammar.limits import bounded_fault, parser_limits, try_first
+from penstock.grammar.matcher import Matcher
+from penstock.grammar.notation import lark_of, refusal
+from penstock.grammar.spec import GrammarSpec
+from penstock.grammar.tokens import Vocabulary
+
+
+def check(spec: GrammarSpec, param: str = "grammar") -> None:
+    """Raise RequestError, naming the field ``param``, unless the grammar can be compiled.
+
+    For front ends: it needs no tokenizer, so what a Lark grammar names of tokens is only looked at
+    when it is compiled. Mostly takes milliseconds; 0.1 s more for a schema with patterns, and a
+    few seconds at most. Other threads run meanwhile.
+    """
+    message = bounded_fault(lark_of(spec, param))
+    if message is not None:
+        raise refusal(spec, message, param)
+
+
+def compile_grammar(
+    spec: GrammarSpec, vocabulary: Vocabulary, param: str = "grammar"
+) -> CompiledGrammar:
+    """Raise RequestError, naming the field ``param``, unless there is a text that it allows."""
+    lark = lark_of(spec, param)
+    message = try_first(lark)
+    if message is None:
+        native = LLMatcher(vocabulary.native, lark, log_level=0, limits=parser_limits())
+        if not native.is_error():
+            compiled = CompiledGrammar(Matcher(native, vocabulary))
+            if compiled.error is None:
+                return compiled
+            message = compiled.error
+        else:
+            message = native.get_error()
+    raise refusal(spec, message, param)
+
+
+class CompiledGrammar:
+    """A grammar before its first token; never changes, so that threads and sequences share it."""
+
+    def __init__(self, start: Matcher) -> None:
+        """Computes the first mask, of which no sequence needs another copy."""
+        start.compute()
+        self._start = start
+        self.error = start.error
+        """Why no text satisfies it."""
+        if self.error is None and not start.allows_text:
+            self.error = "nothing but the empty text satisfies it"
+
+    def start(self, ending: frozenset[int]) -> Matcher:
+        """The state of a sequence without output; ``ending`` tokens end it where they may."""
+        return self._start.clone(ending)

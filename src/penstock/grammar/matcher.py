@@ -1,0 +1,142 @@
+"""Where one sequence is in its grammar, and which tokens may come next."""
+
+from __future__ import annotations
+
+import numpy as np
+from llguidance import LLMatcher
+
+from penstock.grammar.notation import readable
+from penstock.grammar.tokens import Vocabulary
+from penstock.sampling.mask import TokenMask, words_for
+
+_STUCK = "no token of this model continues the text, and the text is not complete"
+_STOPS = {
+    "NoExtension": _STUCK,
+    "NoExtensionBias": _STUCK,
+    "ParserTooComplex": "there are too many ways to read the text; make it less ambiguous",
+    "LexerTooComplex": "its expressions are too complex; simplify them",
+}
+"""By llguidance's reasons to stop."""
+
+
+class Matcher:
+    """A function of the grammar and the tokens so far. Not thread-safe.
+
+    A mask is all tokens after which the text can still come to satisfy the grammar, however the
+    text is cut into tokens. Tokens of ``ending`` are among them exactly where the text may end.
+    After an ``error`` every mask is empty.
+    """
+
+    def __init__(
+        self, native: LLMatcher, vocabulary: Vocabulary, ending: frozenset[int] = frozenset()
+    ) -> None:
+        self._native = native
+        self._vocabulary = vocabulary
+        self._ending = np.array(sorted(ending), np.int64)
+        self._mask: TokenMask | None = None
+        self._accepts = False
+        self._consumed = 0
+        self.error: str | None = None
+        """Why no token can follow: the grammar came to a limit, or to an end that is none."""
+
+    def clone(self, ending: frozenset[int]) -> Matcher:
+        """The same state, apart from this one from now on."""
+        other = Matcher(self._native.deep_copy(), self._vocabulary, ending)
+        other._mask, other._accepts = self._text_mask(), self._accepts
+        if other._mask is not None:
+            other._let_end(other._mask)
+        other._consumed, other.error = self._consumed, self.error
+        return other
+
+    @property
+    def known(self) -> bool:
+        """Whether the mask of the next token has been computed."""
+        return self._mask is not None
+
+    @property
+    def mask(self) -> TokenMask:
+        """Of the next token; read-only. Computed now if it was not."""
+        if self._mask is None:
+            self.compute()
+            assert self._mask is not None
+        return self._mask
+
+    @property
+    def accepts(self) -> bool:
+        """Whether the text so far satisfies the grammar."""
+        if self._mask is None:
+            self.compute()
+        return self._accepts
+
+    @property
+    def allows_text(self) -> bool:
+        """Whether another token of text may follow."""
+        if self._mask is None:
+            self.compute()
+        mask = self._text_mask()
+        return mask is not None and bool(mask.any())
+
+    def compute(self) -> None:
+        """Compute :attr:`mask`; the library works without the GIL."""
+        words = words_for(self._vocabulary.vocab_size)
+        # One more bit is llguidance's own end of text.
+        row = np.zeros(words_for(self._vocabulary.vocab_size + 1), np.uint32)
+        if self.error is None:
+            self._native.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+            if self._native.is_error():
+                self._fail()
+        mask = row[:words]
+        if self.error is None:
+            mask &= self._vocabulary.usable
+            self._accepts = self._native.is_accepting()
+            if self._accepts:
+                self._let_end(mask)
+            elif not mask.any():
+                self.error = _STUCK
+        if self.error is not None:
+            mask[:] = 0
+            self._accepts = False
+        self._mask = mask
+
+    def advance(self, token_id: int) -> bool:
+        """Take the next token of text; whether the text is complete and nothing can follow it."""
+        self._mask = None
+        if self.error is not None:
+            return False
+        taken = self._native.consume_token(token_id)
+        self._consumed += 1
+        if not taken or self._native.is_error():
+            self._fail()
+            return False
+        if not self._native.is_stopped():
+            return False
+        if self._native.is_accepting():
+            return True
+        self.error = _STUCK
+        return False
+
+    def rollback(self, count: int) -> None:
+        """Take back the last ``count`` tokens. Raises ValueError if there are fewer, or after an
+        error."""
+        if self.error is not None or not 0 <= count <= self._consumed:
+            raise ValueError(f"{count} of {self._consumed} tokens cannot be taken back")
+        if count and not self._native.rollback(count):
+            raise ValueError(f"{count} tokens cannot be taken back: {self._native.get_error()}")
+        if count:
+            self._consumed -= count
+            self._mask = None
+
+    def _text_mask(self) -> TokenMask | None:
+        """The mask without tokens that end the text, as a copy."""
+        if self._mask is None:
+            return None
+        return self._mask & self._vocabulary.usable
+
+    def _let_end(self, mask: TokenMask) -> None:
+        if self._accepts and len(self._ending):
+            bits = np.uint32(1) << (self._ending % 32).astype(np.uint32)
+            np.bitwise_or.at(mask, self._ending // 32, bits)
+
+    def _fail(self) -> None:
+        message = readable(self._native.get_error())
+        self.error = _STOPS.get(message, message)

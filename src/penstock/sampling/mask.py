@@ -1,0 +1,27 @@
+"""Which tokens a grammar allows next, as one bit a token."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+TokenMask = NDArray[np.uint32]
+"""[words_for(vocab)]: token ``i`` may be chosen if bit ``i % 32`` of word ``i // 32`` is set. The
+bits behind the vocabulary are not."""
+
+
+def words_for(vocab_size: int) -> int:
+    return -(-vocab_size // 32)
+
+
+def allowed(mask: TokenMask, vocab_size: int) -> NDArray[np.bool_]:
+    """The mask as one bool a token."""
+    bits = np.unpackbits(mask.astype("<u4", copy=False).view(np.uint8), bitorder="little")
+    return bits[:vocab_size].view(np.bool_)
+
+
+def mask_of(allowed_tokens: NDArray[np.bool_]) -> TokenMask:
+    """The mask that :func:`allowed` reads as ``allowed_tokens``."""
+    bits = np.zeros(words_for(len(allowed_tokens)) * 32, np.bool_)
+    bits[: len(allowed_tokens)] = allowed_tokens
+    return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32, copy=False)

@@ -1,0 +1,198 @@
+"""What serves each route but the administrator's, over one engine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock import __version__
+from penstock.engine.messages import EngineStats
+from penstock.errors import OverloadedError, PenstockError
+from penstock.server.answers import Alive, ModelCard, ModelList, Ready, Version
+from penstock.server.grammar_check import GrammarCheck
+from penstock.server.meter import Meter
+from penstock.server.metrics import CONTENT_TYPE, Counts, ServerState, render
+from penstock.server.open_requests import TIMEOUT, OpenRequest, OpenRequests
+from penstock.server.openai.body import BodyDecoder
+from penstock.server.openai.chat import ChatJob
+from penstock.server.openai.completions import CompletionJob
+from penstock.server.openai.errors import (
+    RETRY_AFTER_S,
+    ApiError,
+    model_not_found,
+    overloaded,
+    unavailable,
+)
+from penstock.server.openai.protocol import ChatRequest, CompletionRequest
+from penstock.server.openai.responses_api import ResponseJob
+from penstock.server.openai.responses_protocol import ResponseRequest
+from penstock.server.openai.tokenizing import (
+    DetokenizeRequest,
+    TokenizeRequest,
+    detokenized,
+    tokenized,
+)
+from penstock.server.options import ServerOptions
+from penstock.server.parsing.styles import Styles
+from penstock.server.read_body import read_body
+from penstock.server.serving import Serving
+from penstock.server.sse import EventStream, unless_ended
+from penstock.server.supervisor import Supervisor
+
+STATS_TIMEOUT_S = 2.0
+"""A scrape waits no longer for an engine that is in a long step, and tells what it knew."""
+
+
+class Handlers:
+    """The handlers, over one engine."""
+
+    def __init__(
+        self,
+        engine: Supervisor,
+        requests: OpenRequests,
+        options: ServerOptions,
+        dropped_log_lines: Callable[[], int],
+    ) -> None:
+        self._engine = engine
+        self._requests = requests
+        self._options = options
+        self._dropped_log_lines = dropped_log_lines
+        self._counts = Counts()
+        self._known: EngineStats | None = None
+        self._card = ModelCard(
+            engine.model.served_model_name, int(time.time()), engine.model.max_model_len
+        )
+        styles = Styles.choose(
+            options.tool_call_parser,
+            options.reasoning_parser,
+            engine.tokenizer.settings.chat_templates,
+        )
+        self._serving = Serving(engine, styles, GrammarCheck())
+        self._completion_decoder = BodyDecoder(CompletionRequest)
+        self._chat_decoder = BodyDecoder(ChatRequest)
+        self._response_decoder = BodyDecoder(ResponseRequest)
+        self._tokenize_decoder = BodyDecoder(TokenizeRequest)
+        self._detokenize_decoder = BodyDecoder(DetokenizeRequest)
+        self.openapi = b"{}"
+
+    async def completions(self, request: Request) -> Response | EventStream:
+        meter = self._begin(request)
+        body = self._completion_decoder.decode(await self._body(request))
+        self._check_model(body.model)
+        job = CompletionJob.prepare(body, self._serving, meter)
+        prepared = await unless_ended(request, request.receive, job)
+        return await _run(request, prepared, bool(body.stream))
+
+    async def chat(self, request: Request) -> Response | EventStream:
+        meter = self._begin(request)
+        body = self._chat_decoder.decode(await self._body(request))
+        self._check_model(body.model)
+        job = ChatJob.prepare(body, self._serving, meter)
+        prepared = await unless_ended(request, request.receive, job)
+        return await _run(request, prepared, bool(body.stream))
+
+    async def respond(self, request: Request) -> Response | EventStream:
+        meter = self._begin(request)
+        body = self._response_decoder.decode(await self._body(request))
+        self._check_model(body.model)
+        prepare = ResponseJob.prepare(body, self._serving, meter)
+        job = await unless_ended(request, request.receive, prepare)
+        if body.stream:
+            return EventStream(request, job.events(), job.error)
+        answer = await unless_ended(request, request.receive, job.answer())
+        return Response(answer, media_type="application/json")
+
+    async def tokenize(self, request: Request) -> Response:
+        body = self._tokenize_decoder.decode(await self._body(request))
+        if body.model is not None:
+            self._check_model(body.model)
+        work = tokenized(body, self._engine)
+        return _json(await unless_ended(request, request.receive, work))
+
+    async def detokenize(self, request: Request) -> Response:
+        body = self._detokenize_decoder.decode(await self._body(request))
+        if body.model is not None:
+            self._check_model(body.model)
+        work = detokenized(body, self._engine)
+        return _json(await unless_ended(request, request.receive, work))
+
+    async def openapi_json(self, request: Request) -> Response:
+        return Response(self.openapi, media_type="application/json")
+
+    async def models(self, request: Request) -> Response:
+        return _json(ModelList([self._card]))
+
+    async def model(self, request: Request) -> Response:
+        asked = request.path_params["model"]
+        if asked != self._card.id:
+            raise model_not_found(asked, self._card.id)
+        return _json(self._card)
+
+    async def health(self, request: Request) -> Response:
+        """Whether this process is alive, which the answer itself shows."""
+        return _json(Alive())
+
+    async def ready(self, request: Request) -> Response:
+        """Whether a request that came now would be served."""
+        trouble = self._requests.draining or self._engine.trouble
+        if trouble is not None:
+            raise unavailable(trouble, "not_ready", RETRY_AFTER_S)
+        return _json(Ready())
+
+    async def metrics_text(self, request: Request) -> Response:
+        state = ServerState()
+        state.engine_up = self._engine.trouble is None
+        state.engine_restarts = self._engine.restarts
+        state.open_requests = len(self._requests)
+        state.dropped_log_lines = self._dropped_log_lines()
+        try:
+            async with asyncio.timeout(STATS_TIMEOUT_S):
+                self._known = await self._engine.stats()
+        except TimeoutError:
+            pass
+        except PenstockError:
+            self._known = None
+        state.engine = self._known
+        text = render(self._card.id, self._counts, state)
+        return Response(text, media_type=CONTENT_TYPE)
+
+    async def version(self, request: Request) -> Response:
+        return _json(Version(__version__))
+
+    def _begin(self, request: Request) -> Meter:
+        """Let the request in, before its body is read. Raises ApiError if it cannot be now."""
+        if self._requests.draining is not None:
+            raise unavailable(self._requests.draining, "draining", RETRY_AFTER_S)
+        try:
+            self._engine.check()
+        except OverloadedError as error:
+            self._counts.refused_full += 1
+            raise overloaded(str(error), self._requests.retry_after_s()) from None
+        opened = OpenRequest.of(request.scope)
+        self._requests.begin_work(opened, request.headers.get(TIMEOUT))
+        return Meter(self._counts, opened, self._options.log_prompts)
+
+    def _check_model(self, asked: str) -> None:
+        if asked != self._card.id:
+            raise model_not_found(asked, self._card.id)
+
+    async def _body(self, request: Request) -> bytes:
+        return await read_body(request, self._options.max_body_bytes, self._options.body_timeout_s)
+
+
+async def _run(
+    request: Request, job: CompletionJob | ChatJob, stream: bool
+) -> Response | EventStream:
+    if stream:
+        return EventStream(request, job.events(), ApiError.json)
+    answer = await unless_ended(request, request.receive, job.answer())
+    return Response(answer, media_type="application/json")
+
+
+def _json(value: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

@@ -1,0 +1,111 @@
+"""From the request of a chat, in either dialect, to what the engine is asked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import msgspec
+
+from penstock.grammar.spec import GrammarSpec
+from penstock.sampling.params import SamplingParams
+from penstock.server.engine import Engine
+from penstock.server.fanout import Generation
+from penstock.server.grammar_check import GrammarCheck
+from penstock.server.meter import Meter
+from penstock.server.openai.answers import Reading, has_special_marks, opened
+from penstock.server.openai.constraint import Constraint, asked_constraint
+from penstock.server.openai.errors import ApiError
+from penstock.server.openai.messages import chat_prompt
+from penstock.server.openai.names import CHAT, Names
+from penstock.server.openai.protocol import ChatRequest
+from penstock.server.openai.sampling import chat_params
+from penstock.server.openai.tools import ToolUse, tool_use
+from penstock.server.parsing.answer_grammar import Beginning, Calls, answer_grammar
+from penstock.server.serving import Serving
+
+
+@dataclass(frozen=True)
+class PreparedChat:
+    """One validated chat: its messages are one tokenized prompt, its options are checked."""
+
+    request: ChatRequest
+    prompt: list[int]
+    params: SamplingParams
+    reading: Reading
+    engine: Engine
+    meter: Meter
+
+    def generation(self, request_id: str) -> Generation:
+        """Ask the engine; to be called once."""
+        return self.meter.measured(
+            self.engine.generate(
+                self.prompt,
+                self.params,
+                request_id=request_id,
+                priority=self.request.priority or 0,
+                cache_salt=self.request.cache_salt or "",
+            )
+        )
+
+
+async def prepare_chat(
+    request: ChatRequest, serving: Serving, meter: Meter, names: Names = CHAT
+) -> PreparedChat:
+    """Raises ApiError or RequestError for what can be refused before the engine is asked.
+
+    ``names`` are what the client calls the fields at fault.
+    """
+    engine, styles = serving.engine, serving.styles
+    use = tool_use(request, styles, names)
+    asked = asked_constraint(request, names)
+    if use is not None and asked is not None:
+        _check_together(use, asked)
+    tokenizer, reasoning = engine.tokenizer, styles.reasoning
+    prompt = await chat_prompt(request, engine, () if use is None else use.tools)
+    longest = engine.model.max_model_len
+    params = chat_params(
+        request, engine.model.vocab_size, longest - len(prompt), longest, names.limit
+    )
+    if has_special_marks(tokenizer, reasoning, None if use is None else use.style):
+        params = msgspec.structs.replace(params, skip_special_tokens=False)
+    inside = reasoning is not None and opened(tokenizer, prompt, reasoning)
+    calls = use.calls if use is not None and (use.binds or asked is not None) else None
+    beginning = None if reasoning is None else Beginning(reasoning, inside)
+    grammar = answer_grammar(tokenizer, beginning, calls, None if asked is None else asked.spec)
+    if grammar is not None:
+        await _check(serving.grammars, grammar, calls, asked)
+        params = msgspec.structs.replace(params, grammar=grammar)
+    return PreparedChat(request, prompt, params, Reading(reasoning, inside, use), engine, meter)
+
+
+async def _check(
+    grammars: GrammarCheck, whole: GrammarSpec, calls: Calls | None, asked: Constraint | None
+) -> None:
+    """Raise RequestError naming the field whose grammar cannot be used.
+
+    What the request brought is looked at part by part, then what was made of it.
+    """
+    if asked is not None:
+        await grammars.check(asked.spec, asked.param)
+    for function in () if calls is None else calls.functions:
+        schema = GrammarSpec(kind="json_schema", text=json.dumps(function.schema))
+        await grammars.check(schema, function.param)
+    await grammars.check(whole, "tools" if asked is None else asked.param)
+
+
+def _check_together(use: ToolUse, asked: Constraint) -> None:
+    """Raise ApiError where calls and the constraint cannot both be had."""
+    if use.forced:
+        raise ApiError(
+            400,
+            f"{asked.param}: tool_choice binds the output already, to calls; send one of them",
+            param=asked.param,
+        )
+    if use.style.bare:
+        raise ApiError(
+            400,
+            f"{asked.param}: this model writes calls without a mark before them, so that they "
+            "could not be told from such an output; send it without tools, or tool_choice 'none'",
+            param=asked.param,
+        )

@@ -1,0 +1,24 @@
+"""What may be chosen of a server beside its engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.server.keys import Keys
+from penstock.server.parsing.styles import AUTO
+
+MAX_BODY_BYTES = 32 << 20
+"""Four million prompt tokens as JSON numbers, or as much text as any context holds."""
+BODY_TIMEOUT_S = 60.0
+"""For the whole body of a request: half a megabyte a second at the largest that is taken."""
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    max_body_bytes: int = MAX_BODY_BYTES
+    body_timeout_s: float = BODY_TIMEOUT_S
+    keys: Keys = Keys()  # noqa: RUF009
+    cors_origins: tuple[str, ...] = ()
+    log_prompts: bool = False
+    tool_call_parser: str = AUTO
+    reasoning_parser: str = AUTO

@@ -1,0 +1,235 @@
+"""The grammar of a whole answer: reasoning, then text, calls of tools, or what a request asked for.
+
+Written so that what :mod:`penstock.server.parsing` reads from an answer of the grammar is what was
+asked for. The notation is Lark's with ``%json``, ``%lark`` and numbered special tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.grammar.spec import GrammarSpec
+from penstock.server.parsing.styles import ReasoningStyle, ToolStyle
+from penstock.tokenizer import Tokenizer
+
+_AS_TEMPLATES_WRITE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""Of JSON in calls: what models were trained on, and no room for endless white space."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """One that may be called."""
+
+    name: str  # letters, digits, underscores and dashes
+    schema: Mapping[str, Any]
+    """Of its arguments, which are an object."""
+    param: str
+    """The field of the request that holds the schema."""
+
+
+@dataclass(frozen=True)
+class Calls:
+    """What an answer says of calls."""
+
+    style: ToolStyle
+    functions: Sequence[Function]
+    forced: bool
+    """Nothing but calls; otherwise they stand in text, or there are none."""
+    single: bool
+    """One call at the most, which ends the answer."""
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """How an answer may begin before what is asked of it."""
+
+    style: ReasoningStyle
+    inside: bool
+    """The prompt has ended with the opening, so that the answer is reasoning until the closing."""
+
+
+def answer_grammar(
+    tokenizer: Tokenizer,
+    reasoning: Beginning | None,
+    calls: Calls | None,
+    content: GrammarSpec | None,
+) -> GrammarSpec | None:
+    """What binds an answer; None if nothing does.
+
+    With ``calls`` that are not forced, ``content`` is what the answer must be where it is no
+    call; None leaves it free. A reasoning block may come first and is free.
+    """
+    if calls is None and (content is None or reasoning is None):
+        return content
+    return GrammarSpec(kind="lark", text=_Writer(tokenizer, reasoning).answer(calls, content))
+
+
+class _Writer:
+    """Writes one grammar, a rule a line."""
+
+    def __init__(self, tokenizer: Tokenizer, reasoning: Beginning | None) -> None:
+        self._tokenizer = tokenizer
+        self._reasoning = reasoning
+        self._rules: list[str] = []
+
+    def answer(self, calls: Calls | None, content: GrammarSpec | None) -> str:
+        if calls is None:
+            assert content is not None
+            body = self._content(content)
+        elif calls.forced:
+            body = self._calls(calls)
+        elif content is not None:
+            body = f"({self._calls(calls)} | {self._content(content)})"
+        else:
+            body = self._text_with(calls)
+        return "\n".join([f"start: {self._thinking()} {body}", *self._rules, ""])
+
+    def _thinking(self) -> str:
+        """The reasoning and the space after it."""
+        if self._reasoning is None:
+            return ""
+        style, inside = self._reasoning.style, self._reasoning.inside
+        opening = "" if inside else self._mark(style.opening)
+        if self._is_token(style.closing):
+            self._rules.append(f"thinking: {opening} /(?s:.*)/ {self._mark(style.closing)}")
+        else:
+            begun = "" if inside else r"\s*" + _quoted(style.opening)
+            closing = json.dumps(style.closing)
+            self._rules.append(f"thinking[suffix={closing}]: /{begun}(?s:.*)/")
+        self._rules.append(r"SPACE: /\s{1,4}/")
+        return "thinking SPACE?" if inside else "(thinking SPACE?)?"
+
+    # What the request asked for.
+
+    def _content(self, content: GrammarSpec) -> str:
+        if content.kind == "json_object":
+            rule = 'content: %json {"type": "object"}'
+        elif content.kind == "json_schema":
+            rule = f"content: %json {content.text}"
+        elif content.kind == "lark":
+            rule = f"content: %lark {{\n{content.text}\n}}"
+        elif content.kind == "choice":
+            choices = map(json.dumps, json.loads(content.text))
+            rule = "content: " + " | ".join(choices)
+        else:
+            rule = f"content: CONTENT\nCONTENT: /{_in_slashes(content.text)}/{self._no_reasoning()}"
+        self._rules.append(rule)
+        return "content"
+
+    # Calls.
+
+    def _calls(self, calls: Calls) -> str:
+        """Nothing but calls."""
+        style = calls.style
+        opening = self._mark(style.opening) if style.opening else ""
+        if style.bare:
+            opening = f"{opening}?" if opening else ""
+            one, many = self._bare(calls)
+            return f"{opening} {one if calls.single else many}"
+        tail = self._after_opening(calls)
+        self._rules.append(f"call: {opening} {tail}")
+        if calls.single or (style.lists and not self._names_first(style)):
+            return "call"
+        return f"call ({json.dumps(style.between)} call)*" if style.around else "call+"
+
+    def _text_with(self, calls: Calls) -> str:
+        """Calls among text, or text alone."""
+        style = calls.style
+        if style.bare:
+            begins = r"(?s:\s*[\{\[].*)" if style.lists else r"(?s:\s*\{.*)"
+            return f"({self._calls(calls)} | {self._text(begins)})"
+        tail = self._after_opening(calls)
+        text = self._text()
+        if self._is_token(style.opening):
+            before = f"{text} {self._mark(style.opening)}"
+        else:
+            before = "before_call"
+            self._rules.append("before_call[lazy]: BEFORE_CALL")
+            closed = rf"/(?s:.*){_quoted(style.opening)}/"
+            self._rules.append(f"BEFORE_CALL: {closed}{self._no_reasoning()}")
+        self._rules.append(f"call: {before} {tail}")
+        return f"(call | {text})" if calls.single else f"call* {text}"
+
+    def _text(self, unlike: str | None = None) -> str:
+        """Any text but reasoning, and but what ``unlike`` matches."""
+        refused = "" if unlike is None else f" & ~/{unlike}/"
+        self._rules.append("text: TEXT")
+        self._rules.append(f"TEXT: /(?s:.*)/{refused}{self._no_reasoning()}")
+        return "text"
+
+    def _after_opening(self, calls: Calls) -> str:
+        """What follows the opening, up to the end of the call or of the list of calls."""
+        style = calls.style
+        if self._names_first(style):
+            mark = self._mark(style.arguments_mark)
+            functions = enumerate(calls.functions)
+            heads = [f"{json.dumps(f.name)} {mark} {self._arguments(i, f)}" for i, f in functions]
+            return f"({' | '.join(heads)})"
+        if style.lists:
+            item = self._object(calls)
+            more = "" if calls.single else f" ({json.dumps(style.between)} {item})*"
+            return f'"[" {item}{more} "]"'
+        around = json.dumps(style.around) if style.around else ""
+        closing = self._mark(style.closing) if style.closing else ""
+        return f"{around} {self._object(calls)} {around} {closing}"
+
+    def _bare(self, calls: Calls) -> tuple[str, str]:
+        """One call and several, as styles without an opening write them."""
+        item, between = self._object(calls), json.dumps(calls.style.between)
+        several = f"{item} ({between} {item})*"
+        return item, f'({item} | "[" {several} "]")' if calls.style.lists else several
+
+    def _object(self, calls: Calls) -> str:
+        """``{"name": ..., "arguments": {...}}``"""
+        key = json.dumps(calls.style.arguments_key)
+        heads = []
+        for i, function in enumerate(calls.functions):
+            head = json.dumps(f'{{"name": "{function.name}", {key}: ')
+            heads.append(f"{head} {self._arguments(i, function)}")
+        self._rules.append(f'object: ({" | ".join(heads)}) "}}"')
+        return "object"
+
+    def _arguments(self, i: int, function: Function) -> str:
+        schema = json.dumps({**function.schema, "x-guidance": _AS_TEMPLATES_WRITE})
+        self._rules.append(f"arguments_{i}: %json {schema}")
+        return f"arguments_{i}"
+
+    def _names_first(self, style: ToolStyle) -> bool:
+        """Whether calls are ``name[ARGS]{...}``: newer tokenizers of such a style have the mark."""
+        return style.name_first and self._tokenizer.token_id(style.arguments_mark) is not None
+
+    # Marks.
+
+    def _no_reasoning(self) -> str:
+        """Of a terminal: that it does not begin as reasoning does, which has a rule of its own."""
+        reasoning = self._reasoning
+        if reasoning is None or reasoning.inside or self._is_token(reasoning.style.opening):
+            return ""
+        return rf" & ~/(?s:\s*{_quoted(reasoning.style.opening)}.*)/"
+
+    def _is_token(self, mark: str) -> bool:
+        """Whether ``mark`` is a special token, which no text of a grammar matches."""
+        return self._tokenizer.token_id(mark) in self._tokenizer.special_ids
+
+    def _mark(self, mark: str) -> str:
+        if self._is_token(mark):
+            return f"<[{self._tokenizer.token_id(mark)}]>"
+        return json.dumps(mark)
+
+
+def _quoted(text: str) -> str:
+    """A pattern between slashes that matches ``text`` alone."""
+    return re.escape(text).replace("/", r"\/")
+
+
+def _in_slashes(pattern: str) -> str:
+    """``pattern`` as it is written between slashes."""
+
+    def escaped(match: re.Match[str]) -> str:
+        return {"/": r"\/", "\n": r"\n"}.get(match[0], match[0])
+
+    return re.sub(r"\\.|/|\n", escaped, pattern, flags=re.DOTALL)

@@ -1,0 +1,76 @@
+"""The routes of the server: what serves each, and what the OpenAPI document says of it."""
+
+from __future__ import annotations
+
+from penstock.server.answers import Alive, ModelCard, ModelList, OpenApi, Ready, Version
+from penstock.server.handlers import Handlers
+from penstock.server.openai import responses_protocol
+from penstock.server.openai.protocol import ChatRequest, CompletionRequest
+from penstock.server.openai.responses import Chat, ChatChunk, Completion
+from penstock.server.openai.responses_protocol import ResponseEvent, ResponseRequest
+from penstock.server.openai.tokenizing import (
+    DetokenizeRequest,
+    Text,
+    TokenizeRequest,
+    Tokens,
+)
+from penstock.server.openapi import Endpoint
+
+
+def endpoints(handlers: Handlers) -> list[Endpoint]:
+    """All but the administrator's."""
+    return [
+        Endpoint(
+            "POST",
+            "/v1/completions",
+            handlers.completions,
+            "Continue a text.",
+            Completion,
+            CompletionRequest,
+            Completion,
+            works=True,
+        ),
+        Endpoint(
+            "POST",
+            "/v1/chat/completions",
+            handlers.chat,
+            "Answer the messages of a chat.",
+            Chat,
+            ChatRequest,
+            ChatChunk,
+            works=True,
+        ),
+        Endpoint(
+            "POST",
+            "/v1/responses",
+            handlers.respond,
+            "Answer a text or messages.",
+            responses_protocol.Response,
+            ResponseRequest,
+            ResponseEvent,
+            works=True,
+        ),
+        Endpoint(
+            "POST",
+            "/tokenize",
+            handlers.tokenize,
+            "The tokens of a text or of a chat's messages.",
+            Tokens,
+            TokenizeRequest,
+        ),
+        Endpoint(
+            "POST",
+            "/detokenize",
+            handlers.detokenize,
+            "The text of tokens.",
+            Text,
+            DetokenizeRequest,
+        ),
+        Endpoint("GET", "/v1/models", handlers.models, "The model that is served.", ModelList),
+        Endpoint("GET", "/v1/models/{model:path}", handlers.model, "The same by name.", ModelCard),
+        Endpoint("GET", "/health", handlers.health, "Whether it lives.", Alive, access="public"),
+        Endpoint("GET", "/ready", handlers.ready, "Whether it serves.", Ready, access="public"),
+        Endpoint("GET", "/metrics", handlers.metrics_text, "Metrics for Prometheus.", None),
+        Endpoint("GET", "/version", handlers.version, "The server's version.", Version),
+        Endpoint("GET", "/openapi.json", handlers.openapi_json, "This document.", OpenApi),
+    ]

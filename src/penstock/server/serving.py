@@ -1,0 +1,16 @@
+"""What every request that asks for tokens is served with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.server.engine import Engine
+from penstock.server.grammar_check import GrammarCheck
+from penstock.server.parsing.styles import Styles
+
+
+@dataclass(frozen=True)
+class Serving:
+    engine: Engine
+    styles: Styles
+    grammars: GrammarCheck

@@ -1,0 +1,275 @@
+"""Requests with grammars in the engine: what comes out, whatever runs beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from grammars import EOS, FINITE, PADDED, STOP, Language, byte_blueprint, choice, regex
+from overlap_executor import Deferred, HashExecutor
+
+from penstock.engine.core import EngineCore
+from penstock.engine.loader import Blueprint
+from penstock.engine.messages import EngineRequest, FinishReason, SequenceUpdate
+from penstock.errors import RequestError
+from penstock.grammar.spec import GrammarSpec
+from penstock.sampling.params import SamplingParams
+
+
+@pytest.fixture(scope="module")
+def blueprint(tmp_path_factory: pytest.TempPathFactory) -> Blueprint:
+    return byte_blueprint(tmp_path_factory.mktemp("bytes"))
+
+
+Make = Callable[..., EngineCore]
+
+
+@pytest.fixture(params=["one by one", "overlapping"])
+def make(request: pytest.FixtureRequest, blueprint: Blueprint) -> Iterator[Make]:
+    """Makes cores whose logits are a hash of what they read in the cache."""
+    cores = []
+
+    def made(num_blocks: int = 200, **limits: int) -> EngineCore:
+        config = msgspec.structs.replace(blueprint.config, **limits)
+        inner = HashExecutor(num_blocks, PADDED)
+        executor = inner if request.param == "one by one" else Deferred(inner)
+        cores.append(EngineCore(dataclasses.replace(blueprint, config=config), executor))
+        return cores[-1]
+
+    yield made
+    for core in cores:
+        core.check_integrity()
+        assert core.stats().kv_blocks_used == 0
+        core.close()
+
+
+def ask(name: str, params: SamplingParams, prompt: list[int] | None = None) -> EngineRequest:
+    return EngineRequest(
+        request_id=name, prompt_token_ids=prompt or list(b"a prompt"), params=params
+    )
+
+
+Outputs = dict[tuple[str, int], list[int]]
+
+
+class Told:
+    """What the updates of a run come to."""
+
+    def __init__(self) -> None:
+        self.tokens: Outputs = {}
+        self.ends: dict[tuple[str, int], SequenceUpdate] = {}
+
+    def take(self, updates: list[SequenceUpdate]) -> None:
+        for update in updates:
+            key = (update.request_id, update.index)
+            assert key not in self.ends
+            self.tokens.setdefault(key, []).extend(update.token_ids)
+            if update.finish_reason is not None:
+                self.ends[key] = update
+
+    def text(self, name: str, index: int = 0) -> str:
+        end = self.ends[name, index]
+        assert end.error is None, end.error
+        tokens = self.tokens[name, index]
+        if end.finish_reason is FinishReason.STOP and not end.ends_in_text:
+            tokens = tokens[:-1]
+        return bytes(tokens).decode()
+
+
+def finish(core: EngineCore, requests: list[EngineRequest]) -> Told:
+    told = Told()
+    for request in requests:
+        core.add_request(request)
+    while core.has_work:
+        told.take(core.step())
+        core.check_integrity()
+    return told
+
+
+def mixed() -> list[tuple[EngineRequest, Language | None]]:
+    """Every language greedy and sampled, with other options, among requests without one."""
+    requests: list[tuple[EngineRequest, Language | None]] = []
+    for i, language in enumerate(FINITE):
+        for j, options in enumerate(
+            [
+                {"temperature": 0.0},
+                {"temperature": 1.5, "seed": i},
+                {"top_k": 40, "seed": i, "repetition_penalty": 1.2, "presence_penalty": 0.5},
+                {"top_p": 0.9, "seed": i, "logprobs": 2, "logit_bias": {ord("1"): 3.0}},
+                {"temperature": 2.0, "seed": i, "n": 3, "stop_token_ids": (STOP,)},
+            ]
+        ):
+            params = SamplingParams(grammar=language.spec, max_tokens=150, **options)  # type: ignore
+            requests.append((ask(f"{i}-{j}", params, list(b"prompt") * (5 * j + i + 1)), language))
+        free = SamplingParams(max_tokens=20, seed=i, ignore_eos=True)
+        requests.append((ask(f"free-{i}", free), None))
+    return requests
+
+
+def test_every_output_is_of_its_language(make: Make) -> None:
+    requests = mixed()
+    told = finish(make(), [request for request, _ in requests])
+    for request, language in requests:
+        for index in range(request.params.n):
+            if language is not None:
+                assert told.ends[request.request_id, index].finish_reason is FinishReason.STOP
+                assert language.holds(told.text(request.request_id, index))
+
+
+def test_a_request_alone_gives_what_it_gives_among_others_and_preempted(make: Make) -> None:
+    requests = [request for request, _ in mixed()]
+    core = make()
+    alone: Outputs = {}
+    for request in requests:
+        alone |= finish(core, [request]).tokens
+    assert finish(make(), requests).tokens == alone
+    # Those that came first outgrow a cache that all were admitted to.
+    tight = make(num_blocks=11, max_num_seqs=12, max_num_batched_tokens=40)
+    long = SamplingParams(max_tokens=120, ignore_eos=True, seed=1)
+    growing = [ask(f"long-{i}", long, [i] * 30) for i in range(3)]
+    told = finish(tight, [*growing, *requests]).tokens
+    assert {key: tokens for key, tokens in told.items() if key in alone} == alone
+    assert tight.stats().preemptions > 0
+
+
+def test_cached_prefixes_change_nothing(make: Make) -> None:
+    language = FINITE[0]
+    params = SamplingParams(grammar=language.spec, seed=4, max_tokens=150)
+    core = make()
+    first = finish(core, [ask("r", params, list(b"long prompt " * 20))])
+    again = finish(core, [ask("r", params, list(b"long prompt " * 20))])
+    assert core.stats().prefix_hits > 0
+    assert again.tokens == first.tokens
+
+
+def test_the_end_of_a_grammar_is_the_end_of_the_output(make: Make) -> None:
+    core = make()
+    told = finish(
+        core,
+        [
+            ask("closed", SamplingParams(grammar=choice("abc").spec, temperature=0)),
+            ask("early", SamplingParams(grammar=choice("abc").spec, min_tokens=50, seed=1)),
+            ask("deaf", SamplingParams(grammar=choice("abc").spec, ignore_eos=True, seed=1)),
+            ask("open", SamplingParams(grammar=regex("a+").spec, max_tokens=7, ignore_eos=True)),
+            ask("told", SamplingParams(grammar=regex("a+").spec, logit_bias={EOS: 100.0})),
+            ask(
+                "late",
+                SamplingParams(grammar=regex("a+").spec, logit_bias={EOS: 100.0}, min_tokens=5),
+            ),
+            ask(
+                "turn",
+                SamplingParams(
+                    grammar=regex("a+").spec, logit_bias={STOP: 100.0}, stop_token_ids=(STOP,)
+                ),
+            ),
+        ],
+    )
+    for name in ("closed", "early", "deaf"):
+        assert told.text(name) == "abc"
+        assert told.tokens[name, 0] == list(b"abc"), "nothing is sampled behind it"
+        assert told.ends[name, 0].ends_in_text
+    assert told.tokens["open", 0] == list(b"a" * 7)
+    assert told.ends["open", 0].finish_reason is FinishReason.LENGTH
+    assert told.tokens["told", 0] == [ord("a"), EOS]
+    assert told.tokens["late", 0] == [*b"aaaaa", EOS]
+    assert told.tokens["turn", 0] == [ord("a"), STOP]
+    assert told.ends["turn", 0].stop_reason == STOP
+
+
+def test_options_that_forbid_all_that_the_grammar_allows(make: Make) -> None:
+    told = finish(
+        make(),
+        [
+            ask(
+                "none",
+                SamplingParams(grammar=choice("ab").spec, min_tokens=3, stop_token_ids=(ord("b"),)),
+            ),
+            ask("fine", SamplingParams(grammar=choice("ab").spec)),
+        ],
+    )
+    assert told.tokens["none", 0] == [ord("a")]
+    assert told.ends["none", 0].finish_reason is FinishReason.ERROR
+    assert "no token to choose" in str(told.ends["none", 0].error)
+    assert told.text("fine") == "ab"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        GrammarSpec(kind="regex", text="a(b"),
+        GrammarSpec(kind="json_schema", text='{"type": "objekt"}'),
+        GrammarSpec(kind="json_schema", text='{"$ref": "https://example.com/schema.json"}'),
+        GrammarSpec(kind="lark", text="start: missing"),
+        GrammarSpec(kind="choice", text="[]"),
+    ],
+    ids=lambda spec: spec.kind,
+)
+def test_a_bad_grammar_ends_its_request_alone(spec: GrammarSpec, make: Make) -> None:
+    core, good = make(), SamplingParams(grammar=choice("good").spec, seed=1)
+    finish(core, [ask("before", good)])
+    bad = SamplingParams(grammar=spec, n=2, prompt_logprobs=1)
+    told = finish(core, [ask("a", good), ask("bad", bad), ask("b", good)])
+    for index in range(2):
+        end = told.ends["bad", index]
+        assert end.finish_reason is FinishReason.ERROR
+        assert end.error
+        assert told.tokens["bad", index] == []
+    assert told.text("a") == told.text("b") == "good"
+    assert not core.has_work
+
+
+def test_a_request_that_waits_for_its_grammar(make: Make) -> None:
+    """It counts as waiting, keeps its id, and can be aborted; others do not wait for it."""
+    core = make()
+    slow = SamplingParams(grammar=regex("[a-z]{4}").spec, n=2, seed=1)
+    core.add_request(ask("slow", slow))
+    assert core.has_work
+    assert core.stats().waiting == 2
+    for params in (slow, SamplingParams()):
+        with pytest.raises(RequestError, match="is in use"):
+            core.add_request(ask("slow", params))
+    ended = core.abort(["slow"])
+    assert [(u.index, u.finish_reason) for u in ended] == [
+        (0, FinishReason.ABORT),
+        (1, FinishReason.ABORT),
+    ]
+    assert core.stats().waiting == 0
+    assert not core.has_work
+    assert core.abort(["slow"]) == []
+    assert len(finish(core, [ask("slow", slow)]).text("slow")) == 4
+    core.add_request(ask("running", SamplingParams(max_tokens=400, ignore_eos=True, seed=1)))
+    core.step()
+    with pytest.raises(RequestError, match="is in use"):
+        core.add_request(ask("running", slow))
+    core.abort(["running"])
+    while core.has_work:
+        core.step()
+
+
+def test_sequences_that_are_aborted_leave_nothing(make: Make) -> None:
+    core = make()
+    endless = SamplingParams(grammar=regex("[a-z]+").spec, n=4, max_tokens=300, ignore_eos=True)
+    for round_ in range(3):
+        for i in range(4):
+            core.add_request(ask(f"{round_}-{i}", endless))
+        for _ in range(400):
+            core.step()
+            if core.stats().tokens_generated > 200 * (round_ + 1):
+                break
+        core.abort([f"{round_}-{i}" for i in range(4)])
+        while core.has_work:
+            core.step()
+    assert finish(core, [ask("r", SamplingParams(grammar=choice("ok").spec))]).text("r") == "ok"
+    assert len(core._constraints._masks) <= 16
+
+
+def test_a_model_without_a_tokenizer_cannot_be_constrained(tmp_path: Path) -> None:
+    blueprint = byte_blueprint(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    core = EngineCore(blueprint, HashExecutor(20, PADDED))
+    told = finish(core, [ask("r", SamplingParams(grammar=choice("ok").spec))])
+    assert "no tokenizer.json" in str(told.ends["r", 0].error)
+    core.close()

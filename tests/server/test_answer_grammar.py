@@ -1,0 +1,243 @@
+"""Whatever a grammar of an answer lets through, the parser reads as what was asked for.
+
+Texts are drawn at random from the grammars, token by token, which is what a model does that knows
+nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from functools import cache
+from typing import Any
+
+import llguidance
+import pytest
+
+from penstock.grammar.spec import GrammarSpec
+from penstock.server.parsing.answer import AnswerDelta, AnswerParser
+from penstock.server.parsing.answer_grammar import Beginning, Calls, Function, answer_grammar
+from penstock.server.parsing.styles import REASONING_STYLES, TOOL_STYLES, ToolStyle
+
+EOS = 256
+MARKS = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>")
+MARKS += ("<think>", "</think>", "[THINK]", "[/THINK]")
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 5}, "n": {"$ref": "#/$defs/n"}},
+    "required": ["city"],
+    "additionalProperties": False,
+    "$defs": {"n": {"enum": [1, 2, "x/y"]}},
+}
+NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+FUNCTIONS = [
+    Function("get_weather", WEATHER, "tools[0].function.parameters"),
+    Function("get-time", NOTHING, "tools[1].function.parameters"),
+    Function("anything", {"type": "object"}, "tools[2].function.parameters"),
+]
+STYLES = {style.name: style for style in TOOL_STYLES}
+REASONING: list[Beginning | None] = [None]
+REASONING += [Beginning(style, inside) for style in REASONING_STYLES for inside in (False, True)]
+
+
+class Bytes:
+    """A tokenizer of bytes; from 256 on come special tokens."""
+
+    def __init__(self, special: tuple[str, ...]) -> None:
+        texts = ("<|end|>", *special)
+        self._ids = {text: EOS + i for i, text in enumerate(texts)}
+        self.pieces = [bytes([i]) for i in range(256)] + [text.encode() for text in texts]
+        self.special_ids = frozenset(self._ids.values())
+
+    def token_id(self, token: str) -> int | None:
+        return self._ids.get(token)
+
+
+class Wrapped:
+    """The same, as llguidance asks it."""
+
+    eos_token_id = EOS
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Bytes) -> None:
+        self.tokens = tokenizer.pieces
+        self.special_token_ids = sorted(tokenizer.special_ids)
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return list(text.encode() if isinstance(text, str) else text)
+
+
+@cache
+def tokenizers(special: tuple[str, ...]) -> tuple[Any, llguidance.LLTokenizer]:
+    own = Bytes(special)
+    return own, llguidance.LLTokenizer(llguidance.TokenizerWrapper(Wrapped(own)))
+
+
+def spelled(tokenizer: Bytes, text: str) -> list[int]:
+    token = tokenizer.token_id(text)
+    return list(text.encode()) if token is None else [token]
+
+
+def drawn(grammar: GrammarSpec, special: tuple[str, ...], seed: int, begin: str = "") -> str | None:
+    """A text of the grammar that begins with ``begin``; None where it grew too long."""
+    own, theirs = tokenizers(special)
+    rng = random.Random(seed)
+    matcher = llguidance.LLMatcher(theirs, llguidance.LLMatcher.grammar_from_lark(grammar.text))
+    assert not matcher.is_error(), matcher.get_error()
+    tokens = spelled(own, begin)
+    closings = [spelled(own, style.closing) for style in REASONING_STYLES]
+    assert matcher.consume_tokens(tokens) or not tokens, matcher.get_error()
+    while not matcher.is_stopped():
+        mask = matcher.compute_bitmask()
+        allowed = [i for i in range(len(own.pieces)) if mask[i >> 3] >> (i & 7) & 1]
+        if len(tokens) > 500:
+            return None
+        # Chance alone would hardly ever spell the end of reasoning.
+        ends = [ids for ids in closings if matcher.validate_tokens(ids) == len(ids)]
+        if ends and rng.random() < 0.1:
+            ending = rng.choice(ends)
+            assert matcher.consume_tokens(ending), matcher.get_error()
+            tokens += ending
+            continue
+        readable = [token for token in allowed if 32 <= token < 127] or allowed
+        token = rng.choice(readable if rng.random() < 0.9 else allowed)
+        if token == EOS or (EOS in allowed and rng.random() < 0.3):
+            break
+        assert matcher.consume_token(token), matcher.get_error()
+        tokens.append(token)
+    return b"".join(own.pieces[token] for token in tokens).decode(errors="replace")
+
+
+def read(text: str, style: ToolStyle | None, reasoning: Beginning | None) -> AnswerDelta:
+    names = {function.name for function in FUNCTIONS}
+    started = None if reasoning is None else reasoning.style
+    inside = reasoning is not None and reasoning.inside
+    parser = AnswerParser(started, inside, style, names, eager=False)
+    found = parser.push(text)
+    found.add(parser.finish())
+    return found
+
+
+def check(call: Any) -> None:
+    arguments = json.loads(call.arguments)
+    if call.name == "get_weather":
+        assert set(arguments) <= {"city", "n"}
+        assert len(arguments["city"]) <= 5
+        assert arguments.get("n", 1) in (1, 2, "x/y")
+    else:
+        assert isinstance(arguments, dict)
+        assert arguments == {} or call.name == "anything"
+
+
+@pytest.mark.parametrize("special", [MARKS, MARKS[:3], ()], ids=["all", "no args", "none"])
+@pytest.mark.parametrize("style", STYLES)
+def test_forced_calls(style: str, special: tuple[str, ...]) -> None:
+    finished = 0
+    for reasoning, single in itertools.product(REASONING, (True, False)):
+        calls = Calls(STYLES[style], FUNCTIONS, forced=True, single=single)
+        grammar = answer_grammar(tokenizers(special)[0], reasoning, calls, None)
+        assert grammar is not None
+        for seed in range(3):
+            text = drawn(grammar, special, seed)
+            if text is None:
+                continue
+            found = read(text, STYLES[style], reasoning)
+            assert found.content == "", text
+            assert found.calls, text
+            assert len(found.calls) == 1 or not single
+            for call in found.calls:
+                check(call)
+            finished += 1
+    assert finished > 20
+
+
+@pytest.mark.parametrize("special", [MARKS, ()], ids=["special", "text"])
+@pytest.mark.parametrize("style", STYLES)
+def test_calls_among_text(style: str, special: tuple[str, ...]) -> None:
+    own, _ = tokenizers(special)
+    opening = STYLES[style].opening
+    called = 0
+    for reasoning, single in itertools.product((REASONING[0], REASONING[1]), (True, False)):
+        calls = Calls(STYLES[style], FUNCTIONS, forced=False, single=single)
+        grammar = answer_grammar(own, reasoning, calls, None)
+        assert grammar is not None
+        for seed, begin in itertools.product(range(3), (opening or "{", "")):
+            if STYLES[style].bare and not special:
+                begin = begin and "{"
+            text = drawn(grammar, special, seed, begin)
+            if text is None:
+                continue
+            found = read(text, STYLES[style], reasoning)
+            assert not opening or opening not in found.content, text
+            assert len(found.calls) <= 1 or not single
+            for call in found.calls:
+                check(call)
+            called += bool(found.calls)
+    assert called > 5
+
+
+@pytest.mark.parametrize("special", [MARKS, ()], ids=["special", "text"])
+@pytest.mark.parametrize(
+    ("content", "fits"),
+    [
+        (GrammarSpec(kind="json_object"), lambda text: isinstance(json.loads(text), dict)),
+        (
+            GrammarSpec(kind="json_schema", text='{"enum": ["}", 2]}'),
+            lambda text: json.loads(text) in ("}", 2),
+        ),
+        (GrammarSpec(kind="regex", text="[a-c]/\\\\/\\d+\n"), lambda text: text[1:4] == "/\\/"),
+        (
+            GrammarSpec(kind="lark", text='start: "}" x\nx: %json {"type": "null"} // }'),
+            lambda text: text == "}null",
+        ),
+        (GrammarSpec(kind="choice", text='["a\\"b", "ž"]'), lambda text: text in ('a"b', "ž")),
+    ],
+    ids=lambda value: getattr(value, "kind", ""),
+)
+def test_content_after_reasoning(special: tuple[str, ...], content: GrammarSpec, fits: Any) -> None:
+    own, _ = tokenizers(special)
+    assert answer_grammar(own, None, None, content) == content
+    finished = 0
+    for reasoning, begin in ((REASONING[1], ""), (REASONING[1], "<think>"), (REASONING[2], "")):
+        grammar = answer_grammar(own, reasoning, None, content)
+        assert grammar is not None
+        for seed in range(4):
+            text = drawn(grammar, special, seed, begin)
+            if text is not None:
+                found = read(text, None, reasoning)
+                assert fits(found.content), text
+                finished += 1
+    assert finished > 3
+
+
+def test_content_beside_calls() -> None:
+    own, _ = tokenizers(())
+    content = GrammarSpec(kind="json_schema", text='{"const": 5}')
+    calls = Calls(STYLES["hermes"], FUNCTIONS[:2], forced=False, single=False)
+    grammar = answer_grammar(own, REASONING[1], calls, content)
+    assert grammar is not None
+    for seed in range(5):
+        assert drawn(grammar, (), seed, "5") == "5"
+        text = drawn(grammar, (), seed, "<tool_call>")
+        if text is not None:
+            found = read(text, STYLES["hermes"], None)
+            assert found.calls
+            assert found.content == ""
+
+
+def test_reasoning_that_names_the_mark_of_calls() -> None:
+    own, theirs = tokenizers(())
+    for forced in (True, False):
+        calls = Calls(STYLES["hermes"], FUNCTIONS, forced=forced, single=True)
+        grammar = answer_grammar(own, REASONING[1], calls, None)
+        assert grammar is not None
+        text = "<think>I write <tool_call> then.</think>\n\n<tool_call>\n"
+        text += '{"name": "get-time", "arguments": {}}\n</tool_call>'
+        compiled = llguidance.LLMatcher.grammar_from_lark(grammar.text)
+        matcher = llguidance.LLMatcher(theirs, compiled)
+        assert matcher.consume_tokens(list(text.encode())), matcher.get_error()
+        assert matcher.is_accepting()
+        assert [call.name for call in read(text, STYLES["hermes"], REASONING[1]).calls] == [
+            "get-time"
+        ]
