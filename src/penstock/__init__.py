@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from penstock.engine.async_llm import AsyncLLM
     from penstock.engine.output import CompletionOutput, RequestOutput
     from penstock.errors import PenstockError, RequestError
+    from penstock.pooling.output import EmbeddingOutput
+    from penstock.pooling.params import PoolingParams
     from penstock.sampling.params import SamplingParams
 
 __version__ = "0.1.0"
@@ -29,8 +31,10 @@ __all__ = [
     "LLM",
     "AsyncLLM",
     "CompletionOutput",
+    "EmbeddingOutput",
     "EngineConfig",
     "PenstockError",
+    "PoolingParams",
     "RequestError",
     "RequestOutput",
     "SamplingParams",
@@ -43,8 +47,10 @@ _HOMES = {
     "LLM": "penstock.api",
     "AsyncLLM": "penstock.engine.async_llm",
     "CompletionOutput": "penstock.engine.output",
+    "EmbeddingOutput": "penstock.pooling.output",
     "EngineConfig": "penstock.config",
     "PenstockError": "penstock.errors",
+    "PoolingParams": "penstock.pooling.params",
     "RequestError": "penstock.errors",
     "RequestOutput": "penstock.engine.output",
     "SamplingParams": "penstock.sampling.params",

@@ -31,6 +31,7 @@ from penstock.server.openai import responses_protocol
 from penstock.server.openai.body import BodyDecoder
 from penstock.server.openai.chat import ChatJob
 from penstock.server.openai.completions import CompletionJob
+from penstock.server.openai.embeddings import EmbeddingJob, EmbeddingRequest, Embeddings
 from penstock.server.openai.errors import (
     RETRY_AFTER_S,
     ApiError,
@@ -139,6 +140,7 @@ class _Server:
         self._completion_decoder = BodyDecoder(CompletionRequest)
         self._chat_decoder = BodyDecoder(ChatRequest)
         self._response_decoder = BodyDecoder(ResponseRequest)
+        self._embedding_decoder = BodyDecoder(EmbeddingRequest)
         self._tokenize_decoder = BodyDecoder(TokenizeRequest)
         self._detokenize_decoder = BodyDecoder(DetokenizeRequest)
         self.openapi = b"{}"
@@ -174,6 +176,15 @@ class _Server:
                 responses_protocol.Response,
                 ResponseRequest,
                 ResponseEvent,
+                works=True,
+            ),
+            Endpoint(
+                "POST",
+                "/v1/embeddings",
+                self.embeddings,
+                "Embed texts: the model's hidden states, pooled.",
+                Embeddings,
+                EmbeddingRequest,
                 works=True,
             ),
             Endpoint(
@@ -225,6 +236,15 @@ class _Server:
         job = await unless_ended(request, request.receive, prepare)
         if body.stream:
             return EventStream(request, job.events(), job.error)
+        answer = await unless_ended(request, request.receive, job.answer())
+        return Response(answer, media_type="application/json")
+
+    async def embeddings(self, request: Request) -> Response:
+        meter = self._begin(request)
+        body = self._embedding_decoder.decode(await self._body(request))
+        self._check_model(body.model)
+        prepare = EmbeddingJob.prepare(body, self._engine, meter)
+        job = await unless_ended(request, request.receive, prepare)
         answer = await unless_ended(request, request.receive, job.answer())
         return Response(answer, media_type="application/json")
 
