@@ -1,4 +1,4 @@
-"""Serve a model over the OpenAI API: /v1/completions, /v1/chat/completions, /v1/responses.
+"""Serve a model over the OpenAI API: completions, chats, responses and embeddings, below /v1.
 
 Also /health, /ready, /metrics (Prometheus), /version, and /admin for whoever has the admin key.
 Ctrl-C or SIGTERM stops taking requests, lets open ones finish for --grace seconds, and exits; a
@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import errno
 import math
+import os
 import resource
 import socket
 from pathlib import Path
@@ -145,6 +146,13 @@ def _add_log_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--log-prompts", action="store_true", help="put prompts and outputs into these lines"
     )
+    group = parser.add_argument_group("traces")
+    group.add_argument(
+        "--otlp-endpoint",
+        metavar="URL",
+        help="send OpenTelemetry traces to the collector there, such as http://localhost:4318; "
+        "instead of OTEL_EXPORTER_OTLP_ENDPOINT (default: none)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -258,6 +266,7 @@ def _options(args: argparse.Namespace) -> RunOptions:
     from penstock.server.logs import LogOptions
     from penstock.server.run import RunOptions, Tls
     from penstock.server.supervisor import SupervisorOptions
+    from penstock.server.trace_options import trace_options
 
     return RunOptions(
         grace_s=args.grace,
@@ -276,6 +285,7 @@ def _options(args: argparse.Namespace) -> RunOptions:
         ),
         logs=LogOptions(args.log_format, args.log_level, not args.no_access_log),
         tls=None if args.tls_cert is None else Tls(args.tls_cert, args.tls_key),
+        traces=trace_options(args.otlp_endpoint, os.environ),
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.applications import Starlette
@@ -57,6 +58,9 @@ from penstock.server.read_body import read_body
 from penstock.server.sse import ClientGone, EventStream, explained, unless_ended
 from penstock.server.supervisor import Supervisor
 
+if TYPE_CHECKING:
+    from penstock.server.tracing import Tracing
+
 MAX_BODY_BYTES = 32 << 20
 """Four million prompt tokens as JSON numbers, or as much text as any context holds."""
 
@@ -86,11 +90,15 @@ def build_app(
     requests: OpenRequests,
     options: ServerOptions = ServerOptions(),
     dropped_log_lines: Callable[[], int] = lambda: 0,
+    tracing: Tracing | None = None,
 ) -> ASGIApp:
-    """The application that serves ``engine``. It does not own the engine and never closes it."""
+    """The application that serves ``engine``. It owns neither that nor ``tracing``."""
     server = _Server(engine, requests, options, dropped_log_lines)
     admin = Admin(engine, requests)
-    middleware = [Middleware(Gate, requests=requests)]
+    gate = Middleware(
+        Gate, requests=requests, tracing=tracing, model=engine.model.served_model_name
+    )
+    middleware = [gate]
     if options.cors_origins:
         middleware.append(
             Middleware(

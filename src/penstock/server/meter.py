@@ -9,6 +9,7 @@ from penstock.engine.output import CompletionOutput, RequestOutput
 from penstock.errors import OverloadedError
 from penstock.server.metrics import Counts
 from penstock.server.open_requests import OpenRequest
+from penstock.server.traced import TracedGeneration
 
 
 class Meter:
@@ -97,7 +98,9 @@ class Meter:
                 counts.per_output_token.add((last - first) / (longest - 1))
 
     def _note(self, output: RequestOutput) -> None:
-        """For the access log."""
+        """For the access log, and for the trace."""
+        if self._request.generations is not None:
+            self._request.generations.append(TracedGeneration.of(output))
         notes = self._request.notes
         _add(notes, "prompt_tokens", len(output.prompt_token_ids))
         _add(notes, "cached_tokens", output.num_cached_tokens)
