@@ -32,8 +32,9 @@ std::span<int8_t> or_empty(const std::optional<MutableCodes>& codes) {
 
 RowKind parse_rows(std::string_view name) {
   if (name == "T") return RowKind::tokens;
+  if (name == "S") return RowKind::selected;
   if (name == "R") return RowKind::logits;
-  throw std::invalid_argument("rows of a buffer are 'T' or 'R'");
+  throw std::invalid_argument("rows of a buffer are 'T', 'S' or 'R'");
 }
 
 void construct(PyExecutor* self, int threads, const std::vector<int>& cpus, bool crowded,
@@ -109,9 +110,10 @@ template <class F>
 auto with_step(F f) {
   return [f](PyExecutor& self, const Ints& token_ids, const Ints& positions, const Ints& slots,
              const Ints& query_starts, const Ints& context_lens, const Ints& block_starts,
-             const Ints& block_ids, const Ints& logit_rows, const IntPairs& block_copies) {
+             const Ints& block_ids, const Ints& logit_rows, const Ints& hidden_rows,
+             const IntPairs& block_copies) {
     const StepView step = step_view(token_ids, positions, slots, query_starts, context_lens,
-                                    block_starts, block_ids, logit_rows);
+                                    block_starts, block_ids, logit_rows, hidden_rows);
     Executor& executor = self.get();
     nb::gil_scoped_release unlocked;
     return f(executor, step, span_of(block_copies));
@@ -311,12 +313,12 @@ void bind_executor(nb::module_& m) {
       .def("run", with_step([](Executor& executor, const StepView& step,
                                std::span<const int32_t> copies) { executor.run(step, copies); }),
            "token_ids"_a, "positions"_a, "slots"_a, "query_starts"_a, "context_lens"_a,
-           "block_starts"_a, "block_ids"_a, "logit_rows"_a, "block_copies"_a)
+           "block_starts"_a, "block_ids"_a, "logit_rows"_a, "hidden_rows"_a, "block_copies"_a)
       .def("profile",
            with_step([](Executor& executor, const StepView& step,
                         std::span<const int32_t> copies) { return executor.profile(step, copies); }),
            "token_ids"_a, "positions"_a, "slots"_a, "query_starts"_a, "context_lens"_a,
-           "block_starts"_a, "block_ids"_a, "logit_rows"_a, "block_copies"_a)
+           "block_starts"_a, "block_ids"_a, "logit_rows"_a, "hidden_rows"_a, "block_copies"_a)
       .def_prop_ro("op_names", [](const PyExecutor& self) { return self.get().op_names(); })
       .def_prop_ro("weight_bytes",
                    [](const PyExecutor& self) { return self.get().weight_bytes(); })

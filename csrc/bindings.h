@@ -59,7 +59,7 @@ inline Activation parse_activation(std::string_view name) {
 inline StepView step_view(const Ints& token_ids, const Ints& positions, const Ints& slots,
                           const Ints& query_starts, const Ints& context_lens,
                           const Ints& block_starts, const Ints& block_ids,
-                          const Ints& logit_rows) {
+                          const Ints& logit_rows, const Ints& hidden_rows) {
   const size_t tokens = token_ids.size(), sequences = context_lens.size();
   if (positions.size() != tokens || slots.size() != tokens ||
       query_starts.size() != sequences + 1 || block_starts.size() != sequences + 1)
@@ -72,7 +72,8 @@ inline StepView step_view(const Ints& token_ids, const Ints& positions, const In
     throw std::invalid_argument("block_starts of a step do not end at its block_ids");
   return {token_ids.data(),    positions.data(), slots.data(),     query_starts.data(),
           context_lens.data(), starts,           block_ids.data(), logit_rows.data(),
-          int(tokens),         int(sequences),   int(logit_rows.size())};
+          int(tokens),         int(sequences),   int(logit_rows.size()),
+          hidden_rows.data(),  int(hidden_rows.size())};
 }
 
 void bind_checksum(nb::module_& m);

@@ -12,7 +12,12 @@ namespace {
 [[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
 int64_t rows_of(RowKind kind, const StepView& step) {
-  return kind == RowKind::tokens ? step.tokens : step.logits;
+  switch (kind) {
+    case RowKind::tokens: return step.tokens;
+    case RowKind::selected: return step.selected();
+    case RowKind::logits: break;
+  }
+  return step.logits;
 }
 
 template <class... F>
@@ -232,10 +237,12 @@ RowKind Executor::check_product(int64_t n, int64_t k, bool gated, BufferId x, Bu
                                 Activation gate) const {
   const Array& in = typed(x, {Elem::f32, Elem::bf16}, "a matrix product's input");
   const Array& y = typed(out, {Elem::f32, Elem::bf16}, "a matrix product's output");
-  if (in.cols != k || y.cols != n || bound(x).rows != bound(out).rows)
+  const RowKind from = bound(x).rows, to = bound(out).rows;
+  const bool narrows = from == RowKind::selected && to == RowKind::logits;
+  if (in.cols != k || y.cols != n || (from != to && !narrows))
     refuse("input, matrix and output of a product differ in shape");
   if (gated != (gate != Activation::none)) refuse("a gated matrix needs an activation");
-  return bound(x).rows;
+  return to;
 }
 
 void Executor::reserve_shared(size_t bytes) {
@@ -312,8 +319,8 @@ void Executor::append_attention(const AttentionSpec& s) {
 void Executor::append_select_rows(BufferId x, BufferId out) {
   const Buffer &from = bound(x), &to = bound(out);
   if (from.array.cols != to.array.cols || from.array.elem != to.array.elem ||
-      from.rows != RowKind::tokens || to.rows != RowKind::logits)
-    refuse("rows are selected from tokens into logits of the same shape and type");
+      from.rows != RowKind::tokens || to.rows != RowKind::selected)
+    refuse("rows are selected from tokens into rows 'S' of the same shape and type");
   ops_.push_back(SelectRowsOp{{from.array, to.array}});
 }
 
@@ -417,13 +424,14 @@ void Executor::check(const StepView& s, std::span<const int32_t> copies) const {
   if (s.sequences < 1 || s.sequences > shape_.max_sequences)
     refuse("a step has 1 to " + std::to_string(shape_.max_sequences) + " sequences, not " +
            std::to_string(s.sequences));
-  if (s.logits > shape_.max_logits)
-    refuse("a step has at most " + std::to_string(shape_.max_logits) + " rows of logits, not " +
-           std::to_string(s.logits));
+  if (s.selected() > shape_.max_logits)
+    refuse("a step has at most " + std::to_string(shape_.max_logits) +
+           " rows of logits and hidden states, not " + std::to_string(s.selected()));
   within(s.token_ids, s.tokens, shape_.vocabulary, "token id");
   within(s.positions, s.tokens, shape_.max_positions, "position");
   within(s.slots, s.tokens, int64_t(shape_.num_blocks) * kBlockSize, "slot");
   within(s.logit_rows, s.logits, s.tokens, "logit row");
+  within(s.hidden_rows, s.hidden, s.tokens, "hidden row");
   within(s.block_ids, s.block_starts[s.sequences], shape_.num_blocks, "block id");
   within(copies.data(), int64_t(copies.size()), shape_.num_blocks, "copied block");
   if (s.query_starts[0] != 0 || s.query_starts[s.sequences] != s.tokens || s.block_starts[0] != 0)

@@ -28,7 +28,8 @@
 
 namespace penstock {
 
-enum class RowKind : uint8_t { tokens, logits };
+// `logits` are the first of the `selected`.
+enum class RowKind : uint8_t { tokens, selected, logits };
 
 // Bounds of every step, and what the cache is made of.
 struct ExecutorShape {
@@ -37,7 +38,7 @@ struct ExecutorShape {
   bool crowded;           // of Pool
   int num_blocks;
   int max_tokens;
-  int max_logits;
+  int max_logits;  // and selected rows
   int max_sequences;
   int max_positions;  // rows of the rope tables
   int vocabulary;

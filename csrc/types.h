@@ -28,6 +28,11 @@ struct StepView {
   int tokens;
   int sequences;
   int logits;
+  const int32_t* hidden_rows = nullptr;
+  int hidden = 0;
+
+  // Rows that go on behind the last attention: first those with logits, then those without.
+  int selected() const { return logits + hidden; }
 };
 
 // A row-major array of activations inside the step's arena.

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from penstock.config import EngineConfig
 from penstock.engine.child import LoadedCore, Startup
@@ -25,6 +26,8 @@ from penstock.engine.messages import (
 )
 from penstock.engine.wire import ModelFacts
 from penstock.errors import RequestError, WeightError
+from penstock.pooling.params import PoolingParams
+from penstock.pooling.pooler import Pooler
 
 VOCAB = 260
 BOS, EOS = 256, 257
@@ -53,6 +56,16 @@ def said_by(request: EngineRequest) -> bytes | None:
     return request.cache_salt[4:].encode() if request.cache_salt.startswith("say ") else None
 
 
+def embedding(prompt: Sequence[int], pooling: PoolingParams) -> bytes:
+    """Of hidden states of 8 components that depend on every token up to theirs."""
+    pooler = Pooler(pooling, len(prompt))
+    rows = [
+        np.random.default_rng(list(prompt[: i + 1])).standard_normal(8) for i in range(len(prompt))
+    ]
+    pooler.take(0, np.array(rows))
+    return pooler.vector()
+
+
 class FakeCore:
     """Advances every sequence of every request by one token a step."""
 
@@ -69,7 +82,10 @@ class FakeCore:
         return bool(self.live)
 
     def add_request(self, request: EngineRequest) -> None:
-        request.params.validate(VOCAB)
+        if request.pooling is None:
+            request.params.validate(VOCAB)
+        else:
+            request.pooling.validate(hidden_size=8)
         if request.request_id in self.live:
             raise RequestError(f"request id {request.request_id!r} is in use", "request_id")
         if request.cache_salt == "refuse":
@@ -111,7 +127,10 @@ class FakeCore:
                 os.kill(os.getpid(), signal.SIGKILL)
             if request.cache_salt == "hang":
                 time.sleep(3600)
-            if request.cache_salt == "fail" and len(output) == 3:
+            if request.pooling is not None and request.cache_salt != "fail":
+                updates.append(self._embed(request, request.pooling))
+                continue
+            if request.cache_salt == "fail" and (request.pooling or len(output) == 3):
                 updates += self._fail(request_id)
                 continue
             updates.append(self._advance(request, index, output))
@@ -120,6 +139,18 @@ class FakeCore:
                 if not any(key[0] == request_id for key in self.outputs):
                     del self.live[request_id]
         return updates
+
+    def _embed(self, request: EngineRequest, pooling: PoolingParams) -> SequenceUpdate:
+        del self.live[request.request_id], self.outputs[request.request_id, 0]
+        return SequenceUpdate(
+            request_id=request.request_id,
+            index=0,
+            token_ids=[],
+            num_cached_tokens=1 if request.cache_salt == "cached" else 0,
+            finish_reason=FinishReason.STOP,
+            scheduled_at=time.monotonic(),
+            embedding=embedding(request.prompt_token_ids, pooling),
+        )
 
     def _fail(self, request_id: str) -> list[SequenceUpdate]:
         del self.live[request_id]
@@ -174,6 +205,7 @@ class FakeCore:
             num_cached_tokens=len(prompt) // 32 * 32 if request.cache_salt == "cached" else 0,
             finish_reason=reason,
             stop_reason=stop,
+            scheduled_at=time.monotonic(),
         )
 
     def stats(self) -> EngineStats:

@@ -7,6 +7,7 @@ Run as ``python -m http_server JSON`` it prints its port and the engine's proces
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import sys
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from penstock.server.logs import LogOptions
 from penstock.server.options import ServerOptions
 from penstock.server.run import RunOptions, Tls, serve
 from penstock.server.supervisor import SupervisorOptions
+from penstock.server.trace_options import trace_options
 
 MAX_BODY_BYTES = 200_000
 ADMIN_KEY = "admin-key"
@@ -50,6 +52,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     tls: tuple[str, str] | None = None
     log_format: str = "text"
     log_prompts: bool = False
+    otlp_endpoint: str | None = None
 
     def run_options(self) -> RunOptions:
         keys = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY}
@@ -75,6 +78,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
             ),
             logs=LogOptions("json" if self.log_format == "json" else "text"),
             tls=None if self.tls is None else Tls(Path(self.tls[0]), Path(self.tls[1])),
+            traces=trace_options(self.otlp_endpoint, os.environ),
         )
 
 

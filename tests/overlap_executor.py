@@ -138,7 +138,11 @@ class _Pending:
         for i in sampled.particular:
             if i not in sampled.errors:
                 states[i].append(sampled.token_ids[i])
-        return Outcome(sampled, [self._report(result, wanted) for wanted in self._prompts])
+        hidden = None
+        if len(step.hidden_rows):
+            assert result.hidden is not None
+            hidden = result.hidden[len(step.logit_rows) :].copy()
+        return Outcome(sampled, [self._report(result, each) for each in self._prompts], hidden)
 
     def _report(self, result: StepResult, wanted: PromptRows) -> PromptReport:
         rows = result.logits[wanted.first_row : wanted.first_row + len(wanted.targets)]

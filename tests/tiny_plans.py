@@ -63,6 +63,7 @@ class Chunk:
     stop: int
     blocks: Sequence[int]
     rows: Sequence[int] | None = None  # absolute positions; None: the last
+    hidden: Sequence[int] = ()  # absolute positions, none of rows
 
 
 def step_of(chunks: Sequence[Chunk], copies: Sequence[tuple[int, int]] = ()) -> StepInput:
@@ -80,6 +81,7 @@ def step_of(chunks: Sequence[Chunk], copies: Sequence[tuple[int, int]] = ()) -> 
         for i, c in enumerate(chunks)
         for p in ([c.stop - 1] if c.rows is None else c.rows)
     ]
+    hidden = [starts[i] + p - c.start for i, c in enumerate(chunks) for p in c.hidden]
     return StepInput(
         token_ids=ints(np.concatenate([c.tokens[c.start : c.stop] for c in chunks])),
         positions=ints(positions),
@@ -90,6 +92,7 @@ def step_of(chunks: Sequence[Chunk], copies: Sequence[tuple[int, int]] = ()) -> 
         block_ids=ints([b for t in tables for b in t]),
         logit_rows=ints(rows),
         block_copies=ints(copies).reshape(-1, 2),
+        hidden_rows=ints(hidden),
     )
 
 

@@ -120,7 +120,7 @@ class Replay:
         executor._buffer.write(layout, arrays)
         device_step = executor._buffer.views(layout)
         program = executor._program
-        views = program._arena.views(device_step.num_tokens, device_step.num_logit_rows)
+        views = program._arena.views(device_step)
         calls = [partial(launch, views, device_step) for launch in program._launches]
         passes = [self._timer.each(calls) for _ in range(repeats + 1)][1:]  # the first warms up
         fastest = min(passes, key=sum)

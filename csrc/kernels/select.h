@@ -1,4 +1,4 @@
-// The rows whose logits are wanted: the `SelectRows` op of plan/ops.py.
+// The rows whose logits or hidden states are wanted: the `SelectRows` op of plan/ops.py.
 #pragma once
 
 #include "../types.h"
@@ -7,10 +7,10 @@ namespace penstock {
 
 struct SelectRowsArgs {
   Array x;    // [T, cols]
-  Array out;  // [R, cols], the same element type
+  Array out;  // [S, cols], the same element type
 };
 
-// out[r] = x[logit_rows[r]]. Each worker takes whole rows.
+// out = x[logit_rows], then x[hidden_rows]. Each worker takes whole rows.
 void select_rows(const SelectRowsArgs& args, const StepView& step, const Worker& worker);
 
 }  // namespace penstock

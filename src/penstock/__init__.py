@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from penstock.engine.output import CompletionOutput, RequestOutput
     from penstock.errors import PenstockError, RequestError
     from penstock.grammar.spec import GrammarSpec
+    from penstock.pooling.output import EmbeddingOutput
+    from penstock.pooling.params import PoolingParams
     from penstock.sampling.params import SamplingParams
 
 __version__ = "0.1.0"
@@ -30,9 +32,11 @@ __all__ = [
     "LLM",
     "AsyncLLM",
     "CompletionOutput",
+    "EmbeddingOutput",
     "EngineConfig",
     "GrammarSpec",
     "PenstockError",
+    "PoolingParams",
     "RequestError",
     "RequestOutput",
     "SamplingParams",
@@ -45,9 +49,11 @@ _HOMES = {
     "LLM": "penstock.api",
     "AsyncLLM": "penstock.engine.async_llm",
     "CompletionOutput": "penstock.engine.output",
+    "EmbeddingOutput": "penstock.pooling.output",
     "EngineConfig": "penstock.config",
     "GrammarSpec": "penstock.grammar.spec",
     "PenstockError": "penstock.errors",
+    "PoolingParams": "penstock.pooling.params",
     "RequestError": "penstock.errors",
     "RequestOutput": "penstock.engine.output",
     "SamplingParams": "penstock.sampling.params",

@@ -11,9 +11,11 @@ from typing import Any, TypedDict
 
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.engine.core import EngineCore
-from penstock.engine.messages import EngineRequest, EngineStats
+from penstock.engine.messages import EngineRequest, EngineStats, SequenceUpdate
 from penstock.engine.output import OutputProcessor, RequestOutput
 from penstock.errors import ConfigError, RequestError
+from penstock.pooling.output import EmbeddingOutput, embedding_output
+from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
 from penstock.tokenizer import Tokenizer, load_tokenizer
 
@@ -100,6 +102,44 @@ class LLM:
             for conversation in conversations
         ]
         return self.generate(prompts, params)
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling: PoolingParams | None = None,
+        *,
+        priority: int = 0,
+    ) -> list[EmbeddingOutput]:
+        """Embed each prompt by the model's hidden states; outputs in the order of ``prompts``.
+
+        A prompt that cannot be served raises RequestError before any is started; one that fails
+        on the way has ``error`` set.
+        """
+        pooling = pooling or PoolingParams()
+        listed = [prompts] if isinstance(prompts, (str, dict)) else list(prompts)
+        requests: dict[str, tuple[EngineRequest, str | None]] = {}
+        for prompt in listed:
+            text, token_ids = self._tokens(prompt)
+            request = EngineRequest(
+                request_id=f"llm-{next(self._ids)}",
+                prompt_token_ids=token_ids,
+                pooling=pooling,
+                priority=priority,
+            )
+            self._core.check(request)
+            requests[request.request_id] = (request, text)
+        ended: dict[str, SequenceUpdate] = {}
+        try:
+            for request, _ in requests.values():
+                self._core.add_request(request)
+            while self._core.has_work:
+                ended |= {update.request_id: update for update in self._core.step()}
+        finally:
+            self._core.abort(requests)
+        return [
+            embedding_output(request, text, ended[request_id])
+            for request_id, (request, text) in requests.items()
+        ]
 
     def stream(
         self,

@@ -103,6 +103,29 @@ def test_logits_agree_with_the_reference(spec: ModelSpec, dtype: DType, isa: str
 
 
 @pytest.mark.parametrize("isa", VARIANTS)
+@pytest.mark.parametrize("dtype", get_args(DType))
+def test_hidden_states_agree_with_the_reference_and_change_no_logits(
+    dtype: DType, isa: str
+) -> None:
+    spec = SPECS["qk_norm"]
+    executor = make_executor(spec, dtype, isa)
+    reference = ReferenceExecutor(make_plan(spec, dtype), DummyWeights(spec, 3, dtype), LIMITS)
+    everything = Chunk(B, 0, 64, B_BLOCKS, rows=[], hidden=range(64))
+    few = Chunk(C, 0, 5, C_BLOCKS, rows=[1, 4], hidden=[0, 3])
+    tolerance = {"float32": 3e-5, "float16": 3e-3, "bfloat16": 6e-2}[dtype]
+    for chunks in ([everything, few], [everything], [few, replace(everything, hidden=[63])]):
+        step = step_of(chunks)
+        expected, got = reference.run(step).hidden, executor.run(step).hidden
+        assert got is not None
+        assert got.shape == (len(step.logit_rows) + len(step.hidden_rows), spec.hidden_size)
+        np.testing.assert_allclose(got.astype(np.float32), expected, rtol=0, atol=tolerance)
+    mixed = executor.run(step_of([everything, few])).logits.copy()
+    alone = executor.run(step_of([replace(few, hidden=[])])).logits
+    np.testing.assert_array_equal(alone, mixed)
+    executor.close()
+
+
+@pytest.mark.parametrize("isa", VARIANTS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["int8", "int4"])
 @pytest.mark.parametrize("spec", [SPECS["bias"], SPECS["qk_norm"]], ids=["bias", "qk_norm"])
@@ -274,6 +297,7 @@ def test_block_copies_run_in_order_and_first(kv_dtype: KvDType) -> None:
         ({"slots": [0, 40 * 32]}, "slot 1280"),
         ({"block_ids": [40]}, "block id 40"),
         ({"logit_rows": [2]}, "logit row 2"),
+        ({"hidden_rows": [2]}, "hidden row 2"),
         ({"block_copies": [[0, 40]]}, "copied block 40"),
         ({"context_lens": [33]}, "do not agree"),
         ({"context_lens": [1]}, "do not agree"),

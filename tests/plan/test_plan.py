@@ -141,12 +141,14 @@ def test_fusion_leaves_eight_ops_a_layer_and_no_primitive_but_the_last() -> None
     assert not primitive & set(kinds)
 
 
-def test_after_the_last_attention_only_rows_with_logits_are_computed() -> None:
+def test_after_the_last_attention_only_selected_rows_are_computed() -> None:
     plan = fuse(lower(tiny_spec()))
     last = max(i for i, op in enumerate(plan.ops) if isinstance(op, ops.Attention))
     for op in plan.ops[last + 1 :]:
         for name in op.writes:
-            assert plan.buffers[name].rows is ops.Rows.LOGITS
+            assert plan.buffers[name].rows is not ops.Rows.TOKENS
+    rows = [plan.buffers[name].rows for name in (plan.hidden, plan.logits, plan.argmax)]
+    assert rows == [ops.Rows.SELECTED, ops.Rows.LOGITS, ops.Rows.LOGITS]
 
 
 def test_activations_are_bfloat16_exactly_where_products_read_them() -> None:
@@ -173,7 +175,7 @@ def test_buffers_that_live_together_never_share_bytes(
     memory = plan_memory(plan, max_tokens, max_logits)
     occupied: dict[str, tuple[int, int]] = {}
     last_use = {name: i for i, op in enumerate(plan.ops) for name in (*op.reads, *op.writes)}
-    last_use |= {plan.logits: len(plan.ops), plan.argmax: len(plan.ops)}
+    last_use |= dict.fromkeys((plan.logits, plan.argmax, plan.hidden), len(plan.ops))
     for i, op in enumerate(plan.ops):
         for name in op.writes:
             occupied[name] = (memory.offsets[name], memory.offsets[name] + memory.sizes[name])

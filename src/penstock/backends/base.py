@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.backends.tuning import Tunable
 from penstock.engine.messages import TokenLogprobs
@@ -24,7 +25,7 @@ class Limits:
     max_tokens: int
     """Token rows of a step."""
     max_logit_rows: int
-    """Rows with logits in a step."""
+    """Rows with logits in a step, and those that are told as hidden states alone."""
     max_sequences: int
     threads: int
     cpus: tuple[int, ...] = ()
@@ -156,6 +157,8 @@ class Outcome(NamedTuple):
     """Of the rows that were launched. ``particular`` is not read: see ``launch``."""
     prompts: list[PromptReport]
     """One of each of the PromptRows that were launched."""
+    hidden: NDArray[Any] | None = None
+    """``[H, hidden]`` of the step's ``hidden_rows``; None if it has none."""
 
 
 class Launched(Protocol):

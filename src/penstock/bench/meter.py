@@ -139,15 +139,17 @@ def weight_bytes_per_step(plan: Plan) -> int:
 def linear_flops(plan: Plan, rows: Rows) -> int:
     """Floating-point operations of all matrix products, per row of this kind.
 
-    A prompt token costs those of ``Rows.TOKENS``; only rows whose logits are wanted cost those of
-    ``Rows.LOGITS`` as well, the output matrix among them. Attention is not counted: its work grows
-    with the context.
+    A prompt token costs those of ``Rows.TOKENS``; only selected rows cost those of
+    ``Rows.SELECTED`` as well, and rows of logits, which are selected, too, those of
+    ``Rows.LOGITS``: these and the output matrix. Attention is not counted: its work grows with the
+    context.
     """
+    kinds = {Rows.SELECTED, Rows.LOGITS} if rows is Rows.LOGITS else {rows}
     shapes = plan.spec.weight_shapes()
     return sum(
         2 * shapes[part.weight][0] * shapes[part.weight][1]
         for op in plan.ops
-        if isinstance(op, Linear) and plan.buffers[op.x].rows is rows
+        if isinstance(op, Linear) and plan.buffers[op.out].rows in kinds
         for part in op.parts
     )
 

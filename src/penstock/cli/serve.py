@@ -1,4 +1,4 @@
-"""Serve a model over the OpenAI API: /v1/completions, /v1/chat/completions, /v1/responses.
+"""Serve a model over the OpenAI API: completions, chats, responses and embeddings, below /v1.
 
 Also /health, /ready, /metrics (Prometheus), /version, and /admin for whoever has the admin key.
 Ctrl-C or SIGTERM stops taking requests, lets open ones finish for --grace seconds, and exits; a
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,6 +108,7 @@ def _options(args: argparse.Namespace) -> RunOptions:
     from penstock.server.options import ServerOptions
     from penstock.server.run import RunOptions, Tls
     from penstock.server.supervisor import SupervisorOptions
+    from penstock.server.trace_options import trace_options
 
     return RunOptions(
         grace_s=args.grace,
@@ -125,6 +127,7 @@ def _options(args: argparse.Namespace) -> RunOptions:
         ),
         logs=LogOptions(args.log_format, args.log_level, not args.no_access_log),
         tls=None if args.tls_cert is None else Tls(args.tls_cert, args.tls_key),
+        traces=trace_options(args.otlp_endpoint, os.environ),
     )
 
 

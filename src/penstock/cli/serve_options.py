@@ -122,6 +122,13 @@ def _add_log_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--log-prompts", action="store_true", help="put prompts and outputs into these lines"
     )
+    group = parser.add_argument_group("traces")
+    group.add_argument(
+        "--otlp-endpoint",
+        metavar="URL",
+        help="send OpenTelemetry traces to the collector there, such as http://localhost:4318; "
+        "instead of OTEL_EXPORTER_OTLP_ENDPOINT (default: none)",
+    )
 
 
 def _port(text: str) -> int:

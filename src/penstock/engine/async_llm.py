@@ -25,6 +25,7 @@ from penstock.engine.spawn import DEFAULT_CORE, EngineChild
 from penstock.engine.stream import OutputStream
 from penstock.engine.wire import ModelFacts, Ready, Refused, WireError
 from penstock.errors import EngineDeadError, OverloadedError, PenstockError, RequestError
+from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
 from penstock.tokenizer import Tokenizer, load_tokenizer
 
@@ -144,7 +145,7 @@ class AsyncLLM:
             return encode(text, add_special_tokens, parse_special)
         return await asyncio.to_thread(encode, text, add_special_tokens, parse_special)
 
-    async def generate(
+    def generate(
         self,
         prompt: str | Sequence[int],
         params: SamplingParams | None = None,
@@ -161,22 +162,47 @@ class AsyncLLM:
         as the prompt of token ids. Raises RequestError if the request cannot be served,
         OverloadedError if too many are open, and EngineDeadError if the engine dies.
         """
-        params = params or SamplingParams()
-        if isinstance(prompt, str):
-            prompt_text, tokens = prompt, await self.encode(prompt)
-        else:
-            tokens = list(prompt)
-        if request_id is None:
-            request_id = f"async-{uuid.uuid4().hex}"
         request = EngineRequest(
-            request_id=request_id,
-            prompt_token_ids=tokens,
-            params=params,
+            request_id=request_id or f"async-{uuid.uuid4().hex}",
+            prompt_token_ids=[],
+            params=params or SamplingParams(),
             priority=priority,
             cache_salt=cache_salt,
         )
+        return self._outputs(request, prompt, prompt_text)
+
+    def embed(
+        self,
+        prompt: str | Sequence[int],
+        pooling: PoolingParams | None = None,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Embed ``prompt``, text or token ids; the one output that comes has ``embedding`` set, or
+        ``error``.
+
+        Otherwise as :meth:`generate`.
+        """
+        request = EngineRequest(
+            request_id=request_id or f"async-{uuid.uuid4().hex}",
+            prompt_token_ids=[],
+            pooling=pooling or PoolingParams(),
+            priority=priority,
+            cache_salt=cache_salt,
+        )
+        return self._outputs(request, prompt, None)
+
+    async def _outputs(
+        self, request: EngineRequest, prompt: str | Sequence[int], text: str | None
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Send the request with this prompt, of which ``text`` is the text where it is tokens."""
+        if isinstance(prompt, str):
+            text, prompt = prompt, await self.encode(prompt)
+        request = msgspec.structs.replace(request, prompt_token_ids=list(prompt))
         self.check(request)
-        stream = self._open(request, prompt_text)
+        stream = self._open(request, text)
         try:
             while True:
                 output = await stream.next()
@@ -189,11 +215,15 @@ class AsyncLLM:
     def check(self, request: EngineRequest) -> None:
         """Raise RequestError for what the engine would refuse, before it travels there."""
         params, vocab = request.params, self.model.vocab_size
-        params.validate(vocab)
+        if request.pooling is None:
+            params.validate(vocab)
+        else:
+            request.pooling.validate()
         for name, value in (
             ("top_k", params.top_k),
             ("min_tokens", params.min_tokens),
             ("max_tokens", params.max_tokens or 0),
+            ("dimensions", (request.pooling and request.pooling.dimensions) or 0),
             ("priority", request.priority),
         ):
             if value not in _INT64:
@@ -201,7 +231,13 @@ class AsyncLLM:
         tokens, longest = request.prompt_token_ids, self.model.max_model_len
         if not tokens:
             raise RequestError("the prompt is empty; give it at least one token", "prompt")
-        if len(tokens) >= longest:
+        if request.pooling is not None and len(tokens) > longest:
+            raise RequestError(
+                f"the prompt has {len(tokens)} tokens, and the context (max_model_len) holds "
+                f"{longest}; shorten the prompt",
+                "prompt",
+            )
+        if request.pooling is None and len(tokens) >= longest:
             raise RequestError(
                 f"the prompt has {len(tokens)} tokens, and prompt and output together may have "
                 f"{longest} (max_model_len): it must be at least {len(tokens) - longest + 1} "

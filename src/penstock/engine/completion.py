@@ -142,3 +142,5 @@ class RequestOutput(msgspec.Struct, frozen=True):
     num_cached_tokens: int  # prompt tokens that came from the prefix cache
     metrics: RequestMetrics
     error: str | None = None  # why a sequence has finish_reason error
+    embedding: bytes | None = None
+    """Of a request that is pooled, once it has finished: float32, little endian."""

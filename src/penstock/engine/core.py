@@ -20,6 +20,7 @@ from penstock.engine.messages import (
     SequenceUpdate,
     first_bad_token,
 )
+from penstock.engine.pooled import add_embeddings, give_rows
 from penstock.engine.prompt_reports import PromptReports, WantedRows
 from penstock.engine.request import Sequence, Status, make_sequences
 from penstock.engine.scheduled import ScheduledStep
@@ -29,6 +30,7 @@ from penstock.engine.step_builder import build_step_input
 from penstock.errors import RequestError
 from penstock.grammar.constraints import Constraints
 from penstock.models.spec import ModelSpec
+from penstock.pooling.pooler import Pooler
 from penstock.sampling.sampler import Sampled
 
 
@@ -98,8 +100,11 @@ class EngineCore:
 
     def check(self, request: EngineRequest) -> None:
         """Raise RequestError if the request could not be served; changes nothing."""
-        vocab_size = self.spec.vocab_size
-        request.params.validate(vocab_size)
+        vocab_size, pooling = self.spec.vocab_size, request.pooling
+        if pooling is None:
+            request.params.validate(vocab_size)
+        else:
+            pooling.validate(self.spec.hidden_size)
         bad = first_bad_token(request.prompt_token_ids, vocab_size)
         if bad is not None:
             token = request.prompt_token_ids[bad]
@@ -109,7 +114,8 @@ class EngineCore:
                 f"the prompt holds token id {token}, outside the vocabulary of {vocab_size}",
                 "prompt",
             )
-        self._scheduler.check(len(request.prompt_token_ids), request.params)
+        answer = request.params if pooling is None else None
+        self._scheduler.check(len(request.prompt_token_ids), answer)
 
     def add_request(self, request: EngineRequest) -> None:
         """Queue a request; raises RequestError and changes nothing if it cannot be served."""
@@ -119,6 +125,11 @@ class EngineCore:
             params.grammar is not None and self._scheduler.holds(request.request_id)
         ):
             raise RequestError(f"request id {request.request_id!r} is in use", "request_id")
+        if request.pooling is not None:
+            pooled = make_sequences(request, seed=0)
+            pooled.pooler = Pooler(request.pooling, pooled.num_prompt_tokens)
+            self._scheduler.add(pooled)
+            return
         seed = params.seed if params.seed is not None else self._seeds.getrandbits(64)
         leader = make_sequences(request, seed, self.spec.eos_token_ids)
         for sequence in (leader, *leader.siblings):
@@ -188,10 +199,12 @@ class EngineCore:
             step, outcome = before.step, before.launched.wait()
             sampled = outcome.sampled
             errors = self._prompts.add(before.wanted, outcome.prompts)
+            hidden = outcome.hidden
         elif step is None:
             return []
         else:
             result = self._executor.run(build_step_input(step))
+            hidden = None if result.hidden is None else result.hidden[step.num_logits :]
             states = [sequence.sampling_state for sequence in step.samples]
             masks = self._constraints.masks(step.samples)
             sampled = self._sampler.sample(result, step.sample_rows, states, masks)
@@ -210,8 +223,13 @@ class EngineCore:
                 if matcher is not None and matcher.error is not None:
                     message = f"the grammar of this request cannot go on: {matcher.error}"
                 errors.setdefault(step.samples[i].request_id, message)
+        if step.num_hidden:
+            assert hidden is not None
+            give_rows(step, hidden)
         updates = self._scheduler.update(step, tokens)
         self._constraints.prepare(step.samples)
+        if step.num_hidden:
+            add_embeddings(updates, step)
         if errors:
             updates = [update for update in updates if update.request_id not in errors]
         if sampled.logprobs or self._prompts.any:

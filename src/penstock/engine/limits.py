@@ -19,14 +19,20 @@ def check_step_limits(max_num_seqs: int, max_num_batched_tokens: int) -> None:
         )
 
 
-def most_tokens(prompt: int, params: SamplingParams, max_model_len: int, cache: KvCache) -> int:
+def most_tokens(
+    prompt: int, params: SamplingParams | None, max_model_len: int, cache: KvCache
+) -> int:
     """The most tokens, prompt and output, that such a request may come to.
 
-    Raises RequestError if a prompt of ``prompt`` tokens cannot be served with ``params``: it is
-    empty, fills the context, or could not finish even with the whole cache to itself.
+    Raises RequestError if a prompt of ``prompt`` tokens cannot be served with ``params``, or
+    without output (None): it is empty, fills the context, or could not finish even with the whole
+    cache to itself.
     """
     if prompt == 0:
         raise RequestError("the prompt is empty; give it at least one token", "prompt")
+    if params is None:
+        _check_unanswered(prompt, max_model_len, cache)
+        return prompt
     if prompt >= max_model_len:
         raise RequestError(
             f"the prompt has {prompt} tokens, which leaves no room to answer in a context "
@@ -45,3 +51,20 @@ def most_tokens(prompt: int, params: SamplingParams, max_model_len: int, cache: 
             "max_tokens",
         )
     return total
+
+
+def _check_unanswered(prompt: int, max_model_len: int, cache: KvCache) -> None:
+    """Raise RequestError unless the whole prompt fits the context and the cache."""
+    if prompt > max_model_len:
+        raise RequestError(
+            f"the prompt has {prompt} tokens, and the context (max_model_len) holds "
+            f"{max_model_len}; shorten the prompt",
+            "prompt",
+        )
+    needed = cache.blocks_for(prompt)
+    if needed > cache.num_blocks:
+        raise RequestError(
+            f"{prompt} prompt tokens need {needed} cache blocks of {cache.block_size} tokens, and "
+            f"there are {cache.num_blocks}; shorten the prompt, or give the KV cache more memory",
+            "prompt",
+        )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.engine.buckets import Buckets
+from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
 
 
@@ -24,11 +25,16 @@ class FinishReason(enum.Enum):
 
 
 class EngineRequest(msgspec.Struct, tag="request", frozen=True, kw_only=True):
-    """One prompt to complete. ``params.n`` sequences come back under the same id."""
+    """One prompt to complete, or to embed.
+
+    ``params.n`` sequences come back under the same id; of one to embed, a single update.
+    """
 
     request_id: str
     prompt_token_ids: list[int]
-    params: SamplingParams
+    params: SamplingParams = SamplingParams()
+    pooling: PoolingParams | None = None
+    """Set: embed the prompt, and generate nothing; ``params`` are then not read."""
     priority: int = 0
     """Lower runs first; equal priorities run in order of arrival."""
     cache_salt: str = ""
@@ -85,6 +91,8 @@ class SequenceUpdate(msgspec.Struct, array_like=True, gc=False):
     """When the request first ran, on the clock of time.monotonic(), which processes share."""
     ends_in_text: bool = False
     """With FinishReason.STOP: the last token is text that completes a grammar, not a stop token."""
+    embedding: bytes | None = None
+    """With the end of a request that is pooled: ``penstock.pooling.pooler`` has the format."""
 
 
 class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):

@@ -210,6 +210,7 @@ class _Request:
         self._num_cached_tokens = 0
         self._times = RequestMetrics(now)
         self._error: str | None = None
+        self._embedding: bytes | None = None
         self.finished = False
         self.stopped: list[int] = []
         """Sequences that stop strings have ended, which the engine has not been told."""
@@ -239,7 +240,8 @@ class _Request:
         if update.error is not None and self._error is None:
             self._error = update.error
         times = self._times
-        if update.token_ids:
+        self._embedding = update.embedding
+        if update.token_ids or update.embedding is not None:
             first = now if times.first_token_time is None else times.first_token_time
             scheduled = times.scheduled_time or update.scheduled_at or None
             self._times = RequestMetrics(times.arrival_time, first, now, None, scheduled)
@@ -268,6 +270,7 @@ class _Request:
             self._num_cached_tokens,
             self._times,
             self._error,
+            self._embedding,
         )
 
     def _finish(self, now: float) -> None:

@@ -14,6 +14,7 @@ from penstock.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from penstock.grammar.matcher import Matcher
+    from penstock.pooling.pooler import Pooler
 
 
 class Status(enum.Enum):
@@ -52,7 +53,8 @@ class Sequence:
     eos_token_ids: frozenset[int]  # empty with ignore_eos
     table: BlockTable
     num_prompt_rows: int
-    """Leading prompt positions whose logits are no longer wanted (``prompt_logprobs``)."""
+    """Leading prompt positions whose rows are not wanted, or no more: their logits
+    (``prompt_logprobs``), or the hidden states of one that is pooled."""
     wants_prompt_rows: bool
     """Whether any are still wanted, of those before the prompt's last."""
     max_total_tokens: int = 0
@@ -77,6 +79,8 @@ class Sequence:
     """Whether a token may be computed, and the next one sampled, while the host awaits it."""
     matcher: Matcher | None = field(default=None, repr=False)
     """Where it is in its grammar; set when that is compiled, before it is scheduled."""
+    pooler: Pooler | None = field(default=None, repr=False)
+    """Of a request that is pooled: it samples nothing, and ends when its prompt is computed."""
     sampling_state: Any = field(default=None, repr=False)
     """The sampler's own (``sampling.sampler.SamplingState``); set when the request is added."""
 
@@ -147,8 +151,12 @@ def make_sequences(
     """
     params = request.params
     prompt = array("i", request.prompt_token_ids)
-    unwanted = max(len(prompt) - 1, 0)
     wanted = params.prompt_logprobs is not None
+    if request.pooling is not None:
+        wanted = request.pooling.wants_all_rows
+        if request.pooling.pooling == "cls":  # attention is causal: no other token matters
+            del prompt[1:]
+    unwanted = max(len(prompt) - 1, 0)
     eos = frozenset(() if params.ignore_eos else eos_token_ids)
     sequences = [
         Sequence(

@@ -26,6 +26,8 @@ class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
     num_logits: int
     samples: tuple[Sequence, ...]
     """Who draws from the last row: nobody, the sequence, or it and its siblings at once."""
+    num_hidden: int = 0
+    """Of the last so many tokens the hidden states are told, and no logits: it is pooled."""
 
 
 class ScheduledStep(msgspec.Struct, frozen=True):
@@ -40,11 +42,16 @@ class ScheduledStep(msgspec.Struct, frozen=True):
     """Executed in this order before anything else in the step."""
     num_tokens: int
     num_logits: int
+    num_hidden: int = 0
+    """Rows of hidden states without logits, numbered in the order of ``sequences``, too."""
 
 
 def scheduled(sequence: Sequence, start: int, count: int) -> ScheduledSequence:
     """``count`` tokens from the first uncomputed one, ``start``, and what they are wanted for."""
     end = start + count
+    if sequence.pooler is not None:
+        hidden = max(0, end - max(start, sequence.num_prompt_rows))
+        return ScheduledSequence(sequence, start, count, 0, (), hidden)
     samples: tuple[Sequence, ...] = ()
     num_logits = 0
     if end == len(sequence.token_ids):

@@ -15,7 +15,8 @@ only. The loop around it::
 
 Order within a step: running sequences that need one token (decode), running ones that need more
 (chunked prefill), then the waiting, first come first served within their priority, without
-overtaking. A token therefore waits for no prefill but the part that fits the step's budget.
+overtaking. A token therefore waits for no prefill but the part that fits the step's budget. A
+sequence that is pooled (embedded) samples nothing: it ends with its prompt.
 
 Where the executor can, a step is launched behind one that is in flight: ``launched(step)`` says
 so, ``schedule`` goes on from there, and ``update`` comes one step later. The rule is the same, with
@@ -87,7 +88,8 @@ class Scheduler:
         Raises RequestError if it is a duplicate, empty, longer than the context, or could not
         finish even with the whole cache to itself.
         """
-        total = self.check(leader.num_prompt_tokens, leader.params)
+        answer = leader.params if leader.pooler is None else None
+        total = self.check(leader.num_prompt_tokens, answer)
         if leader.request_id in self._queues.requests:
             raise RequestError(f"request id {leader.request_id!r} is in use", "request_id")
         self._arrivals += 1
@@ -101,8 +103,11 @@ class Scheduler:
     def holds(self, request_id: str) -> bool:
         return request_id in self._queues.requests
 
-    def check(self, prompt: int, params: SamplingParams) -> int:
-        """The most tokens that such a request may come to; raises RequestError."""
+    def check(self, prompt: int, params: SamplingParams | None) -> int:
+        """The most tokens that such a request may come to, without output if ``params`` is None.
+
+        Raises RequestError.
+        """
         return most_tokens(prompt, params, self.max_model_len, self.cache)
 
     def abort(self, request_id: str, index: int | None = None) -> list[Sequence]:
@@ -165,7 +170,8 @@ class Scheduler:
                 samples.append(sequence)
                 rows.append(row)
         num_tokens = self.max_num_batched_tokens - budget
-        return ScheduledStep(chosen, samples, rows, copies, num_tokens, row + 1)
+        hidden = sum(each.num_hidden for each in chosen)
+        return ScheduledStep(chosen, samples, rows, copies, num_tokens, row + 1, hidden)
 
     def launched(self, step: ScheduledStep) -> None:
         """The step is in flight, and the next one is scheduled before this one's ``update``.
@@ -206,6 +212,10 @@ class Scheduler:
                     sequence.prompt_rows_given(end)
                 if len(samples) > 1:
                     self._fork(sequence)
+            if sequence.pooler is not None and sequence.status is RUNNING:
+                if end == len(sequence.token_ids):
+                    updates.append(self._pooled(sequence))
+                continue
             for sequence in samples:
                 tokens = next(new_tokens)
                 if sequence.status is FINISHED:
@@ -318,6 +328,19 @@ class Scheduler:
                 self._queues.wait(sibling)
                 if self._in_flight.steps:
                     self._in_flight.bar(sibling)
+
+    def _pooled(self, sequence: Sequence) -> SequenceUpdate:
+        """The end of a sequence that generates nothing: its prompt is computed."""
+        sequence.finish_reason = FinishReason.STOP
+        self._finish(sequence)
+        return SequenceUpdate(
+            sequence.request_id,
+            sequence.index,
+            [],
+            num_cached_tokens=sequence.num_cached_tokens,
+            finish_reason=FinishReason.STOP,
+            scheduled_at=sequence.scheduled_at,
+        )
 
     def _finish(self, sequence: Sequence) -> None:
         if sequence.status is RUNNING:

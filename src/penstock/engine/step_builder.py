@@ -33,10 +33,14 @@ def build_step_input(step: ScheduledStep, block_size: int = BLOCK_SIZE) -> StepI
         context_lens = starts + np.diff(query_starts)
         owner = np.repeat(np.arange(len(scheduled), dtype=np.int32), np.diff(query_starts))
         positions = rows + (starts - query_starts[:-1])[owner]
-    logit_rows = rows
+    logit_rows, hidden_rows = rows, rows[:0]
     if step.num_logits < num_tokens:
+        to_end = query_starts[1:][owner] - rows
         num_logits = np.array([e.num_logits for e in scheduled], dtype=np.int32)
-        logit_rows = rows[query_starts[1:][owner] - rows <= num_logits[owner]]
+        logit_rows = rows[to_end <= num_logits[owner]]
+        if step.num_hidden:
+            num_hidden = np.array([e.num_hidden for e in scheduled], dtype=np.int32)
+            hidden_rows = rows[to_end <= num_hidden[owner]]
     copies = np.empty((0, 2), np.int32)
     if step.block_copies:
         copies = np.array(step.block_copies, dtype=np.int32)
@@ -51,6 +55,7 @@ def build_step_input(step: ScheduledStep, block_size: int = BLOCK_SIZE) -> StepI
         block_ids=blocks,
         logit_rows=logit_rows,
         block_copies=copies,
+        hidden_rows=hidden_rows,
     )
 
 

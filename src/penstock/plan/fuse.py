@@ -45,10 +45,10 @@ def fuse(plan: Plan) -> Plan:
 
 
 def _narrow_last_layer(ops: Ops, buffers: Buffers) -> Ops:
-    """Select the rows that need logits right after the last attention, not after the last layer.
+    """Select the wanted rows right after the last attention, not after the last layer.
 
-    Behind it every op works row by row, so a prefill chunk skips the last layer's output
-    projection and MLP for all rows but one.
+    Behind it every op works row by row, so a prefill chunk of a request that generates skips the
+    last layer's output projection and MLP for all rows but one.
     """
     attention = max(i for i, op in enumerate(ops) if isinstance(op, Attention))
     select = next(i for i, op in enumerate(ops) if isinstance(op, SelectRows))
@@ -64,7 +64,7 @@ def _narrow_last_layer(ops: Ops, buffers: Buffers) -> Ops:
     renamed[selected.out] = renamed[selected.x]
     for name, new in renamed.items():
         if name != selected.out:
-            buffers[new] = replace(buffers[name], name=new, rows=Rows.LOGITS)
+            buffers[new] = replace(buffers[name], name=new, rows=Rows.SELECTED)
     selects: Ops = [SelectRows(name, renamed[name]) for name in entering]
     tail = [_rename(op, renamed) for op in (*region, *ops[select + 1 :])]
     return [*ops[: attention + 1], *selects, *tail]

@@ -79,7 +79,7 @@ class _Lowering:
         for index, layer in enumerate(spec.layers):
             self._attention(index, layer)
             self._mlp(index, layer)
-        logits, argmax = self._head()
+        logits, argmax, hidden = self._head()
         return Plan(
             spec=spec,
             weight_dtype=self._dtype,
@@ -93,6 +93,7 @@ class _Lowering:
             ),
             logits=logits,
             argmax=argmax,
+            hidden=hidden,
             max_positions=self._max_positions,
         )
 
@@ -172,10 +173,10 @@ class _Lowering:
         delta = self._linear(inner, at + "down", self._spec.hidden_size, m.bias)
         self._ops.append(Add(RESIDUAL, delta, RESIDUAL))
 
-    def _head(self) -> tuple[BufferName, BufferName]:
+    def _head(self) -> tuple[BufferName, BufferName, BufferName]:
         spec = self._spec
-        last = self._new("last", spec.hidden_size, rows=Rows.LOGITS)
-        normed = self._new("last_normed", spec.hidden_size, self._activation, Rows.LOGITS)
+        last = self._new("last", spec.hidden_size, rows=Rows.SELECTED)
+        normed = self._new("last_normed", spec.hidden_size, self._activation, Rows.SELECTED)
         logits = self._new("logits", spec.vocab_size, rows=Rows.LOGITS)
         argmax = self._new("argmax", 1, "int32", Rows.LOGITS)
         weight = "embed" if spec.tie_embeddings else "head"
@@ -187,4 +188,4 @@ class _Lowering:
             ),
             Argmax(logits, argmax),
         ]
-        return logits, argmax
+        return logits, argmax, normed

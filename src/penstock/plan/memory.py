@@ -40,8 +40,15 @@ class MemoryPlan:
 
 
 def plan_memory(plan: Plan, max_tokens: int, max_logit_rows: int) -> MemoryPlan:
-    """Place every buffer of ``plan`` for steps of at most this many rows of each kind."""
-    rows = {Rows.TOKENS: max_tokens, Rows.LOGITS: max_logit_rows}
+    """Place every buffer of ``plan`` for steps of at most this many rows of each kind.
+
+    The selected rows are at most ``max_logit_rows``, like those of logits among them.
+    """
+    rows = {
+        Rows.TOKENS: max_tokens,
+        Rows.SELECTED: max_logit_rows,
+        Rows.LOGITS: max_logit_rows,
+    }
     strides = {name: _stride(buffer) for name, buffer in plan.buffers.items()}
     sizes = {
         name: -(-strides[name] * rows[buffer.rows] // ALIGNMENT) * ALIGNMENT
@@ -67,7 +74,7 @@ def plan_memory(plan: Plan, max_tokens: int, max_logit_rows: int) -> MemoryPlan:
 
 
 def _stride(buffer: Buffer) -> int:
-    if buffer.rows is Rows.LOGITS:
+    if buffer.rows is not Rows.TOKENS:
         return buffer.row_bytes
     lines = -(-buffer.row_bytes // ALIGNMENT) * ALIGNMENT
     return lines if lines % PAGE_OF_SETS else lines + ALIGNMENT
@@ -79,6 +86,6 @@ def _lives(plan: Plan) -> dict[BufferName, tuple[int, int]]:
     for i, op in enumerate(plan.ops):
         for name in (*op.reads, *op.writes):
             lives[name] = (lives.get(name, (i, i))[0], i)
-    for name in (plan.logits, plan.argmax):
+    for name in (plan.logits, plan.argmax, plan.hidden):
         lives[name] = (lives[name][0], len(plan.ops))
     return lives

@@ -3,7 +3,8 @@
 A plan is a straight list of these. Every op is a frozen record: ``reads`` and ``writes`` name
 the buffers it touches, weight fields hold canonical weight names (``models/spec.py``), and the
 docstring is the contract that every backend implements. Rows of a buffer are tokens of the step
-(``Rows.TOKENS``) or the rows whose logits are wanted (``Rows.LOGITS``).
+(``Rows.TOKENS``), those of them whose logits or hidden states are wanted (``Rows.SELECTED``), or
+the first of these, whose logits are (``Rows.LOGITS``).
 
 Two families: *primitive* ops, which lowering emits one per line of the model's mathematics, and
 *fused* ops, which ``plan/fuse.py`` puts in their place. The reference backend runs both, so that
@@ -31,7 +32,10 @@ class Rows(enum.Enum):
     """Symbolic first dimension of a buffer."""
 
     TOKENS = "T"
+    SELECTED = "S"
+    """``logit_rows`` of the step, then its ``hidden_rows``."""
     LOGITS = "R"
+    """``logit_rows``: the first of the selected."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,8 @@ class Linear(Op):
     """``out = act(x @ W.T + b)`` with W the row-wise concatenation of ``parts``.
 
     x ``[rows, k]`` in float32 or bfloat16, out ``[rows, n]`` in out's element type; products are
-    accumulated in float32 over ascending k, never split. With ``gated`` there are exactly two
+    accumulated in float32 over ascending k, never split. Where x has the selected rows and out
+    those of logits, the first rows of x are multiplied. With ``gated`` there are exactly two
     parts of equal size, gate and up, and ``out = gated(x @ gate.T) * (x @ up.T)`` has
     ``n = part.n`` columns.
 
@@ -174,7 +179,7 @@ class Attention(Op):
 
 @dataclass(frozen=True)
 class SelectRows(Op):
-    """``out = x[logit_rows]``: ``[T, c]`` to ``[R, c]``."""
+    """``out = x[[*logit_rows, *hidden_rows]]``: ``[T, c]`` to ``[S, c]``."""
 
     _reads = ("x",)
     _writes = ("out",)

@@ -34,4 +34,6 @@ class Plan:
     kv_layers: tuple[KvLayer, ...]
     logits: BufferName
     argmax: BufferName
+    hidden: BufferName
+    """The selected rows after the last norm, as the output matrix reads them."""
     max_positions: int  # rows of the rope tables

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.applications import Starlette
@@ -27,6 +28,9 @@ from penstock.server.routes import endpoints as route_table
 from penstock.server.sse import ClientGone, EventStream, explained
 from penstock.server.supervisor import Supervisor
 
+if TYPE_CHECKING:
+    from penstock.server.tracing import Tracing
+
 Handler = Callable[[Request], Awaitable[Response | EventStream]]
 
 
@@ -35,11 +39,15 @@ def build_app(
     requests: OpenRequests,
     options: ServerOptions,
     dropped_log_lines: Callable[[], int] = lambda: 0,
+    tracing: Tracing | None = None,
 ) -> ASGIApp:
-    """The application that serves ``engine``. It does not own the engine and never closes it."""
+    """The application that serves ``engine``. It owns neither that nor ``tracing``."""
     handlers = Handlers(engine, requests, options, dropped_log_lines)
     admin = Admin(engine, requests)
-    middleware = [Middleware(Gate, requests=requests)]
+    gate = Middleware(
+        Gate, requests=requests, tracing=tracing, model=engine.model.served_model_name
+    )
+    middleware = [gate]
     if options.cors_origins:
         middleware.append(
             Middleware(

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from penstock.engine.output import RequestOutput
 from penstock.engine.wire import ModelFacts
+from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
 from penstock.tokenizer import Tokenizer
 
@@ -33,4 +34,14 @@ class Engine(Protocol):
         priority: int = 0,
         cache_salt: str = "",
         prompt_text: str | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]: ...
+
+    def embed(
+        self,
+        prompt: str | Sequence[int],
+        pooling: PoolingParams | None = None,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
     ) -> AsyncGenerator[RequestOutput, None]: ...

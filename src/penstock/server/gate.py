@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import TYPE_CHECKING
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.server.open_requests import REQUEST_ID, OpenRequest, OpenRequests
 
+if TYPE_CHECKING:
+    from penstock.server.tracing import Tracing
+
 ACCESS_LOG = "penstock.access"
+LEFT = 499
+"""Nothing was sent: the client left before."""
 
 _log = logging.getLogger(ACCESS_LOG)
 _QUIET = ("/health", "/ready", "/metrics")
@@ -19,15 +26,23 @@ _QUIET = ("/health", "/ready", "/metrics")
 class Gate:
     """ASGI middleware, the outermost."""
 
-    def __init__(self, app: ASGIApp, requests: OpenRequests) -> None:
+    def __init__(
+        self, app: ASGIApp, requests: OpenRequests, tracing: Tracing | None, model: str
+    ) -> None:
         self._app = app
         self._requests = requests
+        self._tracing = tracing
+        self._model = model
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         request = self._requests.enter(scope)
+        tracing = self._tracing
+        traced = tracing is not None and tracing.traces(request)
+        if traced:
+            request.generations = []
         status = 0
 
         async def named(message: Message) -> None:
@@ -42,7 +57,14 @@ class Gate:
             await self._app(scope, receive, named)
         finally:
             self._requests.leave(request)
+            if traced and tracing is not None:
+                tracing.end(request, _trace_headers(scope), status or LEFT, self._model)
             _tell(request, status)
+
+
+def _trace_headers(scope: Scope) -> dict[str, str]:
+    headers = Headers(scope=scope)
+    return {name: headers[name] for name in ("traceparent", "tracestate") if name in headers}
 
 
 def _tell(request: OpenRequest, status: int) -> None:
@@ -54,12 +76,12 @@ def _tell(request: OpenRequest, status: int) -> None:
         "client": request.client,
         "method": request.method,
         "path": request.path,
-        "status": status or 499,  # nothing was sent: the client left before
+        "status": status or LEFT,
         "seconds": round(time.monotonic() - request.began, 6),
     }
     if request.key is not None:
         fields["key"] = request.key
     fields |= request.notes
     _log.log(
-        level, "%s %s %d", request.method, request.path, status or 499, extra={"fields": fields}
+        level, "%s %s %d", request.method, request.path, status or LEFT, extra={"fields": fields}
     )

@@ -21,6 +21,7 @@ from penstock.server.open_requests import TIMEOUT, OpenRequest, OpenRequests
 from penstock.server.openai.body import BodyDecoder
 from penstock.server.openai.chat import ChatJob
 from penstock.server.openai.completions import CompletionJob
+from penstock.server.openai.embeddings import EmbeddingJob, EmbeddingRequest
 from penstock.server.openai.errors import (
     RETRY_AFTER_S,
     ApiError,
@@ -76,6 +77,7 @@ class Handlers:
         self._completion_decoder = BodyDecoder(CompletionRequest)
         self._chat_decoder = BodyDecoder(ChatRequest)
         self._response_decoder = BodyDecoder(ResponseRequest)
+        self._embedding_decoder = BodyDecoder(EmbeddingRequest)
         self._tokenize_decoder = BodyDecoder(TokenizeRequest)
         self._detokenize_decoder = BodyDecoder(DetokenizeRequest)
         self.openapi = b"{}"
@@ -104,6 +106,15 @@ class Handlers:
         job = await unless_ended(request, request.receive, prepare)
         if body.stream:
             return EventStream(request, job.events(), job.error)
+        answer = await unless_ended(request, request.receive, job.answer())
+        return Response(answer, media_type="application/json")
+
+    async def embeddings(self, request: Request) -> Response:
+        meter = self._begin(request)
+        body = self._embedding_decoder.decode(await self._body(request))
+        self._check_model(body.model)
+        prepare = EmbeddingJob.prepare(body, self._engine, meter)
+        job = await unless_ended(request, request.receive, prepare)
         answer = await unless_ended(request, request.receive, job.answer())
         return Response(answer, media_type="application/json")
 

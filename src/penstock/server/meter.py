@@ -9,6 +9,7 @@ from penstock.engine.output import CompletionOutput, RequestOutput
 from penstock.errors import OverloadedError
 from penstock.server.metrics import Counts
 from penstock.server.open_requests import OpenRequest
+from penstock.server.traced import TracedGeneration
 
 
 class Meter:
@@ -50,7 +51,8 @@ class Meter:
             counts.prompt_tokens += len(output.prompt_token_ids)
             counts.cached_tokens += output.num_cached_tokens
             counts.prompt_lengths.add(len(output.prompt_token_ids))
-            counts.first_token.add(times.first_token_time - self._request.began)
+            if output.embedding is None:
+                counts.first_token.add(times.first_token_time - self._request.began)
             if times.scheduled_time is not None:
                 counts.queue.add(max(0.0, times.scheduled_time - times.arrival_time))
                 counts.prefill.add(times.first_token_time - times.scheduled_time)
@@ -65,10 +67,26 @@ class Meter:
                 counts.inter_token.add((times.last_token_time - start) / gaps, gaps)
 
     def _count_end(self, output: RequestOutput) -> None:
+        counts = self._counts
+        for choice in output.outputs:
+            counts.finished[_reason(choice)] += 1
+        if output.embedding is not None:
+            self._count_embedded(output)
+        else:
+            self._count_generated(output)
+        self._note(output)
+
+    def _count_embedded(self, output: RequestOutput) -> None:
+        times = output.metrics
+        if times.finished_time is not None:
+            self._counts.end_to_end.add(times.finished_time - self._request.began)
+            if times.scheduled_time is not None:
+                self._counts.inference.add(times.finished_time - times.scheduled_time)
+
+    def _count_generated(self, output: RequestOutput) -> None:
         counts, times = self._counts, output.metrics
         first, last = times.first_token_time, times.last_token_time
         for choice in output.outputs:
-            counts.finished[_reason(choice)] += 1
             counts.output_lengths.add(choice.num_tokens)
         if output.finished and first is not None and last is not None:
             counts.end_to_end.add(last - self._request.began)
@@ -78,16 +96,17 @@ class Meter:
             longest = max(choice.num_tokens for choice in output.outputs)
             if longest > 1:
                 counts.per_output_token.add((last - first) / (longest - 1))
-        self._note(output)
 
     def _note(self, output: RequestOutput) -> None:
-        """For the access log."""
+        """For the access log, and for the trace."""
+        if self._request.generations is not None:
+            self._request.generations.append(TracedGeneration.of(output))
         notes = self._request.notes
         _add(notes, "prompt_tokens", len(output.prompt_token_ids))
         _add(notes, "cached_tokens", output.num_cached_tokens)
         _add(notes, "output_tokens", sum(choice.num_tokens for choice in output.outputs))
         first = output.metrics.first_token_time
-        if first is not None and "first_token_s" not in notes:
+        if output.embedding is None and first is not None and "first_token_s" not in notes:
             notes["first_token_s"] = round(first - self._request.began, 6)
         for choice in output.outputs:
             _add(notes, f"finish_{_reason(choice)}", 1)

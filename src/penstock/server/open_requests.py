@@ -14,6 +14,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from penstock.server.openai.errors import ApiError, deadline_exceeded
+from penstock.server.traced import TracedGeneration
 
 REQUEST_ID = "x-request-id"
 TIMEOUT = "x-request-timeout"
@@ -39,6 +40,8 @@ class OpenRequest:
     notes: dict[str, object] = field(default_factory=dict)
     """What the access log tells besides."""
     timer: asyncio.TimerHandle | None = None
+    generations: list[TracedGeneration] | None = None
+    """Those that have ended, where the request is traced."""
 
     @classmethod
     def of(cls, scope: Scope) -> OpenRequest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.server.answers import Alive, ModelCard, ModelList, OpenApi, Ready, Version
 from penstock.server.handlers import Handlers
 from penstock.server.openai import responses_protocol
+from penstock.server.openai.embeddings import EmbeddingRequest, Embeddings
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
 from penstock.server.openai.responses import Chat, ChatChunk, Completion
 from penstock.server.openai.responses_protocol import ResponseEvent, ResponseRequest
@@ -48,6 +49,15 @@ def endpoints(handlers: Handlers) -> list[Endpoint]:
             responses_protocol.Response,
             ResponseRequest,
             ResponseEvent,
+            works=True,
+        ),
+        Endpoint(
+            "POST",
+            "/v1/embeddings",
+            handlers.embeddings,
+            "Embed texts: the model's hidden states, pooled.",
+            Embeddings,
+            EmbeddingRequest,
             works=True,
         ),
         Endpoint(

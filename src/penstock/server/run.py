@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -26,6 +26,10 @@ from penstock.server.open_requests import OpenRequests
 from penstock.server.openai.errors import RETRY_AFTER_S, unavailable
 from penstock.server.options import ServerOptions
 from penstock.server.supervisor import Supervisor, SupervisorOptions
+from penstock.server.trace_options import TraceOptions
+
+if TYPE_CHECKING:
+    from penstock.server.tracing import Tracing
 
 KEEP_ALIVE_S = 75
 """Longer than the 60 s for which common proxies and client pools keep a connection, so that it is
@@ -55,6 +59,7 @@ class RunOptions:
     supervisor: SupervisorOptions = SupervisorOptions()  # noqa: RUF009
     logs: LogOptions = LogOptions()  # noqa: RUF009
     tls: Tls | None = None
+    traces: TraceOptions | None = None
 
 
 async def serve(
@@ -89,9 +94,26 @@ async def serve(
             return
         supervisor = Supervisor(llm, spawn, options.supervisor)
         try:
-            await _serve(supervisor, listener, options, stop, log, lambda: on_ready(llm))
+            with _tracing(options.traces) as tracing:
+                await _serve(
+                    supervisor, listener, options, stop, log, tracing, lambda: on_ready(llm)
+                )
         finally:
             await supervisor.aclose()
+
+
+@contextlib.contextmanager
+def _tracing(options: TraceOptions | None) -> Generator[Tracing | None, None, None]:
+    if options is None:
+        yield None
+        return
+    from penstock.server.tracing import Tracing  # needs packages that are an extra
+
+    tracing = Tracing.to_collector(options)
+    try:
+        yield tracing
+    finally:
+        tracing.close()
 
 
 async def _start(child: EngineChild, stop: asyncio.Event) -> AsyncLLM | None:
@@ -115,10 +137,11 @@ async def _serve(
     options: RunOptions,
     stop: asyncio.Event,
     log: LineWriter,
+    tracing: Tracing | None,
     on_ready: Callable[[], None],
 ) -> None:
     requests = OpenRequests(options.request_timeout_s)
-    app = build_app(supervisor, requests, options.server, lambda: log.dropped)
+    app = build_app(supervisor, requests, options.server, lambda: log.dropped, tracing)
     tls = options.tls
     connection = functools.partial(Connection, headers_timeout_s=options.headers_timeout_s)
     http = _Server(

@@ -16,6 +16,7 @@ from penstock.engine.process import START_TIMEOUT_S
 from penstock.engine.spawn import EngineChild
 from penstock.engine.wire import ModelFacts
 from penstock.errors import EngineDeadError, OverloadedError, PenstockError
+from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
 from penstock.server.openai.errors import unavailable
 from penstock.tokenizer import Tokenizer
@@ -143,6 +144,20 @@ class Supervisor:
             priority=priority,
             cache_salt=cache_salt,
             prompt_text=prompt_text,
+        )
+
+    def embed(
+        self,
+        prompt: str | Sequence[int],
+        pooling: PoolingParams | None = None,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """As AsyncLLM.embed, by the present engine."""
+        return self._llm.embed(
+            prompt, pooling, request_id=request_id, priority=priority, cache_salt=cache_salt
         )
 
     async def stats(self) -> EngineStats:

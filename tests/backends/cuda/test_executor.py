@@ -79,6 +79,28 @@ def test_logits_agree_with_the_reference(name: str, dtype: DType, device: Any) -
     executor.close()
 
 
+def test_hidden_states_agree_with_the_reference_and_change_no_logits(device: Any) -> None:
+    spec = SPECS["qk_norm"]
+    plan, weights = make_plan(spec, "bfloat16"), DummyWeights(spec, 3, "bfloat16")
+    executor = bind(plan, weights, LIMITS, device)
+    reference = ReferenceExecutor(plan, weights, LIMITS)
+    everything = Chunk(B, 0, 36, B_BLOCKS, rows=[], hidden=range(36))
+    decode = Chunk(C, 0, 5, [2], rows=[1, 4], hidden=[0, 3])
+    for chunks in ([everything, decode], [everything]):
+        step = step_of(chunks)
+        expected, got = reference.run(step).hidden, executor.run(step)
+        assert got.hidden is not None
+        assert got.hidden.shape == (len(step.logit_rows) + len(step.hidden_rows), 64)
+        np.testing.assert_allclose(got.hidden, expected, rtol=0, atol=6e-2)
+        launched = executor.launch(step, [], [], []).wait()
+        assert launched.hidden is not None
+        np.testing.assert_array_equal(launched.hidden, got.hidden[len(step.logit_rows) :])
+    alone = step_of([replace(decode, hidden=[])])
+    mixed = executor.run(step_of([everything, decode])).logits
+    np.testing.assert_array_equal(executor.run(alone).logits, mixed)
+    executor.close()
+
+
 @pytest.mark.parametrize(
     ("dtype", "kv_dtype", "tolerance"),
     [("float16", "float16", 3e-3), ("bfloat16", "int8", 6e-2), ("float32", "float16", 3e-3)],
@@ -232,6 +254,7 @@ def test_what_is_launched_before_the_first_request_leaves_the_cache_alone(
         ({"slots": [0, 40 * 32]}, "slot 1280"),
         ({"block_ids": [40]}, "block id 40"),
         ({"logit_rows": [2]}, "logit row 2"),
+        ({"hidden_rows": [2]}, "hidden row 2"),
         ({"block_copies": [[0, 40]]}, "copied block 40"),
         ({"context_lens": [33]}, "do not agree"),
         ({"context_lens": [1]}, "do not agree"),

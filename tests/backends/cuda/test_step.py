@@ -82,20 +82,23 @@ def test_padding_computes_nothing() -> None:
 
 def test_arrays_arrive_as_they_are(device: Any) -> None:
     buffer = StepBuffer(2000, device)
-    steps = [decode(3, [(9, 10)]), step_of([Chunk(TOKENS, 0, 70, [4, 2, 0], rows=[1, 69])])]
+    chunk = Chunk(TOKENS, 0, 70, [4, 2, 0], rows=[1, 69], hidden=[0, 2])
+    steps = [decode(3, [(9, 10)]), step_of([chunk])]
     for step in (*steps, *reversed(steps), steps[0]):
         work = np.arange(9, dtype=np.int32).reshape(3, 3)
         arrays = arrays_of(step, [work])
         layout = Layout.of([array.size for array in arrays])
         buffer.write(layout, arrays)
-        there = buffer.views(layout)
-        for name in (*FIELDS, "block_ids", "logit_rows", "block_copies"):
+        there = buffer.views(layout, len(step.hidden_rows))
+        for name in (*FIELDS, "block_ids", "block_copies"):
             tensor = getattr(there, name)
             np.testing.assert_array_equal(tensor.cpu().numpy(), getattr(step, name))
             assert tensor.numel() == 0 or tensor.data_ptr() % 64 == 0
         assert there.work[0].tolist() == list(range(9))
         assert (there.num_tokens, there.num_sequences) == (step.num_tokens, step.num_sequences)
         assert there.num_logit_rows == len(step.logit_rows)
+        selected = [*step.logit_rows, *step.hidden_rows]
+        assert there.selected_rows.tolist() == selected
 
 
 def test_a_bucket_keeps_its_addresses(device: Any) -> None:

@@ -99,6 +99,10 @@ def bind(
             raise
         logits = native.view(binder.buffers[plan.logits]).view(np.float32)
         argmax = native.view(binder.buffers[plan.argmax]).view(np.int32)[:, 0]
+        rounded = plan.buffers[plan.hidden].element == "bfloat16"
+        hidden = native.view(binder.buffers[plan.hidden]).view(
+            DTYPES["bfloat16" if rounded else "float32"]
+        )
     except ValueError as error:
         raise ConfigError(
             f"the cpu backend cannot run this model as asked: {error}; "
@@ -115,7 +119,9 @@ def bind(
         if products
         else None
     )
-    return CpuExecutor(native, module.isa, limits.num_blocks, logits, argmax, regions, tuner)
+    return CpuExecutor(
+        native, module.isa, limits.num_blocks, logits, argmax, hidden, regions, tuner
+    )
 
 
 class _Binder:
@@ -127,7 +133,7 @@ class _Binder:
         """The weights of each of the executor's regions, joined by ``+``."""
         self.fills: list[Fill] = []
         self._matrices: dict[str, list[tuple[MatrixId, int, bool]]] = {}
-        """By shape and format: each with its region and whether its rows want logits."""
+        """By shape and format: each with its region and whether its rows are selected ones."""
         self._plan = plan
         self._dtype = DTYPES[plan.weight_dtype]
         self._shapes = plan.spec.weight_shapes()
@@ -197,7 +203,7 @@ class _Binder:
             )
         if not op.weight_only:  # whose products have nothing to tune
             form = f"{op.scheme or self._plan.weight_dtype} {'2x' if gated else ''}{op.n}x{op.k}"
-            logits = self._plan.buffers[op.out].rows is ops.Rows.LOGITS
+            logits = self._plan.buffers[op.out].rows is not ops.Rows.TOKENS
             self._matrices.setdefault(form, []).append((matrix, len(self.regions), logits))
         self.regions.append("+".join(part.weight for part in op.parts))
         first = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,6 +26,7 @@ class CpuExecutor:
         num_blocks: int,
         logits: NDArray[np.float32],
         argmax: Int32s,
+        hidden: NDArray[Any],
         packed: PackedRegions,
         tunable: ProductTuner | None = None,
     ) -> None:
@@ -34,6 +37,7 @@ class CpuExecutor:
         self._native = native
         self._logits = logits  # [max logit rows, vocabulary], a view of the arena
         self._argmax = argmax  # [max logit rows]
+        self._hidden = hidden  # [max logit rows, hidden size]
 
     @property
     def weight_bytes(self) -> int:
@@ -48,7 +52,11 @@ class CpuExecutor:
         """
         self._native.run(*_arrays(step))
         rows = len(step.logit_rows)
-        return StepResult(logits=self._logits[:rows], argmax=self._argmax[:rows])
+        return StepResult(
+            logits=self._logits[:rows],
+            argmax=self._argmax[:rows],
+            hidden=self._hidden[: rows + len(step.hidden_rows)],
+        )
 
     def profile(self, step: StepInput) -> list[tuple[str, float]]:
         """Run one step and return each op's kind and seconds, in the order of the plan."""
@@ -74,5 +82,6 @@ def _arrays(step: StepInput) -> tuple[Int32s, ...]:
         step.block_starts,
         step.block_ids,
         step.logit_rows,
+        step.hidden_rows,
         step.block_copies,
     )

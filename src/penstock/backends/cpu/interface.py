@@ -181,7 +181,7 @@ class NativeExecutor(Protocol):
         ...
 
     def run(self, *step: Int32s) -> None:
-        """The arrays of a StepInput, in its order. The GIL is released while it runs."""
+        """The arrays of a StepInput, ``block_copies`` last. The GIL is released while it runs."""
         ...
 
     def profile(self, *step: Int32s) -> list[float]:

@@ -228,9 +228,12 @@ class _Binder:
 
     def _linear(self, op: ops.Linear) -> None:
         matrix, bias = self._matrix(op), self._bias(op)
+        buffers = self._plan.buffers
+        narrows = buffers[op.x].rows is not buffers[op.out].rows
 
         def launch(views: Views, step: DeviceStep) -> None:
-            matrix.product(views[op.x], views[op.out], bias, op.gated)
+            x, out = views[op.x], views[op.out]
+            matrix.product(x[: len(out)] if narrows else x, out, bias, op.gated)
 
         self.launches.append(launch)
 
@@ -291,7 +294,7 @@ class _Binder:
 
     def _select_rows(self, op: ops.SelectRows) -> None:
         def launch(views: Views, step: DeviceStep) -> None:
-            select_rows(views[op.x], step.logit_rows, views[op.out])
+            select_rows(views[op.x], step.selected_rows, views[op.out])
 
         self.launches.append(launch)
 

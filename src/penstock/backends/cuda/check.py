@@ -31,10 +31,11 @@ class StepBounds:
             raise ValueError(f"a step has 1 to {self.max_tokens} tokens, not {tokens}")
         if not 1 <= sequences <= self.max_sequences:
             raise ValueError(f"a step has 1 to {self.max_sequences} sequences, not {sequences}")
-        if len(step.logit_rows) > self.max_logit_rows:
+        selected = len(step.logit_rows) + len(step.hidden_rows)
+        if selected > self.max_logit_rows:
             raise ValueError(
-                f"a step has at most {self.max_logit_rows} rows of logits, not "
-                f"{len(step.logit_rows)}"
+                f"a step has at most {self.max_logit_rows} rows of logits and hidden states, not "
+                f"{selected}"
             )
         if len(step.block_ids) > self.max_block_ids:
             raise ValueError(
@@ -51,6 +52,7 @@ class StepBounds:
         _within(step.slots, self.num_blocks * BLOCK_SIZE, "slot")
         _within(step.block_ids, self.num_blocks, "block id")
         _within(step.logit_rows, tokens, "logit row")
+        _within(step.hidden_rows, tokens, "hidden row")
         _within(step.block_copies, self.num_blocks, "copied block")
         held = np.diff(step.block_starts) * BLOCK_SIZE
         last = step.positions[step.query_starts[1:] - 1] + 1

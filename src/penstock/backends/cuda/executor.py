@@ -17,8 +17,8 @@ from penstock.backends.cuda.graphs import DecodeGraphs, bucket_of, bucket_sizes
 from penstock.backends.cuda.kernels.awaited import put_awaited
 from penstock.backends.cuda.kernels.rows import copy_blocks
 from penstock.backends.cuda.kernels.tiles import row_steps
-from penstock.backends.cuda.launched import CudaLaunch
-from penstock.backends.cuda.program import Program
+from penstock.backends.cuda.launched import CudaLaunch, FetchedRows
+from penstock.backends.cuda.program import Program, Results
 from penstock.backends.cuda.sample_outcome import Reported
 from penstock.backends.cuda.sample_state import DeviceSampleState
 from penstock.backends.cuda.sampler import DeviceSampler
@@ -70,7 +70,7 @@ class CudaExecutor:
         most = min(bounds.max_sequences, bounds.max_logit_rows, bounds.max_tokens)
         self._buckets = bucket_sizes(most)
         self._layouts: dict[int, Layout] = {}
-        self._results: dict[int, tuple[Tensor, Tensor]] = {}
+        self._results: dict[int, Results] = {}
         self._graphs: DecodeGraphs | None = None
 
     @property
@@ -102,7 +102,7 @@ class CudaExecutor:
             raise gpu_failed(error) from error
 
     def run(self, step: StepInput) -> StepResult:
-        """Run one step, wait for it, and copy its logits to the host.
+        """Run one step, wait for it, and copy its logits and hidden states to the host.
 
         Raises ValueError on a step that is malformed or exceeds the limits of ``bind``, before
         anything is written; EngineDeadError where the GPU fails, after which nothing runs;
@@ -111,9 +111,11 @@ class CudaExecutor:
         self._check(step, awaited=0)
         rows = len(step.logit_rows)
         try:
-            logits, argmax = self._start(step)
+            results = self._start(step)
             return StepResult(
-                logits=logits[:rows].cpu().numpy(), argmax=argmax[:rows, 0].cpu().numpy()
+                logits=results.logits[:rows].cpu().numpy(),
+                argmax=results.argmax[:rows, 0].cpu().numpy(),
+                hidden=results.hidden[: rows + len(step.hidden_rows)].float().cpu().numpy(),
             )
         except RuntimeError as error:
             raise gpu_failed(error) from error
@@ -136,10 +138,15 @@ class CudaExecutor:
         """
         self._check(step, awaited=0 if self._sampled is None else len(self._sampled))
         try:
-            logits, argmax = self._start(step)
+            results = self._start(step)
+            logits, argmax = results.logits, results.argmax
             drawn = self._sampler.launch(logits, argmax, rows, states, masks)
             self._sampled = drawn.token_ids
-            return CudaLaunch(drawn, [self._report(logits, argmax, each) for each in prompts])
+            reports = [self._report(logits, argmax, each) for each in prompts]
+            hidden = None
+            if len(step.hidden_rows):  # behind the logits' rows; such a step is not padded
+                hidden = FetchedRows(results.hidden[len(step.logit_rows) :])
+            return CudaLaunch(drawn, reports, hidden)
         except RuntimeError as error:
             raise gpu_failed(error) from error
 
@@ -167,8 +174,8 @@ class CudaExecutor:
             logits[rows], argmax[rows], wanted.targets, wanted.num_top
         )
 
-    def _start(self, step: StepInput) -> tuple[Tensor, Tensor]:
-        """Queue a step; its logits and arg max, rows of padding behind those of the step."""
+    def _start(self, step: StepInput) -> Results:
+        """Queue a step; rows of padding are behind those of the step."""
         if self._graphs is not None:
             bucket = bucket_of(step, self._buckets)
             if bucket is not None:
@@ -177,7 +184,7 @@ class CudaExecutor:
                 return self._results[bucket]
         return self._launch(step)
 
-    def _launch(self, step: StepInput, attending: StepInput | None = None) -> tuple[Tensor, Tensor]:
+    def _launch(self, step: StepInput, attending: StepInput | None = None) -> Results:
         """Queue a step op by op; ``attending``: what attention does instead of the step."""
         assert self._program is not None
         attending = attending or step
@@ -198,7 +205,7 @@ class CudaExecutor:
     def _send(self, step: StepInput, layout: Layout, arrays: Sequence[Int32s]) -> DeviceStep:
         """Queue the copy of a step's arrays, and put in the tokens that the host does not know."""
         self._buffer.write(layout, arrays)
-        device_step = self._buffer.views(layout)
+        device_step = self._buffer.views(layout, len(step.hidden_rows))
         if self._sampled is not None and int(step.token_ids.min(initial=0)) < 0:
             put_awaited(device_step.token_ids, self._sampled)
         return device_step

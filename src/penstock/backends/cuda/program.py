@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,9 +35,13 @@ class Arena:
         # Zeros: rows of padding are computed, too, and begin with what is there.
         self._bytes = torch.zeros(memory.total_bytes, dtype=torch.uint8, device=device)
 
-    def views(self, tokens: int, logit_rows: int) -> Views:
-        """Every buffer with so many rows. Layers' buffers mostly share their places, and views."""
-        rows = {Rows.TOKENS: tokens, Rows.LOGITS: logit_rows}
+    def views(self, step: DeviceStep) -> Views:
+        """Every buffer with the step's rows. Layers' buffers mostly share places, and views."""
+        rows = {
+            Rows.TOKENS: step.num_tokens,
+            Rows.SELECTED: len(step.selected_rows),
+            Rows.LOGITS: step.num_logit_rows,
+        }
         made: dict[tuple[int, int, int, int, Element], Tensor] = {}
         views: dict[BufferName, Tensor] = {}
         for name, buffer in self._buffers.items():
@@ -54,20 +59,26 @@ class Arena:
         return torch.as_strided(typed, (rows, buffer.cols), (stride // size, 1), offset // size)
 
 
+class Results(NamedTuple):
+    """What a step computes: views of the arena, for what is queued later."""
+
+    logits: Tensor  # [R, vocabulary]
+    argmax: Tensor  # [R, 1]
+    hidden: Tensor  # [R + H, hidden size] float32 or bfloat16
+
+
 class Program:
     """The ops of a plan in their order."""
 
     def __init__(self, launches: Sequence[Launch], arena: Arena, plan: Plan) -> None:
         self._launches = tuple(launches)
         self._arena = arena
-        self._logits, self._argmax = plan.logits, plan.argmax
+        self._plan = plan
 
-    def run(self, step: DeviceStep) -> tuple[Tensor, Tensor]:
-        """Queue a step; returns its logits ``[R, vocabulary]`` and arg max ``[R, 1]``.
-
-        They are views of the arena, for what is queued later.
-        """
-        views = self._arena.views(step.num_tokens, step.num_logit_rows)
+    def run(self, step: DeviceStep) -> Results:
+        """Queue a step."""
+        views = self._arena.views(step)
         for launch in self._launches:
             launch(views, step)
-        return views[self._logits], views[self._argmax]
+        plan = self._plan
+        return Results(views[plan.logits], views[plan.argmax], views[plan.hidden])

@@ -31,10 +31,11 @@ class DeviceStep:
     context_lens: Tensor  # [S]
     block_starts: Tensor  # [S + 1]
     block_ids: Tensor
-    logit_rows: Tensor  # [R]
+    selected_rows: Tensor  # [R + H] logit_rows, then hidden_rows
     block_copies: Tensor  # [C, 2]
     work: tuple[Tensor, ...] = ()
     """What attention planned for this step, in the order in which it was given."""
+    num_hidden_rows: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -46,7 +47,7 @@ class DeviceStep:
 
     @property
     def num_logit_rows(self) -> int:
-        return len(self.logit_rows)
+        return len(self.selected_rows) - self.num_hidden_rows
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,9 @@ class Layout:
 
 def arrays_of(step: StepInput, work: Sequence[Int32s] = ()) -> tuple[Int32s, ...]:
     """The arrays in the order of the buffer."""
+    selected = step.logit_rows
+    if len(step.hidden_rows):
+        selected = np.concatenate([selected, step.hidden_rows])
     return (
         step.token_ids,
         step.positions,
@@ -78,7 +82,7 @@ def arrays_of(step: StepInput, work: Sequence[Int32s] = ()) -> tuple[Int32s, ...
         step.query_starts,
         step.context_lens,
         step.block_starts,
-        step.logit_rows,
+        selected,
         step.block_copies,
         *work,
         step.block_ids,
@@ -151,8 +155,11 @@ class StepBuffer:
             host[offset : offset + array.size] = array.reshape(-1)
         self._stages.send(self._device[: layout.offsets[-1] + arrays[-1].size])
 
-    def views(self, layout: Layout) -> DeviceStep:
-        """The device's memory as a step's tensors; what is in them changes with every write."""
+    def views(self, layout: Layout, hidden_rows: int = 0) -> DeviceStep:
+        """The device's memory as a step's tensors; what is in them changes with every write.
+
+        The last ``hidden_rows`` of the selected rows are those without logits.
+        """
         parts = [
             self._device[offset : offset + length]
             for offset, length in zip(layout.offsets, layout.lengths, strict=True)
@@ -169,4 +176,5 @@ class StepBuffer:
             rows,
             copies.view(-1, 2),
             tuple(work),
+            hidden_rows,
         )

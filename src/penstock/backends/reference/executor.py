@@ -86,7 +86,8 @@ class ReferenceExecutor:
             for op in self._plan.ops:
                 self._run[type(op)](op, step)
         logits, argmax = self._buffers[self._plan.logits], self._buffers[self._plan.argmax]
-        return StepResult(logits=logits, argmax=argmax[:, 0])
+        hidden = self._buffers[self._plan.hidden]
+        return StepResult(logits=logits, argmax=argmax[:, 0], hidden=hidden)
 
     def sampler(self) -> NumpySampler:
         return NumpySampler()
@@ -103,6 +104,8 @@ class ReferenceExecutor:
 
     def _linear(self, op: ops.Linear, step: StepInput) -> None:
         x = self._buffers[op.x]
+        if self._plan.buffers[op.out].rows is ops.Rows.LOGITS:
+            x = x[: len(step.logit_rows)]
         outs = []
         for part in op.parts:
             y = self._product(x, part.weight, op)
@@ -149,7 +152,8 @@ class ReferenceExecutor:
         self._put(op.out, out.reshape(step.num_tokens, -1))
 
     def _select_rows(self, op: ops.SelectRows, step: StepInput) -> None:
-        self._buffers[op.out] = self._buffers[op.x][step.logit_rows]
+        rows = np.concatenate([step.logit_rows, step.hidden_rows])
+        self._buffers[op.out] = self._buffers[op.x][rows]
 
     def _argmax(self, op: ops.Argmax, step: StepInput) -> None:
         x = self._buffers[op.x]

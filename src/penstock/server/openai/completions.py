@@ -191,23 +191,28 @@ class CompletionJob:
         )
 
 
-def split_prompts(prompt: Prompt) -> list[str | list[int]]:
-    """The prompts of a request: one text, several, one list of token ids, or several."""
+def split_prompts(
+    prompt: Prompt, name: str = "prompt", most: int = MAX_PROMPTS
+) -> list[str | list[int]]:
+    """The prompts of a request: one text, several, one list of token ids, or several.
+
+    Raises ApiError naming the field ``name``; at most so many may be given.
+    """
     if isinstance(prompt, str):
         return [prompt]
     kinds = {type(item) for item in prompt}
     if not prompt or len(kinds) > 1:
         raise ApiError(
             400,
-            "prompt must be text, a list of texts, a list of token ids or a list of such lists, "
+            f"{name} must be text, a list of texts, a list of token ids or a list of such lists, "
             + ("not an empty list" if not prompt else "not a mixture"),
-            param="prompt",
+            param=name,
         )
     if kinds == {int}:
         return [[item for item in prompt if isinstance(item, int)]]
-    if len(prompt) > MAX_PROMPTS:
+    if len(prompt) > most:
         raise ApiError(
-            400, f"{len(prompt)} prompts; one request may hold {MAX_PROMPTS}", param="prompt"
+            400, f"{name} has {len(prompt)} entries; one request may hold {most}", param=name
         )
     return [item for item in prompt if not isinstance(item, int)]
 

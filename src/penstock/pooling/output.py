@@ -1,0 +1,40 @@
+"""What a caller of ``LLM.embed`` reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.engine.messages import EngineRequest, SequenceUpdate
+from penstock.pooling.pooler import EMBEDDING_DTYPE
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddingOutput:
+    """The embedding of one prompt."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    embedding: NDArray[np.float32]
+    """``[dimensions]``; empty where ``error`` is set."""
+    num_cached_tokens: int  # prompt tokens that came from the prefix cache
+    error: str | None = None
+    """Why there is no embedding."""
+
+
+def embedding_output(
+    request: EngineRequest, prompt: str | None, end: SequenceUpdate
+) -> EmbeddingOutput:
+    """What the last update of a pooled request comes to; ``prompt`` is its text, if it had one."""
+    vector = np.frombuffer(end.embedding or b"", EMBEDDING_DTYPE)
+    return EmbeddingOutput(
+        request_id=request.request_id,
+        prompt=prompt,
+        prompt_token_ids=request.prompt_token_ids,
+        embedding=vector.astype(np.float32),
+        num_cached_tokens=end.num_cached_tokens,
+        error=end.error,
+    )

@@ -1,0 +1,57 @@
+"""What kind of embedding to make: the options of one request."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import msgspec
+
+from penstock.errors import RequestError
+
+PoolingKind = Literal["last", "mean", "cls"]
+
+
+class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the hidden states of a prompt, after the model's last norm, become one vector.
+
+    Invalid values raise :class:`~penstock.errors.RequestError` from :meth:`validate`, which the
+    engine calls for every request.
+    """
+
+    pooling: PoolingKind = "last"
+    """last: of the last token. mean: the average of all tokens. cls: of the first token, which in
+    a model of causal attention, as all that Penstock runs are, knows no other."""
+    normalize: bool = True
+    """Scale the vector to the length 1."""
+    dimensions: int | None = None
+    """Keep only so many leading components, before normalizing; for models that were trained for
+    that (Matryoshka). None keeps all."""
+
+    @property
+    def wants_all_rows(self) -> bool:
+        """Whether the hidden states of every token are needed, not those of one."""
+        return self.pooling == "mean"
+
+    def validate(self, hidden_size: int | None = None) -> None:
+        """Raise RequestError naming the first option that is out of range."""
+        kinds = get_args(PoolingKind)
+        if self.pooling not in kinds:
+            raise RequestError(
+                f"pooling must be one of {', '.join(kinds)}, not {self.pooling!r}", "pooling"
+            )
+        if not isinstance(self.normalize, bool):
+            raise RequestError(
+                f"normalize must be true or false, not {self.normalize!r}", "normalize"
+            )
+        size = self.dimensions
+        if size is None:
+            return
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise RequestError(f"dimensions must be an integer, not {size!r}", "dimensions")
+        if size < 1:
+            raise RequestError(f"dimensions must be at least 1, not {size}", "dimensions")
+        if hidden_size is not None and size > hidden_size:
+            raise RequestError(
+                f"dimensions is {size}, and this model's embeddings have {hidden_size}",
+                "dimensions",
+            )

@@ -1,0 +1,184 @@
+"""``POST /v1/embeddings``."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import uuid
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from penstock.engine.async_llm import THREAD_PROMPT_CHARS
+from penstock.engine.completion import RequestOutput
+from penstock.engine.messages import first_bad_token
+from penstock.pooling.params import PoolingKind, PoolingParams
+from penstock.pooling.pooler import EMBEDDING_DTYPE
+from penstock.server.engine import Engine
+from penstock.server.fanout import Generation, last
+from penstock.server.meter import Meter
+from penstock.server.openai.completions import split_prompts
+from penstock.server.openai.errors import ApiError
+from penstock.server.openai.protocol import Prompt, Strict
+
+MAX_INPUTS = 2048
+"""Of one request, as at OpenAI."""
+MAX_AT_ONCE = 256
+"""Inputs of one request that are in the engine's queue at a time: the others of a long list do not
+fill it for everyone else."""
+
+
+class EmbeddingRequest(Strict, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The body of ``POST /v1/embeddings``."""
+
+    model: str
+    input: Prompt
+    encoding_format: Literal["float", "base64"] | None = None
+    """base64 is of float32, little endian."""
+    dimensions: int | None = None
+    user: str | None = None
+    """Accepted and unused: Penstock keeps no records by end user."""
+
+    # Extensions.
+    pooling: PoolingKind | None = None
+    normalize: bool | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    add_special_tokens: bool | None = None
+
+
+class Embedding(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embeddings(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer: one embedding for each input, in their order."""
+
+    object: Literal["list"] = "list"
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
+
+
+class EmbeddingJob:
+    """One validated request: its inputs are tokenized and its options checked."""
+
+    def __init__(
+        self,
+        request: EmbeddingRequest,
+        inputs: list[list[int]],
+        pooling: PoolingParams,
+        engine: Engine,
+        meter: Meter,
+    ) -> None:
+        self._request = request
+        self._inputs = inputs
+        self._pooling = pooling
+        self._engine = engine
+        self._meter = meter
+        self._id = f"embd-{uuid.uuid4().hex}"
+
+    @classmethod
+    async def prepare(cls, request: EmbeddingRequest, engine: Engine, meter: Meter) -> EmbeddingJob:
+        """Raises ApiError or RequestError for what can be refused before the engine is asked."""
+        pooling = PoolingParams(
+            pooling=request.pooling or "last",
+            normalize=request.normalize is not False,
+            dimensions=request.dimensions,
+        )
+        pooling.validate()
+        inputs = await _tokenized(request, engine)
+        several = not isinstance(request.input, str) and type(request.input[0]) is not int
+        for i, tokens in enumerate(inputs):
+            _check(tokens, f"input[{i}]" if several else "input", engine)
+        return cls(request, inputs, pooling, engine, meter)
+
+    async def answer(self) -> bytes:
+        """The whole answer as JSON."""
+        outputs = await self._outputs()
+        tokens = sum(map(len, self._inputs))
+        return msgspec.json.encode(
+            Embeddings(
+                data=[
+                    Embedding(index=i, embedding=self._encoded(output.embedding or b""))
+                    for i, output in enumerate(outputs)
+                ],
+                model=self._request.model,
+                usage=EmbeddingUsage(tokens, tokens),
+            )
+        )
+
+    async def _outputs(self) -> list[RequestOutput]:
+        """Of each input. The failure of one ends all of them before this returns."""
+        ended: dict[int, RequestOutput] = {}
+        waiting = iter(enumerate(self._inputs))
+
+        async def work() -> None:
+            for i, tokens in waiting:
+                (ended[i],) = await last([self._meter.measured(self._embed(i, tokens))])
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(len(self._inputs), MAX_AT_ONCE)):
+                    group.create_task(work())
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        return [ended[i] for i in range(len(self._inputs))]
+
+    def _embed(self, i: int, tokens: list[int]) -> Generation:
+        return self._engine.embed(
+            tokens,
+            self._pooling,
+            request_id=f"{self._id}-{i}",
+            priority=self._request.priority or 0,
+            cache_salt=self._request.cache_salt or "",
+        )
+
+    def _encoded(self, embedding: bytes) -> list[float] | str:
+        if self._request.encoding_format == "base64":
+            return base64.b64encode(embedding).decode("ascii")
+        numbers: list[float] = np.frombuffer(embedding, EMBEDDING_DTYPE).tolist()
+        return numbers
+
+
+async def _tokenized(request: EmbeddingRequest, engine: Engine) -> list[list[int]]:
+    given = split_prompts(request.input, "input", MAX_INPUTS)
+    add_special = request.add_special_tokens is not False
+    encode = engine.tokenizer.encode
+
+    def tokenize() -> list[list[int]]:
+        return [encode(each, add_special) if isinstance(each, str) else each for each in given]
+
+    if sum(len(each) for each in given if isinstance(each, str)) < THREAD_PROMPT_CHARS:
+        return tokenize()
+    return await asyncio.to_thread(tokenize)
+
+
+def _check(tokens: list[int], name: str, engine: Engine) -> None:
+    """Raise ApiError for an input that the engine would refuse."""
+    longest, vocab = engine.model.max_model_len, engine.model.vocab_size
+    if not tokens:
+        raise ApiError(400, f"{name} is empty; give it at least one token", param=name)
+    if len(tokens) > longest:
+        raise ApiError(
+            400,
+            f"{name} has {len(tokens)} tokens, and this model's context holds {longest}; "
+            "split it or shorten it",
+            param=name,
+            code="context_length_exceeded",
+        )
+    bad = first_bad_token(tokens, vocab)
+    if bad is not None:
+        raise ApiError(
+            400,
+            f"{name} holds token id {tokens[bad]}; this model's are integers from 0 to {vocab - 1}",
+            param=name,
+        )
