@@ -103,7 +103,7 @@ def build_app(
     middleware.append(Middleware(KeyCheck, keys=options.keys))
     endpoints = [*server.endpoints(), *admin.endpoints()]
     server.openapi = msgspec.json.encode(
-        document(endpoints, __version__, keys_needed=bool(options.keys.users))
+        document(endpoints, __version__, bool(options.keys.users), engine.model)
     )
     return Starlette(
         middleware=middleware,
