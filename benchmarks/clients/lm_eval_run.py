@@ -18,7 +18,7 @@ LIKELIHOOD, TEXT = "penstock_continue", "penstock_complete"
 
 class LmEval(Client):
     name = "lm-eval"
-    requirements = ("lm_eval[api]", "torch==2.13.0")
+    requirements = ("lm_eval[api]", "transformers", "torch==2.13.0")
     reported = ("lm_eval", "torch", "transformers", "datasets")
     why_not_more = (
         "its own tasks take their data from the Hugging Face hub, which cannot be reached here: "

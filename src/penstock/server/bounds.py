@@ -20,7 +20,7 @@ Keywords = Mapping[str, Schema]
 """JSON Schema's keywords, by the type whose values they bound."""
 
 _INT64 = 2**63 - 1
-_NOTHING = {"enum": [None, []]}
+_NOTHING: Schema = {"enum": [None, []]}
 
 
 def bound(schemas: Mapping[str, Schema], model: ModelFacts) -> None:
