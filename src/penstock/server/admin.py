@@ -88,8 +88,9 @@ class LogLevel(msgspec.Struct, frozen=True):
 class Admin:
     """The handlers. Who may call them is decided before."""
 
-    def __init__(self, engine: Supervisor, requests: OpenRequests) -> None:
+    def __init__(self, engine: Supervisor, requests: OpenRequests, body_timeout_s: float) -> None:
         self._engine = engine
+        self._body_timeout_s = body_timeout_s
         self._requests = requests
         self._abort_decoder = BodyDecoder(AbortBody)
         self._level_decoder = BodyDecoder(LogLevelBody)
@@ -134,7 +135,7 @@ class Admin:
 
     async def abort(self, request: Request) -> Response:
         """Stop requests; their clients are told."""
-        body = await _body(request, self._abort_decoder)
+        body = await self._body(request, self._abort_decoder)
         if body.all == (body.request_id is not None):
             raise ApiError(400, "give either request_id or all", param="request_id")
         if body.request_id is None:
@@ -178,13 +179,18 @@ class Admin:
 
     async def log_level(self, request: Request) -> Response:
         """Set the level of the log until the server ends."""
-        body = await _body(request, self._level_decoder)
+        body = await self._body(request, self._level_decoder)
         if body.level not in logs.LEVELS:
             levels = ", ".join(logs.LEVELS)
             raise ApiError(400, f"level must be one of {levels}", param="level")
         logs.set_level(body.level)
         _log.warning("the log's level is now %s", body.level)
         return _json(LogLevel(body.level))
+
+    async def _body(self, request: Request, decoder: BodyDecoder[Body]) -> Body:
+        """The body as JSON, {} where there is none. Raises ApiError."""
+        data = await read_body(request, MAX_BODY_BYTES, self._body_timeout_s)
+        return decoder.decode(data or b"{}")
 
 
 def _endpoint(
@@ -209,11 +215,6 @@ async def _of_engine(asked: Awaitable[T]) -> T:
             type="server_error",
             code="engine_silent",
         ) from None
-
-
-async def _body(request: Request, decoder: BodyDecoder[Body]) -> Body:
-    """The body as JSON, {} where there is none. Raises ApiError."""
-    return decoder.decode(await read_body(request, MAX_BODY_BYTES, ENGINE_TIMEOUT_S) or b"{}")
 
 
 def _json(value: msgspec.Struct) -> Response:

@@ -88,7 +88,7 @@ def build_app(
 ) -> ASGIApp:
     """The application that serves ``engine``. It does not own the engine and never closes it."""
     server = _Server(engine, requests, options, dropped_log_lines)
-    admin = Admin(engine, requests)
+    admin = Admin(engine, requests, options.body_timeout_s)
     middleware = [Middleware(Gate, requests=requests)]
     if options.cors_origins:
         middleware.append(
