@@ -35,6 +35,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
 
     folder: str  # holds the tokenizer
     step_ms: int = 0
+    max_model_len: int | None = None
     grace_s: float = 1
     request_timeout_s: float | None = None
     headers_timeout_s: float = 30
@@ -87,7 +88,10 @@ def main(text: str) -> None:
     if settings.files is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (settings.files, settings.files))
     config = EngineConfig(
-        tokenizer=settings.folder, seed=settings.step_ms, served_model_name="fake"
+        tokenizer=settings.folder,
+        seed=settings.step_ms,
+        served_model_name="fake",
+        max_model_len=settings.max_model_len,
     )
     later = "fake_core:load_dies" if settings.dying_core else "fake_core:load"
     spawn: Callable[[], EngineChild] = lambda: EngineChild.spawn(config, later)  # noqa: E731

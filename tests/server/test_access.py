@@ -95,6 +95,26 @@ def test_the_admin_administers(locked: Server) -> None:
     assert locked.admin("abort", {"all": True}).json() == {"aborted": 0}
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("abort", b'{"request_id": 5}', "request_id"),
+        ("abort", b'{"all": true, "all": false}', "all"),
+        ("abort", b'{"every": true}', "every"),
+        ("log-level", b"{}", "level"),
+        ("log-level", b'{"level": "\\ud800"}', None),
+        ("log-level", b"[" * 4000, None),
+    ],
+)
+def test_what_an_administrator_cannot_mean(
+    locked: Server, path: str, body: bytes, param: str | None
+) -> None:
+    headers = {"authorization": "Bearer admin-key"}
+    response = locked.http.post(f"/admin/{path}", content=body, headers=headers)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+
+
 def test_books_that_do_not_agree_are_told(tokenizer_folder: Path) -> None:
     body = {"model": "fake", "prompt": "a", "max_tokens": 1, "cache_salt": "falsify"}
     with running(tokenizer_folder, 1) as server:

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from http_client import Server, running
+from http_server import ADMIN_KEY
 from streams import bystanders, descriptors, expected, nothing_left, until
 
 BODY = {"model": "fake", "prompt": "abc", "max_tokens": 400}
@@ -22,11 +23,12 @@ def raw(server: Server) -> socket.socket:
     return socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), 10)
 
 
-def posted(body: dict[str, object]) -> bytes:
+def posted(body: dict[str, object], path: str = "/v1/completions", key: str = "none") -> bytes:
     data = json.dumps(body).encode()
     return (
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        b"Content-Length: %d\r\n\r\n%s" % (len(data), data)
+        b"POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+        % (path.encode(), key.encode(), len(data), data)
     )
 
 
@@ -202,9 +204,10 @@ def test_slow_heads_and_bodies_are_given_up(tokenizer_folder: Path) -> None:
         nothing_left(server),
         bystanders(server),
     ):
-        silent, head, body = raw(server), raw(server), raw(server)
+        silent, head, body, admins = (raw(server) for _ in range(4))
         head.sendall(b"GET /health HTTP/1.1\r\nHo")
         body.sendall(posted(BODY)[:-5])
+        admins.sendall(posted({"all": True}, "/admin/abort", ADMIN_KEY)[:-5])
         began = time.monotonic()
         with contextlib.suppress(ConnectionError):  # given up already, where sleeps take longer
             while time.monotonic() - began < 0.4:
@@ -213,10 +216,11 @@ def test_slow_heads_and_bodies_are_given_up(tokenizer_folder: Path) -> None:
         assert silent.recv(100) == b""
         with pytest.raises((ConnectionResetError, AssertionError)):
             assert head.recv(100) != b""
-        answer = body.recv(4096)
-        assert answer.startswith(b"HTTP/1.1 408 ")
-        assert b"body_timeout" in answer
-        for sock in (silent, head, body):
+        for each in (body, admins):
+            answer = each.recv(4096)
+            assert answer.startswith(b"HTTP/1.1 408 ")
+            assert b"body_timeout" in answer
+        for sock in (silent, head, body, admins):
             sock.close()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,6 +16,38 @@ MAX_SEQUENCES = 128
 MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
 """Of one stop string: its automaton takes some 400 bytes a character."""
+
+MAX_MAGNITUDE = 1e4
+"""Of temperatures and repetition penalties."""
+
+
+class Range(NamedTuple):
+    """The values that an option may have. Integers where ``low`` is one, else any number."""
+
+    low: float
+    high: float | None = None
+    """None: no limit."""
+    open_low: bool = False
+    """``low`` itself is not among them."""
+
+
+RANGES: Mapping[str, Range] = {
+    "n": Range(1, MAX_SEQUENCES),
+    "temperature": Range(0.0, MAX_MAGNITUDE),
+    "top_k": Range(-1),
+    "top_p": Range(0.0, 1.0, open_low=True),
+    "min_p": Range(0.0, 1.0),
+    "repetition_penalty": Range(0.0, MAX_MAGNITUDE, open_low=True),
+    "presence_penalty": Range(-2.0, 2.0),
+    "frequency_penalty": Range(-2.0, 2.0),
+    "seed": Range(-(2**63), 2**64 - 1),
+    "max_tokens": Range(1),
+    "min_tokens": Range(0),
+    "logprobs": Range(0, MAX_LOGPROBS),
+    "prompt_logprobs": Range(0, MAX_LOGPROBS),
+    "logit_bias": Range(-100.0, 100.0),
+}
+"""By option; ``logit_bias`` is that of each token."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -68,19 +102,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     def validate(self, vocab_size: int | None = None) -> None:
         """Raise RequestError naming the first option that is out of range."""
-        _integer("n", self.n, 1, MAX_SEQUENCES)
-        _number("temperature", self.temperature, 0.0, 1e4)
-        _integer("top_k", self.top_k, -1, None)
-        _number("top_p", self.top_p, 0.0, 1.0, open_low=True)
-        _number("min_p", self.min_p, 0.0, 1.0)
-        _number("repetition_penalty", self.repetition_penalty, 0.0, 1e4, open_low=True)
-        _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        if self.seed is not None:
-            _integer("seed", self.seed, -(2**63), 2**64 - 1)
+        for name, allowed in RANGES.items():
+            value = getattr(self, name)
+            if value is not None and name != "logit_bias":
+                _check(name, value, allowed)
         if self.max_tokens is not None:
-            _integer("max_tokens", self.max_tokens, 1, None)
-        _integer("min_tokens", self.min_tokens, 0, self.max_tokens)
+            _check("min_tokens", self.min_tokens, Range(0, self.max_tokens))
         if len(self.stop) > MAX_STOPS or len(self.stop_token_ids) > MAX_STOPS:
             raise RequestError(f"at most {MAX_STOPS} stops are allowed", "stop")
         if any(not isinstance(s, str) or not s for s in self.stop):
@@ -89,12 +116,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             raise RequestError(
                 f"a stop string may have {MAX_STOP_CHARS} characters, and one is longer", "stop"
             )
-        for field in ("logprobs", "prompt_logprobs"):
-            value = getattr(self, field)
-            if value is not None:
-                _integer(field, value, 0, MAX_LOGPROBS)
         for token, bias in (self.logit_bias or {}).items():
-            _number("logit_bias", bias, -100.0, 100.0)
+            _check("logit_bias", bias, RANGES["logit_bias"])
             _token("logit_bias", token, vocab_size)
         for token in self.stop_token_ids:
             _token("stop_token_ids", token, vocab_size)
@@ -108,15 +131,30 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return self.temperature == 0.0
 
 
-def _number(name: str, value: float, low: float, high: float, open_low: bool = False) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+def _check(name: str, value: float, allowed: Range) -> None:
+    if isinstance(allowed.low, int):
+        _check_integer(name, value, allowed)
+    else:
+        _check_number(name, value, allowed)
+
+
+def _check_number(name: str, value: float, allowed: Range) -> None:
+    low, high, open_low = allowed
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
         raise RequestError(f"{name} must be a finite number, not {value!r}", name)
-    if not low <= value <= high or (open_low and value == low):
+    if value < low or (high is not None and value > high) or (open_low and value == low):
+        assert high is not None  # every range of numbers has two ends
         bracket = "(" if open_low else "["
         raise RequestError(f"{name} must be in {bracket}{low:g}, {high:g}], not {value!r}", name)
 
 
-def _integer(name: str, value: int, low: int, high: int | None) -> None:
+def _finite(value: float) -> bool:
+    """Of integers too that no float can hold, which math.isfinite() does not take."""
+    return isinstance(value, int) or math.isfinite(value)
+
+
+def _check_integer(name: str, value: float, allowed: Range) -> None:
+    low, high, _ = allowed
     if isinstance(value, bool) or not isinstance(value, int):
         raise RequestError(f"{name} must be an integer, not {value!r}", name)
     if value < low or (high is not None and value > high):
@@ -125,7 +163,7 @@ def _integer(name: str, value: int, low: int, high: int | None) -> None:
 
 
 def _token(name: str, token: int, vocab_size: int | None) -> None:
-    _integer(name, token, 0, None)
+    _check(name, token, Range(0))
     if vocab_size is not None and token >= vocab_size:
         raise RequestError(
             f"{name} holds token id {token}, outside the vocabulary of {vocab_size}", name

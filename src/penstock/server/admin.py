@@ -14,8 +14,10 @@ from starlette.responses import Response
 from penstock.errors import PenstockError
 from penstock.server import logs
 from penstock.server.open_requests import OpenRequests
+from penstock.server.openai.body import BodyDecoder
 from penstock.server.openai.errors import ApiError, aborted
 from penstock.server.openapi import Endpoint
+from penstock.server.read_body import read_body
 from penstock.server.supervisor import Supervisor
 
 ENGINE_TIMEOUT_S = 10.0
@@ -24,6 +26,7 @@ MAX_BODY_BYTES = 4096
 _log = logging.getLogger("penstock.admin")
 
 T = TypeVar("T")
+Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 class AbortBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -85,9 +88,12 @@ class LogLevel(msgspec.Struct, frozen=True):
 class Admin:
     """The handlers. Who may call them is decided before."""
 
-    def __init__(self, engine: Supervisor, requests: OpenRequests) -> None:
+    def __init__(self, engine: Supervisor, requests: OpenRequests, body_timeout_s: float) -> None:
         self._engine = engine
+        self._body_timeout_s = body_timeout_s
         self._requests = requests
+        self._abort_decoder = BodyDecoder(AbortBody)
+        self._level_decoder = BodyDecoder(LogLevelBody)
 
     def endpoints(self) -> list[Endpoint]:
         return [
@@ -129,7 +135,7 @@ class Admin:
 
     async def abort(self, request: Request) -> Response:
         """Stop requests; their clients are told."""
-        body = await _body(request, AbortBody)
+        body = await self._body(request, self._abort_decoder)
         if body.all == (body.request_id is not None):
             raise ApiError(400, "give either request_id or all", param="request_id")
         if body.request_id is None:
@@ -173,13 +179,18 @@ class Admin:
 
     async def log_level(self, request: Request) -> Response:
         """Set the level of the log until the server ends."""
-        body = await _body(request, LogLevelBody)
+        body = await self._body(request, self._level_decoder)
         if body.level not in logs.LEVELS:
             levels = ", ".join(logs.LEVELS)
             raise ApiError(400, f"level must be one of {levels}", param="level")
         logs.set_level(body.level)
         _log.warning("the log's level is now %s", body.level)
         return _json(LogLevel(body.level))
+
+    async def _body(self, request: Request, decoder: BodyDecoder[Body]) -> Body:
+        """The body as JSON, {} where there is none. Raises ApiError."""
+        data = await read_body(request, MAX_BODY_BYTES, self._body_timeout_s)
+        return decoder.decode(data or b"{}")
 
 
 def _endpoint(
@@ -204,20 +215,6 @@ async def _of_engine(asked: Awaitable[T]) -> T:
             type="server_error",
             code="engine_silent",
         ) from None
-
-
-async def _body(request: Request, kind: type[T]) -> T:
-    """The body as JSON, {} where there is none. Raises ApiError."""
-    data = bytearray()
-    async with asyncio.timeout(ENGINE_TIMEOUT_S):
-        async for chunk in request.stream():
-            data += chunk
-            if len(data) > MAX_BODY_BYTES:
-                raise ApiError(413, f"the body is longer than {MAX_BODY_BYTES} bytes", close=True)
-    try:
-        return msgspec.json.decode(data or b"{}", type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ApiError(400, str(error)) from None
 
 
 def _json(value: msgspec.Struct) -> Response:

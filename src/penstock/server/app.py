@@ -43,7 +43,7 @@ def build_app(
 ) -> ASGIApp:
     """The application that serves ``engine``. It owns neither that nor ``tracing``."""
     handlers = Handlers(engine, requests, options, dropped_log_lines)
-    admin = Admin(engine, requests)
+    admin = Admin(engine, requests, options.body_timeout_s)
     gate = Middleware(
         Gate, requests=requests, tracing=tracing, model=engine.model.served_model_name
     )
@@ -61,7 +61,7 @@ def build_app(
     middleware.append(Middleware(KeyCheck, keys=options.keys))
     endpoints = [*route_table(handlers), *admin.endpoints()]
     handlers.openapi = msgspec.json.encode(
-        document(endpoints, __version__, keys_needed=bool(options.keys.users))
+        document(endpoints, __version__, bool(options.keys.users), engine.model)
     )
     return Starlette(
         middleware=middleware,

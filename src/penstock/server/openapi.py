@@ -9,6 +9,8 @@ from typing import Any, Literal
 import msgspec
 from starlette.requests import Request
 
+from penstock.engine.wire import ModelFacts
+from penstock.server.bounds import bound
 from penstock.server.open_requests import REQUEST_ID, TIMEOUT
 from penstock.server.openai.errors import ErrorResponse
 from penstock.server.openai.protocol import Strict
@@ -38,7 +40,9 @@ class Endpoint:
     """It asks the engine for tokens, and takes a deadline."""
 
 
-def document(endpoints: Sequence[Endpoint], version: str, keys_needed: bool) -> Schema:
+def document(
+    endpoints: Sequence[Endpoint], version: str, keys_needed: bool, model: ModelFacts
+) -> Schema:
     """The OpenAPI 3.1 document. ``keys_needed``: users need a key."""
     structs: dict[type, None] = {ErrorResponse: None}
     for endpoint in endpoints:
@@ -51,6 +55,9 @@ def document(endpoints: Sequence[Endpoint], version: str, keys_needed: bool) -> 
     for kind in structs:
         if issubclass(kind, Strict):
             _tell_refused(kind, components[kind.__name__])
+    bodies = [endpoint.body for endpoint in endpoints if endpoint.body is not None]
+    _, taken = msgspec.json.schema_components(bodies, schema_hook=_anything, ref_template=_REF)
+    bound({name: components[name] for name in taken}, model)
     paths: dict[str, dict[str, Schema]] = {}
     for endpoint in endpoints:
         path = endpoint.path.replace(":path}", "}")
@@ -121,17 +128,28 @@ def _answer(endpoint: Endpoint) -> Schema:
         return {"description": "The answer.", "content": content}
     answer = _json("The answer.", endpoint.answer)
     if endpoint.event is not None:
-        name = endpoint.event.__name__
-        answer["content"]["text/event-stream"] = {
-            "schema": {
-                "type": "string",
-                "description": f"With stream=true: events whose data is a {name} in JSON, or an "
-                "ErrorResponse, which is the last; of completions and chats "
-                "that are complete the last is [DONE].",
-            },
-            "x-event": _reference(endpoint.event),
-        }
+        answer["content"]["text/event-stream"] = {"schema": _event(endpoint.event)}
     return answer
+
+
+def _event(kind: type[msgspec.Struct]) -> Schema:
+    """Of one server-sent event: before OpenAPI 3.2 a stream's schema is that of its events."""
+    of_json = {"anyOf": [_reference(kind), _reference(ErrorResponse)]}
+    return {
+        "type": "object",
+        "description": f"With stream=true: events whose data is a {kind.__name__} in JSON, or an "
+        "ErrorResponse, which is the last; of completions and chats that are complete the last "
+        "is [DONE].",
+        "properties": {
+            "event": {"type": "string"},
+            "data": {
+                "type": "string",
+                "if": {"const": "[DONE]"},
+                "else": {"contentMediaType": "application/json", "contentSchema": of_json},
+            },
+        },
+        "required": ["data"],
+    }
 
 
 def _json(description: str, kind: type[msgspec.Struct]) -> Schema:

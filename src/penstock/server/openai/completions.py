@@ -164,7 +164,8 @@ class CompletionJob:
             logprobs = responses.completion_logprobs(fresh, offset, top)
             if self._request.echo and before is None:
                 first = self._engine.tokenizer.token_text(output.prompt_token_ids[0])
-                known = responses.echoed_logprobs(first, output.prompt_logprobs or [], top)
+                told = output.prompt_logprobs or []
+                known = responses.echoed_logprobs(echoed, first, told, top)
                 logprobs = responses.joined(known, logprobs)
         return CompletionChoice(
             index=p * self._n + i,

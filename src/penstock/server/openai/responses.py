@@ -187,12 +187,16 @@ def completion_logprobs(
 
 
 def echoed_logprobs(
-    first_token: str, positions: Sequence[PositionLogprobs | None], top: int
+    text: str, first_token: str, positions: Sequence[PositionLogprobs | None], top: int
 ) -> CompletionLogprobs:
-    """The prompt's part of the logprobs of an echoing choice; its first token has none."""
+    """The prompt's part of the logprobs of an echoing choice; its first token has none.
+
+    That token need not be in the prompt's ``text``: tokenizers put one before it.
+    """
     known = [position for position in positions if position is not None]
     first = CompletionLogprobs([first_token], [None], [None] if top else None, [0])
-    return joined(first, completion_logprobs(known, len(first_token), top))
+    offset = len(first_token) if text.startswith(first_token) else 0
+    return joined(first, completion_logprobs(known, offset, top))
 
 
 def joined(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionLogprobs:

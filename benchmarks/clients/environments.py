@@ -1,0 +1,55 @@
+"""A virtual environment for each client: none of them meets another's dependencies, or ours."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class SetupError(Exception):
+    """A client cannot be installed here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    folder: Path
+
+    @classmethod
+    def create(cls, folder: Path, requirements: Sequence[str], log: Path) -> Environment:
+        """Install ``requirements`` unless ``folder`` has them from before. Raises SetupError."""
+        environment = cls(folder)
+        done = folder / "requirements.json"
+        if done.exists() and json.loads(done.read_text()) == list(requirements):
+            return environment
+        if not environment.program("python").exists():
+            _run([sys.executable, "-m", "venv", str(folder)], log)
+        pip = [str(environment.program("python")), "-m", "pip", "install", "-q", *requirements]
+        _run(pip, log)
+        done.write_text(json.dumps(list(requirements)))
+        return environment
+
+    def program(self, name: str) -> Path:
+        return self.folder / "bin" / name
+
+    def versions(self, packages: Sequence[str]) -> dict[str, str]:
+        code = (
+            "import json,sys; from importlib.metadata import version; "
+            "print(json.dumps({p: version(p) for p in sys.argv[1:]}))"
+        )
+        command = [str(self.program("python")), "-c", code, *packages]
+        found: dict[str, str] = json.loads(subprocess.check_output(command))
+        return found
+
+
+def _run(command: Sequence[str], log: Path) -> None:
+    with log.open("ab") as file:
+        code = subprocess.call(command, stdout=file, stderr=subprocess.STDOUT)
+    if code:
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        raise SetupError(
+            f"{' '.join(command[1:4])} ended with {code}: {lines[-1] if lines else ''}"
+        )

@@ -1,0 +1,218 @@
+"""What the OpenAPI document says of a body's values beyond their types.
+
+The bounds are those of the handlers, from the same constants; what the model decides (its name, its
+vocabulary, its context) is told too. What depends on several fields is told where it is a rule that
+a reader looks for; the sum of prompt and output, for one, is left to the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.engine.wire import ModelFacts
+from penstock.sampling.params import MAX_STOP_CHARS, MAX_STOPS, RANGES, Range
+from penstock.server.logs import LEVELS
+from penstock.server.openai.completions import MAX_PROMPTS
+
+Schema = dict[str, Any]
+Keywords = Mapping[str, Schema]
+"""JSON Schema's keywords, by the type whose values they bound."""
+
+_INT64 = 2**63 - 1
+_NOTHING: Schema = {"enum": [None, []]}
+
+
+def bound(schemas: Mapping[str, Schema], model: ModelFacts) -> None:
+    """Add to the schemas of bodies and of what they hold, by name, what ``model`` takes."""
+    fields = _fields(model)
+    for name, schema in schemas.items():
+        properties = schema.get("properties", {})
+        for field, keywords in {**fields, **_OF_ONE.get(name, {})}.items():
+            if field in properties:
+                _apply(properties[field], keywords)
+        if name in _RULES:
+            schema["allOf"] = _RULES[name]
+    if "CompletionRequest" in schemas:
+        properties = schemas["CompletionRequest"]["properties"]
+        properties["prompt"] = _prompt(model)
+        properties["max_tokens"]["anyOf"][0]["minimum"] = 0  # with echo: the prompt alone
+    if "Message" in schemas:
+        properties = schemas["Message"]["properties"]
+        properties["content"] = _content(properties["content"])
+        for field in ("function_call", "audio", "annotations"):
+            properties[field] = {**_NOTHING, "default": None}
+    if "InputText" in schemas:
+        schemas["InputText"]["properties"]["annotations"] = {**_NOTHING, "default": None}
+    if "StreamOptions" in schemas:
+        padding = {"enum": [None, False], "default": None}
+        schemas["StreamOptions"]["properties"]["include_obfuscation"] = padding
+
+
+def _fields(model: ModelFacts) -> dict[str, Keywords]:
+    """By name; a field is bounded alike in every body that has it."""
+    token = _token(model)
+    output = {"integer": {"minimum": 1, "maximum": model.max_model_len - 1}}
+    fields = {name: _range(allowed) for name, allowed in RANGES.items()}
+    stop = {"minLength": 1, "maxLength": MAX_STOP_CHARS}
+    (bias,) = _range(RANGES["logit_bias"]).values()
+    digits = {"pattern": "^[0-9]+$", "maxLength": len(str(model.vocab_size - 1))}
+    return {
+        **fields,
+        "model": {"string": {"enum": [model.served_model_name]}},
+        "max_tokens": output,
+        "max_completion_tokens": output,
+        "max_output_tokens": output,
+        "best_of": fields["n"],
+        "top_logprobs": fields["logprobs"],
+        "priority": {"integer": {"minimum": -_INT64 - 1, "maximum": _INT64}},
+        "logit_bias": {
+            "object": {
+                "propertyNames": digits,
+                "additionalProperties": {"type": "number", **bias},
+            }
+        },
+        "stop": {
+            "string": stop,
+            "array": {"maxItems": MAX_STOPS, "items": {"type": "string", **stop}},
+        },
+        "stop_token_ids": {"array": {"maxItems": MAX_STOPS, "items": token}},
+        "messages": {"array": {"minItems": 1}},
+        "tokens": {"array": {"items": token}},
+    }
+
+
+_OF_ONE: Mapping[str, Mapping[str, Keywords]] = {
+    "ResponseRequest": {"input": {"array": {"minItems": 1}}},
+    "LogLevelBody": {"level": {"string": {"enum": list(LEVELS)}}},
+}
+
+
+def _range(allowed: Range) -> Keywords:
+    whole = isinstance(allowed.low, int)
+    high = _INT64 if whole and allowed.high is None else allowed.high
+    low = "exclusiveMinimum" if allowed.open_low else "minimum"
+    return {"integer" if whole else "number": {low: allowed.low, "maximum": high}}
+
+
+def _token(model: ModelFacts) -> Schema:
+    return {"type": "integer", "minimum": 0, "maximum": model.vocab_size - 1}
+
+
+def _apply(schema: Schema, keywords: Keywords) -> None:
+    """Bound those of the alternatives that are of a type in ``keywords``."""
+    for each in (schema, *schema.get("anyOf", ())):
+        each.update(keywords.get(each.get("type", ""), {}))
+
+
+def _prompt(model: ModelFacts) -> Schema:
+    """Exact where the struct's type is not: no mixtures, nothing empty."""
+    tokens = {
+        "type": "array",
+        "minItems": 1,
+        "maxItems": model.max_model_len - 1,
+        "items": _token(model),
+    }
+    several = {"type": "array", "minItems": 1, "maxItems": MAX_PROMPTS}
+    text = {"type": "string"}
+    return {"anyOf": [text, tokens, {**several, "items": text}, {**several, "items": tokens}]}
+
+
+def _content(given: Schema) -> Schema:
+    """Text, or parts that are text."""
+    parts = [_part("text"), _part("refusal")]
+    told = [
+        {"type": "array", "items": {"anyOf": parts}} if each.get("type") == "array" else each
+        for each in given["anyOf"]
+    ]
+    return {**given, "anyOf": told}
+
+
+def _part(kind: str) -> Schema:
+    return {
+        "type": "object",
+        "properties": {"type": {"const": kind}, kind: {"type": "string"}},
+        "required": ["type", kind],
+        "additionalProperties": False,
+    }
+
+
+def _rule(given: Mapping[str, Schema], then: Mapping[str, Schema], *needed: str) -> Schema:
+    """Where the fields ``given`` are so, those of ``then`` are, and those ``needed`` are there."""
+    rule: Schema = {"properties": dict(then)}
+    if needed:
+        rule["required"] = list(needed)
+    return {"if": {"properties": dict(given), "required": list(given)}, "then": rule}
+
+
+def _absent(*fields: str) -> dict[str, Schema]:
+    return {field: {"type": "null"} for field in fields}
+
+
+_TRUE = {"const": True}
+_STREAM_OPTIONS = _rule({"stream_options": {"type": "object"}}, {"stream": _TRUE}, "stream")
+_PRESENT = {"type": ["string", "array"]}
+_RULES: Mapping[str, list[Schema]] = {
+    "CompletionRequest": [_STREAM_OPTIONS],
+    "ChatRequest": [
+        _STREAM_OPTIONS,
+        _rule({"top_logprobs": {"type": "integer"}}, {"logprobs": _TRUE}, "logprobs"),
+    ],
+    "ResponseRequest": [
+        _rule(
+            {"top_logprobs": {"type": "integer"}},
+            {"include": {"type": "array", "minItems": 1}},
+            "include",
+        )
+    ],
+    "StreamOptions": [
+        _rule({"continuous_usage_stats": _TRUE}, {"include_usage": _TRUE}, "include_usage")
+    ],
+    "Message": [
+        _rule(
+            {"role": {"enum": ["system", "developer", "user"]}},
+            {
+                "content": _PRESENT,
+                **_absent("tool_call_id", "tool_calls", "reasoning_content", "refusal"),
+            },
+            "content",
+        ),
+        _rule(
+            {"role": {"const": "tool"}},
+            {
+                "content": _PRESENT,
+                "tool_call_id": {"type": "string", "minLength": 1},
+                **_absent("tool_calls", "reasoning_content", "refusal"),
+            },
+            "content",
+            "tool_call_id",
+        ),
+        _rule({"role": {"const": "assistant"}}, _absent("tool_call_id")),
+    ],
+    "InputText": [
+        _rule({"type": {"const": "refusal"}}, _absent("text"), "refusal"),
+        _rule({"type": {"enum": ["input_text", "output_text"]}}, _absent("refusal"), "text"),
+    ],
+    "TokenizeRequest": [
+        _rule(
+            {"prompt": {"type": "string"}},
+            _absent("messages", "add_generation_prompt", "chat_template_kwargs"),
+        ),
+        {
+            "anyOf": [
+                {"properties": {field: {"not": {"type": "null"}}}, "required": [field]}
+                for field in ("prompt", "messages")
+            ]
+        },
+    ],
+    "AbortBody": [
+        _rule({"all": _TRUE}, _absent("request_id")),
+        {
+            "anyOf": [
+                {"properties": {"all": _TRUE}, "required": ["all"]},
+                {"properties": {"request_id": {"type": "string"}}, "required": ["request_id"]},
+            ]
+        },
+    ],
+}
+"""What holds between the fields of one object."""

@@ -1,0 +1,57 @@
+"""Schemathesis, a client that finds its requests in the server's own document."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from http_client import Server, running
+from http_server import ADMIN_KEY
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("schemathesis") is None, reason="schemathesis is not installed"
+)
+
+COMMAND = "from schemathesis.cli import schemathesis; schemathesis()"
+
+
+def run(server: Server, folder: Path, *options: str) -> dict[str, Any]:
+    """Schemathesis's report of requests that are the same in each run."""
+    report = folder / "report.json"
+    command = [sys.executable, "-c", COMMAND, "run", f"{server.url}/openapi.json"]
+    (folder / "schemathesis.toml").write_text(
+        f'[auth.openapi]\nadmin = {{ bearer = "{ADMIN_KEY}" }}\n'
+    )
+    # A deadline that the client asks for is kept, with a 504: not one of a microsecond, then.
+    command += ["--header", "x-request-timeout: 100"]
+    command += ["--phases", "fuzzing", "--seed", "1", "--generation-deterministic", "--no-shrink"]
+    command += ["--continue-on-failure", "--request-timeout", "100"]
+    command += ["--report", "json", "--report-json-path", str(report), *options]
+    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+    assert report.exists(), done.stdout
+    found: dict[str, Any] = json.loads(report.read_text())
+    assert found["failures"] == found["errors"] == [], done.stdout
+    assert found["complete"]
+    return found
+
+
+def test_what_the_document_allows_and_forbids(tokenizer_folder: Path, tmp_path: Path) -> None:
+    with running(tokenizer_folder, 0, max_model_len=64) as server:
+        found = run(
+            server,
+            tmp_path,
+            *("--max-examples", "6", "--include-method", "POST"),
+            *("--exclude-path-regex", "drain|resume|cache|check|log-level"),
+            # Whether prompt and output fit the context depends on tokens, which no schema counts.
+            *("--checks", "all", "--exclude-checks", "positive_data_acceptance"),
+        )
+        assert found["operations"]["tested"] == 6
+        for operation, phases in found["valid_rates"].items():
+            assert sum(rate["accepted"] for rate in phases.values()), operation
+        assert server.ready()
+        assert server.admin("check", {}).json() == {"ok": True}
