@@ -20,6 +20,7 @@ from penstock.engine.messages import (
     first_bad_token,
 )
 from penstock.engine.output import OutputProcessor, RequestOutput
+from penstock.engine.pacing import Pacer
 from penstock.engine.process import START_TIMEOUT_S, EngineProcess
 from penstock.engine.spawn import DEFAULT_CORE, EngineChild
 from penstock.engine.stream import OutputStream
@@ -41,7 +42,8 @@ class AsyncLLM:
     """A model behind an event loop. Create with :meth:`start`; all methods belong to that loop.
 
     Any number of :meth:`generate` calls may run at once; the engine batches them. Outputs are
-    cumulative: a consumer that is slower than the engine misses intermediate ones, never text.
+    cumulative: a consumer that is slower than the engine, or than :attr:`pacer` lets it be, misses
+    intermediate ones, never text.
     """
 
     def __init__(self, max_sequences: int | None = None) -> None:
@@ -49,6 +51,9 @@ class AsyncLLM:
         """Open sequences beyond which requests are refused; None for no limit."""
         self.num_sequences = 0
         """Of open requests: their prompts, ``n`` times each."""
+        self.pacer = Pacer()
+        """Says when tokens that come faster are told together. The first and the last of a request
+        are told at once."""
         self._engine: EngineProcess | None = None
         self._ready: Ready | None = None
         self._tokenizer: asyncio.Task[Tokenizer] | None = None
@@ -225,6 +230,7 @@ class AsyncLLM:
         if stream is not None:
             for output in self._drop(stream):
                 stream.put(output)
+            stream.wake()
 
     async def stats(self) -> EngineStats:
         """Raises EngineDeadError."""
@@ -326,9 +332,15 @@ class AsyncLLM:
             self._live_engine().abort(abort)
         for output in outputs:
             stream = self._streams[output.request_id]
+            at_once = output.finished or not stream.begun
             stream.put(output)
+            if at_once:
+                stream.wake()
+            else:
+                self.pacer.grown(stream)
             if output.finished:
                 self._remove(stream)
+        self.pacer.flush(self.num_sequences)
 
     def _refused(self, refused: Refused) -> None:
         stream = self._streams.get(self._public_ids.get(refused.request_id, ""))
