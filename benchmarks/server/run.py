@@ -12,22 +12,52 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
-from service import overhead
+from penstock.bench.machine import Machine, Speeds, describe_machine
+from service import overhead, soak
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A result with what it was measured on."""
+
+    when: str
+    command: str
+    machine: Machine
+    result: overhead.Overhead | soak.Soak
 
 
 def main() -> int:
     args = parse()
+    result: overhead.Overhead | soak.Soak
     if args.command == "overhead":
         workload = overhead.Workload(
             args.streams, args.prompt_len, args.output_len, args.rounds, args.threads
         )
-        result = overhead.measure(workload)
-        print(msgspec.json.format(msgspec.json.encode(result), indent=1).decode())
-    return 0
+        result, ok = overhead.measure(workload), True
+    else:
+        options = soak.Options(
+            args.trace.name, args.minutes, args.references, args.threads, args.seed
+        )
+        result = soak.measure(options, args.trace)
+        ok = result.ok
+    record = Record(
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        " ".join(["python", "benchmarks/server/run.py", *map(shortened, sys.argv[1:])]),
+        describe_machine(Speeds(unmeasured="not needed here"), args.threads),
+        result,
+    )
+    text = msgspec.json.format(msgspec.json.encode(record), indent=1)
+    print(text.decode())
+    if args.save:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / f"{args.command}.json").write_bytes(text + b"\n")
+    return 0 if ok else 1
 
 
 def parse() -> argparse.Namespace:
@@ -35,13 +65,27 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("overhead")
-    one.add_argument("--streams", type=int, default=64)
-    one.add_argument("--prompt-len", type=int, default=64)
-    one.add_argument("--output-len", type=int, default=256)
-    one.add_argument("--rounds", type=int, default=5)
-    one.add_argument("--threads", type=int, default=os.cpu_count())
+    one = commands.add_parser("overhead", help="tokens/s over HTTP against the offline engine's")
+    one.add_argument("--streams", type=int, default=64, metavar="N")
+    one.add_argument("--prompt-len", type=int, default=64, metavar="TOKENS")
+    one.add_argument("--output-len", type=int, default=256, metavar="TOKENS")
+    one.add_argument("--rounds", type=int, default=5, metavar="N", help="turns of each")
+    two = commands.add_parser("soak", help="a trace for a long time, with faults")
+    two.add_argument("--trace", type=Path, required=True, metavar="FILE", help="Azure's, a .csv")
+    two.add_argument("--minutes", type=float, default=30.0)
+    two.add_argument("--references", type=int, default=200, metavar="N", help="different requests")
+    two.add_argument("--seed", type=int, default=0, help="of requests, manners and faults")
+    for each in (one, two):
+        each.add_argument("--threads", type=int, default=os.cpu_count(), metavar="N")
+        each.add_argument(
+            "--save", action="store_true", help="keep the result in benchmarks/server/results"
+        )
     return parser.parse_args()
+
+
+def shortened(argument: str) -> str:
+    """A path without where it lies on this machine."""
+    return Path(argument).name if os.path.isabs(argument) else argument
 
 
 if __name__ == "__main__":

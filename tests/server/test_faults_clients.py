@@ -12,7 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 from http_client import Server, running
-from streams import bystanders, descriptors, expected, nothing_left, until
+from streams import bystanders, expected, nothing_left, until
+
+from penstock.bench.processes import descriptors
 
 BODY = {"model": "fake", "prompt": "abc", "max_tokens": 400}
 STREAM = {**BODY, "stream": True}

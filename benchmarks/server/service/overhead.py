@@ -16,9 +16,10 @@ from statistics import median
 
 import msgspec
 
+from penstock.bench.processes import cpu_seconds
 from service import canned, offline
 from service.client import Clients, Reply, Said, post, read
-from service.process import Served, cpu_seconds, environment, serving
+from service.process import Served, environment, serving
 
 VOCABULARY = 4096
 

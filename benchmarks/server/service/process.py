@@ -14,13 +14,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO, Any
 
 HOST = "127.0.0.1"
 ADMIN_KEY = "benchmark"
 START_S, STOP_S, ANSWER_S = 120.0, 60.0, 120.0
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Served:
@@ -121,25 +119,6 @@ def raise_file_limit() -> None:
     """Let this process, and the ones it starts, have as many files open as they may."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def cpu_seconds(pid: int) -> float:
-    """Processor time of all threads of a process, in its own code and in the kernel for it."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-
-
-def resident_mib(pid: int) -> float:
-    """Memory of a process that is in RAM."""
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    if found is None:
-        raise RuntimeError(f"process {pid} has no memory: it has ended")
-    return int(found[1]) / 1024
-
-
-def descriptors(pid: int) -> int:
-    """Open files of a process."""
-    return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def until(condition: Callable[[], bool], seconds: float, what: str) -> None:

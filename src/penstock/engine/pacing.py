@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-SEQUENCE_S = 0.0005
+SEQUENCE_S = 0.00075
 """The least pause for each open sequence. To wake a reader and write its event takes a server
 about 50 us (benchmarks/server), so that this spends a tenth of one core at most."""
 LONGEST_PAUSE_S = 0.05
