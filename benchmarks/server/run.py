@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.bench.machine import Machine, Speeds, describe_machine
-from service import overhead, soak
+from service import overhead, soak, streams
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -29,17 +29,19 @@ class Record(msgspec.Struct, frozen=True):
     when: str
     command: str
     machine: Machine
-    result: overhead.Overhead | soak.Soak
+    result: overhead.Overhead | streams.Streams | soak.Soak
 
 
 def main() -> int:
     args = parse()
-    result: overhead.Overhead | soak.Soak
+    result: overhead.Overhead | streams.Streams | soak.Soak
     if args.command == "overhead":
         workload = overhead.Workload(
             args.streams, args.prompt_len, args.output_len, args.rounds, args.threads
         )
         result, ok = overhead.measure(workload), True
+    elif args.command == "streams":
+        result, ok = streams.measure(args.streams, args.threads), True
     else:
         options = soak.Options(
             args.trace.name, args.minutes, args.references, args.threads, args.seed
@@ -70,12 +72,14 @@ def parse() -> argparse.Namespace:
     one.add_argument("--prompt-len", type=int, default=64, metavar="TOKENS")
     one.add_argument("--output-len", type=int, default=256, metavar="TOKENS")
     one.add_argument("--rounds", type=int, default=5, metavar="N", help="turns of each")
+    many = commands.add_parser("streams", help="the memory of many open streams")
+    many.add_argument("--streams", type=int, default=1000, metavar="N")
     two = commands.add_parser("soak", help="a trace for a long time, with faults")
     two.add_argument("--trace", type=Path, required=True, metavar="FILE", help="Azure's, a .csv")
     two.add_argument("--minutes", type=float, default=30.0)
     two.add_argument("--references", type=int, default=200, metavar="N", help="different requests")
     two.add_argument("--seed", type=int, default=0, help="of requests, manners and faults")
-    for each in (one, two):
+    for each in (one, many, two):
         each.add_argument("--threads", type=int, default=os.cpu_count(), metavar="N")
         each.add_argument(
             "--save", action="store_true", help="keep the result in benchmarks/server/results"
