@@ -229,7 +229,11 @@ class AsyncLLM:
         stream = self._streams.get(request_id)
         if stream is not None:
             for output in self._drop(stream):
-                stream.put(output)
+
+                def last(output: RequestOutput = output) -> RequestOutput:
+                    return output
+
+                stream.put(last)
             stream.wake()
 
     async def stats(self) -> EngineStats:
@@ -327,18 +331,18 @@ class AsyncLLM:
 
     def _updated(self, updates: list[SequenceUpdate]) -> None:
         assert self._processor is not None
-        outputs, aborts = self._processor.process(updates)
+        requests, aborts = self._processor.take(updates)
         for abort in aborts:
             self._live_engine().abort(abort)
-        for output in outputs:
-            stream = self._streams[output.request_id]
-            at_once = output.finished or not stream.begun
-            stream.put(output)
+        for request in requests:
+            stream = self._streams[request.request_id]
+            at_once = request.finished or not stream.begun
+            stream.put(request.output)
             if at_once:
                 stream.wake()
             else:
                 self.pacer.grown(stream)
-            if output.finished:
+            if request.finished:
                 self._remove(stream)
         self.pacer.flush(self.num_sequences)
 
@@ -353,6 +357,7 @@ class AsyncLLM:
         if self._ready is not None and not self._closing:  # a failed start raises instead
             _log.error("%s", error)
         for stream in list(self._streams.values()):
+            stream.freeze()
             self._forget(stream)
             stream.fail(EngineDeadError(str(error)))
         self._dead.set()

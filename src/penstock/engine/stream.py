@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from penstock.engine.output import RequestOutput
 from penstock.errors import PenstockError
@@ -19,16 +20,23 @@ class OutputStream:
         self.request_id = request_id
         self.num_sequences = num_sequences
         self.wire_id = wire_id
-        self._output: RequestOutput | None = None
+        self._output: Callable[[], RequestOutput] | None = None
         self._error: PenstockError | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._due = False
         self.begun = False
         """Whether there has been an output."""
 
-    def put(self, output: RequestOutput) -> None:
+    def put(self, output: Callable[[], RequestOutput]) -> None:
+        """``output`` tells the newest when the consumer asks for it."""
         self._output = output
         self.begun = True
+
+    def freeze(self) -> None:
+        """Let what was put stay as it is, whatever becomes of its request."""
+        if self._output is not None:
+            output = self._output()
+            self._output = lambda: output
 
     def fail(self, error: PenstockError) -> None:
         """What ``next`` raises once the last output has been read."""
@@ -48,6 +56,6 @@ class OutputStream:
         self._due = False
         output, self._output = self._output, None
         if output is not None:
-            return output
+            return output()
         assert self._error is not None
         raise self._error
