@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from fake_core import completion
 from http_client import Server
+
+from penstock.bench.processes import descriptors, resident_mib
 
 TOKENS = 60
 
@@ -82,17 +82,6 @@ def until(condition: Callable[[], object], seconds: float, what: str) -> float:
         assert time.monotonic() - began < seconds, f"{what}: not after {seconds} s"
         time.sleep(0.02)
     return time.monotonic() - began
-
-
-def descriptors(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))
-
-
-def resident_mib(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    raise AssertionError("no VmRSS")
 
 
 @contextmanager

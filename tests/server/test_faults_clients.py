@@ -13,7 +13,9 @@ import httpx
 import pytest
 from http_client import Server, running
 from http_server import ADMIN_KEY
-from streams import bystanders, descriptors, expected, nothing_left, until
+from streams import bystanders, expected, nothing_left, until
+
+from penstock.bench.processes import descriptors
 
 BODY = {"model": "fake", "prompt": "abc", "max_tokens": 400}
 STREAM = {**BODY, "stream": True}

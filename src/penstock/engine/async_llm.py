@@ -20,6 +20,7 @@ from penstock.engine.messages import (
     first_bad_token,
 )
 from penstock.engine.output import OutputProcessor, RequestOutput
+from penstock.engine.pacing import Pacer
 from penstock.engine.process import START_TIMEOUT_S, EngineProcess
 from penstock.engine.spawn import DEFAULT_CORE, EngineChild
 from penstock.engine.stream import OutputStream
@@ -42,7 +43,8 @@ class AsyncLLM:
     """A model behind an event loop. Create with :meth:`start`; all methods belong to that loop.
 
     Any number of :meth:`generate` calls may run at once; the engine batches them. Outputs are
-    cumulative: a consumer that is slower than the engine misses intermediate ones, never text.
+    cumulative: a consumer that is slower than the engine, or than :attr:`pacer` lets it be, misses
+    intermediate ones, never text.
     """
 
     def __init__(self, max_sequences: int | None = None) -> None:
@@ -50,6 +52,9 @@ class AsyncLLM:
         """Open sequences beyond which requests are refused; None for no limit."""
         self.num_sequences = 0
         """Of open requests: their prompts, ``n`` times each."""
+        self.pacer = Pacer()
+        """Says when tokens that come faster are told together. The first and the last of a request
+        are told at once."""
         self._engine: EngineProcess | None = None
         self._ready: Ready | None = None
         self._tokenizer: asyncio.Task[Tokenizer] | None = None
@@ -260,7 +265,12 @@ class AsyncLLM:
         stream = self._streams.get(request_id)
         if stream is not None:
             for output in self._drop(stream):
-                stream.put(output)
+
+                def last(output: RequestOutput = output) -> RequestOutput:
+                    return output
+
+                stream.put(last)
+            stream.wake()
 
     async def stats(self) -> EngineStats:
         """Raises EngineDeadError."""
@@ -357,14 +367,20 @@ class AsyncLLM:
 
     def _updated(self, updates: list[SequenceUpdate]) -> None:
         assert self._processor is not None
-        outputs, aborts = self._processor.process(updates)
+        requests, aborts = self._processor.take(updates)
         for abort in aborts:
             self._live_engine().abort(abort)
-        for output in outputs:
-            stream = self._streams[output.request_id]
-            stream.put(output)
-            if output.finished:
+        for request in requests:
+            stream = self._streams[request.request_id]
+            at_once = request.finished or not stream.begun
+            stream.put(request.output)
+            if at_once:
+                stream.wake()
+            else:
+                self.pacer.grown(stream)
+            if request.finished:
                 self._remove(stream)
+        self.pacer.flush(self.num_sequences)
 
     def _refused(self, refused: Refused) -> None:
         stream = self._streams.get(self._public_ids.get(refused.request_id, ""))
@@ -377,6 +393,7 @@ class AsyncLLM:
         if self._ready is not None and not self._closing:  # a failed start raises instead
             _log.error("%s", error)
         for stream in list(self._streams.values()):
+            stream.freeze()
             self._forget(stream)
             stream.fail(EngineDeadError(str(error)))
         self._dead.set()

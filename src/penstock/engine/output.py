@@ -24,6 +24,7 @@ from penstock.tokenizer import IncrementalDetokenizer, Tokenizer
 
 __all__ = [
     "CompletionOutput",
+    "GrowingRequest",
     "Logprob",
     "OutputDelta",
     "OutputProcessor",
@@ -45,7 +46,7 @@ class OutputProcessor:
     ) -> None:
         self._tokenizer = tokenizer
         self._clock = clock
-        self._requests: dict[str, _Request] = {}
+        self._requests: dict[str, GrowingRequest] = {}
 
     def __len__(self) -> int:
         """Requests that have not finished."""
@@ -67,7 +68,7 @@ class OutputProcessor:
             raise RequestError(f"request id {request_id!r} is in use", "request_id")
         if params.stop and self._tokenizer is None:
             raise RequestError("stop strings need a tokenizer; this engine has none", "stop")
-        self._requests[request_id] = _Request(
+        self._requests[request_id] = GrowingRequest(
             public_id or request_id,
             prompt,
             prompt_token_ids,
@@ -83,8 +84,15 @@ class OutputProcessor:
         sequences that it still runs though stop strings have ended them. Updates of unknown
         requests and of ended sequences are ignored.
         """
+        grown, aborts = self.take(updates)
+        return [request.output() for request in grown], aborts
+
+    def take(
+        self, updates: Iterable[SequenceUpdate]
+    ) -> tuple[Iterable[GrowingRequest], list[Abort]]:
+        """``process`` for those who do not read every output: these are made when asked for."""
         now = self._clock()
-        touched: dict[str, _Request] = {}
+        touched: dict[str, GrowingRequest] = {}
         for update in updates:
             request = self._requests.get(update.request_id)
             if request is not None and request.take(update, now):
@@ -96,7 +104,7 @@ class OutputProcessor:
                 request.stopped.clear()
             if request.finished:
                 del self._requests[request_id]
-        return [request.output() for request in touched.values()], aborts
+        return touched.values(), aborts
 
     def abort(self, request_ids: Iterable[str]) -> list[RequestOutput]:
         """Finish these requests here and now; returns their last outputs. Ignores unknown ids."""
@@ -190,8 +198,8 @@ class _Sequence:
         self._held = visible[certain:]
 
 
-class _Request:
-    """One request's sequences."""
+class GrowingRequest:
+    """One request's sequences. :class:`OutputProcessor` makes them and lets them grow."""
 
     def __init__(
         self,
@@ -202,7 +210,7 @@ class _Request:
         tokenizer: Tokenizer | None,
         now: float,
     ) -> None:
-        self._id = request_id
+        self.request_id = request_id
         self._prompt = prompt
         self._prompt_token_ids = prompt_token_ids
         self._tokenizer = tokenizer
@@ -260,8 +268,9 @@ class _Request:
         self._finish(now)
 
     def output(self) -> RequestOutput:
+        """The request as of now."""
         return RequestOutput(
-            self._id,
+            self.request_id,
             self._prompt,
             self._prompt_token_ids,
             [CompletionOutput(i, s.record) for i, s in enumerate(self._sequences)],

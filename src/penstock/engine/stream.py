@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from penstock.engine.output import RequestOutput
 from penstock.errors import PenstockError
@@ -12,36 +13,49 @@ class OutputStream:
     """The newest output of one request, for one consumer.
 
     Outputs are cumulative, so an unread one is replaced: the memory that a slow consumer costs
-    is bounded by its request's own length.
+    is bounded by its request's own length. What was put is not seen before ``wake``.
     """
 
     def __init__(self, request_id: str, wire_id: str, num_sequences: int) -> None:
         self.request_id = request_id
         self.num_sequences = num_sequences
         self.wire_id = wire_id
-        self._output: RequestOutput | None = None
+        self._output: Callable[[], RequestOutput] | None = None
         self._error: PenstockError | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._due = False
+        self.begun = False
+        """Whether there has been an output."""
 
-    def put(self, output: RequestOutput) -> None:
+    def put(self, output: Callable[[], RequestOutput]) -> None:
+        """``output`` tells the newest when the consumer asks for it."""
         self._output = output
-        self._wake()
+        self.begun = True
+
+    def freeze(self) -> None:
+        """Let what was put stay as it is, whatever becomes of its request."""
+        if self._output is not None:
+            output = self._output()
+            self._output = lambda: output
 
     def fail(self, error: PenstockError) -> None:
         """What ``next`` raises once the last output has been read."""
         self._error = error
-        self._wake()
+        self.wake()
 
-    async def next(self) -> RequestOutput:
-        if self._output is None and self._error is None:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        output, self._output = self._output, None
-        if output is not None:
-            return output
-        assert self._error is not None
-        raise self._error
-
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let the consumer have what was put, if it has not had it."""
+        self._due = self._output is not None
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    async def next(self) -> RequestOutput:
+        while not self._due and self._error is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        self._due = False
+        output, self._output = self._output, None
+        if output is not None:
+            return output()
+        assert self._error is not None
+        raise self._error

@@ -6,11 +6,39 @@ import asyncio
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 HEADERS_TIMEOUT_S = 30.0
 MAX_HEADER_BYTES = 64 << 10
+_SCOPE_KEY = "penstock.pieces"
+
+
+class PieceWriter:
+    """Writes pieces of an answer of unknown length once its head was sent, past ASGI.
+
+    A piece costs a fifth of what it does through all middleware and h11, which have nothing to do
+    with it: it is framed as one chunk and written. Head and end go the usual way.
+    """
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    @classmethod
+    def of(cls, scope: Scope) -> PieceWriter | None:
+        """The one for this request; None where its answer is not sent in chunks."""
+        writer: PieceWriter | None = scope.get(_SCOPE_KEY)
+        return writer
+
+    async def write(self, piece: bytes) -> None:
+        """Returns at once unless the client reads slowly. Drops it where the client is gone."""
+        cycle = self._cycle
+        if cycle.flow.write_paused and not cycle.disconnected:
+            await cycle.flow.drain()
+        assert cycle.response_started, "the head must be sent before"
+        if piece and not cycle.disconnected and not cycle.response_complete:
+            cycle.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
 
 
 class Connection(H11Protocol):
@@ -30,6 +58,8 @@ class Connection(H11Protocol):
         headers_timeout_s: float,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self._answer: ASGIApp = self.app  # type: ignore[assignment]
+        self.app = self._with_writer  # type: ignore[assignment]
         self._headers_timeout_s = headers_timeout_s
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -44,6 +74,13 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._relax()
+        self.app = self._answer  # type: ignore[assignment]  # a cycle would outlive the connection
+
+    async def _with_writer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # To an older client h11 sends no chunks, but all that comes until the connection ends.
+        if scope["http_version"] == "1.1" and scope["method"] != "HEAD":
+            scope[_SCOPE_KEY] = PieceWriter(self.cycle)
+        await self._answer(scope, receive, send)
 
     def _watch(self) -> None:
         """Run the clock while a head is expected, from its first byte or the connection's."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
+from penstock.server.connection import PieceWriter
 from penstock.server.open_requests import OpenRequest
 from penstock.server.openai.errors import ApiError, api_error
 
@@ -85,13 +86,17 @@ class EventStream:
                     await self._fail(failure, scope, receive, send)
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
+        pieces = PieceWriter.of(scope)
         async with aclosing(self._events) as events:  # type: ignore[type-var]
             try:
                 async for data in events:
                     if not self._started:
                         self._started = True
                         await send(_START)
-                    await send({"type": "http.response.body", "body": data, "more_body": True})
+                    if pieces is not None:
+                        await pieces.write(data)
+                    else:
+                        await send({"type": "http.response.body", "body": data, "more_body": True})
             except OSError:
                 raise  # the connection's, not the engine's
             except Exception as error:

@@ -1,0 +1,96 @@
+"""How fast ``penstock serve`` is, what a stream costs, and whether it endures.
+
+    python benchmarks/server/run.py overhead
+    python benchmarks/server/run.py streams
+    python benchmarks/server/run.py soak --trace azure_llm_2023_conv.csv
+
+README.md beside this file says what is measured and how.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from penstock.bench.machine import Machine, Speeds, describe_machine
+from service import overhead, soak, streams
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A result with what it was measured on."""
+
+    when: str
+    command: str
+    machine: Machine
+    result: overhead.Overhead | streams.Streams | soak.Soak
+
+
+def main() -> int:
+    args = parse()
+    result: overhead.Overhead | streams.Streams | soak.Soak
+    if args.command == "overhead":
+        workload = overhead.Workload(
+            args.streams, args.prompt_len, args.output_len, args.rounds, args.threads
+        )
+        result, ok = overhead.measure(workload), True
+    elif args.command == "streams":
+        result, ok = streams.measure(args.streams, args.threads), True
+    else:
+        options = soak.Options(
+            args.trace.name, args.minutes, args.references, args.threads, args.seed
+        )
+        result = soak.measure(options, args.trace)
+        ok = result.ok
+    record = Record(
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        " ".join(["python", "benchmarks/server/run.py", *map(shortened, sys.argv[1:])]),
+        describe_machine(Speeds(unmeasured="not needed here"), args.threads),
+        result,
+    )
+    text = msgspec.json.format(msgspec.json.encode(record), indent=1)
+    print(text.decode())
+    if args.save:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / f"{args.command}.json").write_bytes(text + b"\n")
+    return 0 if ok else 1
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("overhead", help="tokens/s over HTTP against the offline engine's")
+    one.add_argument("--streams", type=int, default=64, metavar="N")
+    one.add_argument("--prompt-len", type=int, default=64, metavar="TOKENS")
+    one.add_argument("--output-len", type=int, default=256, metavar="TOKENS")
+    one.add_argument("--rounds", type=int, default=5, metavar="N", help="turns of each")
+    many = commands.add_parser("streams", help="the memory of many open streams")
+    many.add_argument("--streams", type=int, default=1000, metavar="N")
+    two = commands.add_parser("soak", help="a trace for a long time, with faults")
+    two.add_argument("--trace", type=Path, required=True, metavar="FILE", help="Azure's, a .csv")
+    two.add_argument("--minutes", type=float, default=30.0)
+    two.add_argument("--references", type=int, default=200, metavar="N", help="different requests")
+    two.add_argument("--seed", type=int, default=0, help="of requests, manners and faults")
+    for each in (one, many, two):
+        each.add_argument("--threads", type=int, default=os.cpu_count(), metavar="N")
+        each.add_argument(
+            "--save", action="store_true", help="keep the result in benchmarks/server/results"
+        )
+    return parser.parse_args()
+
+
+def shortened(argument: str) -> str:
+    """A path without where it lies on this machine."""
+    return Path(argument).name if os.path.isabs(argument) else argument
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What measures and strains ``penstock serve`` from outside."""
