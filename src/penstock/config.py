@@ -23,6 +23,7 @@ from penstock.memory_budget import Served, gpu_budget, host_budget
 from penstock.models.spec import DType, ModelSpec
 from penstock.quant.choice import QuantizationName, choose
 from penstock.quant.scheme import Quantization
+from penstock.speculate.config import SpeculativeConfig, describe
 from penstock.threads import Threads, choose_threads
 
 LoadFormat = Literal["auto", "dummy"]
@@ -90,6 +91,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens computed in one step, by decode and prefill together; None: 512, on a GPU 2048, or
     max_num_seqs."""
     enable_prefix_caching: bool = True
+    speculative: SpeculativeConfig | None = None
+    """Draft tokens and verify several a step, which changes speed and nothing else: ngram continues
+    what the text repeats. docs/speculation.md has the options."""
     artifact: bool = True
     """Start from weights that an earlier start packed and kept on disk, and keep them."""
     artifact_dir: str | None = None
@@ -125,6 +129,7 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int
     max_num_batched_tokens: int
     enable_prefix_caching: bool
+    speculative: SpeculativeConfig | None
     artifact_dir: str | None
     """None: no artifacts are read or kept."""
     seed: int
@@ -268,6 +273,14 @@ def resolve(
         config.max_model_len,
         "the model's limit" if most_len <= held else "what the KV cache holds",
     )
+    if config.speculative is not None:
+        config.speculative.validate()
+        if on_gpu:
+            raise ConfigError(
+                "speculative decoding is not there yet on a GPU; leave speculative out, or set "
+                "backend to cpu"
+            )
+        reasons["speculative"] = f"{describe(config.speculative)}, as asked"
     artifact_dir, reasons["artifact_dir"] = _artifact_dir(config, backend)
     return ResolvedConfig(
         model_path=str(model_path),
@@ -292,6 +305,7 @@ def resolve(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,
         enable_prefix_caching=config.enable_prefix_caching,
+        speculative=config.speculative,
         artifact_dir=artifact_dir,
         seed=config.seed,
         reasons=reasons,

@@ -70,6 +70,12 @@ class Sequence:
     """The token of ``params.stop_token_ids`` that ended it."""
     runs_ahead: bool = False
     """Whether a token may be computed, and the next one sampled, while the host awaits it."""
+    draft_state: Any = field(default=None, repr=False)
+    """What a proposer of drafts remembers of it."""
+    num_drafted: int = 0
+    """Drafts that were verified."""
+    num_accepted: int = 0
+    """Of these, those that became output."""
     sampling_state: Any = field(default=None, repr=False)
     """The sampler's own (``sampling.sampler.SamplingState``); set when the request is added."""
 
