@@ -154,7 +154,7 @@ def _argument(name: str, hint: Any) -> dict[str, Any]:
     optional = len(kinds) < len(typing.get_args(hint))
     kind = kinds[0] if optional and len(kinds) == 1 else hint
     origin = typing.get_origin(kind)
-    if kind is SpeculativeConfig:
+    if name == "speculative":
         return {"type": _speculative, "metavar": "METHOD[:KEY=VALUE,...]"}
     if set(kinds) == {int, str}:
         return {"type": _or_none(_int_or_text), "metavar": "N|LIST"}

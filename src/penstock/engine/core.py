@@ -51,14 +51,12 @@ class EngineCore:
         self._executor = executor
         self._overlapping = overlapping(executor)
         self._in_flight: _InFlight | None = None
-        self._speculation = speculation
-        if config.speculative is not None and speculation is None:
-            self._speculation = make_speculation(config.speculative)
-        if self._speculation is not None and self._overlapping is not None:
+        if self._overlapping is not None and (speculation or config.speculative):
             raise ConfigError(
                 "speculative decoding is not there yet for steps that overlap, as on a GPU; leave "
                 "speculative out, or set backend to cpu"
             )
+        self._speculation = speculation or make_speculation(blueprint)
         cache = KvCache(
             executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=config.enable_prefix_caching
         )

@@ -57,8 +57,25 @@ class Ngram(Method, frozen=True, kw_only=True, tag="ngram"):
             )
 
 
-SpeculativeConfig = Ngram
-_METHODS: dict[str, type[Method]] = {"ngram": Ngram}
+class DraftModel(Method, frozen=True, kw_only=True, tag="draft"):
+    """What a smaller model thinks likeliest."""
+
+    model: str = ""
+    """Its checkpoint folder or hub id, with the target's tokenizer; empty: the demo model's own."""
+
+
+class QuantizedSelf(Method, frozen=True, kw_only=True, tag="self"):
+    """What the target thinks likeliest when its weights are rounded to a few bits."""
+
+    quantization: Literal["int4", "int8"] = "int4"
+
+
+SpeculativeConfig = Ngram | DraftModel | QuantizedSelf
+_METHODS: dict[str, type[Method]] = {
+    "ngram": Ngram,
+    "draft": DraftModel,
+    "self": QuantizedSelf,
+}
 
 
 def parse_speculative(text: str) -> SpeculativeConfig:
@@ -82,7 +99,8 @@ def speculative_config(options: Mapping[str, Any]) -> SpeculativeConfig:
 
 def describe(config: Method) -> str:
     """As :func:`parse_speculative` reads it, with every option."""
-    options = (f"{name}={getattr(config, name)}" for name in config.__struct_fields__)
+    values = ((name, getattr(config, name)) for name in config.__struct_fields__)
+    options = (f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in values)
     return f"{_name(config)}:{','.join(options)}"
 
 
