@@ -6,6 +6,8 @@ import random
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from penstock.backends import Executor, OverlappingExecutor, overlapping
 from penstock.backends.base import Launched, PromptReport, PromptRows
 from penstock.cache.kv_cache import KvCache
@@ -187,6 +189,8 @@ class EngineCore:
             if step.samples[i].status is not Status.FINISHED:  # its id may be another's by now
                 errors.setdefault(step.samples[i].request_id, message)
         updates = self._scheduler.update(step, tokens)
+        if self._speculation is not None:
+            self._speculation.verified(step, tokens)
         if errors:
             updates = [update for update in updates if update.request_id not in errors]
         if verified.logprobs or self._prompts.any:
@@ -198,7 +202,10 @@ class EngineCore:
         return updates
 
     def stats(self) -> EngineStats:
-        return self._scheduler.stats()
+        stats = self._scheduler.stats()
+        if self._speculation is None:
+            return stats
+        return msgspec.structs.replace(stats, drafts=self._speculation.figures.snapshot())
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix; what runs is not disturbed."""

@@ -72,6 +72,8 @@ class Sequence:
     """Whether a token may be computed, and the next one sampled, while the host awaits it."""
     draft_state: Any = field(default=None, repr=False)
     """What a proposer of drafts remembers of it."""
+    acceptance: Any = field(default=None, repr=False)
+    """How often its drafts were accepted (``speculate.acceptance.Acceptance``)."""
     num_drafted: int = 0
     """Drafts that were verified."""
     num_accepted: int = 0

@@ -149,43 +149,64 @@ class ModelProposer:
                 block_copies=_NO_COPIES,
             )
         )
-        columns = []
-        rows = drafting
+        columns = [result.argmax.tolist()]
         longest = lanes[0].drafted
-        positions = ends[:drafting]
-        while rows:
-            drawn = result.argmax[:rows].astype(np.int32)  # a copy: the next step overwrites it
-            columns.append(drawn)
-            done = len(columns)
-            if done == longest:
-                break
-            rows = sum(lane.drafted > done for lane in lanes)
-            positions = positions[:rows]
-            numbers = np.arange(rows + 1, dtype=np.int32)
-            firsts = block_starts[: rows + 1]
-            result = self._executor.run(
-                StepInput(
-                    token_ids=drawn[:rows],
-                    positions=positions,
-                    slots=_slots(blocks, firsts[:-1], positions),
-                    query_starts=numbers,
-                    context_lens=positions + 1,
-                    block_starts=firsts,
-                    block_ids=blocks[: firsts[-1]],
-                    logit_rows=numbers[:-1],
-                    block_copies=_NO_COPIES,
-                )
-            )
-            positions = positions + 1
+        if longest > 1:
+            columns += self._draft_on(lanes, result.argmax, longest, ends, blocks, block_starts)
         drafts = [array("i") for _ in lanes]
         for column in columns:
-            for draft, token in zip(drafts, column.tolist(), strict=False):
+            for draft, token in zip(drafts, column, strict=False):
                 draft.append(token)
         for lane, draft in zip(lanes, drafts, strict=True):
             reading = lane.reading
             reading.num_computed = lane.start + lane.count
             reading.drafted = draft[:-1]  # of the last, keys and values were not computed
         return drafts
+
+    def _draft_on(
+        self,
+        lanes: list[_Lane],
+        first: Int32s,
+        longest: int,
+        ends: Int32s,
+        blocks: Int32s,
+        block_starts: Int32s,
+    ) -> list[list[int]]:
+        """Draft the second tokens, the third, ... of those lanes that want so many.
+
+        ``first`` [drafting lanes] are the first, not read yet. The arrays of all steps are made at
+        once: at one sequence, making them takes as long as a small model's step.
+        """
+        # Lanes with few drafts are computed too, and not used: their table may end before.
+        count = len(first)
+        positions = ends[:count] + np.arange(longest - 1, dtype=np.int32)[:, None]
+        indices = np.minimum(block_starts[:count] + positions // BLOCK_SIZE, len(blocks) - 1)
+        slots = blocks[indices] * np.int32(BLOCK_SIZE) + positions % BLOCK_SIZE
+        contexts = positions + 1
+        numbers = np.arange(count + 1, dtype=np.int32)
+        columns: list[list[int]] = []
+        tokens = first
+        rows = count
+        for step in range(longest - 1):
+            while lanes[rows - 1].drafted <= step + 1:
+                rows -= 1
+            table_ends = block_starts[: rows + 1]
+            result = self._executor.run(
+                StepInput(
+                    token_ids=tokens[:rows].copy(),  # the next result overwrites it
+                    positions=positions[step, :rows],
+                    slots=slots[step, :rows],
+                    query_starts=numbers[: rows + 1],
+                    context_lens=contexts[step, :rows],
+                    block_starts=table_ends,
+                    block_ids=blocks[: table_ends[-1]],
+                    logit_rows=numbers[:rows],
+                    block_copies=_NO_COPIES,
+                )
+            )
+            tokens = result.argmax
+            columns.append(tokens.tolist())
+        return columns
 
 
 @dataclass(slots=True)

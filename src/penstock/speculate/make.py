@@ -29,4 +29,4 @@ def make_speculation(blueprint: Blueprint, mark: Mark = lambda phase: None) -> S
             draft.config.max_num_batched_tokens,
             draft.config.enable_prefix_caching,
         )
-    return Speculation(proposer, asked.num_tokens)
+    return Speculation(proposer, asked.num_tokens, asked.adaptive)
