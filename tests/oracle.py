@@ -22,6 +22,7 @@ class Recorder:
 
     groups = 1
     cheap = False
+    steady = True
 
     def __init__(self) -> None:
         self.seen: dict[int, Sequence] = {}

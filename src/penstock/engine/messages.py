@@ -84,6 +84,8 @@ class SequenceUpdate(msgspec.Struct, array_like=True, gc=False):
     error: str | None = None  # with FinishReason.ERROR: what happened to this request
     scheduled_at: float = 0.0
     """When the request first ran, on the clock of time.monotonic(), which processes share."""
+    num_drafted: int = 0  # tokens that were drafted for the sequence and verified, so far
+    num_accepted: int = 0  # of these, those that became output
 
 
 class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):

@@ -127,6 +127,8 @@ class _Sequence:
     def take(self, update: SequenceUpdate, logprobs: list[PositionLogprobs] | None) -> bool:
         """Returns whether this was the end."""
         record, tokens, reason = self.record, update.token_ids, update.finish_reason
+        if update.num_drafted:
+            record.num_drafted, record.num_accepted = update.num_drafted, update.num_accepted
         hidden = reason is FinishReason.STOP and not self._params.include_stop_str_in_output
         taken = self._take_text(tokens, hidden_last=hidden)
         record.token_ids += tokens if taken == len(tokens) else tokens[:taken]

@@ -394,4 +394,6 @@ def _told(sequence: Sequence, tokens: list[int]) -> SequenceUpdate:
         finish_reason=sequence.finish_reason,
         stop_reason=sequence.stop_reason,
         scheduled_at=sequence.scheduled_at,
+        num_drafted=sequence.num_drafted,
+        num_accepted=sequence.num_accepted,
     )

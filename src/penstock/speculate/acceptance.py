@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-_KEPT = 0.96
-"""Of older verifications, with each new one at the same position: the last 25 or so count."""
-_PRIOR = 4.0
+_KEPT = 0.97
+"""Of older verifications, with each new one at the same position: the last 33 or so count."""
+_KEPT_OF_ALL = 0.995
+"""The same of what is known of all sequences: the last 200."""
+_PRIOR = 8.0
 """How many verifications what is known of all sequences counts as, for one of them."""
 _FIRST_GUESS = 0.7
 
@@ -24,15 +26,16 @@ class Acceptance:
         self._accepted = [[0.0] * positions for _ in range(groups)]
         self.skipped = 0
         """Steps without a draft, since it would not pay."""
-        self.patience = 16
+        self.patience = 0
         """After how many of them it is tried all the same."""
 
     def add(self, group: int, drafted: int, accepted: int) -> None:
         """Of ``drafted`` tokens the first ``accepted`` were."""
         tried, hits = self._tried[group], self._accepted[group]
+        kept = _KEPT_OF_ALL if self._common is None else _KEPT
         for position in range(min(accepted + 1, drafted)):
-            tried[position] = tried[position] * _KEPT + 1.0
-            hits[position] *= _KEPT
+            tried[position] = tried[position] * kept + 1.0
+            hits[position] *= kept
             if position < accepted:
                 hits[position] += 1.0
         if self._common is not None:

@@ -53,6 +53,9 @@ class Proposer(Protocol):
     """A draft costs next to nothing beside the row of the step that verifies it. Then it is made
     first and cut to the length that pays; else it is not made unless it pays."""
 
+    steady: bool
+    """Whether the last proposals took what they always take: no prompt was read for them."""
+
     def propose(self, wanted: Seq[Wanted]) -> list[Draft | None]:
         """A draft of at most ``most`` tokens for each of ``wanted``, or None where it has none."""
         ...

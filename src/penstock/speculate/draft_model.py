@@ -14,6 +14,7 @@ from penstock.engine.request import Sequence, Status
 from penstock.engine.step import BLOCK_SIZE, Int32s, StepInput
 from penstock.speculate.draft import Draft, Wanted
 
+_FEW = 4  # known tokens that are read on the way: the last one, and what was rejected before it
 _NO_COPIES = np.empty((0, 2), np.int32)
 
 
@@ -46,10 +47,12 @@ class ModelProposer:
         self._executor = executor
         self._max_tokens = max_tokens
         self._cache = KvCache(executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=prefix_caching)
+        self.steady = True
         self._readings: dict[Sequence, _Reading] = {}
 
     def propose(self, wanted: Seq[Wanted]) -> list[Draft | None]:
         self._forget_ended()
+        self.steady = True
         drafts: list[Draft | None] = [None] * len(wanted)
         lanes: list[_Lane] = []
         left = self._max_tokens
@@ -71,6 +74,8 @@ class ModelProposer:
             end = start + count + max(drafted - 1, 0)
             if not self._cache.extend(reading.table, start, end, copies):
                 raise AssertionError("there was room")
+            if count > _FEW:
+                self.steady = False
             lanes.append(_Lane(i, sequence, reading, start, count, drafted))
             left -= count
         assert not copies, "a draft's blocks are its own, but for full ones"

@@ -33,6 +33,7 @@ class NgramProposer:
 
     groups = 4  # by the length of the match: the longer, the likelier that it goes on
     cheap = True
+    steady = True
 
     def __init__(self, config: Ngram) -> None:
         self._config = config

@@ -65,7 +65,7 @@ class Speculation:
         if drafts:
             seconds = self._step_began - began
             self.figures.draft_seconds += seconds
-            if controller is not None:
+            if controller is not None and self._proposer.steady:
                 longest = max(map(len, drafts.values()))
                 controller.drafting_took(len(drafts), longest, seconds)
         return drafts
