@@ -15,6 +15,7 @@ from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import Blueprint, draw
 from penstock.engine.step import BLOCK_SIZE
+from penstock.speculate.speculation import Speculation
 
 VOCAB, EOS, POISON = 64, 2, 63
 
@@ -41,10 +42,15 @@ def tiny_blueprint(path: Path) -> Blueprint:
     return draw(EngineConfig(model=str(path), load_format="dummy", backend="reference"))
 
 
-def make_core(blueprint: Blueprint, executor: Executor, **limits: int) -> EngineCore:
+def make_core(
+    blueprint: Blueprint,
+    executor: Executor,
+    speculation: Speculation | None = None,
+    **limits: int,
+) -> EngineCore:
     """A core whose cache remembers what its keys are of."""
     config = msgspec.structs.replace(blueprint.config, **limits)
-    core = EngineCore(dataclasses.replace(blueprint, config=config), executor)
+    core = EngineCore(dataclasses.replace(blueprint, config=config), executor, speculation)
     core._scheduler.cache = ToldCache(executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=True)
     return core
 

@@ -17,6 +17,7 @@ from penstock.errors import ConfigError, RequestError
 from penstock.pooling.output import EmbeddingOutput, embedding_output
 from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
+from penstock.speculate.config import SpeculativeConfig, parse_speculative, speculative_config
 from penstock.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -264,4 +265,14 @@ def engine_config(model: str, options: dict[str, Any]) -> EngineConfig:
             near = get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ConfigError(f"there is no engine option {name!r}{hint}")
+    speculative = options.get("speculative")
+    if isinstance(speculative, str):
+        options = options | {"speculative": parse_speculative(speculative)}
+    elif isinstance(speculative, Mapping):
+        options = options | {"speculative": speculative_config(speculative)}
+    elif speculative is not None and not isinstance(speculative, SpeculativeConfig):
+        raise ConfigError(
+            'speculative must be text such as "ngram:num_tokens=4" or a dict such as '
+            f'{{"method": "ngram", "num_tokens": 4}}, not {speculative!r}'
+        )
     return EngineConfig(model=str(model), **options)

@@ -22,7 +22,9 @@ from penstock.hardware import Hardware
 from penstock.memory_budget import Served, gpu_budget, host_budget
 from penstock.models.spec import DType, ModelSpec
 from penstock.quant.choice import QuantizationName, choose
+from penstock.quant.memory import weight_bytes
 from penstock.quant.scheme import Quantization
+from penstock.speculate.config import SpeculativeConfig, describe
 from penstock.threads import Threads, choose_threads
 
 LoadFormat = Literal["auto", "dummy"]
@@ -90,6 +92,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens computed in one step, by decode and prefill together; None: 512, on a GPU 2048, or
     max_num_seqs."""
     enable_prefix_caching: bool = True
+    speculative: SpeculativeConfig | None = None
+    """Draft tokens and verify several a step, which changes speed and nothing else. ngram:
+    what the text repeats; draft:model=PATH: by a smaller model; self: by the model itself in int4.
+    Options are listed in docs/speculation.md."""
     artifact: bool = True
     """Start from weights that an earlier start packed and kept on disk, and keep them."""
     artifact_dir: str | None = None
@@ -125,6 +131,7 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int
     max_num_batched_tokens: int
     enable_prefix_caching: bool
+    speculative: SpeculativeConfig | None
     artifact_dir: str | None
     """None: no artifacts are read or kept."""
     seed: int
@@ -157,8 +164,12 @@ def resolve(
     spec: ModelSpec,
     model_path: Path,
     tokenizer_path: Path,
+    draft: ModelSpec | None = None,
 ) -> ResolvedConfig:
-    """Decide every open option for this machine and model; raise ConfigError naming the fix."""
+    """Decide every open option for this machine and model; raise ConfigError naming the fix.
+
+    ``draft``: a model that drafts, whose cache shares the budget, block for block.
+    """
     reasons: dict[str, str] = {}
 
     def decide(name: str, asked: object, why: str) -> None:
@@ -225,6 +236,8 @@ def resolve(
     decide("kv_cache_dtype", config.kv_cache_dtype, "the weights' type")
     kv_dtype: KvDType = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
     block_bytes = kv_block_bytes(spec, kv_dtype)
+    if draft is not None:
+        block_bytes += draft_block_bytes(config, draft)
     most_len = config.max_model_len or spec.max_positions
     if most_len > spec.max_positions:
         raise ConfigError(
@@ -246,28 +259,40 @@ def resolve(
     if chosen.gpu is not None:
         memory = gpu_budget(served, asked, chosen.gpu)
     else:
-        memory = host_budget(served, asked, hardware.memory_available)
+        available = hardware.memory_available
+        if draft is not None:
+            available -= weight_bytes(draft, dtype, schemes)
+        memory = host_budget(served, asked, available)
     reasons["weight_bytes"] = (
         f"all in {dtype}" if schemes.linear is None else f"codes, scales, and the rest in {dtype}"
     )
     kv_bytes = memory.kv_cache
     decide("kv_cache_bytes", asked, memory.why)
     num_blocks = kv_bytes // block_bytes
-    reasons["num_blocks"] = f"{block_bytes:,} bytes per block of {BLOCK_SIZE} tokens"
+    shared = "" if draft is None else ", the draft's part included"
+    reasons["num_blocks"] = f"{block_bytes:,} bytes per block of {BLOCK_SIZE} tokens{shared}"
 
     held = num_blocks * BLOCK_SIZE
     if held < (min(most_len, BLOCK_SIZE) if config.max_model_len is None else most_len):
         needed = -(-most_len // BLOCK_SIZE) * block_bytes
         raise ConfigError(
             f"a KV cache of {kv_bytes:,} bytes holds {num_blocks} blocks of {BLOCK_SIZE} tokens "
-            f"({block_bytes:,} bytes each), {held} tokens, but one request may need {most_len}; "
-            f"set kv_cache_bytes to at least {needed:,} or lower max_model_len"
+            f"({block_bytes:,} bytes each{shared}), {held} tokens, but one request may need "
+            f"{most_len}; set kv_cache_bytes to at least {needed:,} or lower max_model_len"
         )
     decide(
         "max_model_len",
         config.max_model_len,
         "the model's limit" if most_len <= held else "what the KV cache holds",
     )
+    if config.speculative is not None:
+        config.speculative.validate()
+        if on_gpu:
+            raise ConfigError(
+                "speculative decoding is not there yet on a GPU; leave speculative out, or set "
+                "backend to cpu"
+            )
+        reasons["speculative"] = f"{describe(config.speculative)}, as asked"
     artifact_dir, reasons["artifact_dir"] = _artifact_dir(config, backend)
     return ResolvedConfig(
         model_path=str(model_path),
@@ -292,6 +317,7 @@ def resolve(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,
         enable_prefix_caching=config.enable_prefix_caching,
+        speculative=config.speculative,
         artifact_dir=artifact_dir,
         seed=config.seed,
         reasons=reasons,
@@ -317,6 +343,13 @@ def _artifact_dir(config: EngineConfig, backend: ChosenBackend) -> tuple[str | N
     if root is None:
         return None, "there is no home folder; name one with artifact_dir"
     return str(root), "the default"
+
+
+def draft_block_bytes(config: EngineConfig, draft: ModelSpec) -> int:
+    """Bytes of one KV block of the model that drafts for ``spec``."""
+    asked = config.kv_cache_dtype
+    own = draft.dtype if config.dtype == "auto" else config.dtype
+    return kv_block_bytes(draft, own if asked == "auto" else asked)
 
 
 def kv_block_bytes(spec: ModelSpec, dtype: KvDType) -> int:

@@ -59,7 +59,7 @@ def test_every_field_has_an_option_that_sets_it(struct: type[msgspec.Struct]) ->
         elif field.name == "logit_bias":
             word = "3:0.5"
         else:
-            word = next(w for w in ("3", "0.5", "text") if _reads(action, w))
+            word = next(w for w in ("3", "0.5", "text", "ngram") if _reads(action, w))
         value = getattr(parser.parse([option_name(field.name), word]), field.name)
         assert value not in (None, field.default), field.name
 

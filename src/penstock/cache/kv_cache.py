@@ -4,6 +4,7 @@ No tensor is touched here. Blocks of ``block_size`` token slots are numbered; th
 the memory behind the numbers. The policy, in full:
 
 - A sequence gets blocks as it needs slots, never ahead, so at most its last block is partly full.
+  What it got for drafts that were rejected it gives back after the step (``trim``).
 - A full block becomes findable once the step that wrote it has been executed (``commit``), never
   before: a second request of the same step must not read what is still being written. Where steps
   are launched one behind the other, ``launched`` and ``publish`` are the two halves of that.
@@ -191,6 +192,16 @@ class KvCache:
         for i in range(table.num_published, full):
             self._index.publish(table.keys[i], table.block_ids[i])
         table.num_published = full
+
+    def trim(self, table: BlockTable) -> None:
+        """Give back the blocks behind the committed tokens, which nobody else has."""
+        keep = self.blocks_for(table.num_committed)
+        if keep == len(table.block_ids):
+            return
+        for block in reversed(table.block_ids[keep:]):
+            self._pool.release(block, keep=False)
+        del table.block_ids[keep:]
+        table.writable = min(table.writable, keep * self.block_size)
 
     def fork(self, parent: BlockTable) -> BlockTable:
         """A second table over the parent's committed tokens. Takes no memory until one writes."""

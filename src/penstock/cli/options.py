@@ -21,8 +21,9 @@ import msgspec
 
 from penstock.cli.parser import UsageError
 from penstock.config import EngineConfig
-from penstock.errors import RequestError
+from penstock.errors import ConfigError, RequestError
 from penstock.sampling.params import SamplingParams
+from penstock.speculate.config import SpeculativeConfig, parse_speculative
 
 S = TypeVar("S", bound=msgspec.Struct)
 Values = Mapping[str, object]
@@ -154,6 +155,8 @@ def _argument(name: str, hint: Any) -> dict[str, Any]:
     optional = len(kinds) < len(typing.get_args(hint))
     kind = kinds[0] if optional and len(kinds) == 1 else hint
     origin = typing.get_origin(kind)
+    if name == "speculative":
+        return {"type": _speculative, "metavar": "METHOD[:KEY=VALUE,...]"}
     if set(kinds) == {int, str}:
         return {"type": _or_none(_int_or_text), "metavar": "N|LIST"}
     if kind is bool:
@@ -171,6 +174,13 @@ def _argument(name: str, hint: Any) -> dict[str, Any]:
     if optional and kind is not str:
         read = _or_none(read)
     return {"type": read, "metavar": _metavar(name, kind)}
+
+
+def _speculative(text: str) -> SpeculativeConfig:
+    try:
+        return parse_speculative(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _int_or_text(text: str) -> int | str:

@@ -40,6 +40,8 @@ class SequenceRecord:
     cumulative_logprob: float = 0.0
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    num_drafted: int = 0
+    num_accepted: int = 0
 
 
 class CompletionOutput:
@@ -56,6 +58,8 @@ class CompletionOutput:
         "cumulative_logprob",
         "finish_reason",
         "index",
+        "num_accepted_tokens",
+        "num_drafted_tokens",
         "stop_reason",
     )
 
@@ -70,6 +74,10 @@ class CompletionOutput:
         """stop, length, abort or error; None while the sequence runs."""
         self.stop_reason: str | int | None = record.stop_reason
         """The stop string or stop token id that ended it, if one of the request's did."""
+        self.num_drafted_tokens = record.num_drafted
+        """Tokens that were drafted by speculation and verified."""
+        self.num_accepted_tokens = record.num_accepted
+        """Of these, those that became output."""
         self._record = record
         self._num_parts = len(record.parts)
         self._num_tokens = len(record.token_ids)

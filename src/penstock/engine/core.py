@@ -18,6 +18,7 @@ from penstock.engine.messages import (
     EngineStats,
     FinishReason,
     SequenceUpdate,
+    TokenLogprobs,
     first_bad_token,
 )
 from penstock.engine.pooled import add_embeddings, give_rows
@@ -27,11 +28,13 @@ from penstock.engine.scheduled import ScheduledStep
 from penstock.engine.scheduler import Scheduler
 from penstock.engine.step import BLOCK_SIZE, StepResult
 from penstock.engine.step_builder import build_step_input
-from penstock.errors import RequestError
+from penstock.errors import ConfigError, RequestError
 from penstock.grammar.constraints import Constraints
 from penstock.models.spec import ModelSpec
 from penstock.pooling.pooler import Pooler
-from penstock.sampling.sampler import Sampled
+from penstock.speculate.make import make_speculation
+from penstock.speculate.speculation import Speculation
+from penstock.speculate.verify import Verified, verify
 
 
 class EngineCore:
@@ -45,12 +48,20 @@ class EngineCore:
     which :meth:`step` then returns what came; what comes is the same.
     """
 
-    def __init__(self, blueprint: Blueprint, executor: Executor) -> None:
+    def __init__(
+        self, blueprint: Blueprint, executor: Executor, speculation: Speculation | None = None
+    ) -> None:
         config = blueprint.config
         self._blueprint = blueprint
         self._executor = executor
         self._overlapping = overlapping(executor)
         self._in_flight: _InFlight | None = None
+        if self._overlapping is not None and (speculation or config.speculative):
+            raise ConfigError(
+                "speculative decoding is not there yet for steps that overlap, as on a GPU; leave "
+                "speculative out, or set backend to cpu"
+            )
+        self._speculation = speculation or make_speculation(blueprint)
         cache = KvCache(
             executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=config.enable_prefix_caching
         )
@@ -190,8 +201,12 @@ class EngineCore:
         return updates
 
     def _step(self) -> list[SequenceUpdate]:
-        step = self._scheduler.schedule()
+        drafts = None
+        if self._speculation is not None:
+            drafts = self._speculation.drafts(self._scheduler.running)
+        step = self._scheduler.schedule(drafts)
         errors: dict[str, str] = {}
+        verified: Verified | None = None
         if self._overlapping is not None:
             before, self._in_flight = self._in_flight, self._launch(self._overlapping, step)
             if before is None:
@@ -205,18 +220,24 @@ class EngineCore:
         else:
             result = self._executor.run(build_step_input(step))
             hidden = None if result.hidden is None else result.hidden[step.num_logits :]
-            states = [sequence.sampling_state for sequence in step.samples]
             masks = self._constraints.masks(step.samples)
-            sampled = self._sampler.sample(result, step.sample_rows, states, masks)
-            for i in sampled.particular:
-                if i not in sampled.errors:
-                    states[i].append(sampled.token_ids[i])
+            if step.num_drafted:
+                verified = verify(self._sampler, result, step, masks)
+            else:
+                states = [sequence.sampling_state for sequence in step.samples]
+                sampled = self._sampler.sample(result, step.sample_rows, states, masks)
+                for i in sampled.particular:
+                    if i not in sampled.errors:
+                        states[i].append(sampled.token_ids[i])
             if self._prompts.any:
                 wanted = self._prompts.wanted(step)
                 reports = [self._report(result, each.rows) for each in wanted]
                 errors = self._prompts.add(wanted, reports)
-        tokens = [[token] for token in sampled.token_ids]
-        for i, message in sampled.errors.items():
+        if verified is None:
+            logprobs = {i: [entry] for i, entry in sampled.logprobs.items()}
+            verified = Verified([[token] for token in sampled.token_ids], sampled.errors, logprobs)
+        tokens = verified.tokens
+        for i, message in verified.errors.items():
             tokens[i] = []
             if step.samples[i].status is not Status.FINISHED:  # its id may be another's by now
                 matcher = step.samples[i].matcher
@@ -228,12 +249,14 @@ class EngineCore:
             give_rows(step, hidden)
         updates = self._scheduler.update(step, tokens)
         self._constraints.prepare(step.samples)
+        if self._speculation is not None:
+            self._speculation.verified(step, tokens)
         if step.num_hidden:
             add_embeddings(updates, step)
         if errors:
             updates = [update for update in updates if update.request_id not in errors]
-        if sampled.logprobs or self._prompts.any:
-            self._add_logprobs(updates, step, sampled)
+        if verified.logprobs or self._prompts.any:
+            self._add_logprobs(updates, step, verified.logprobs)
         for request_id, message in errors.items():
             self._prompts.pop(request_id)
             for sequence in self._scheduler.abort(request_id):
@@ -242,8 +265,11 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         stats = self._scheduler.stats()
-        waiting = self._constraints.num_waiting
-        return msgspec.structs.replace(stats, waiting=stats.waiting + waiting) if waiting else stats
+        if waiting := self._constraints.num_waiting:
+            stats = msgspec.structs.replace(stats, waiting=stats.waiting + waiting)
+        if self._speculation is not None:
+            stats = msgspec.structs.replace(stats, drafts=self._speculation.figures.snapshot())
+        return stats
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix; what runs is not disturbed."""
@@ -252,9 +278,13 @@ class EngineCore:
     def check_integrity(self) -> None:
         """Raise AssertionError unless sequences, queues and the cache's books agree."""
         self._scheduler.check_integrity()
+        if self._speculation is not None:
+            self._speculation.check_integrity()
 
     def close(self) -> None:
         self._constraints.close()
+        if self._speculation is not None:
+            self._speculation.close()
         self._executor.close()
 
     def _launch(
@@ -274,17 +304,20 @@ class EngineCore:
         return _InFlight(step, launched, wanted)
 
     def _add_logprobs(
-        self, updates: list[SequenceUpdate], step: ScheduledStep, sampled: Sampled
+        self,
+        updates: list[SequenceUpdate],
+        step: ScheduledStep,
+        logprobs: dict[int, list[TokenLogprobs]],
     ) -> None:
         """Put into ``updates`` what was asked for: of each token, and once of the prompt."""
         chosen = {
-            (step.samples[i].request_id, step.samples[i].index): entry
-            for i, entry in sampled.logprobs.items()
+            (step.samples[i].request_id, step.samples[i].index): entries
+            for i, entries in logprobs.items()
         }
         for update in updates:
-            entry = chosen.get((update.request_id, update.index))
-            if entry is not None:
-                update.logprobs = [entry]
+            entries = chosen.get((update.request_id, update.index))
+            if entries is not None:
+                update.logprobs = entries[: len(update.token_ids)]
             if update.index == 0:
                 update.prompt_logprobs = self._prompts.pop(update.request_id)
 

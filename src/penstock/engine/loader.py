@@ -16,7 +16,7 @@ from penstock.artifact.shelf import Keeping, Note, Shelf
 from penstock.backends import Executor, Limits, bind
 from penstock.backends.cpu import native
 from penstock.backends.tuning import Tuning
-from penstock.config import EngineConfig, ResolvedConfig, resolve
+from penstock.config import EngineConfig, ResolvedConfig, draft_block_bytes, resolve
 from penstock.errors import ArtifactError, ConfigError
 from penstock.hardware import detect, with_gpu
 from penstock.models.registry import load_model_spec
@@ -24,6 +24,7 @@ from penstock.models.spec import ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
+from penstock.speculate.draft_choice import draft_engine_config, draft_folder, draft_spec
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.hub import resolve_model_folder
 
@@ -40,6 +41,8 @@ class Blueprint:
     config: ResolvedConfig
     spec: ModelSpec
     plan: Plan
+    draft: Blueprint | None = None
+    """Of the model that drafts, where one does."""
 
 
 def draw(config: EngineConfig) -> Blueprint:
@@ -56,7 +59,9 @@ def draw(config: EngineConfig) -> Blueprint:
     hardware = detect()
     if config.backend in ("auto", "cuda"):
         hardware = with_gpu(hardware)
-    resolved = resolve(config, hardware, spec, folder, tokenizer)
+    drafting = draft_folder(config.speculative, folder)
+    draft = None if drafting is None else draft_spec(drafting, spec, tokenizer)
+    resolved = resolve(config, hardware, spec, folder, tokenizer, draft)
     if resolved.backend == "cpu":
         resolved = msgspec.structs.replace(resolved, notes=(*resolved.notes, *_kernel_notes()))
     plan = fuse(
@@ -68,7 +73,11 @@ def draw(config: EngineConfig) -> Blueprint:
             resolved.kv_cache_dtype,
         )
     )
-    return Blueprint(resolved, spec, plan)
+    if drafting is None or draft is None:
+        return Blueprint(resolved, spec, plan)
+    kv_bytes = resolved.num_blocks * draft_block_bytes(config, draft)
+    drafted = draw(draft_engine_config(config, resolved, drafting, draft, kv_bytes))
+    return Blueprint(resolved, spec, plan, drafted)
 
 
 def _kernel_notes() -> list[str]:

@@ -13,6 +13,7 @@ import msgspec
 from penstock.engine.buckets import Buckets
 from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
+from penstock.speculate.figures import DraftStats
 
 
 class FinishReason(enum.Enum):
@@ -93,6 +94,8 @@ class SequenceUpdate(msgspec.Struct, array_like=True, gc=False):
     """With FinishReason.STOP: the last token is text that completes a grammar, not a stop token."""
     embedding: bytes | None = None
     """With the end of a request that is pooled: ``penstock.pooling.pooler`` has the format."""
+    num_drafted: int = 0  # tokens that were drafted for the sequence and verified, so far
+    num_accepted: int = 0  # of these, those that became output
 
 
 class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
@@ -112,3 +115,4 @@ class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
     kv_slots_filled: int = 0  # of these, slots that hold a computed token
     step_seconds: Buckets | None = None  # how long steps took
     step_tokens: Buckets | None = None  # token positions that steps computed
+    drafts: DraftStats | None = None  # what came of speculation, where there is any

@@ -137,6 +137,8 @@ class _Sequence:
         record, tokens, reason = self.record, update.token_ids, update.finish_reason
         stopped = reason is FinishReason.STOP and not update.ends_in_text
         hidden = stopped and not self._params.include_stop_str_in_output
+        if update.num_drafted:
+            record.num_drafted, record.num_accepted = update.num_drafted, update.num_accepted
         taken = self._take_text(tokens, hidden_last=hidden)
         record.token_ids += tokens if taken == len(tokens) else tokens[:taken]
         if record.logprobs is not None and logprobs is not None:

@@ -81,6 +81,14 @@ class Sequence:
     """Where it is in its grammar; set when that is compiled, before it is scheduled."""
     pooler: Pooler | None = field(default=None, repr=False)
     """Of a request that is pooled: it samples nothing, and ends when its prompt is computed."""
+    draft_state: Any = field(default=None, repr=False)
+    """What a proposer of drafts remembers of it."""
+    acceptance: Any = field(default=None, repr=False)
+    """How often its drafts were accepted (``speculate.acceptance.Acceptance``)."""
+    num_drafted: int = 0
+    """Drafts that were verified."""
+    num_accepted: int = 0
+    """Of these, those that became output."""
     sampling_state: Any = field(default=None, repr=False)
     """The sampler's own (``sampling.sampler.SamplingState``); set when the request is added."""
 

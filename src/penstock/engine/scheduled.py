@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.cache.kv_cache import BlockCopy
 from penstock.engine.request import Sequence
+from penstock.speculate.draft import Draft
 
 
 class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
@@ -18,6 +19,9 @@ class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
     The last ``num_logits`` of them get logits: the row at position p tells of token p + 1.
     Of these, only the row of the last known token is sampled, and only if ``samples`` is not
     empty; the others are for ``prompt_logprobs``.
+
+    With a ``draft``, its tokens are the last of ``num_tokens``, behind the last known one, and all
+    of them and the last known one have logits, from which the one of ``samples`` draws in turn.
     """
 
     sequence: Sequence
@@ -28,6 +32,7 @@ class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
     """Who draws from the last row: nobody, the sequence, or it and its siblings at once."""
     num_hidden: int = 0
     """Of the last so many tokens the hidden states are told, and no logits: it is pooled."""
+    draft: Draft | None = None
 
 
 class ScheduledStep(msgspec.Struct, frozen=True):
@@ -37,13 +42,16 @@ class ScheduledStep(msgspec.Struct, frozen=True):
     samples: list[Sequence]
     """Who draws a token, in the order of ``sequences``."""
     sample_rows: list[int]
-    """From which row of the step's logits each of ``samples`` draws."""
+    """From which row of the step's logits each of ``samples`` draws; with a draft, the first of
+    its rows."""
     block_copies: list[BlockCopy]
     """Executed in this order before anything else in the step."""
     num_tokens: int
     num_logits: int
     num_hidden: int = 0
     """Rows of hidden states without logits, numbered in the order of ``sequences``, too."""
+    num_drafted: int = 0
+    """Of ``num_tokens``, those that are drafts."""
 
 
 def scheduled(sequence: Sequence, start: int, count: int) -> ScheduledSequence:

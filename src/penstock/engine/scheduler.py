@@ -24,6 +24,12 @@ awaited tokens (penstock.engine.request) counted as known. A sequence that reach
 one, or cannot sample before it is known, is left out of the step; another end wastes a row, whose
 token is dropped. Blocks change hands while steps in flight use them: steps run in order.
 
+Drafts of what follows a sequence's known tokens (penstock.speculate) take what is then left of
+the budget and of the free blocks; nobody is preempted for them, and what finds no room is dropped.
+They are computed behind the last known token. ``update`` brings as many tokens as were drawn in
+their place, and ``num_computed`` advances over those that were drafted. Keys and values of rejected
+drafts lie beyond it: the next step overwrites them, and they are never published.
+
 When blocks run out, the last running sequence in that order of priority and arrival loses its
 blocks and waits, output kept, at its old place; what it computed may still be found as cached
 prefix. A sequence takes blocks only from those behind it that are not in the step yet; otherwise
@@ -34,6 +40,7 @@ those in its way end, and every request gets its turn.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from time import monotonic
 
@@ -46,6 +53,7 @@ from penstock.engine.request import Sequence, Status
 from penstock.engine.scheduled import ScheduledSequence, ScheduledStep, scheduled
 from penstock.errors import RequestError
 from penstock.sampling.params import SamplingParams
+from penstock.speculate.draft import Draft
 
 RUNNING, FINISHED = Status.RUNNING, Status.FINISHED  # a name is cheaper than an enum's member
 
@@ -126,8 +134,11 @@ class Scheduler:
             self._finish(sequence)
         return ended
 
-    def schedule(self) -> ScheduledStep | None:
-        """Compose the next step, or None if there is nothing to do."""
+    def schedule(self, drafts: Mapping[Sequence, Draft] | None = None) -> ScheduledStep | None:
+        """Compose the next step, or None if there is nothing to do.
+
+        ``drafts``: of running sequences that have one token left to compute.
+        """
         budget = self.max_num_batched_tokens
         chosen: list[ScheduledSequence] = []
         copies: list[BlockCopy] = []
@@ -160,6 +171,10 @@ class Scheduler:
             budget -= count
         if not chosen:
             return None
+        drafted = 0
+        if drafts and budget:
+            drafted = self._add_drafts(chosen, drafts, budget, copies)
+            budget -= drafted
         self._steps += 1
         samples: list[Sequence] = []
         rows: list[int] = []
@@ -168,10 +183,10 @@ class Scheduler:
             row += each.num_logits
             for sequence in each.samples:
                 samples.append(sequence)
-                rows.append(row)
+                rows.append(row if each.draft is None else row - len(each.draft))
         num_tokens = self.max_num_batched_tokens - budget
         hidden = sum(each.num_hidden for each in chosen)
-        return ScheduledStep(chosen, samples, rows, copies, num_tokens, row + 1, hidden)
+        return ScheduledStep(chosen, samples, rows, copies, num_tokens, row + 1, hidden, drafted)
 
     def launched(self, step: ScheduledStep) -> None:
         """The step is in flight, and the next one is scheduled before this one's ``update``.
@@ -186,8 +201,9 @@ class Scheduler:
     def update(self, step: ScheduledStep, sampled: Seq[list[int]]) -> list[SequenceUpdate]:
         """Take in an executed step; ``sampled[i]`` are the new tokens of ``step.samples[i]``.
 
-        Advances, publishes full blocks, forks, and frees what ended. Returns what each sequence
-        got, without log-probabilities; those that ended since ``schedule`` get nothing.
+        All but the last of several are drafts that were accepted. Advances, publishes full blocks,
+        forks, and frees what ended. Returns what each sequence got, without log-probabilities;
+        those that ended since ``schedule`` get nothing.
         """
         if len(sampled) != len(step.samples):
             raise ValueError(f"{len(sampled)} samples for {len(step.samples)} sampling sequences")
@@ -201,6 +217,11 @@ class Scheduler:
         for each in step.sequences:
             sequence, samples = each.sequence, each.samples
             end = each.start + each.num_tokens
+            if each.draft is not None:
+                if (update := self._verified(each, next(new_tokens))) is not None:
+                    generated += len(update.token_ids)
+                    updates.append(update)
+                continue
             if sequence.status is not RUNNING:
                 pass  # ended, or preempted in flight: what was written is nobody's
             elif ahead:
@@ -222,20 +243,8 @@ class Scheduler:
                     continue  # aborted, or a row too many
                 accepted = sequence.settle(end, tokens) if ahead else sequence.append(tokens)
                 generated += len(accepted)
-                reason = sequence.finish_reason
-                updates.append(
-                    SequenceUpdate(
-                        sequence.request_id,
-                        sequence.index,
-                        accepted,
-                        num_cached_tokens=sequence.num_cached_tokens,
-                        finish_reason=reason,
-                        stop_reason=sequence.stop_reason,
-                        scheduled_at=sequence.scheduled_at,
-                    )
-                )
-                if reason is not None:
-                    updates[-1].ends_in_text = sequence.completed
+                updates.append(_told(sequence, accepted))
+                if sequence.finish_reason is not None:
                     self._finish(sequence)
         self._tokens_generated += generated
         return updates
@@ -265,6 +274,65 @@ class Scheduler:
         held = sum(len(s.table.block_ids) for s in self.running)
         assert held == self.cache.num_held_blocks, "a sequence that is not running holds blocks"
         self._in_flight.check_integrity(s for g in self._queues.requests.values() for s in g)
+
+    def _add_drafts(
+        self,
+        chosen: list[ScheduledSequence],
+        drafts: Mapping[Sequence, Draft],
+        budget: int,
+        copies: list[BlockCopy],
+    ) -> int:
+        """Put drafts behind those in the step, as far as there is room; returns how many tokens.
+
+        None reaches the length at which its sequence ends: of what a step draws, the last token
+        is not drafted.
+        """
+        cache, left = self.cache, budget
+        for i, each in enumerate(chosen):
+            sequence = each.sequence
+            draft = drafts.get(sequence)
+            if draft is None or each.samples != (sequence,) or each.num_tokens != 1:
+                continue
+            end = each.start + 1
+            count = min(
+                len(draft),
+                left,
+                sequence.max_total_tokens - end - 1,
+                cache.room(sequence.table, each.start) - 1,
+            )
+            if count <= 0:
+                continue
+            fits = cache.extend(sequence.table, each.start, end + count, copies)
+            assert fits, "there was room"
+            chosen[i] = ScheduledSequence(
+                sequence,
+                each.start,
+                1 + count,
+                1 + count,
+                each.samples,
+                draft=draft.cut(count),
+            )
+            left -= count
+        return budget - left
+
+    def _verified(self, each: ScheduledSequence, tokens: list[int]) -> SequenceUpdate | None:
+        """Take in what was drawn along a draft; None if the sequence has ended meanwhile."""
+        sequence, draft = each.sequence, each.draft
+        assert draft is not None
+        if sequence.status is not RUNNING:
+            return None
+        known = each.start + each.num_tokens - len(draft)
+        appended = sequence.append(tokens)
+        accepted = min(len(appended), max(len(tokens) - 1, 0))
+        sequence.num_drafted += len(draft)
+        sequence.num_accepted += accepted
+        sequence.num_computed = known + accepted
+        self.cache.commit(sequence.table, sequence.token_ids, known + accepted)
+        if sequence.finish_reason is not None:
+            self._finish(sequence)
+        else:
+            self.cache.trim(sequence.table)
+        return _told(sequence, appended)
 
     def _running_in_turn(self) -> list[Sequence]:
         """Those that need one token before those that need more."""
@@ -346,3 +414,18 @@ class Scheduler:
         if sequence.status is RUNNING:
             self.cache.free(sequence.table)
         self._queues.finish(sequence)
+
+
+def _told(sequence: Sequence, tokens: list[int]) -> SequenceUpdate:
+    return SequenceUpdate(
+        sequence.request_id,
+        sequence.index,
+        tokens,
+        num_cached_tokens=sequence.num_cached_tokens,
+        finish_reason=sequence.finish_reason,
+        stop_reason=sequence.stop_reason,
+        scheduled_at=sequence.scheduled_at,
+        num_drafted=sequence.num_drafted,
+        num_accepted=sequence.num_accepted,
+        ends_in_text=sequence.completed,
+    )

@@ -20,6 +20,10 @@ def build_step_input(step: ScheduledStep, block_size: int = BLOCK_SIZE) -> StepI
     scheduled, num_tokens = step.sequences, step.num_tokens
     tokens = [e.sequence.token_ids[e.start : e.start + e.num_tokens] for e in scheduled]
     tables = [e.sequence.table.block_ids for e in scheduled]
+    if step.num_drafted:
+        for i, each in enumerate(scheduled):
+            if each.draft is not None:
+                tokens[i] = tokens[i] + each.draft.token_ids
     blocks = np.frombuffer(b"".join(tables), dtype=np.int32)
     block_starts = _offsets([len(table) for table in tables])
     starts = np.array([e.start for e in scheduled], dtype=np.int32)

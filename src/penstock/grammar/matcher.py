@@ -39,8 +39,10 @@ class Matcher:
         self.error: str | None = None
         """Why no token can follow: the grammar came to a limit, or to an end that is none."""
 
-    def clone(self, ending: frozenset[int]) -> Matcher:
-        """The same state, apart from this one from now on."""
+    def clone(self, ending: frozenset[int] | None = None) -> Matcher:
+        """The same state, apart from this one from now on; None: the same ``ending``."""
+        if ending is None:
+            ending = frozenset(self._ending.tolist())
         other = Matcher(self._native.deep_copy(), self._vocabulary, ending)
         other._mask, other._accepts = self._text_mask(), self._accepts
         if other._mask is not None:

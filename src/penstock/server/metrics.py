@@ -16,6 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from penstock.engine.buckets import Buckets
 from penstock.engine.messages import EngineStats
+from penstock.speculate.figures import DraftStats
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -149,6 +150,26 @@ class _Collector:
             yield self._histogram(
                 "iteration_tokens_total", "Token positions computed in a step", stats.step_tokens
             )
+
+        if stats.drafts is not None:
+            yield from self._of_drafts(stats.drafts)
+
+    def _of_drafts(self, drafts: DraftStats) -> Iterator[Metric]:
+        for name, text, value in (
+            ("spec_decode_num_drafts", "Drafts that were verified", drafts.drafts),
+            ("spec_decode_num_draft_tokens", "Draft tokens verified", drafts.draft_tokens),
+            ("spec_decode_num_accepted_tokens", "Of these, accepted", drafts.accepted_tokens),
+            ("spec_decode_draft_seconds", "Time that making drafts took", drafts.draft_seconds),
+        ):
+            yield self._counter(name, text, value)
+        by_position = CounterMetricFamily(
+            "penstock:spec_decode_num_accepted_tokens_per_pos",
+            "Draft tokens accepted, by their position in the draft",
+            labels=[*_LABELS, "position"],
+        )
+        for position, accepted in enumerate(drafts.accepted_by_position):
+            by_position.add_metric([self._model_name, str(position)], accepted)
+        yield by_position
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         gauge = GaugeMetricFamily(f"penstock:{name}", text, labels=_LABELS)

@@ -17,11 +17,20 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    """Of speculation: drafted tokens that became output, and that did not."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
 class Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
+    """Only where something was drafted."""
 
 
 PromptLogprobs = list[PositionLogprobs | None]
@@ -160,7 +169,16 @@ def usage(outputs: Sequence[RequestOutput], hidden_tokens: int = 0) -> Usage:
         max(0, choice.num_tokens - hidden_tokens) for output in outputs for choice in output.outputs
     )
     cached = sum(output.num_cached_tokens for output in outputs)
-    return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
+    choices = [choice for output in outputs for choice in output.outputs]
+    drafted = sum(choice.num_drafted_tokens for choice in choices)
+    accepted = sum(choice.num_accepted_tokens for choice in choices)
+    return Usage(
+        prompt,
+        completion,
+        prompt + completion,
+        PromptTokensDetails(cached),
+        CompletionTokensDetails(accepted, drafted - accepted) if drafted else UNSET,
+    )
 
 
 def completion_logprobs(

@@ -1,0 +1,111 @@
+"""Which model drafts for which, and whether it can: decided before any weight is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock import demo_model_path, draft_model_path
+from penstock.errors import ConfigError
+from penstock.models.registry import load_model_spec
+from penstock.models.spec import ModelSpec
+from penstock.speculate.config import DraftModel, QuantizedSelf, SpeculativeConfig
+from penstock.weights.hub import resolve_model_folder
+
+if TYPE_CHECKING:
+    from penstock.config import EngineConfig, ResolvedConfig
+
+_FEW_WEIGHTS = 8 << 20
+"""Bytes that stay in one core's cache: a model of fewer gains nothing from a second thread."""
+
+
+def draft_folder(config: SpeculativeConfig | None, target: Path) -> Path | None:
+    """Where the model that drafts is; None where none does. Raises ConfigError or ModelError."""
+    if isinstance(config, QuantizedSelf):
+        return target
+    if not isinstance(config, DraftModel):
+        return None
+    if config.model:
+        return resolve_model_folder(config.model)
+    if target == demo_model_path():
+        return draft_model_path()
+    raise ConfigError(
+        "speculative draft needs the option 'model', a checkpoint with the tokenizer of "
+        f"{target.name}, unless that is the demo model"
+    )
+
+
+def draft_spec(folder: Path, target: ModelSpec, tokenizer: Path) -> ModelSpec:
+    """The model in ``folder``, if it can draft for ``target``; else raises ConfigError."""
+    spec = load_model_spec(folder)
+    if spec.vocab_size != target.vocab_size:
+        raise ConfigError(
+            f"the draft {folder.name} has a vocabulary of {spec.vocab_size} tokens and the model "
+            f"one of {target.vocab_size}; a draft must have the model's own"
+        )
+    own, theirs = _vocabulary(folder), _vocabulary(tokenizer)
+    if own is not None and theirs is not None and own != theirs:
+        raise ConfigError(
+            f"the draft {folder.name} has another tokenizer than the model: the same ids stand for "
+            "other tokens; a draft must have the model's own"
+        )
+    return spec
+
+
+def draft_engine_config(
+    config: EngineConfig, resolved: ResolvedConfig, folder: Path, spec: ModelSpec, kv_bytes: int
+) -> EngineConfig:
+    """How the draft is loaded: as the target is, as far as it is about steps, with ``kv_bytes``."""
+    if spec.max_positions < resolved.max_model_len:
+        raise ConfigError(
+            f"the draft {folder.name} has {spec.max_positions} positions and requests may come to "
+            f"{resolved.max_model_len} tokens; set max_model_len to at most {spec.max_positions}, "
+            "or take a draft with more"
+        )
+    changes: dict[str, Any] = {
+        "model": str(folder),
+        "revision": None,
+        "tokenizer": None,
+        "served_model_name": None,
+        "backend": resolved.backend,
+        "max_model_len": resolved.max_model_len,
+        "kv_cache_bytes": kv_bytes,
+        "max_num_seqs": resolved.max_num_seqs,
+        "max_num_batched_tokens": resolved.max_num_batched_tokens,
+        "speculative": None,
+    }
+    if isinstance(config.speculative, QuantizedSelf):
+        changes |= {"quantization": config.speculative.quantization, "quantization_group": None}
+        changes |= {"quantization_zero_points": False}
+    elif config.quantization == "none" or not _fits_scheme(config):
+        changes |= {"quantization": "none", "quantization_group": None}
+        changes |= {"quantization_zero_points": False, "quantize_activations": None}
+    parameters = sum(_size(shape) for shape in spec.weight_shapes().values())
+    if resolved.backend == "cpu" and parameters * 2 <= _FEW_WEIGHTS:
+        changes |= {"threads": 1}
+    return msgspec.structs.replace(config, **changes)
+
+
+def _fits_scheme(config: EngineConfig) -> bool:
+    """A draft is quantized as its target is where no option is about the target's own columns."""
+    return config.quantization_group is None and not config.quantization_zero_points
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for extent in shape:
+        size *= extent
+    return size
+
+
+def _vocabulary(folder: Path) -> object:
+    """What ids stand for, by the folder's tokenizer.json; None where it has none."""
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        return None
+    with path.open(encoding="utf-8") as file:
+        content = json.load(file)
+    return content["model"].get("vocab"), content.get("added_tokens")

@@ -1,0 +1,238 @@
+"""Drafts by a smaller model that reads along: its likeliest tokens, one step of it for each."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from penstock.backends.base import Executor
+from penstock.cache.kv_cache import BlockCopy, BlockTable, KvCache
+from penstock.engine.request import Sequence, Status
+from penstock.engine.step import BLOCK_SIZE, Int32s, StepInput
+from penstock.speculate.draft import Draft, Wanted
+
+_FEW = 4  # known tokens that are read on the way: the last one, and what was rejected before it
+_NO_COPIES = np.empty((0, 2), np.int32)
+
+
+@dataclass(eq=False, slots=True)
+class _Reading:
+    """How far the draft model has read a sequence."""
+
+    table: BlockTable
+    num_computed: int = 0
+    """Leading tokens whose keys and values are in the draft's cache, as far as they are known to be
+    the sequence's."""
+    drafted: array[int] = field(default_factory=lambda: array("i"))
+    """What was drafted behind the first ``num_computed`` tokens, which were all then known, and
+    read by the draft model itself."""
+
+
+class ModelProposer:
+    """Drafts for all sequences of a step at once. Owns its executor and the books of its cache.
+
+    A draft is the model's likeliest continuation, also of requests that sample: see
+    :mod:`penstock.speculate.verify` for why that leaves the output as it is. Reading a prompt takes
+    steps of at most ``max_tokens`` tokens, one a call; a sequence gets no draft until it is read.
+    Keys and values of drafts that were rejected lie behind ``num_computed`` and are overwritten.
+    """
+
+    groups = 1
+    cheap = False
+
+    def __init__(self, executor: Executor, max_tokens: int, prefix_caching: bool) -> None:
+        self._executor = executor
+        self._max_tokens = max_tokens
+        self._cache = KvCache(executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=prefix_caching)
+        self.steady = True
+        self._readings: dict[Sequence, _Reading] = {}
+
+    def propose(self, wanted: Seq[Wanted]) -> list[Draft | None]:
+        self._forget_ended()
+        self.steady = True
+        drafts: list[Draft | None] = [None] * len(wanted)
+        lanes: list[_Lane] = []
+        left = self._max_tokens
+        copies: list[BlockCopy] = []
+        for i, (sequence, most) in enumerate(wanted):
+            if left == 0:
+                break
+            reading = self._reading(sequence)
+            if reading is None:
+                continue
+            known = len(sequence.token_ids)
+            count = min(known - reading.num_computed, left)
+            start = reading.num_computed
+            fits = self._cache.room(reading.table, start)
+            count = min(count, fits)
+            if count == 0:
+                continue
+            drafted = min(most, fits - count + 1) if start + count == known else 0
+            end = start + count + max(drafted - 1, 0)
+            if not self._cache.extend(reading.table, start, end, copies):
+                raise AssertionError("there was room")
+            if count > _FEW:
+                self.steady = False
+            lanes.append(_Lane(i, sequence, reading, start, count, drafted))
+            left -= count
+        assert not copies, "a draft's blocks are its own, but for full ones"
+        if lanes:
+            # The longest drafts first, so that those who still draft are the first rows.
+            lanes.sort(key=lambda lane: -lane.drafted)
+            for lane, tokens in zip(lanes, self._run(lanes), strict=True):
+                if tokens:
+                    drafts[lane.index] = Draft(tokens)
+        return drafts
+
+    def check_integrity(self) -> None:
+        self._cache.check_integrity()
+        held = sum(len(reading.table.block_ids) for reading in self._readings.values())
+        assert held == self._cache.num_held_blocks, "a sequence that is not read holds blocks"
+        for sequence, reading in self._readings.items():
+            assert reading.num_computed <= len(sequence.token_ids)
+
+    def close(self) -> None:
+        self._readings.clear()
+        self._executor.close()
+
+    def _forget_ended(self) -> None:
+        """Of those that ended or were preempted, give the blocks back."""
+        ended = [s for s in self._readings if s.status is not Status.RUNNING]
+        for sequence in ended:
+            self._cache.free(self._readings.pop(sequence).table)
+
+    def _reading(self, sequence: Sequence) -> _Reading | None:
+        """How far it is read, brought up to date; None if there is no room to begin."""
+        reading = self._readings.get(sequence)
+        tokens, cache = sequence.token_ids, self._cache
+        if reading is None:
+            table = BlockTable()
+            table.root = sequence.table.root  # what is cached is shared as the target's is
+            hits = cache.lookup(table, tokens, len(tokens) - 1)
+            cached = len(hits) * BLOCK_SIZE
+            if not cache.begin(table, hits, cached + 1, cached + 1):
+                return None
+            reading = self._readings[sequence] = _Reading(table, cached)
+            return reading
+        # The last token is read again if need be: a row must tell what follows it.
+        agreed = 0
+        for drafted, token in zip(reading.drafted, tokens[reading.num_computed :], strict=False):
+            if drafted != token:
+                break
+            agreed += 1
+        reading.num_computed = min(reading.num_computed + agreed, len(tokens) - 1)
+        reading.drafted = array("i")
+        cache.commit(reading.table, tokens, reading.num_computed)
+        return reading
+
+    def _run(self, lanes: list[_Lane]) -> list[array[int]]:
+        """Read on, and draft; returns what was drafted of each lane."""
+        tables = [lane.reading.table.block_ids for lane in lanes]
+        blocks = np.frombuffer(b"".join(tables), dtype=np.int32)
+        block_starts = _offsets([len(table) for table in tables])
+        counts = [lane.count for lane in lanes]
+        query_starts = _offsets(counts)
+        starts = np.array([lane.start for lane in lanes], np.int32)
+        owner = np.repeat(np.arange(len(lanes), dtype=np.int32), counts)
+        positions = np.arange(len(owner), dtype=np.int32) + (starts - query_starts[:-1])[owner]
+        drafting = sum(lane.drafted > 0 for lane in lanes)
+        ends = starts + np.array(counts, np.int32)
+        tokens = [lane.sequence.token_ids[lane.start : lane.start + lane.count] for lane in lanes]
+        result = self._executor.run(
+            StepInput(
+                token_ids=np.frombuffer(b"".join(tokens), dtype=np.int32),
+                positions=positions,
+                slots=_slots(blocks, block_starts[:-1][owner], positions),
+                query_starts=query_starts,
+                context_lens=ends,
+                block_starts=block_starts,
+                block_ids=blocks,
+                logit_rows=query_starts[1 : drafting + 1] - 1,
+                block_copies=_NO_COPIES,
+            )
+        )
+        columns = [result.argmax.tolist()]
+        longest = lanes[0].drafted
+        if longest > 1:
+            columns += self._draft_on(lanes, result.argmax, longest, ends, blocks, block_starts)
+        drafts = [array("i") for _ in lanes]
+        for column in columns:
+            for draft, token in zip(drafts, column, strict=False):
+                draft.append(token)
+        for lane, draft in zip(lanes, drafts, strict=True):
+            reading = lane.reading
+            reading.num_computed = lane.start + lane.count
+            reading.drafted = draft[:-1]  # of the last, keys and values were not computed
+        return drafts
+
+    def _draft_on(
+        self,
+        lanes: list[_Lane],
+        first: Int32s,
+        longest: int,
+        ends: Int32s,
+        blocks: Int32s,
+        block_starts: Int32s,
+    ) -> list[list[int]]:
+        """Draft the second tokens, the third, ... of those lanes that want so many.
+
+        ``first`` [drafting lanes] are the first, not read yet. The arrays of all steps are made at
+        once: at one sequence, making them takes as long as a small model's step.
+        """
+        # Lanes with few drafts are computed too, and not used: their table may end before.
+        count = len(first)
+        positions = ends[:count] + np.arange(longest - 1, dtype=np.int32)[:, None]
+        indices = np.minimum(block_starts[:count] + positions // BLOCK_SIZE, len(blocks) - 1)
+        slots = blocks[indices] * np.int32(BLOCK_SIZE) + positions % BLOCK_SIZE
+        contexts = positions + 1
+        numbers = np.arange(count + 1, dtype=np.int32)
+        columns: list[list[int]] = []
+        tokens = first
+        rows = count
+        for step in range(longest - 1):
+            while lanes[rows - 1].drafted <= step + 1:
+                rows -= 1
+            table_ends = block_starts[: rows + 1]
+            result = self._executor.run(
+                StepInput(
+                    token_ids=tokens[:rows].copy(),  # the next result overwrites it
+                    positions=positions[step, :rows],
+                    slots=slots[step, :rows],
+                    query_starts=numbers[: rows + 1],
+                    context_lens=contexts[step, :rows],
+                    block_starts=table_ends,
+                    block_ids=blocks[: table_ends[-1]],
+                    logit_rows=numbers[:rows],
+                    block_copies=_NO_COPIES,
+                )
+            )
+            tokens = result.argmax
+            columns.append(tokens.tolist())
+        return columns
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What one call reads and drafts of a sequence."""
+
+    index: int
+    sequence: Sequence
+    reading: _Reading
+    start: int
+    count: int
+    """Known tokens to read."""
+    drafted: int
+    """Tokens to draft; 0 while some of the known ones remain to be read."""
+
+
+def _slots(blocks: Int32s, first_blocks: Int32s, positions: Int32s) -> Int32s:
+    """Where each position's keys and values go; its table begins at ``first_blocks``."""
+    at: Int32s = blocks[first_blocks + positions // BLOCK_SIZE]
+    return at * np.int32(BLOCK_SIZE) + positions % BLOCK_SIZE
+
+
+def _offsets(counts: list[int]) -> Int32s:
+    return np.array([0, *np.cumsum(counts)], dtype=np.int32)

@@ -1,0 +1,49 @@
+"""What came of drafts, counted over the engine's life."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class DraftStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of :class:`Figures`."""
+
+    steps: int  # that verified a draft
+    drafts: int  # of one sequence in one step
+    draft_tokens: int  # that were verified
+    accepted_tokens: int  # of these, those that were drawn
+    accepted_by_position: list[int]
+    draft_seconds: float  # what making drafts took
+
+
+class Figures:
+    """Drafts of up to ``num_tokens`` tokens."""
+
+    def __init__(self, num_tokens: int) -> None:
+        self.steps = 0
+        self.draft_seconds = 0.0
+        self._drafts = 0
+        self._drafted = 0
+        self._accepted = [0] * (num_tokens + 1)  # drafts by how many of their tokens were accepted
+
+    def add(self, drafted: int, accepted: int) -> None:
+        """A draft of ``drafted`` tokens was verified."""
+        self._drafts += 1
+        self._drafted += drafted
+        self._accepted[accepted] += 1
+
+    def snapshot(self) -> DraftStats:
+        by_position = []
+        left = 0
+        for count in reversed(self._accepted[1:]):
+            left += count
+            by_position.append(left)
+        by_position.reverse()
+        return DraftStats(
+            steps=self.steps,
+            drafts=self._drafts,
+            draft_tokens=self._drafted,
+            accepted_tokens=sum(by_position),
+            accepted_by_position=by_position,
+            draft_seconds=self.draft_seconds,
+        )

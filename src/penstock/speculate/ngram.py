@@ -1,0 +1,122 @@
+"""Drafts without a model: text that repeats itself goes on as it did before."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from typing import TYPE_CHECKING
+
+from penstock.cache.prefix import root_key
+from penstock.speculate.config import Ngram
+from penstock.speculate.draft import Draft, Wanted
+from penstock.speculate.suffix import SuffixAutomaton
+
+if TYPE_CHECKING:
+    from penstock.engine.request import Sequence
+
+_MOST_READ = 2048
+"""Tokens of a sequence that are read for one draft: 4 ms. Reading on from a longer prompt goes
+on in the next step, so that those beside it do not wait for it."""
+
+
+_MOST_SUFFIX = 16
+"""Longest suffix that is looked for in the shared text."""
+_BETWEEN = -1  # in the shared text, between two requests
+
+
+class NgramProposer:
+    """Continues the longest suffix that occurred before, in the request or among ended ones.
+
+    A sequence keeps its automaton (``draft_state``), so that it ends with it.
+    """
+
+    groups = 4  # by the length of the match: the longer, the likelier that it goes on
+    cheap = True
+    steady = True
+
+    def __init__(self, config: Ngram) -> None:
+        self._config = config
+        self._shared = _Shared(config.shared_tokens) if config.shared_tokens else None
+
+    def propose(self, wanted: Seq[Wanted]) -> list[Draft | None]:
+        if self._shared is not None:
+            self._shared.learn(sequence for sequence, _ in wanted)
+        return [self._draft(sequence, most) for sequence, most in wanted]
+
+    def check_integrity(self) -> None:
+        if self._shared is not None:
+            self._shared.check_integrity()
+
+    def close(self) -> None:
+        self._shared = None
+
+    def _draft(self, sequence: Sequence, most: int) -> Draft | None:
+        text = sequence.draft_state
+        if text is None:
+            text = sequence.draft_state = SuffixAutomaton()
+        assert isinstance(text, SuffixAutomaton)
+        read, known = len(text.tokens), len(sequence.token_ids)
+        if read < known:
+            text.extend(sequence.token_ids[read : read + _MOST_READ])
+            if known - read > _MOST_READ:
+                return None
+        length = text.match_length
+        if length >= self._config.min_match:
+            return Draft(text.following(most), _group(length))
+        if self._shared is None:
+            return None
+        length, tokens = self._shared.following(sequence, most)
+        if length < self._config.min_match or not tokens:
+            return None
+        return Draft(tokens, _group(length))
+
+
+class _Shared:
+    """The text of ended requests, of which the youngest ``capacity`` tokens are remembered at most.
+
+    Only of requests without a cache salt, and for these: what is accepted, and so how fast a text
+    comes, would tell one tenant of another's.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._text = SuffixAutomaton()
+        self._live: set[Sequence] = set()
+        self._unsalted = root_key("")
+
+    def learn(self, wanted: Iterable[Sequence]) -> None:
+        """Look at those that decode, and take in those looked at before that have ended."""
+        ended = [s for s in self._live if s.finish_reason is not None]
+        for sequence in ended:
+            self._live.discard(sequence)
+            self._take_in(sequence.token_ids)
+        self._live.update(s for s in wanted if s.table.root == self._unsalted)
+
+    def following(self, sequence: Sequence, most: int) -> tuple[int, array[int]]:
+        """How long a suffix of the sequence was found, and up to ``most`` tokens that came next."""
+        if sequence not in self._live:
+            return 0, array("i")
+        length, end = self._text.find(sequence.token_ids[-_MOST_SUFFIX:])
+        tokens = self._text.tokens[end : end + most]
+        if _BETWEEN in tokens:
+            tokens = tokens[: tokens.index(_BETWEEN)]
+        return length, tokens
+
+    def check_integrity(self) -> None:
+        assert len(self._text) <= self._capacity, "more tokens are remembered than may be"
+
+    def _take_in(self, tokens: array[int]) -> None:
+        """When it is full, the older half is forgotten and the automaton built anew."""
+        room = self._capacity - len(self._text) - 1
+        if len(tokens) > room:
+            kept = self._text.tokens[-(self._capacity // 2) :]
+            tokens = tokens[-min(len(tokens), self._capacity - len(kept) - 1) :]
+            self._text = SuffixAutomaton(kept)
+        self._text.extend(tokens)
+        self._text.extend((_BETWEEN,))
+
+
+def _group(length: int) -> int:
+    """0 for matches of up to 3 tokens, 1 up to 7, 2 up to 15, 3 beyond."""
+    return min(max(length.bit_length() - 2, 0), 3)

@@ -1,0 +1,104 @@
+"""What the engine's loop has to do with speculation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from penstock.engine.scheduled import ScheduledStep
+from penstock.speculate.controller import Controller
+from penstock.speculate.draft import Draft, Proposer, Wanted
+from penstock.speculate.figures import Figures
+
+if TYPE_CHECKING:
+    from penstock.engine.request import Sequence
+
+
+class Speculation:
+    """Asks ``proposer`` for up to ``num_tokens`` drafts for every sequence that decodes.
+
+    With ``adaptive``, for as many as pay. ``clock`` gives seconds.
+    """
+
+    def __init__(
+        self,
+        proposer: Proposer,
+        num_tokens: int,
+        adaptive: bool = False,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self.figures = Figures(num_tokens)
+        self._proposer = proposer
+        self._num_tokens = num_tokens
+        self._controller = Controller(proposer.groups, num_tokens) if adaptive else None
+        self._clock = clock
+        self._step_began = 0.0
+
+    def drafts(self, running: Iterable[Sequence]) -> dict[Sequence, Draft]:
+        """For the next step."""
+        began = self._clock()
+        decoding = []
+        for sequence in running:
+            known = len(sequence.token_ids)
+            if known - sequence.num_computed == 1 and known > sequence.num_prompt_tokens:
+                most = min(self._num_tokens, sequence.max_total_tokens - known - 1)
+                decoding.append(Wanted(sequence, most))
+        wanted = [each for each in decoding if each.most > 0]
+        drafts: dict[Sequence, Draft] = {}
+        controller = self._controller
+        if controller is not None and not self._proposer.cheap:
+            count = len(wanted)
+            lengths = (
+                Wanted(s, controller.length(s, 0, most, len(decoding), count)) for s, most in wanted
+            )
+            wanted = [each for each in lengths if each.most > 0]
+        if wanted:
+            proposed = self._proposer.propose(wanted)
+            for (sequence, _), draft in zip(wanted, proposed, strict=True):
+                if draft is not None:
+                    drafts[sequence] = draft
+        if controller is not None and self._proposer.cheap:
+            drafts = self._cut(controller, drafts, len(decoding))
+        self._step_began = self._clock()
+        if drafts:
+            seconds = self._step_began - began
+            self.figures.draft_seconds += seconds
+            if controller is not None and self._proposer.steady:
+                longest = max(map(len, drafts.values()))
+                controller.drafting_took(len(drafts), longest, seconds)
+        return drafts
+
+    def verified(self, step: ScheduledStep, tokens: Seq[list[int]]) -> None:
+        """The step was taken in; ``tokens[i]`` were drawn for ``step.samples[i]``."""
+        controller = self._controller
+        if controller is not None and step.num_tokens == len(step.sequences) + step.num_drafted:
+            controller.step_took(step.num_tokens, self._clock() - self._step_began)
+        if not step.num_drafted:
+            return
+        self.figures.steps += 1
+        i = 0
+        for each in step.sequences:
+            if each.draft is not None and tokens[i]:
+                accepted = len(tokens[i]) - 1
+                self.figures.add(len(each.draft), accepted)
+                if controller is not None:
+                    controller.verified(each.sequence, each.draft.group, len(each.draft), accepted)
+            i += len(each.samples)
+
+    def check_integrity(self) -> None:
+        self._proposer.check_integrity()
+
+    def close(self) -> None:
+        self._proposer.close()
+
+    def _cut(
+        self, controller: Controller, drafts: dict[Sequence, Draft], decoding: int
+    ) -> dict[Sequence, Draft]:
+        """Of drafts that were made already, what pays."""
+        lengths = {
+            s: controller.length(s, draft.group, len(draft), decoding, len(drafts))
+            for s, draft in drafts.items()
+        }
+        return {s: draft.cut(lengths[s]) for s, draft in drafts.items() if lengths[s]}

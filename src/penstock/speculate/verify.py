@@ -1,0 +1,167 @@
+"""Drawing along drafts, so that the output is what plain decoding would have drawn.
+
+A draft token d was decided before its position is drawn, so its distribution q is all on d.
+Rejection sampling (Leviathan et al. 2023, Chen et al. 2023) accepts it with probability
+min(1, p(d) / q(d)) = p(d), and else draws from what max(0, p - q) leaves: p without d. Drawing x
+from p and accepting if x = d, with x itself as the replacement if not, is just that: x is d with
+probability p(d), and given that it is not, it is distributed as p without d. Here x is the very
+draw of plain decoding, since draws are hashes of the sequence's key and the position
+(:mod:`penstock.sampling.draws`), so not only its distribution is that of plain decoding but its
+value, whatever the draft was and whether there was one. Penalties, ``min_tokens`` and whatever
+else depends on the output so far hold too, since a state is told each token before the next draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from penstock.engine.messages import TokenLogprobs
+from penstock.engine.scheduled import ScheduledStep
+from penstock.engine.step import StepResult
+from penstock.sampling.mask import TokenMask
+from penstock.sampling.sampler import Sampler
+
+if TYPE_CHECKING:
+    from penstock.engine.request import Sequence
+    from penstock.grammar.matcher import Matcher
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """The outcome of one step; indices are those of its samples."""
+
+    tokens: list[list[int]]
+    """Of each sample: the accepted drafts and one token more; empty where there is an error."""
+    errors: dict[int, str]
+    """Why none could be chosen."""
+    logprobs: dict[int, list[TokenLogprobs]]
+    """Of each token, where the states ask for them."""
+
+
+class _Run(NamedTuple):
+    """Consecutive rows that one sequence draws from, each if the one before drew the draft."""
+
+    sample: int
+    row: int
+    draft: list[int]
+
+
+class _Texts:
+    """Where sequences with a grammar are along their drafts, which may yet be of no avail."""
+
+    def __init__(self, samples: Seq[Sequence], masks: Seq[TokenMask | None] | None) -> None:
+        self._samples = samples
+        self._masks = masks
+        self._ahead: dict[int, Matcher] = {}
+
+    def masks(self, runs: Seq[_Run]) -> list[TokenMask | None] | None:
+        """Of the next token of each."""
+        if self._masks is None:
+            return None
+        return [self._ahead[i].mask if i in self._ahead else self._masks[i] for i, _, _ in runs]
+
+    def goes_on(self, sample: int, token: int) -> bool:
+        """Take a token that is a draft; whether another may follow it."""
+        matcher = self._samples[sample].matcher
+        if matcher is None:
+            return True
+        if token in self._samples[sample].ending_token_ids:
+            return False
+        ahead = self._ahead.get(sample)
+        if ahead is None:
+            ahead = self._ahead[sample] = matcher.clone()
+        return not ahead.advance(token) and ahead.error is None
+
+
+def verify(
+    sampler: Sampler[Any],
+    result: StepResult,
+    step: ScheduledStep,
+    masks: Seq[TokenMask | None] | None = None,
+) -> Verified:
+    """Draw for every sample of an executed step, along its draft if it has one.
+
+    ``masks`` are those of the samples' next tokens, as ``Sampler.sample`` has them. Tells the
+    states what was drawn, and leaves the matchers as they are. Where a later row is unfit (NaN
+    logits) the run ends before it: it is the first row of the next step, and fails the request
+    there as it would have without drafts.
+    """
+    states = [sequence.sampling_state for sequence in step.samples]
+    verified = Verified([[] for _ in states], {}, {})
+    drafts: list[list[int]] = [[] for _ in states]
+    i = 0
+    for each in step.sequences:
+        if each.draft is not None:
+            drafts[i] = each.draft.token_ids.tolist()
+        i += len(each.samples)
+    runs: list[_Run] = []
+    plain: list[_Run] = []
+    for i, (row, draft) in enumerate(zip(step.sample_rows, drafts, strict=True)):
+        (plain if states[i].plain else runs).append(_Run(i, row, draft))
+    if plain:
+        _take_largest(sampler, result, plain, states, verified)
+    texts = _Texts(step.samples, masks)
+    position = 0
+    while runs:
+        runs = _round(sampler, result, runs, position, states, texts, verified)
+        position += 1
+    return verified
+
+
+def _take_largest(
+    sampler: Sampler[Any], result: StepResult, runs: list[_Run], states: list[Any], into: Verified
+) -> None:
+    """The largest logits are all that counts: look at every row at once."""
+    rows = [row + j for _, row, draft in runs for j in range(len(draft) + 1)]
+    owners = [states[i] for i, _, draft in runs for _ in range(len(draft) + 1)]
+    sampled = sampler.sample(result, rows, owners)
+    first = 0
+    for i, _, draft in runs:
+        last = first + len(draft)
+        at = first
+        while at < last and sampled.token_ids[at] == draft[at - first]:
+            at += 1
+        if sampled.errors:
+            failed = next((j for j in range(first, at + 1) if j in sampled.errors), at + 1)
+            if failed == first:
+                into.errors[i] = sampled.errors[first]
+            at = failed - 1
+        into.tokens[i] += sampled.token_ids[first : at + 1]
+        first = last + 1
+
+
+def _round(
+    sampler: Sampler[Any],
+    result: StepResult,
+    runs: list[_Run],
+    position: int,
+    states: list[Any],
+    texts: _Texts,
+    into: Verified,
+) -> list[_Run]:
+    """Draw one token for each; returns those that go on."""
+    sampled = sampler.sample(
+        result,
+        [run.row + position for run in runs],
+        [states[run.sample] for run in runs],
+        texts.masks(runs),
+    )
+    further = []
+    for at, run in enumerate(runs):
+        i = run.sample
+        error = sampled.errors.get(at)
+        if error is not None:
+            if position == 0:
+                into.errors[i] = error
+            continue
+        token = sampled.token_ids[at]
+        states[i].append(token)
+        into.tokens[i].append(token)
+        if at in sampled.logprobs:
+            into.logprobs.setdefault(i, []).append(sampled.logprobs[at])
+        drafted = position < len(run.draft) and token == run.draft[position]
+        if drafted and texts.goes_on(i, token):
+            further.append(run)
+    return further

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.api import engine_config
+from penstock.config import EngineConfig
+from penstock.errors import ConfigError
+from penstock.speculate.config import Ngram, describe, parse_speculative, speculative_config
+
+
+def test_text_and_dict() -> None:
+    assert parse_speculative("ngram") == Ngram()
+    wanted = Ngram(num_tokens=4, min_match=2, adaptive=False)
+    assert parse_speculative("ngram:num_tokens=4,min_match=2,adaptive=false") == wanted
+    options = {"method": "ngram", "num_tokens": 4, "min_match": 2, "adaptive": False}
+    assert speculative_config(options) == wanted
+    assert parse_speculative(describe(wanted)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("ngrams", "did you mean 'ngram'"),
+        ("", "''"),
+        ("ngram:", "key=value"),
+        ("ngram:num_tokens", "key=value"),
+        ("ngram:num_token=4", "did you mean 'num_tokens'"),
+        ("ngram:model=a", "no option 'model'"),
+        ("ngram:num_tokens=4,num_tokens=5", "twice"),
+        ("ngram:num_tokens=x", "num_tokens must be a whole number"),
+        ("ngram:num_tokens=0", "num_tokens must be at least 1"),
+        ("ngram:num_tokens=17", "num_tokens must be at most 16"),
+        ("ngram:min_match=0", "min_match must be at least 1"),
+        ("ngram:shared_tokens=5", "shared_tokens must be 0 or from"),
+        ("ngram:adaptive=yes", "adaptive must be true or false"),
+    ],
+)
+def test_what_cannot_be_is_named(text: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        parse_speculative(text)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"method": 3},
+        {"method": "ngram", "num_tokens": "4"},
+        {"method": "ngram", "num_tokens": True},
+        {"method": "ngram", "adaptive": 1},
+        {"method": "ngram", "what": 1},
+    ],
+)
+def test_dicts_are_as_strict(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        speculative_config(options)
+
+
+def test_as_an_engine_option(tmp_path: Path) -> None:
+    by_dict = engine_config("", {"speculative": {"method": "ngram", "num_tokens": 4}})
+    assert by_dict.speculative == Ngram(num_tokens=4)
+    assert engine_config("", {"speculative": "ngram:num_tokens=4"}) == by_dict
+    assert engine_config("", {"speculative": Ngram(num_tokens=4)}) == by_dict
+    with pytest.raises(ConfigError, match="speculative must be text"):
+        engine_config("", {"speculative": 4})
+    # As it goes to the engine's process.
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(by_dict), type=EngineConfig) == by_dict

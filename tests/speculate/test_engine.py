@@ -1,0 +1,204 @@
+"""With drafts, right or wrong, everything comes out as without them."""
+
+from __future__ import annotations
+
+from array import array
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from oracle import Oracle, Recorder, Texts
+from overlap_executor import Deferred, HashExecutor
+from overlapped import POISON, VOCAB, check, make_core
+from stories import Arrival, Stories, arrivals, play, same
+
+from penstock.engine.core import EngineCore
+from penstock.engine.loader import Blueprint
+from penstock.engine.messages import EngineRequest, EngineStats, FinishReason
+from penstock.engine.scheduled import ScheduledSequence
+from penstock.engine.scheduler import Scheduler
+from penstock.errors import ConfigError
+from penstock.sampling.params import SamplingParams
+from penstock.speculate.config import Ngram
+from penstock.speculate.draft import Proposer
+from penstock.speculate.ngram import NgramProposer
+from penstock.speculate.speculation import Speculation
+
+
+def told(
+    blueprint: Blueprint,
+    listed: list[Arrival],
+    proposer: Proposer,
+    num_tokens: int = 4,
+    num_blocks: int = 30,
+    **limits: int,
+) -> tuple[Stories, EngineStats]:
+    executor = HashExecutor(num_blocks, VOCAB, POISON)
+    core = make_core(blueprint, executor, Speculation(proposer, num_tokens), **limits)
+    stories = play(core, listed, lambda: check(core, executor))
+    stats = core.stats()
+    assert stats.kv_blocks_used == 0
+    core.close()
+    return stories, stats
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(arrivals(), min_size=1, max_size=6),
+    st.integers(1, 5),
+    st.sampled_from([0, 7, 100]),
+    st.sampled_from([5, 6, 8, 30]),
+    st.integers(1, 9),
+    st.sampled_from([0.0, 0.7, 0.95, 1.0]),
+    st.booleans(),
+)
+def test_whatever_happens_it_is_the_same(
+    blueprint: Blueprint,
+    listed: list[Arrival],
+    seqs: int,
+    more: int,
+    num_blocks: int,
+    num_tokens: int,
+    right: float,
+    ngram: bool,
+) -> None:
+    limits = {"max_num_seqs": seqs, "max_num_batched_tokens": seqs + more}
+    recorder = Recorder()
+    plain, _ = told(blueprint, listed, recorder, num_tokens, num_blocks, **limits)
+    proposer: Proposer = Oracle(recorder.texts(), VOCAB, right)
+    if ngram:
+        proposer = NgramProposer(Ngram(min_match=1, shared_tokens=1024))
+    same(told(blueprint, listed, proposer, num_tokens, num_blocks, **limits)[0], plain)
+
+
+def mixed() -> list[Arrival]:
+    """Requests of every kind that together need more blocks than there are."""
+    kinds = [
+        SamplingParams(temperature=0, max_tokens=100, ignore_eos=True, logprobs=2),
+        SamplingParams(temperature=0.7, max_tokens=100, seed=1, n=2, logprobs=2),
+        SamplingParams(temperature=1.3, max_tokens=100, seed=2, repetition_penalty=1.3),
+        SamplingParams(temperature=0.7, max_tokens=100, seed=3, min_tokens=20, frequency_penalty=1),
+        SamplingParams(temperature=0, max_tokens=100, stop_token_ids=(5, 6), prompt_logprobs=1),
+    ]
+    return [
+        Arrival(
+            i,
+            [i + 4] * 9,
+            msgspec.structs.replace(params, logit_bias={POISON: -100.0}),
+            0,
+            20 if i == 3 else None,
+            None,
+            False,
+        )
+        for i, params in enumerate(kinds)
+    ]
+
+
+LIMITS = {"max_num_seqs": 6, "max_num_batched_tokens": 30}
+
+
+def plain_stories(blueprint: Blueprint) -> tuple[Stories, Texts, EngineStats]:
+    recorder = Recorder()
+    stories, stats = told(blueprint, mixed(), recorder, num_blocks=9, **LIMITS)
+    return stories, recorder.texts(), stats
+
+
+def test_preempted_requests_of_every_kind(blueprint: Blueprint) -> None:
+    plain, texts, without = plain_stories(blueprint)
+    stories, stats = told(blueprint, mixed(), Oracle(texts, VOCAB, 0.9), num_blocks=9, **LIMITS)
+    same(stories, plain)
+    assert stats.preemptions > 0
+    assert stats.steps < without.steps * 0.7
+
+
+def test_published_drafts_would_be_noticed(
+    blueprint: Blueprint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were what a step wrote for drafts counted as computed, the checks of the other tests fail."""
+    _, texts, _ = plain_stories(blueprint)
+    taken = Scheduler._verified
+
+    def counts_all(self: Scheduler, each: ScheduledSequence, tokens: list[int]) -> object:
+        draft, table = each.draft, each.sequence.table
+        assert draft is not None
+        known = each.sequence.token_ids
+        self.cache.commit(table, known + draft.token_ids, each.start + each.num_tokens)
+        return taken(self, each, tokens)
+
+    monkeypatch.setattr(Scheduler, "_verified", counts_all)
+    with pytest.raises(AssertionError):
+        told(blueprint, mixed(), Oracle(texts, VOCAB, 0.5), num_blocks=9, **LIMITS)
+
+
+def one(
+    blueprint: Blueprint, proposer: Proposer, params: SamplingParams, **limits: int
+) -> tuple[Stories, EngineStats]:
+    listed = [Arrival(0, [3, 4, 5], params, 0, None, None, False)]
+    return told(blueprint, listed, proposer, **limits)
+
+
+def test_tokens_a_step_of_drafts_that_are_all_right(blueprint: Blueprint) -> None:
+    params = SamplingParams(temperature=0, max_tokens=41, ignore_eos=True, logit_bias={63: -100})
+    recorder = Recorder()
+    plain, _ = one(blueprint, recorder, params)
+    stories, stats = one(blueprint, Oracle(recorder.texts(), VOCAB, 1.0), params)
+    same(stories, plain)
+    assert stats.steps == 1 + 40 // 5
+    assert stats.tokens_generated == 41
+
+
+def test_drafts_take_what_is_left_of_the_budget(blueprint: Blueprint) -> None:
+    params = SamplingParams(temperature=0, max_tokens=41, ignore_eos=True, logit_bias={63: -100})
+    recorder = Recorder()
+    limits = {"max_num_seqs": 1, "max_num_batched_tokens": 3}
+    plain, _ = one(blueprint, recorder, params, **limits)
+    stories, stats = one(blueprint, Oracle(recorder.texts(), VOCAB, 1.0), params, **limits)
+    same(stories, plain)
+    assert stats.steps == 1 + -(-40 // 3)
+
+
+def test_a_stop_token_among_accepted_drafts_is_the_end(blueprint: Blueprint) -> None:
+    params = SamplingParams(temperature=0, max_tokens=41, ignore_eos=True, logit_bias={63: -100})
+    recorder = Recorder()
+    one(blueprint, recorder, params)
+    (text,) = recorder.texts().values()
+    stop = text[3 + 7]
+    params = SamplingParams(
+        temperature=0, max_tokens=41, stop_token_ids=(stop,), logit_bias={63: -100}, logprobs=1
+    )
+    stories, _ = one(blueprint, Oracle(recorder.texts(), VOCAB, 1.0), params)
+    story = stories["0", 0, 0]
+    assert story.end == (FinishReason.STOP, stop, None)
+    assert story.tokens == text[3 : 3 + text[3:].index(stop) + 1]
+    assert [entry.token_id for entry in story.logprobs] == story.tokens
+
+
+def test_what_was_drafted_is_counted(blueprint: Blueprint) -> None:
+    params = SamplingParams(temperature=0, max_tokens=21, ignore_eos=True, logit_bias={63: -100})
+    recorder = Recorder()
+    one(blueprint, recorder, params)
+    executor = HashExecutor(30, VOCAB, POISON)
+    wrong = Oracle(recorder.texts(), VOCAB, 0.0)
+    core = make_core(blueprint, executor, Speculation(wrong, 4))
+    core.add_request(EngineRequest(request_id="a", prompt_token_ids=[3, 4, 5], params=params))
+    core.step()
+    (sequence,) = core._scheduler.running
+    while core.has_work:
+        core.step()
+    assert sequence.num_accepted == 0
+    assert sequence.num_drafted == 4 * 15 + 4 + 3 + 2 + 1 + 0
+
+
+def test_overlapping_steps_are_refused(blueprint: Blueprint) -> None:
+    executor = Deferred(HashExecutor(30, VOCAB), True, failed_token=9)
+    with pytest.raises(ConfigError, match="overlap"):
+        EngineCore(blueprint, executor, Speculation(Recorder(), 4))
+
+
+def test_a_draft_is_cut_from_behind() -> None:
+    from penstock.speculate.draft import Draft
+
+    draft = Draft(array("i", [1, 2, 3]), 2)
+    assert draft.cut(2) == Draft(array("i", [1, 2]), 2)
+    assert draft.cut(3) is draft
