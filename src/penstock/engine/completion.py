@@ -142,3 +142,4 @@ class RequestOutput(msgspec.Struct, frozen=True):
     num_cached_tokens: int  # prompt tokens that came from the prefix cache
     metrics: RequestMetrics
     error: str | None = None  # why a sequence has finish_reason error
+    refused: bool = False  # the error is the request's fault

@@ -85,6 +85,8 @@ class SequenceUpdate(msgspec.Struct, array_like=True, gc=False):
     """When the request first ran, on the clock of time.monotonic(), which processes share."""
     ends_in_text: bool = False
     """With FinishReason.STOP: the last token is text that completes a grammar, not a stop token."""
+    refused: bool = False
+    """With ``error``: it tells what is wrong with the request; nothing went wrong here."""
 
 
 class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):

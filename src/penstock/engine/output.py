@@ -210,6 +210,7 @@ class _Request:
         self._num_cached_tokens = 0
         self._times = RequestMetrics(now)
         self._error: str | None = None
+        self._refused = False
         self.finished = False
         self.stopped: list[int] = []
         """Sequences that stop strings have ended, which the engine has not been told."""
@@ -238,6 +239,7 @@ class _Request:
             self._num_cached_tokens = update.num_cached_tokens
         if update.error is not None and self._error is None:
             self._error = update.error
+            self._refused = update.refused
         times = self._times
         if update.token_ids:
             first = now if times.first_token_time is None else times.first_token_time
@@ -268,6 +270,7 @@ class _Request:
             self._num_cached_tokens,
             self._times,
             self._error,
+            self._refused,
         )
 
     def _finish(self, now: float) -> None:
