@@ -3,18 +3,21 @@
   PYTHONPATH=src python benchmarks/structured_output.py [--model FOLDER] [--batch N]
 
 For each kind of grammar: processor time of a mask in the thread that computes it, how long the
-engine waited for masks after a step, both a token, and the share that was hidden: 1 - wait / mask.
-On a busy machine only the processor time means something.
+engine waited for masks after a step, and the share that was hidden: 1 - wait / mask. On a busy
+machine only the processor time means something.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
 
 from penstock import LLM, GrammarSpec, SamplingParams
+from penstock.backends.cpu.executor import CpuExecutor
 from penstock.grammar.constraints import Constraints
 from penstock.grammar.matcher import Matcher
 
@@ -30,57 +33,64 @@ PERSON = {
 }
 GRAMMARS = {
     "json_schema": GrammarSpec(kind="json_schema", text=json.dumps(PERSON)),
-    "json_object": GrammarSpec(kind="json_object"),
+    "objects": GrammarSpec(
+        kind="json_schema", text='{"type": "array", "items": {"type": "object"}, "minItems": 30}'
+    ),
     "regex": GrammarSpec(kind="regex", text=r"([a-z]+ ){10,60}[a-z]+\."),
     "choice": GrammarSpec(kind="choice", text=json.dumps([f"item number {i}" for i in range(500)])),
 }
 
 
 class Clock:
-    """Times of masks and of waiting, taken where the engine has them computed."""
+    """Times of masks, of waiting and of steps, taken where the engine has them computed."""
 
     def __init__(self) -> None:
         self.masks: list[float] = []
         self.waits: list[float] = []
-        compute, masks = Matcher.compute, Constraints.masks
+        self.steps: list[float] = []
+        Matcher.compute = self._timed(Matcher.compute, self.masks, time.thread_time)
+        Constraints.masks = self._timed(Constraints.masks, self.waits, time.perf_counter)
+        CpuExecutor.run = self._timed(CpuExecutor.run, self.steps, time.perf_counter)
 
-        def timed_compute(matcher: Matcher) -> None:
-            start = time.thread_time()
-            compute(matcher)
-            self.masks.append(time.thread_time() - start)
+    def clear(self) -> None:
+        for times in (self.masks, self.waits, self.steps):
+            times.clear()
 
-        def timed_masks(constraints: Constraints, sequences: list) -> object:
-            start = time.perf_counter()
-            found = masks(constraints, sequences)
-            self.waits.append(time.perf_counter() - start)
-            return found
+    @staticmethod
+    def _timed(call: Any, times: list[float], clock: Callable[[], float]) -> Any:
+        def timed(*arguments: Any) -> Any:
+            start = clock()
+            result = call(*arguments)
+            times.append(clock() - start)
+            return result
 
-        Matcher.compute = timed_compute  # type: ignore[method-assign]
-        Constraints.masks = timed_masks  # type: ignore[method-assign,assignment]
+        return timed
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="")
+    parser.add_argument("--load-format", default="auto")
     parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--threads", type=int)
     parser.add_argument("--max-tokens", type=int, default=60)
     args = parser.parse_args()
     clock = Clock()
-    with LLM(args.model) as llm:
+    with LLM(args.model, load_format=args.load_format, threads=args.threads, backend="cpu") as llm:
         for name, grammar in GRAMMARS.items():
             params = SamplingParams(grammar=grammar, seed=1, max_tokens=args.max_tokens)
             prompts = [f"Item {i}: " for i in range(args.batch)]
             llm.generate(prompts, params)  # compiles it
-            clock.masks.clear()
-            clock.waits.clear()
+            clock.clear()
             outputs = llm.generate(prompts, params)
             tokens = sum(len(each.outputs[0].token_ids) for each in outputs)
-            mask, wait = sum(clock.masks), sum(clock.waits)
+            steps, mask, wait = len(clock.steps), sum(clock.masks), sum(clock.waits)
             print(
-                f"{name:12} {tokens:5} tokens  mask {mask / tokens * 1e6:6.0f} us a token"
-                f" (median {statistics.median(clock.masks) * 1e6:.0f},"
-                f" largest {max(clock.masks) * 1e6:.0f})"
-                f"  waited {wait / tokens * 1e6:6.0f} us  hidden {max(1 - wait / mask, 0):.0%}"
+                f"{name:12} {tokens:5} tokens in {steps} steps of"
+                f" {sum(clock.steps) / steps * 1e6:5.0f} us; masks of a step"
+                f" {mask / steps * 1e6:5.0f} us (one: median {median(clock.masks) * 1e6:.0f},"
+                f" largest {max(clock.masks) * 1e6:.0f}), waited {wait / steps * 1e6:5.0f} us,"
+                f" hidden {max(1 - wait / mask, 0):.0%}"
             )
 
 

@@ -14,6 +14,8 @@ from penstock.engine.core import EngineCore
 from penstock.engine.messages import EngineRequest, EngineStats
 from penstock.engine.output import OutputProcessor, RequestOutput
 from penstock.errors import ConfigError, RequestError
+from penstock.grammar.cache import GrammarCache
+from penstock.grammar.spec import GrammarSpec
 from penstock.sampling.params import SamplingParams
 from penstock.tokenizer import Tokenizer, load_tokenizer
 
@@ -43,6 +45,7 @@ class LLM:
         self._core = EngineCore.start(engine_config(model, options))
         self._ids = itertools.count()
         self._tokenizer: Tokenizer | None = None
+        self._checked: GrammarCache[bool] = GrammarCache()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -123,7 +126,7 @@ class LLM:
         processor = OutputProcessor(self.tokenizer if has_tokenizer else None)
         for request, _ in requests:
             self._core.check(request)
-        check_grammars(request.params for request, _ in requests)
+        self._check_grammars({r.params.grammar for r, _ in requests if r.params.grammar})
         try:
             for request, text in requests:
                 processor.add_request(
@@ -188,6 +191,15 @@ class LLM:
             )
         return requests
 
+    def _check_grammars(self, specs: Iterable[GrammarSpec]) -> None:
+        """Raise RequestError unless all can be compiled."""
+        for spec in specs:
+            if self._checked.get(spec) is None:
+                from penstock.grammar.compile import check  # only now: it loads llguidance
+
+                check(spec)
+                self._checked.put(spec, True)
+
     def _tokens(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         if isinstance(prompt, str):
             return prompt, self.tokenizer.encode(prompt)
@@ -204,16 +216,6 @@ class LLM:
         if not isinstance(text, str):
             raise RequestError("a prompt dict has 'prompt' or 'prompt_token_ids'", "prompt")
         return text, self.tokenizer.encode(text)
-
-
-def check_grammars(params: Iterable[SamplingParams]) -> None:
-    """Raise RequestError unless every grammar among ``params`` can be compiled."""
-    specs = {each.grammar for each in params if each.grammar is not None}
-    if specs:
-        from penstock.grammar.compile import check  # only now: it loads llguidance
-
-        for spec in specs:
-            check(spec)
 
 
 def engine_config(model: str, options: dict[str, Any]) -> EngineConfig:

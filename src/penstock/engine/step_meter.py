@@ -26,9 +26,10 @@ class StepMeter:
         self._began = time.monotonic()
 
     def end(self, num_tokens: int) -> None:
-        """It is over, and computed so many token positions."""
+        """It is over, and computed so many token positions. One that computed none is not counted:
+        it only waited for a grammar, or launched the first of several."""
         began, self._began = self._began, None
-        if began is not None:
+        if began is not None and num_tokens:
             self._seconds.add(time.monotonic() - began)
             self._tokens.add(num_tokens)
 

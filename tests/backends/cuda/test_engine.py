@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
 import penstock
-from penstock import LLM, SamplingParams
+from penstock import LLM, GrammarSpec, SamplingParams
 
 DRAFT = Path(penstock.__file__).parent / "demo" / "draft"
 STORIES = Path(__file__).parents[4] / "shared" / "models" / "stories260k"
@@ -84,3 +84,22 @@ def test_working_ahead_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert one.outputs[0].token_ids == other.outputs[0].token_ids
         assert one.outputs[0].logprobs == other.outputs[0].logprobs
         assert one.prompt_logprobs == other.prompt_logprobs
+
+
+@pytest.mark.slow
+def test_grammars() -> None:
+    """Greedy and sampled, beside a request without one, with steps launched ahead."""
+    params = [
+        SamplingParams(temperature=0, grammar=GrammarSpec(kind="choice", text='["one", "two"]')),
+        SamplingParams(seed=2, grammar=GrammarSpec(kind="regex", text="[ab]{2}")),
+        SamplingParams(temperature=0, max_tokens=3, ignore_eos=True),
+    ]
+    prompts = [*PROMPTS, "x"]
+    with LLM(str(DRAFT), backend="cuda", **SMALL) as llm:
+        found = [output.outputs[0] for output in llm.generate(prompts, params)]
+    with LLM(str(DRAFT), backend="reference", **SMALL) as llm:
+        expected = [output.outputs[0] for output in llm.generate(prompts, params)]
+    assert [each.token_ids for each in found] == [each.token_ids for each in expected]
+    assert found[0].text in ("one", "two")
+    assert len(found[1].text) == 2
+    assert set(found[1].text) <= set("ab")
