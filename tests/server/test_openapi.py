@@ -20,6 +20,10 @@ RESPONSE = {
     "include": ["message.output_text.logprobs"],
     "top_logprobs": 2,
 }
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "it", "strict": True, "schema": SCHEMA}}
+TOOL = {"name": "f", "parameters": SCHEMA, "strict": True}
+UNUSED = {"tool_choice": "none", "parallel_tool_calls": False}
 ASKED: list[tuple[str, str, Any]] = [
     ("post", "/v1/completions", PROMPT),
     ("post", "/v1/completions", {**PROMPT, "n": 2, "logprobs": 2, "echo": True}),
@@ -28,7 +32,23 @@ ASKED: list[tuple[str, str, Any]] = [
     ("post", "/v1/chat/completions", MESSAGES),
     ("post", "/v1/chat/completions", {**MESSAGES, "logprobs": True, "top_logprobs": 2}),
     ("post", "/v1/chat/completions", {**MESSAGES, "store": False, "tools": []}),
+    ("post", "/v1/completions", {**PROMPT, "guided_json": SCHEMA}),
+    ("post", "/v1/completions", {**PROMPT, "guided_choice": ["a", "b"]}),
+    ("post", "/v1/completions", {**PROMPT, "structured_outputs": {"regex": "a+"}}),
+    ("post", "/v1/chat/completions", {**MESSAGES, "response_format": FORMAT}),
+    ("post", "/v1/chat/completions", {**MESSAGES, "guided_grammar": 'start: "a"'}),
+    (
+        "post",
+        "/v1/chat/completions",
+        {**MESSAGES, **UNUSED, "tools": [{"type": "function", "function": TOOL}]},
+    ),
     ("post", "/v1/responses", {"model": "fake", "input": "Hi", "max_output_tokens": 3}),
+    (
+        "post",
+        "/v1/responses",
+        {**RESPONSE, **UNUSED, "tools": [{"type": "function", **TOOL}]}
+        | {"text": {"format": {"type": "json_schema", **FORMAT["json_schema"]}}},  # type: ignore
+    ),
     ("post", "/v1/responses", {**RESPONSE, "instructions": "Short.", "metadata": {"a": "b"}}),
     ("post", "/tokenize", {"prompt": "a", "return_token_strs": True}),
     ("post", "/detokenize", {"tokens": [97]}),
@@ -103,7 +123,16 @@ def test_what_the_document_forbids_is_refused_as_it_describes(
     operation = document["paths"]["/v1/chat/completions"]["post"]
     asked = operation["requestBody"]["content"]["application/json"]["schema"]
     told = operation["responses"]["4XX"]["content"]["application/json"]["schema"]
-    for field, value in (("n", "2"), ("store", True), ("colour", 1), ("messages", None)):
+    for field, value in (
+        ("n", "2"),
+        ("store", True),
+        ("colour", 1),
+        ("messages", None),
+        ("guided_choice", "a"),
+        ("structured_outputs", {"xml": "a"}),
+        ("response_format", {"type": "json_schema"}),
+        ("tools", "f"),
+    ):
         body = {**MESSAGES, field: value}
         assert fault(body, asked, document) is not None
         response = server.post("/v1/chat/completions", body)
