@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import openai
 import pytest
+from served import Served, serving
 
 MODEL = Path(__file__).parents[3] / "shared" / "models" / "stories260k"
 STORY = (
@@ -24,32 +21,10 @@ STORY = (
 pytestmark = pytest.mark.skipif(not MODEL.is_dir(), reason=f"{MODEL} is not there")
 
 
-class Served:
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        self.process = process
-        self.lines = [process.stdout.readline() for _ in range(4)]
-        found = re.search(r"at (http://\S+)", self.lines[0])
-        assert found is not None, self.lines
-        self.url = found[1]
-
-    def client(self) -> openai.OpenAI:
-        return openai.OpenAI(base_url=self.url, api_key="none", max_retries=0)
-
-
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    path = os.pathsep.join(entry for entry in sys.path if entry)
-    command = [sys.executable, "-m", "penstock", "serve", str(MODEL), "--port", "0"]
-    command += ["--served-model-name", "stories", "--backend", "reference"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
-    )
-    yield Served(process)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
-    assert process.stdout is not None
-    process.stdout.close()
+    with serving(str(MODEL), "--served-model-name", "stories", "--backend", "reference") as served:
+        yield served
 
 
 def test_the_start_is_accounted_for(served: Served) -> None:

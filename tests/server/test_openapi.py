@@ -20,6 +20,10 @@ RESPONSE = {
     "include": ["message.output_text.logprobs"],
     "top_logprobs": 2,
 }
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "it", "strict": True, "schema": SCHEMA}}
+TOOL = {"name": "f", "parameters": SCHEMA, "strict": True}
+UNUSED = {"tool_choice": "none", "parallel_tool_calls": False}
 ASKED: list[tuple[str, str, Any]] = [
     ("post", "/v1/completions", PROMPT),
     ("post", "/v1/completions", {**PROMPT, "n": 2, "logprobs": 2, "echo": True}),
@@ -28,7 +32,23 @@ ASKED: list[tuple[str, str, Any]] = [
     ("post", "/v1/chat/completions", MESSAGES),
     ("post", "/v1/chat/completions", {**MESSAGES, "logprobs": True, "top_logprobs": 2}),
     ("post", "/v1/chat/completions", {**MESSAGES, "store": False, "tools": []}),
+    ("post", "/v1/completions", {**PROMPT, "guided_json": SCHEMA}),
+    ("post", "/v1/completions", {**PROMPT, "guided_choice": ["a", "b"]}),
+    ("post", "/v1/completions", {**PROMPT, "structured_outputs": {"regex": "a+"}}),
+    ("post", "/v1/chat/completions", {**MESSAGES, "response_format": FORMAT}),
+    ("post", "/v1/chat/completions", {**MESSAGES, "guided_grammar": 'start: "a"'}),
+    (
+        "post",
+        "/v1/chat/completions",
+        {**MESSAGES, **UNUSED, "tools": [{"type": "function", "function": TOOL}]},
+    ),
     ("post", "/v1/responses", {"model": "fake", "input": "Hi", "max_output_tokens": 3}),
+    (
+        "post",
+        "/v1/responses",
+        {**RESPONSE, **UNUSED, "tools": [{"type": "function", **TOOL}]}
+        | {"text": {"format": {"type": "json_schema", **FORMAT["json_schema"]}}},  # type: ignore
+    ),
     ("post", "/v1/responses", {**RESPONSE, "instructions": "Short.", "metadata": {"a": "b"}}),
     ("post", "/v1/embeddings", {"model": "fake", "input": ["a", "b"], "dimensions": 3}),
     (
@@ -57,6 +77,10 @@ FORBIDDEN: list[tuple[str, Any]] = [
     ("n", "2"),
     ("store", True),
     ("colour", 1),
+    ("guided_choice", "a"),
+    ("structured_outputs", {"xml": "a"}),
+    ("response_format", {"type": "json_schema"}),
+    ("tools", "f"),
     ("messages", None),
     ("messages", []),
     ("messages", [{"role": "user"}]),

@@ -152,3 +152,4 @@ class RequestOutput(msgspec.Struct, frozen=True):
     error: str | None = None  # why a sequence has finish_reason error
     embedding: bytes | None = None
     """Of a request that is pooled, once it has finished: float32, little endian."""
+    refused: bool = False  # the error is the request's fault

@@ -198,6 +198,7 @@ class EngineCore:
             self._prompts.pop(leader.request_id)
             for sequence in (leader, *leader.siblings):
                 updates.append(_ended(sequence, FinishReason.ERROR, message))
+                updates[-1].refused = True
         return updates
 
     def _step(self) -> list[SequenceUpdate]:

@@ -96,6 +96,8 @@ class SequenceUpdate(msgspec.Struct, array_like=True, gc=False):
     """With the end of a request that is pooled: ``penstock.pooling.pooler`` has the format."""
     num_drafted: int = 0  # tokens that were drafted for the sequence and verified, so far
     num_accepted: int = 0  # of these, those that became output
+    refused: bool = False
+    """With ``error``: it tells what is wrong with the request; nothing went wrong here."""
 
 
 class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):

@@ -221,6 +221,7 @@ class GrowingRequest:
         self._times = RequestMetrics(now)
         self._error: str | None = None
         self._embedding: bytes | None = None
+        self._refused = False
         self.finished = False
         self.stopped: list[int] = []
         """Sequences that stop strings have ended, which the engine has not been told."""
@@ -249,6 +250,7 @@ class GrowingRequest:
             self._num_cached_tokens = update.num_cached_tokens
         if update.error is not None and self._error is None:
             self._error = update.error
+            self._refused = update.refused
         times = self._times
         self._embedding = update.embedding
         if update.token_ids or update.embedding is not None:
@@ -282,6 +284,7 @@ class GrowingRequest:
             self._times,
             self._error,
             self._embedding,
+            self._refused,
         )
 
     def _finish(self, now: float) -> None:

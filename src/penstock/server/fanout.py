@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from penstock.engine.output import CompletionOutput, RequestOutput
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RequestError
 
 
 class GenerationError(PenstockError):
@@ -15,6 +15,19 @@ class GenerationError(PenstockError):
 
 
 Generation = AsyncGenerator[RequestOutput, None]
+
+
+async def refused_by_name(outputs: Generation, param: str) -> Generation:
+    """``outputs``; raises RequestError naming the field ``param`` if the engine found it at fault.
+
+    That a grammar's tokens do not exist, or that no text satisfies it, is known when the engine
+    has compiled it.
+    """
+    async with aclosing(outputs):
+        async for output in outputs:
+            if output.refused:
+                raise RequestError(f"{param}: {output.error}", param)
+            yield output
 
 
 async def merged(

@@ -13,7 +13,7 @@ import msgspec
 from penstock.engine.output import CompletionOutput, RequestOutput
 from penstock.sampling.params import SamplingParams
 from penstock.server.engine import Engine
-from penstock.server.fanout import Generation, has_news, last, merged
+from penstock.server.fanout import Generation, has_news, last, merged, refused_by_name
 from penstock.server.meter import Meter
 from penstock.server.openai import responses
 from penstock.server.openai.constraint import asked_constraint
@@ -44,6 +44,7 @@ class CompletionJob:
         params: SamplingParams,
         engine: Engine,
         meter: Meter,
+        bound_by: str = "",
     ) -> None:
         self._request = request
         self._prompts = prompts
@@ -51,6 +52,7 @@ class CompletionJob:
         self._n = request.n or 1
         self._engine = engine
         self._meter = meter
+        self._bound_by = bound_by  # the field that the grammar comes from
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
         # With echo, max_tokens=0 asks for the prompt alone; the engine still makes one token.
@@ -81,7 +83,8 @@ class CompletionJob:
         if asked is not None:
             await serving.grammars.check(asked.spec, asked.param)
             params = msgspec.structs.replace(params, grammar=asked.spec)
-        return cls(request, prompts, params, engine, meter)
+        bound_by = "" if asked is None else asked.param
+        return cls(request, prompts, params, engine, meter, bound_by)
 
     async def answer(self) -> bytes:
         """The whole answer as JSON."""
@@ -117,19 +120,20 @@ class CompletionJob:
         yield DONE
 
     def _generations(self) -> list[Generation]:
-        return [
-            self._meter.measured(
-                self._engine.generate(
-                    prompt.token_ids,
-                    self._params,
-                    request_id=f"{self._id}-{i}",
-                    priority=self._request.priority or 0,
-                    cache_salt=self._request.cache_salt or "",
-                    prompt_text=prompt.text,
-                )
+        generations = [
+            self._engine.generate(
+                prompt.token_ids,
+                self._params,
+                request_id=f"{self._id}-{i}",
+                priority=self._request.priority or 0,
+                cache_salt=self._request.cache_salt or "",
+                prompt_text=prompt.text,
             )
             for i, prompt in enumerate(self._prompts)
         ]
+        if self._bound_by:
+            generations = [refused_by_name(each, self._bound_by) for each in generations]
+        return [self._meter.measured(each) for each in generations]
 
     def _best(self, choices: list[CompletionOutput]) -> list[CompletionOutput]:
         """The ``n`` whose tokens are the likeliest on average, the best first; equals in order."""

@@ -10,7 +10,7 @@ import msgspec
 from penstock.grammar.spec import GrammarSpec
 from penstock.sampling.params import SamplingParams
 from penstock.server.engine import Engine
-from penstock.server.fanout import Generation
+from penstock.server.fanout import Generation, refused_by_name
 from penstock.server.grammar_check import GrammarCheck
 from penstock.server.meter import Meter
 from penstock.server.openai.answers import Reading, has_special_marks, opened
@@ -35,18 +35,21 @@ class PreparedChat:
     reading: Reading
     engine: Engine
     meter: Meter
+    bound_by: str
+    """The field that the engine's grammar comes from; empty without one."""
 
     def generation(self, request_id: str) -> Generation:
         """Ask the engine; to be called once."""
-        return self.meter.measured(
-            self.engine.generate(
-                self.prompt,
-                self.params,
-                request_id=request_id,
-                priority=self.request.priority or 0,
-                cache_salt=self.request.cache_salt or "",
-            )
+        outputs = self.engine.generate(
+            self.prompt,
+            self.params,
+            request_id=request_id,
+            priority=self.request.priority or 0,
+            cache_salt=self.request.cache_salt or "",
         )
+        if self.bound_by:
+            outputs = refused_by_name(outputs, self.bound_by)
+        return self.meter.measured(outputs)
 
 
 async def prepare_chat(
@@ -73,10 +76,13 @@ async def prepare_chat(
     calls = use.calls if use is not None and (use.binds or asked is not None) else None
     beginning = None if reasoning is None else Beginning(reasoning, inside)
     grammar = answer_grammar(tokenizer, beginning, calls, None if asked is None else asked.spec)
+    bound_by = ""
     if grammar is not None:
+        bound_by = "tools" if asked is None else asked.param
         await _check(serving.grammars, grammar, calls, asked)
         params = msgspec.structs.replace(params, grammar=grammar)
-    return PreparedChat(request, prompt, params, Reading(reasoning, inside, use), engine, meter)
+    reading = Reading(reasoning, inside, use)
+    return PreparedChat(request, prompt, params, reading, engine, meter, bound_by)
 
 
 async def _check(

@@ -97,7 +97,7 @@ class _Writer:
         if self._is_token(style.closing):
             self._rules.append(f"thinking: {opening} /(?s:.*)/ {self._mark(style.closing)}")
         else:
-            begun = "" if inside else r"\s*" + _quoted(style.opening)
+            begun = "" if inside else _quoted(style.opening)
             closing = json.dumps(style.closing)
             self._rules.append(f"thinking[suffix={closing}]: /{begun}(?s:.*)/")
         self._rules.append(r"SPACE: /\s{1,4}/")
