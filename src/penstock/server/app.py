@@ -23,7 +23,7 @@ from penstock.engine.messages import EngineStats
 from penstock.errors import OverloadedError, PenstockError
 from penstock.server.admin import Admin
 from penstock.server.answers import Alive, ModelCard, ModelList, OpenApi, Ready, Version
-from penstock.server.gate import Gate
+from penstock.server.gate import TRACE_HEADERS, Gate
 from penstock.server.keys import KeyCheck, Keys
 from penstock.server.meter import Meter
 from penstock.server.metrics import CONTENT_TYPE, Counts, ServerState, render
@@ -105,7 +105,13 @@ def build_app(
                 CORSMiddleware,
                 allow_origins=options.cors_origins,
                 allow_methods=["GET", "POST"],
-                allow_headers=["Authorization", "Content-Type", REQUEST_ID, TIMEOUT],
+                allow_headers=[
+                    "Authorization",
+                    "Content-Type",
+                    REQUEST_ID,
+                    TIMEOUT,
+                    *TRACE_HEADERS,
+                ],
                 expose_headers=[REQUEST_ID, "Retry-After"],
             )
         )
