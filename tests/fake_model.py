@@ -11,9 +11,11 @@ from array import array
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.cache.kv_cache import BlockTable, KvCache
 from penstock.engine.messages import SequenceUpdate
+from penstock.engine.pooled import give_rows
 from penstock.engine.request import Sequence
 from penstock.engine.scheduled import ScheduledStep
 from penstock.engine.scheduler import Scheduler
@@ -46,6 +48,11 @@ def reference(
         if tokens[-1] in ends:
             break
     return tokens[len(prompt) :], rows
+
+
+def as_hidden(rows: list[int]) -> NDArray[np.float64]:
+    """Hashes of rows as hidden states of one component, of which sums are exact."""
+    return np.array([[row % 2**20] for row in rows], np.float64).reshape(-1, 1)
 
 
 class ToldCache(KvCache):
@@ -82,8 +89,11 @@ def resolved(step: StepInput, previous: list[int]) -> StepInput:
 
 
 class FakeModel:
-    """Runs steps over a memory of slots. Sequences run in a random order, one after another,
-    so that reading what another writes in the same step does not go unnoticed."""
+    """Runs steps over a memory of slots; returns a hash for each selected row.
+
+    Sequences run in a random order, one after another, so that reading what another writes in the
+    same step does not go unnoticed.
+    """
 
     def __init__(self, block_size: int, seed: int = 0) -> None:
         self.block_size = block_size
@@ -96,7 +106,9 @@ class FakeModel:
             for offset in range(size):
                 if source * size + offset in self.memory:
                     self.memory[target * size + offset] = self.memory[source * size + offset]
-        wanted = set(step.logit_rows.tolist())
+        selected = [*step.logit_rows.tolist(), *step.hidden_rows.tolist()]
+        wanted = set(selected)
+        assert len(wanted) == len(selected), "a row is selected twice"
         logits: dict[int, int] = {}
         order = list(range(step.num_sequences))
         self.random.shuffle(order)
@@ -115,7 +127,7 @@ class FakeModel:
                 self.memory[int(step.slots[row])] = entry
                 if row in wanted:
                     logits[row] = hash((*past, entry))
-        return [logits[row] for row in sorted(wanted)]
+        return [logits[row] for row in selected]
 
 
 @dataclass
@@ -132,6 +144,7 @@ class Loop:
     outputs: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     finished: dict[tuple[str, int], Sequence] = field(default_factory=dict)
     prompt_rows: dict[str, dict[int, int]] = field(default_factory=dict)
+    embeddings: dict[str, bytes] = field(default_factory=dict)
     steps: int = 0
     rows_too_many: int = 0
     """Samples of sequences that had ended when they came."""
@@ -172,7 +185,10 @@ class Loop:
 
     def _run(self, step: ScheduledStep, arrays: StepInput, between: object) -> list[SequenceUpdate]:
         logits = self.model.run(resolved(arrays, self.previous))
-        assert len(logits) == step.num_logits == sum(e.num_logits for e in step.sequences)
+        assert step.num_logits == sum(e.num_logits for e in step.sequences)
+        assert step.num_hidden == sum(e.num_hidden for e in step.sequences)
+        assert len(logits) == step.num_logits + step.num_hidden
+        give_rows(step, as_hidden(logits[step.num_logits :]))
         row = 0
         for each in step.sequences:
             sequence = each.sequence
@@ -188,7 +204,8 @@ class Loop:
             between()
         self.rows_too_many += sum(s.finish_reason is not None for s in step.samples)
         updates = self.scheduler.update(step, [[token] for token in self.previous])
-        sequences = {(s.request_id, s.index): s for s in step.samples}
+        pooled = [e.sequence for e in step.sequences if e.sequence.pooler is not None]
+        sequences = {(s.request_id, s.index): s for s in (*step.samples, *pooled)}
         for update in updates:
             name = (update.request_id, update.index)
             assert name not in self.finished, "output after the end"
@@ -196,7 +213,9 @@ class Loop:
             assert update.finish_reason is sequences[name].finish_reason
             self.outputs.setdefault(name, []).extend(update.token_ids)
             if update.finish_reason is not None:
-                self.finished[name] = sequences[name]
+                self.finished[name] = sequence = sequences[name]
+                if sequence.pooler is not None:
+                    self.embeddings[sequence.request_id] = sequence.pooler.vector()
         self.scheduler.check_integrity()
         if isinstance(self.scheduler.cache, ToldCache):
             self.scheduler.cache.check_content(self.model.memory)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from fake_model import FakeModel, resolved
+from fake_model import FakeModel, as_hidden, resolved
 
 from penstock.backends.base import Executor, Outcome, PromptReport, PromptRows
 from penstock.cache.geometry import BLOCK_SIZE
@@ -25,7 +25,10 @@ from penstock.sampling.sampler import Sampler
 
 
 class HashExecutor:
-    """Logits [R, vocab] that depend on every key before a row; NaN behind a ``poison`` token."""
+    """Logits [R, vocab] that depend on every key before a row; NaN behind a ``poison`` token.
+
+    Hidden states of one component do, too.
+    """
 
     packed = None
 
@@ -39,13 +42,14 @@ class HashExecutor:
         assert step.token_ids.min() >= 0
         assert step.token_ids.max() < self._vocab
         hashes = self.model.run(step)
-        logits = np.empty((len(hashes), self._vocab), np.float32)
-        for row, value in enumerate(hashes):
+        rows = len(step.logit_rows)
+        logits = np.empty((rows, self._vocab), np.float32)
+        for row, value in enumerate(hashes[:rows]):
             draws = np.random.default_rng(value % 2**64)
             logits[row] = draws.standard_normal(self._vocab, np.float32) * 2
             if step.token_ids[step.logit_rows[row]] == self._poison:
                 logits[row] = np.nan
-        return StepResult(logits, logits.argmax(axis=1).astype(np.int32))
+        return StepResult(logits, logits.argmax(axis=1).astype(np.int32), as_hidden(hashes))
 
     def sampler(self) -> NumpySampler:
         return NumpySampler()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from fake_model import Loop, ToldCache, reference
+from fake_model import Loop, ToldCache, as_hidden, reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,11 +17,14 @@ from penstock.engine.messages import EngineRequest, FinishReason
 from penstock.engine.request import Sequence, Status, make_sequences
 from penstock.engine.scheduler import Scheduler
 from penstock.errors import ConfigError, RequestError
+from penstock.pooling.params import PoolingParams
+from penstock.pooling.pooler import Pooler
 from penstock.sampling.draws import sequence_key
 from penstock.sampling.params import SamplingParams
 
 VOCAB = 50
 EOS = 7
+POOLINGS = [PoolingParams(pooling=kind, normalize=False) for kind in ("last", "mean", "cls")]
 
 
 def make_loop(
@@ -44,6 +47,7 @@ def request(
     priority: int = 0,
     salt: str = "",
     runs_ahead: bool = True,
+    pooling: PoolingParams | None = None,
     **params: object,
 ) -> Sequence:
     sampling = SamplingParams(**{"max_tokens": 5, "ignore_eos": True, **params})  # type: ignore
@@ -51,10 +55,13 @@ def request(
         request_id=name,
         prompt_token_ids=prompt,
         params=sampling,
+        pooling=pooling,
         priority=priority,
         cache_salt=salt,
     )
     leader = make_sequences(message, seed, (EOS,))
+    if pooling is not None:
+        leader.pooler = Pooler(pooling, leader.num_prompt_tokens)
     for sequence in (leader, *leader.siblings):
         sequence.runs_ahead = runs_ahead
     return leader
@@ -70,10 +77,23 @@ def expected(leader: Sequence, index: int) -> tuple[list[int], list[int]]:
     )
 
 
+def expected_embedding(leader: Sequence, pooling: PoolingParams) -> bytes:
+    prompt = leader.token_ids.tolist()
+    _, rows = reference(prompt, 0, VOCAB, len(prompt) + 1)
+    pooler = Pooler(pooling, len(prompt))
+    pooler.take(0, as_hidden(rows))
+    return pooler.vector()
+
+
 def check_complete(loop: Loop, leaders: list[Sequence]) -> None:
     """Every sequence ended with the tokens it gets when it runs alone, and nothing is left."""
     for leader in leaders:
         name = leader.request_id
+        if leader.pooler is not None:
+            pooling = leader.pooler._params
+            assert loop.outputs[name, 0] == []
+            assert loop.embeddings[name] == expected_embedding(leader, pooling)
+            continue
         for index in range(leader.params.n):
             tokens, rows = expected(leader, index)
             assert loop.outputs[name, index] == tokens, (name, index)
@@ -126,16 +146,18 @@ def plans(draw: st.DrawFn, ahead: bool) -> Plan:
         shared = draw(st.integers(0, context - 2))
         prompt = draw(st.sampled_from(stems))[:shared] + [draw(st.integers(4, VOCAB - 1))]
         at = draw(st.integers(0, 15))
+        pooling = draw(st.sampled_from([None, None, None, *POOLINGS]))
         leader = request(
             f"r{i}",
             prompt,
             seed=draw(st.integers(0, 3)),
             priority=draw(st.integers(-1, 1)),
             salt=draw(st.sampled_from(["", "", "s"])),
-            n=draw(st.sampled_from([1, 1, 1, 2, 3, 8])),
+            pooling=pooling,
+            n=1 if pooling else draw(st.sampled_from([1, 1, 1, 2, 3, 8])),
             max_tokens=draw(st.one_of(st.none(), st.integers(1, 20))),
             ignore_eos=draw(st.booleans()),
-            prompt_logprobs=draw(st.sampled_from([None, None, 1])),
+            prompt_logprobs=None if pooling else draw(st.sampled_from([None, None, 1])),
             runs_ahead=draw(st.integers(0, 3)) > 0,
         )
         arrivals.append((at, leader))

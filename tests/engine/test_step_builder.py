@@ -16,6 +16,8 @@ from penstock.engine.scheduled import ScheduledStep
 from penstock.engine.scheduler import Scheduler
 from penstock.engine.step import BLOCK_SIZE, StepInput
 from penstock.engine.step_builder import build_step_input
+from penstock.pooling.params import PoolingKind, PoolingParams
+from penstock.pooling.pooler import Pooler
 from penstock.sampling.params import SamplingParams
 
 
@@ -27,6 +29,14 @@ def _add(scheduler: Scheduler, name: str, prompt: list[int], **params: object) -
     sampling = SamplingParams(**{"max_tokens": 20, **params})  # type: ignore[arg-type]
     message = EngineRequest(request_id=name, prompt_token_ids=prompt, params=sampling)
     scheduler.add(make_sequences(message, 0))
+
+
+def _embed(scheduler: Scheduler, name: str, prompt: list[int], kind: PoolingKind) -> None:
+    pooling = PoolingParams(pooling=kind)
+    message = EngineRequest(request_id=name, prompt_token_ids=prompt, pooling=pooling)
+    leader = make_sequences(message, 0)
+    leader.pooler = Pooler(pooling, leader.num_prompt_tokens)
+    scheduler.add(leader)
 
 
 def _next(scheduler: Scheduler, step: ScheduledStep) -> ScheduledStep:
@@ -59,6 +69,7 @@ def test_by_hand() -> None:
         "block_ids": [0, 1],
         "logit_rows": [4],
         "block_copies": [],
+        "hidden_rows": [],
     }
     _add(scheduler, "b", [21, 22, 23], prompt_logprobs=0, n=2)
     step = _next(scheduler, step)
@@ -72,6 +83,7 @@ def test_by_hand() -> None:
         "block_ids": [0, 1, 2],
         "logit_rows": [0, 1, 2, 3],
         "block_copies": [],
+        "hidden_rows": [],
     }
     assert [(s.request_id, s.index) for s in step.samples] == [("a", 0), ("b", 0), ("b", 1)]
     assert step.sample_rows == [0, 3, 3]
@@ -86,11 +98,28 @@ def test_by_hand() -> None:
         "block_ids": [0, 1, 3, 2],
         "logit_rows": [0, 1, 2],
         "block_copies": [[2, 3]],
+        "hidden_rows": [],
     }
 
 
+def test_hidden_rows_by_hand() -> None:
+    scheduler = _scheduler()
+    _add(scheduler, "a", [11, 12])
+    _embed(scheduler, "last", [21, 22, 23], "last")
+    _embed(scheduler, "mean", [31, 32, 33], "mean")
+    _embed(scheduler, "cls", [41, 42, 43], "cls")
+    step = scheduler.schedule()
+    assert step is not None
+    built = _lists(step, 4)
+    assert built["token_ids"] == [11, 12, 21, 22, 23, 31, 32, 33, 41]
+    assert built["logit_rows"] == [1]
+    assert built["hidden_rows"] == [4, 5, 6, 7, 8]
+    step = _next(scheduler, step)
+    assert _lists(step, 4)["token_ids"] == [90]
+
+
 def check_against_one_row_at_a_time(step: ScheduledStep, built: StepInput, size: int) -> None:
-    row, logit_rows = 0, []
+    row, logit_rows, hidden_rows = 0, [], []
     for s, entry in enumerate(step.sequences):
         table = entry.sequence.table.block_ids
         first, last = built.block_starts[s], built.block_starts[s + 1]
@@ -103,17 +132,30 @@ def check_against_one_row_at_a_time(step: ScheduledStep, built: StepInput, size:
             assert built.slots[row] == table[position // size] * size + position % size
             row += 1
         logit_rows += range(row - entry.num_logits, row)
+        hidden_rows += range(row - entry.num_hidden, row)
     assert built.num_tokens == row == built.query_starts[-1]
     assert built.logit_rows.tolist() == logit_rows
     assert len(built.logit_rows) == step.num_logits
+    assert built.hidden_rows.tolist() == hidden_rows
+    assert len(hidden_rows) == step.num_hidden
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=8))
-def test_against_one_row_at_a_time(prompts: list[tuple[int, bool]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 40), st.sampled_from(["tokens", "logprobs", "last", "mean"])),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_against_one_row_at_a_time(prompts: list[tuple[int, str]]) -> None:
     scheduler = _scheduler()
-    for i, (length, detailed) in enumerate(prompts):
-        _add(scheduler, f"r{i}", [i] * length, prompt_logprobs=1 if detailed else None)
+    _add(scheduler, "goes on", [9])
+    for i, (length, kind) in enumerate(prompts):
+        if kind == "last" or kind == "mean":
+            _embed(scheduler, f"r{i}", [i] * length, kind)
+        else:
+            _add(scheduler, f"r{i}", [i] * length, prompt_logprobs=1 if kind != "tokens" else None)
     step = scheduler.schedule()
     for _ in range(8):
         assert step is not None

@@ -7,9 +7,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import openai
 import pytest
 from served import Served, serving
+
+from penstock import LLM, PoolingParams
 
 MODEL = Path(__file__).parents[3] / "shared" / "models" / "stories260k"
 STORY = (
@@ -94,3 +97,20 @@ def test_without_a_chat_template_a_chat_is_refused(served: Served) -> None:
         served.client().chat.completions.create(
             model="stories", messages=[{"role": "user", "content": "Hi"}]
         )
+
+
+def test_embeddings_are_those_of_the_model_in_process(served: Served) -> None:
+    texts = ["Once upon a time", "Lily saw a red ball.", "Once upon a time"]
+    answer = served.client().embeddings.create(
+        model="stories", input=texts, dimensions=32, extra_body={"pooling": "mean"}
+    )
+    with LLM(str(MODEL), backend="reference") as llm:
+        outputs = llm.embed(texts, PoolingParams(pooling="mean", dimensions=32))
+    for told, output in zip(answer.data, outputs, strict=True):
+        np.testing.assert_allclose(told.embedding, output.embedding, rtol=0, atol=1e-5)
+    alike, other = (
+        float(outputs[0].embedding @ each.embedding) for each in (outputs[2], outputs[1])
+    )
+    assert alike == pytest.approx(1)
+    assert other < 0.99
+    assert answer.usage.prompt_tokens == sum(len(each.prompt_token_ids) for each in outputs)

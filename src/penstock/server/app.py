@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from penstock import __version__
 from penstock.server.admin import Admin
-from penstock.server.gate import Gate
+from penstock.server.gate import TRACE_HEADERS, Gate
 from penstock.server.handlers import Handlers
 from penstock.server.keys import KeyCheck
 from penstock.server.open_requests import REQUEST_ID, TIMEOUT, OpenRequests
@@ -54,7 +54,13 @@ def build_app(
                 CORSMiddleware,
                 allow_origins=options.cors_origins,
                 allow_methods=["GET", "POST"],
-                allow_headers=["Authorization", "Content-Type", REQUEST_ID, TIMEOUT],
+                allow_headers=[
+                    "Authorization",
+                    "Content-Type",
+                    REQUEST_ID,
+                    TIMEOUT,
+                    *TRACE_HEADERS,
+                ],
                 expose_headers=[REQUEST_ID, "Retry-After"],
             )
         )

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from penstock.server.tracing import Tracing
 
 ACCESS_LOG = "penstock.access"
+TRACE_HEADERS = ("traceparent", "tracestate")
+"""W3C's, by which a caller hands its trace on."""
 LEFT = 499
 """Nothing was sent: the client left before."""
 
@@ -64,7 +66,7 @@ class Gate:
 
 def _trace_headers(scope: Scope) -> dict[str, str]:
     headers = Headers(scope=scope)
-    return {name: headers[name] for name in ("traceparent", "tracestate") if name in headers}
+    return {name: headers[name] for name in TRACE_HEADERS if name in headers}
 
 
 def _tell(request: OpenRequest, status: int) -> None:

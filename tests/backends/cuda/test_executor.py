@@ -90,7 +90,7 @@ def test_hidden_states_agree_with_the_reference_and_change_no_logits(device: Any
         step = step_of(chunks)
         expected, got = reference.run(step).hidden, executor.run(step)
         assert got.hidden is not None
-        assert got.hidden.shape == (len(step.logit_rows) + len(step.hidden_rows), 64)
+        assert got.hidden.shape == (len(step.logit_rows) + len(step.hidden_rows), spec.hidden_size)
         np.testing.assert_allclose(got.hidden, expected, rtol=0, atol=6e-2)
         launched = executor.launch(step, [], [], []).wait()
         assert launched.hidden is not None
