@@ -45,11 +45,17 @@ class Job:
     commands: list[str] = field(default_factory=list)
     """What was run, without paths of this machine."""
 
-    def call(self, program: str, *arguments: str, may_fail: bool = False) -> str:
+    def call(
+        self, program: str, *arguments: str, may_fail: bool = False, offline: bool = True
+    ) -> str:
         """Run a program of the client's environment; its output. Raises ClientError."""
         self.commands.append(self.plain(" ".join((program, *arguments))))
         command = [str(self.environment.program(program)), *arguments]
-        environment: Mapping[str, str] = {**os.environ, **OFFLINE, "COLUMNS": "200"}
+        environment: Mapping[str, str] = {
+            **os.environ,
+            **(OFFLINE if offline else {}),
+            "COLUMNS": "200",
+        }
         try:
             done = subprocess.run(
                 command,
@@ -89,6 +95,8 @@ class Client(Protocol):
     """For pip."""
     reported: tuple[str, ...]
     """Packages whose versions the results tell."""
+    serve: tuple[str, ...] = ()
+    """Options of ``penstock serve``."""
     why_not_more: str
     """What could not be run without a network, and why."""
 

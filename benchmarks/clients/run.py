@@ -72,6 +72,7 @@ def _run(client: Client, options: argparse.Namespace) -> dict[str, Any]:
         "command": "python benchmarks/clients/run.py " + _arguments(client, options),
         "machine": _machine(),
         "penstock": __version__,
+        "penstock's options": " ".join(client.serve),
         "without a network": client.why_not_more,
     }
     work: Path = options.work
@@ -80,7 +81,7 @@ def _run(client: Client, options: argparse.Namespace) -> dict[str, Any]:
         log = work / f"{client.name}-setup.log"
         environment = Environment.create(work / "env" / client.name, client.requirements, log)
         result["versions"] = environment.versions(client.reported)
-        with serving(folder / "server.log", "--no-access-log") as server:
+        with serving(folder / "server.log", "--no-access-log", *client.serve) as server:
             job = Job(
                 environment,
                 server,

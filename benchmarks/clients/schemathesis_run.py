@@ -19,6 +19,8 @@ class Schemathesis(Client):
     name = "schemathesis"
     requirements = ("schemathesis",)
     reported = ("schemathesis", "hypothesis")
+    serve = ("--max-model-len", "64")
+    """128 sequences of the whole context are allowed, and take their time."""
     why_not_more = f"not tested: {UNTESTED}"
 
     def run(self, job: Job) -> Outcome:
