@@ -140,6 +140,26 @@ def draw_token(
 ) -> int:
     """Sample a token id from ``logits`` [vocab] (their maximum ``peak`` is finite, none is NaN).
 
+    ``bits`` is uniform. Overwrites ``logits``.
+    """
+    ids, weights = kept_weights(
+        logits, peak, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p
+    )
+    chosen = pick(weights, bits)
+    return chosen if ids is None else int(ids[chosen])
+
+
+def kept_weights(
+    logits: Floats,
+    peak: np.float32,
+    *,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+) -> tuple[Ints | None, Ints]:
+    """Ids of the tokens that can still be chosen (None: all), ascending, and their weights.
+
     Filters act in the order top-k, top-p over what top-k left, min-p. ``temperature`` is
     positive; below the smallest normal float32 it acts as that number. Overwrites ``logits``.
     """
@@ -156,5 +176,4 @@ def draw_token(
     if min_p > 0.0:
         # In a full row, zeroing is cheaper than collecting what stays.
         np.multiply(weights, weights >= math.ceil(min_p * ONE), out=weights)
-    chosen = pick(weights, bits)
-    return chosen if ids is None else int(ids[chosen])
+    return ids, weights
