@@ -50,7 +50,7 @@ def test_what_the_document_allows_and_forbids(tokenizer_folder: Path, tmp_path: 
             # Whether prompt and output fit the context depends on tokens, which no schema counts.
             *("--checks", "all", "--exclude-checks", "positive_data_acceptance"),
         )
-        assert found["operations"]["tested"] == 6
+        assert found["operations"]["tested"] == 7
         for operation, phases in found["valid_rates"].items():
             assert sum(rate["accepted"] for rate in phases.values()), operation
         assert server.ready()
