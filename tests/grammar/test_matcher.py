@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from grammars import EOS, FINITE, PADDED, STOP, Language, byte_vocabulary, choice, regex
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import RequestError
 from penstock.grammar.compile import compile_grammar
 from penstock.grammar.matcher import Matcher
+from penstock.grammar.notation import MAX_CHOICES
 from penstock.grammar.spec import GrammarSpec
 from penstock.grammar.tokens import Vocabulary
 from penstock.sampling.mask import allowed
@@ -114,6 +118,37 @@ def test_what_masks_lead_to_is_of_the_language(
     assert language.holds(bytes(tokens).decode())
 
 
+def regexes() -> st.SearchStrategy[str]:
+    """Of finite length, so that a random walk comes to an end."""
+    atoms = st.sampled_from(["a", "b", "é", r"\.", "[a-c]", "[^a-y]", "(?:ab)", " ", '"', "/"])
+
+    def larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        counts = st.sampled_from(["?", "{2}", "{0,3}", "{1,2}"])
+        return (
+            st.lists(inner, min_size=1, max_size=3).map("".join)
+            | st.lists(inner, min_size=1, max_size=3).map(lambda some: f"(?:{'|'.join(some)})")
+            | st.tuples(inner, counts).map(lambda pair: f"(?:{pair[0]}){pair[1]}")
+        )
+
+    return st.recursive(atoms, larger, max_leaves=8)
+
+
+@given(pattern=regexes(), seed=st.integers(0, 100))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_random_expressions_are_matched(bytes_: Vocabulary, pattern: str, seed: int) -> None:
+    language = regex(pattern)
+    try:
+        grammar = compile_grammar(language.spec, bytes_)
+    except RequestError as error:
+        assert "nothing but the empty text" in str(error)  # noqa: PT017
+        assert re.fullmatch(pattern, "")
+        return
+    matcher = grammar.start(ENDING)
+    assert matcher.accepts == language.holds("")
+    tokens = walk(matcher, PADDED, seed, set(range(256)))
+    assert language.holds(bytes(tokens).decode())
+
+
 def test_ends_are_allowed_exactly_where_the_text_may_end(bytes_: Vocabulary) -> None:
     grammar = compile_grammar(regex("ab?c*").spec, bytes_)
     matcher, deaf = grammar.start(ENDING), grammar.start(frozenset())
@@ -155,6 +190,20 @@ def test_tokens_are_taken_back(bytes_: Vocabulary) -> None:
                 at += 1
         with pytest.raises(ValueError, match="cannot be taken back"):
             matcher.rollback(at + 1)
+
+
+def test_many_choices_and_properties(bytes_: Vocabulary) -> None:
+    """More items of a parser's state than llguidance allows unless it is told to."""
+    texts = [f"{i} of many" for i in range(MAX_CHOICES)]
+    matcher = compile_grammar(choice(*texts).spec, bytes_).start(ENDING)
+    assert bytes(walk(matcher, PADDED, 2, set(range(256)))).decode() in texts
+    value = {"properties": {f"p{i}": {"type": "boolean"} for i in range(1000)}}
+    spec = GrammarSpec(kind="json_schema", text=json.dumps({"type": "object", **value}))
+    matcher = compile_grammar(spec, bytes_).start(ENDING)
+    for token in b'{"p998": true, "p999": false}':
+        assert token in next_tokens(matcher, PADDED)
+        matcher.advance(token)
+    assert matcher.accepts
 
 
 def test_clones_go_their_own_ways(bytes_: Vocabulary) -> None:
