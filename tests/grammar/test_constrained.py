@@ -15,6 +15,7 @@ from penstock.engine.core import EngineCore
 from penstock.engine.loader import Blueprint
 from penstock.engine.messages import EngineRequest, FinishReason, SequenceUpdate
 from penstock.errors import RequestError
+from penstock.grammar import matcher
 from penstock.grammar.spec import GrammarSpec
 from penstock.sampling.params import SamplingParams
 
@@ -219,6 +220,24 @@ def test_a_bad_grammar_ends_its_request_alone(spec: GrammarSpec, make: Make) -> 
         assert told.tokens["bad", index] == []
     assert told.text("a") == told.text("b") == "good"
     assert not core.has_work
+
+
+def test_a_grammar_that_takes_too_long_ends_its_request_alone(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = make()
+    finish(core, [ask("compiled", SamplingParams(grammar=regex("[a-z]{5}").spec))])
+    monkeypatch.setattr(matcher, "MOST_SECONDS", 0.0)
+    told = finish(
+        core,
+        [
+            ask("slow", SamplingParams(grammar=regex("[a-z]{5}").spec, seed=1)),
+            ask("free", SamplingParams(max_tokens=5, ignore_eos=True)),
+        ],
+    )
+    assert "less ambiguous" in str(told.ends["slow", 0].error)
+    assert len(told.tokens["slow", 0]) == 1
+    assert len(told.tokens["free", 0]) == 5
 
 
 def test_a_request_that_waits_for_its_grammar(make: Make) -> None:

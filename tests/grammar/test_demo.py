@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock
-from penstock import LLM, GrammarSpec, RequestError, SamplingParams
+from penstock import LLM, AsyncLLM, EngineConfig, GrammarSpec, RequestError, SamplingParams
 from penstock.backends.cpu import native
 from penstock.engine.output import CompletionOutput
 
@@ -130,3 +131,32 @@ def test_a_bad_grammar_is_refused_before_any_prompt_is_started(llm: LLM) -> None
     with pytest.raises(RequestError, match="must be a GrammarSpec"):
         llm.generate("x", SamplingParams(grammar={"kind": "regex"}))  # type: ignore[arg-type]
     assert one(llm, "x", good).text == "a"
+
+
+def test_through_an_engine_in_a_process_of_its_own() -> None:
+    """Grammars cross the socket; one that cannot be compiled ends its request alone."""
+
+    async def text_of(llm: AsyncLLM, grammar: GrammarSpec | None) -> tuple[str, str | None]:
+        params = SamplingParams(grammar=grammar, seed=1, max_tokens=20)
+        async for output in llm.generate("x = ", params):
+            last = output
+        return last.outputs[0].text, last.error
+
+    async def main() -> None:
+        llm = await AsyncLLM.start(EngineConfig(backend="cpu", max_model_len=256))
+        try:
+            chosen, bad, free, coded = await asyncio.gather(
+                text_of(llm, choice("left", "right").spec),
+                text_of(llm, GrammarSpec(kind="regex", text="a(b")),
+                text_of(llm, None),
+                text_of(llm, regex("[a-z]{3}[0-9]{2}").spec),
+            )
+            await llm.check_integrity()
+        finally:
+            await llm.aclose()
+        assert chosen[0] in ("left", "right")
+        assert bad == ("", "the regular expression cannot be used: unclosed group")
+        assert free[1] is None
+        assert regex("[a-z]{3}[0-9]{2}").holds(coded[0])
+
+    asyncio.run(main())

@@ -14,6 +14,7 @@ import penstock
 from penstock.errors import RequestError
 from penstock.grammar.compile import compile_grammar
 from penstock.grammar.matcher import Matcher
+from penstock.grammar.notation import MAX_CHOICES
 from penstock.grammar.spec import GrammarSpec
 from penstock.grammar.tokens import Vocabulary
 from penstock.sampling.mask import allowed
@@ -155,6 +156,20 @@ def test_tokens_are_taken_back(bytes_: Vocabulary) -> None:
                 at += 1
         with pytest.raises(ValueError, match="cannot be taken back"):
             matcher.rollback(at + 1)
+
+
+def test_many_choices_and_properties(bytes_: Vocabulary) -> None:
+    """More items of a parser's state than llguidance allows unless it is told to."""
+    texts = [f"{i} of many" for i in range(MAX_CHOICES)]
+    matcher = compile_grammar(choice(*texts).spec, bytes_).start(ENDING)
+    assert bytes(walk(matcher, PADDED, 2, set(range(256)))).decode() in texts
+    value = {"properties": {f"p{i}": {"type": "boolean"} for i in range(1000)}}
+    spec = GrammarSpec(kind="json_schema", text=json.dumps({"type": "object", **value}))
+    matcher = compile_grammar(spec, bytes_).start(ENDING)
+    for token in b'{"p998": true, "p999": false}':
+        assert token in next_tokens(matcher, PADDED)
+        matcher.advance(token)
+    assert matcher.accepts
 
 
 def test_clones_go_their_own_ways(bytes_: Vocabulary) -> None:

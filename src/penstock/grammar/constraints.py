@@ -89,12 +89,13 @@ class Constraints:
             if not each.compiled.done():
                 continue
             del self._waiting[request_id]
-            try:
+            error = each.compiled.exception()
+            if error is None:
                 self._begin(each.leader, each.compiled.result())
                 ready.append(each.leader)
-            except PenstockError as error:
+            elif isinstance(error, PenstockError):
                 failed.append((each.leader, str(error)))
-            except Exception as error:
+            else:  # a defect, which must not be everybody's
                 message = f"the grammar could not be compiled: {first_line(error)}"
                 failed.append((each.leader, message))
         return ready, failed

@@ -27,8 +27,9 @@ _INTERSECTS = re.compile(r'"pattern|"format"|"multipleOf"|"not"|[&~]')
 
 
 def parser_limits() -> LLParserLimits:
-    # A state of the lexer takes 1 to 2 kB, and every sequence may come to its own.
-    return LLParserLimits(max_lexer_states=20_000, verbose_errors=False)
+    # A state of the lexer takes 1 to 2 kB, and every sequence may come to its own. Four items a
+    # property of an object, one a choice; what they cost is bounded by matcher.MOST_SECONDS.
+    return LLParserLimits(max_lexer_states=20_000, max_items_in_row=20_000, verbose_errors=False)
 
 
 def fault(lark: str) -> str | None:
