@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+import httpx
 import openai
 import pydantic
 import pytest
@@ -24,7 +25,7 @@ DEMO = Path(penstock.__file__).parent / "demo" / "model"
 TEMPLATE = (
     "{{ bos_token }}{% for t in tools or [] %}# {{ t | tojson }}\n{% endfor %}"
     "{% for m in messages %}# {{ m.content }}\n{% endfor %}"
-    "{# <tool_call> as Hermes #}"
+    "{% if thinking %}<think>\n{% endif %}{# <tool_call> as Hermes; </think> #}"
 )
 USER: Any = [{"role": "user", "content": "the weather"}]
 
@@ -50,14 +51,19 @@ TOOLS: list[Any] = [openai.pydantic_function_tool(each) for each in (get_weather
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo model, with a template that knows tools and reasoning."""
     folder = shutil.copytree(DEMO, tmp_path_factory.mktemp("demo") / "model")
     config = json.loads((DEMO / "tokenizer_config.json").read_text())
     config["chat_template"] = TEMPLATE
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path) -> Iterator[Served]:
     words = ["--served-model-name", "demo", "--threads", "1", "--reasoning-parser", "none"]
     with serving(str(folder), *words) as served:
-        assert served.lines[2] == "  tool calls: hermes, reasoning: none\n"
         yield served
 
 
@@ -232,3 +238,25 @@ def test_what_only_the_engine_finds(
         )
     assert caught.value.param == next(iter(guided))
     assert words in caught.value.message
+
+
+def test_reasoning_comes_first_and_is_free(folder: Path) -> None:
+    with serving(str(folder), "--served-model-name", "demo", "--threads", "1") as served:
+        tokens = httpx.post(f"{served.url[:-3]}/tokenize", json={"prompt": "</think>"}, timeout=60)
+        # The model does not know how to end reasoning; this makes it try.
+        bias = dict.fromkeys(map(str, tokens.json()["tokens"][1:]), 100)
+        fields: dict[str, Any] = {"logit_bias": bias, "max_tokens": 900, "seed": 2}
+        fields["extra_body"] = {"chat_template_kwargs": {"thinking": True}}
+        parsed = served.client().chat.completions.parse(
+            model="demo", messages=USER, response_format=Person, **fields
+        )
+        message: Any = parsed.choices[0].message
+        assert isinstance(message.parsed, Person)
+        assert message.reasoning_content
+        fields |= {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
+        message = chat(served, **fields).choices[0].message
+        (call,) = message.tool_calls
+        assert message.reasoning_content
+        assert message.content is None
+        models = {"get_weather": get_weather, "get_time": get_time}
+        models[call.function.name].model_validate_json(call.function.arguments)

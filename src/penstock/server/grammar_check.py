@@ -6,13 +6,15 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from penstock.errors import RequestError
+from penstock.errors import OverloadedError, RequestError
 from penstock.grammar.cache import GrammarCache
 from penstock.grammar.spec import GrammarSpec
 
 NUM_THREADS = 2
 """A grammar may take seconds of a processor before it is refused: bad ones must neither take all
 processors nor, one after the other, keep a good one waiting."""
+MAX_WAITING = 256
+"""Grammars that were not looked at yet; more are refused for now."""
 
 
 @dataclass(frozen=True)
@@ -26,17 +28,32 @@ class GrammarCheck:
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
         self._cache: GrammarCache[_Found] = GrammarCache()
+        self._waiting = 0
 
     async def check(self, spec: GrammarSpec, param: str) -> None:
-        """Raise RequestError, naming the field ``param``, if ``spec`` cannot be compiled."""
-        found = self._cache.get(spec)
-        if found is None:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(NUM_THREADS, "penstock-grammar-check")
-            found = await asyncio.get_running_loop().run_in_executor(self._threads, _find, spec)
-            self._cache.put(spec, found)
+        """Raise RequestError, naming the field ``param``, if ``spec`` cannot be compiled.
+
+        Raises OverloadedError where too many wait to be looked at.
+        """
+        found = self._cache.get(spec) or await self._look_at(spec)
         if found.fault is not None:
             raise RequestError(f"{param}: {found.fault}", param)
+
+    async def _look_at(self, spec: GrammarSpec) -> _Found:
+        if self._waiting >= MAX_WAITING:
+            raise OverloadedError(
+                f"{self._waiting} grammars wait to be looked at, and no more may; send the request "
+                "again later"
+            )
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(NUM_THREADS, "penstock-grammar-check")
+        self._waiting += 1
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(self._threads, _find, spec)
+        finally:
+            self._waiting -= 1
+        self._cache.put(spec, found)
+        return found
 
 
 def _find(spec: GrammarSpec) -> _Found:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -24,11 +25,11 @@ from penstock.server.openai.completions import CompletionJob
 from penstock.server.openai.embeddings import EmbeddingJob, EmbeddingRequest
 from penstock.server.openai.errors import (
     RETRY_AFTER_S,
-    ApiError,
     model_not_found,
     overloaded,
     unavailable,
 )
+from penstock.server.openai.job import Job
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
 from penstock.server.openai.responses_api import ResponseJob
 from penstock.server.openai.responses_protocol import ResponseRequest
@@ -44,6 +45,8 @@ from penstock.server.read_body import read_body
 from penstock.server.serving import Serving
 from penstock.server.sse import EventStream, unless_ended
 from penstock.server.supervisor import Supervisor
+
+Asked = TypeVar("Asked", CompletionRequest, ChatRequest, ResponseRequest)
 
 STATS_TIMEOUT_S = 2.0
 """A scrape waits no longer for an engine that is in a long step, and tells what it knew."""
@@ -83,31 +86,13 @@ class Handlers:
         self.openapi = b"{}"
 
     async def completions(self, request: Request) -> Response | EventStream:
-        meter = self._begin(request)
-        body = self._completion_decoder.decode(await self._body(request))
-        self._check_model(body.model)
-        job = CompletionJob.prepare(body, self._serving, meter)
-        prepared = await unless_ended(request, request.receive, job)
-        return await _run(request, prepared, bool(body.stream))
+        return await self._work(request, self._completion_decoder, CompletionJob.prepare)
 
     async def chat(self, request: Request) -> Response | EventStream:
-        meter = self._begin(request)
-        body = self._chat_decoder.decode(await self._body(request))
-        self._check_model(body.model)
-        job = ChatJob.prepare(body, self._serving, meter)
-        prepared = await unless_ended(request, request.receive, job)
-        return await _run(request, prepared, bool(body.stream))
+        return await self._work(request, self._chat_decoder, ChatJob.prepare)
 
     async def respond(self, request: Request) -> Response | EventStream:
-        meter = self._begin(request)
-        body = self._response_decoder.decode(await self._body(request))
-        self._check_model(body.model)
-        prepare = ResponseJob.prepare(body, self._serving, meter)
-        job = await unless_ended(request, request.receive, prepare)
-        if body.stream:
-            return EventStream(request, job.events(), job.error)
-        answer = await unless_ended(request, request.receive, job.answer())
-        return Response(answer, media_type="application/json")
+        return await self._work(request, self._response_decoder, ResponseJob.prepare)
 
     async def embeddings(self, request: Request) -> Response:
         meter = self._begin(request)
@@ -175,6 +160,21 @@ class Handlers:
     async def version(self, request: Request) -> Response:
         return _json(Version(__version__))
 
+    async def _work(
+        self,
+        request: Request,
+        decoder: BodyDecoder[Asked],
+        prepare: Callable[[Asked, Serving, Meter], Coroutine[Any, Any, Job]],
+    ) -> Response | EventStream:
+        meter = self._begin(request)
+        body = decoder.decode(await self._body(request))
+        self._check_model(body.model)
+        job = await unless_ended(request, request.receive, prepare(body, self._serving, meter))
+        if body.stream:
+            return EventStream(request, job.events(), job.error)
+        answer = await unless_ended(request, request.receive, job.answer())
+        return Response(answer, media_type="application/json")
+
     def _begin(self, request: Request) -> Meter:
         """Let the request in, before its body is read. Raises ApiError if it cannot be now."""
         if self._requests.draining is not None:
@@ -194,15 +194,6 @@ class Handlers:
 
     async def _body(self, request: Request) -> bytes:
         return await read_body(request, self._options.max_body_bytes, self._options.body_timeout_s)
-
-
-async def _run(
-    request: Request, job: CompletionJob | ChatJob, stream: bool
-) -> Response | EventStream:
-    if stream:
-        return EventStream(request, job.events(), ApiError.json)
-    answer = await unless_ended(request, request.receive, job.answer())
-    return Response(answer, media_type="application/json")
 
 
 def _json(value: msgspec.Struct) -> Response:

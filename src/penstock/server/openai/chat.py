@@ -15,6 +15,7 @@ from penstock.server.fanout import last, merged
 from penstock.server.meter import Meter
 from penstock.server.openai import responses
 from penstock.server.openai.answers import ChoiceStream, finish_reason
+from penstock.server.openai.errors import ApiError
 from penstock.server.openai.prepare import PreparedChat, prepare_chat
 from penstock.server.openai.protocol import ChatRequest
 from penstock.server.openai.responses import (
@@ -91,6 +92,9 @@ class ChatJob:
         if with_usage and output is not None:
             yield event(self._chunk([], responses.usage([output])))
         yield DONE
+
+    def error(self, failure: ApiError) -> bytes:
+        return failure.json()
 
     def _whole(self, choice: CompletionOutput) -> ChatChoice:
         message, called = self._reading.message(choice.text)

@@ -119,6 +119,9 @@ class CompletionJob:
             yield event(self._encode([], responses.usage(list(newest.values()), self._hidden)))
         yield DONE
 
+    def error(self, failure: ApiError) -> bytes:
+        return failure.json()
+
     def _generations(self) -> list[Generation]:
         generations = [
             self._engine.generate(

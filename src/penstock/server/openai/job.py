@@ -1,0 +1,24 @@
+"""What the handlers need of a request in any dialect."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from penstock.server.openai.errors import ApiError
+
+
+class Job(Protocol):
+    """One validated request, to be answered once."""
+
+    async def answer(self) -> bytes:
+        """The whole answer as JSON."""
+        ...
+
+    def events(self) -> AsyncGenerator[bytes, None]:
+        """The answer as server-sent events."""
+        ...
+
+    def error(self, failure: ApiError) -> bytes:
+        """The data of the event that tells why a stream ends early."""
+        ...
