@@ -108,9 +108,7 @@ def test_embeddings_are_those_of_the_model_in_process(served: Served) -> None:
         outputs = llm.embed(texts, PoolingParams(pooling="mean", dimensions=32))
     for told, output in zip(answer.data, outputs, strict=True):
         np.testing.assert_allclose(told.embedding, output.embedding, rtol=0, atol=1e-5)
-    alike, other = (
-        float(outputs[0].embedding @ each.embedding) for each in (outputs[2], outputs[1])
-    )
-    assert alike == pytest.approx(1)
-    assert other < 0.99
+    first, other, again = (output.embedding for output in outputs)
+    assert float(first @ again) == pytest.approx(1)
+    assert float(first @ other) < 0.99
     assert answer.usage.prompt_tokens == sum(len(each.prompt_token_ids) for each in outputs)

@@ -31,7 +31,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import (
 from opentelemetry.trace import SpanKind, StatusCode
 from streams import until
 
+from penstock.errors import ConfigError
 from penstock.server.open_requests import OpenRequest
+from penstock.server.trace_options import TraceOptions
 from penstock.server.traced import TracedGeneration
 from penstock.server.tracing import MAX_GENERATIONS, Tracing
 
@@ -204,6 +206,13 @@ def test_the_environment_names_the_service(monkeypatch: pytest.MonkeyPatch) -> N
     *_, server = spans_of({})
     assert server.resource.attributes["service.name"] == "mine"
     assert server.resource.attributes["deployment.environment.name"] == "test"
+
+
+def test_variables_that_contradict_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "10")
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "20")
+    with pytest.raises(ConfigError, match="OTEL_"):
+        Tracing.to_collector(TraceOptions("http://localhost:4318/v1/traces"))
 
 
 # --- a server and a collector ---------------------------------------------------------------------

@@ -60,8 +60,8 @@ def trace_options(flag: str | None, environment: Mapping[str, str]) -> TraceOpti
     endpoint = _url(asked, source, whole)
     if not installed():
         raise ConfigError(
-            f"{source} asks for traces, and OpenTelemetry is not installed: {INSTALL} (or set "
-            "OTEL_SDK_DISABLED=true)"
+            f"{source} asks for traces, and OpenTelemetry is not installed: {INSTALL}"
+            + ("" if flag else " (or turn traces off with OTEL_SDK_DISABLED=true)")
         )
     return TraceOptions(endpoint)
 

@@ -30,6 +30,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from penstock import __version__
+from penstock.errors import ConfigError
 from penstock.server.open_requests import OpenRequest
 from penstock.server.trace_options import TraceOptions
 from penstock.server.traced import TracedGeneration
@@ -64,7 +65,11 @@ class Tracing:
 
     @classmethod
     def to_collector(cls, options: TraceOptions) -> Tracing:
-        return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint=options.endpoint)))
+        """Raises ConfigError where OpenTelemetry's variables contradict each other."""
+        try:
+            return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint=options.endpoint)))
+        except (ValueError, OSError) as error:
+            raise ConfigError(f"traces cannot be sent as OTEL_... say: {error}") from error
 
     def traces(self, request: OpenRequest) -> bool:
         return request.method == "POST" and request.path in OPERATIONS
