@@ -63,6 +63,7 @@ class LmEval(Client):
 def _outcome(job: Job) -> Outcome:
     """What lm-eval was told beside what ``LLM`` computes in this process."""
     rows: list[Figures] = []
+    agrees = True
     with LLM(threads=2) as llm:
         for what, name, task in (
             ("completions: log-likelihood, greedy", "completions", LIKELIHOOD),
@@ -71,7 +72,8 @@ def _outcome(job: Job) -> Outcome:
         ):
             requests, equal = compared(llm, job.folder / name, task, as_chat=name == "chat")
             rows.append({"what": what, "requests": requests, "equal": equal})
-    return Outcome(rows, all(row["equal"] == row["requests"] > 0 for row in rows))
+            agrees &= equal == requests > 0
+    return Outcome(rows, agrees)
 
 
 def compared(llm: LLM, folder: Path, task: str, as_chat: bool = False) -> tuple[int, int]:
