@@ -47,7 +47,7 @@ class LmEval(Client):
             TEXT,
             "--apply_chat_template",
         )
-        return _compared(job)
+        return _outcome(job)
 
     def _evaluate(
         self, job: Job, name: str, model_args: str, kind: str, tasks: str, *more: str
@@ -60,29 +60,34 @@ class LmEval(Client):
         )
 
 
-def _compared(job: Job) -> Outcome:
+def _outcome(job: Job) -> Outcome:
     """What lm-eval was told beside what ``LLM`` computes in this process."""
-    figures: list[Figures] = []
+    rows: list[Figures] = []
+    agrees = True
     with LLM(threads=2) as llm:
-        likelihoods = [
-            (told, _likelihood(llm, *arguments))
-            for sample in _samples(job.folder / "completions", LIKELIHOOD)
-            for told, arguments in _answers(sample)
-        ]
-        figures.append(_agreement("completions: log-likelihood, greedy", likelihoods))
-        for name, as_chat in (("completions", False), ("chat", True)):
-            texts = [
-                (told, _text(llm, arguments[0], as_chat))
-                for sample in _samples(job.folder / name, TEXT)
-                for told, arguments in _answers(sample)
-            ]
-            figures.append(_agreement(f"{name}: generated text", texts))
-    return Outcome(figures, all(row["equal"] == row["requests"] > 0 for row in figures))
+        for what, name, task in (
+            ("completions: log-likelihood, greedy", "completions", LIKELIHOOD),
+            ("completions: generated text", "completions", TEXT),
+            ("chat: generated text", "chat", TEXT),
+        ):
+            requests, equal = compared(llm, job.folder / name, task, as_chat=name == "chat")
+            rows.append({"what": what, "requests": requests, "equal": equal})
+            agrees &= equal == requests > 0
+    return Outcome(rows, agrees)
 
 
-def _agreement(name: str, pairs: list[tuple[Any, Any]]) -> Figures:
-    equal = sum(told == computed for told, computed in pairs)
-    return {"what": name, "requests": len(pairs), "equal": equal}
+def compared(llm: LLM, folder: Path, task: str, as_chat: bool = False) -> tuple[int, int]:
+    """How many requests lm-eval's samples in ``folder`` hold, and how many ``llm`` agrees with."""
+    requests = equal = 0
+    for sample in _samples(folder, task):
+        for told, arguments in _answers(sample):
+            if task == LIKELIHOOD:
+                computed: Any = _likelihood(llm, *arguments)
+            else:
+                computed = _text(llm, arguments[0], as_chat)
+            requests += 1
+            equal += told == computed
+    return requests, equal
 
 
 def _samples(folder: Path, task: str) -> Iterator[dict[str, Any]]:

@@ -23,7 +23,7 @@ class AiPerf(Client):
     why_not_more = "its public datasets are on the Hugging Face hub; prompts are synthetic"
 
     def run(self, job: Job) -> Outcome:
-        return _levels(job, self._level)
+        return side_by_side(job, self._level)
 
     def _level(self, job: Job, streams: int, requests: int, folder: Path) -> Figures:
         job.call(
@@ -61,7 +61,7 @@ class GuideLlm(Client):
     why_not_more = "datasets of the Hugging Face hub cannot be reached; prompts are synthetic"
 
     def run(self, job: Job) -> Outcome:
-        return _levels(job, self._level)
+        return side_by_side(job, self._level)
 
     def _level(self, job: Job, streams: int, requests: int, folder: Path) -> Figures:
         report = folder / "benchmarks.json"
@@ -100,7 +100,8 @@ class GuideLlm(Client):
         }
 
 
-def _levels(job: Job, level: Callable[[Job, int, int, Path], Figures]) -> Outcome:
+def side_by_side(job: Job, level: Callable[[Job, int, int, Path], Figures]) -> Outcome:
+    """Run ``level`` with more and more streams; each row has both sides."""
     rows: list[Figures] = []
     agrees = True
     for streams in QUICK_LEVELS if job.quick else LEVELS:
@@ -132,7 +133,7 @@ def _ours(before: Mapping[str, float], after: Mapping[str, float]) -> Figures:
 
 def _agree(row: Mapping[str, Any]) -> bool:
     """Whether both counted alike, and the client saw no less time than the server."""
-    return (
+    return bool(
         row["our requests"] == row["requests"] > 0
         and row["our output tokens"] == row["output tokens"]
         and row["our e2e ms"] <= row["e2e ms"] + SLACK_MS

@@ -132,6 +132,16 @@ def test_a_bias_bans_and_forces(client: openai.OpenAI, offline: LLM) -> None:
     assert tokens({str(forced): 100}) == [forced] * 5
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_options_that_leave_no_token_are_the_requests_own_fault(
+    client: openai.OpenAI, n: int
+) -> None:
+    with pytest.raises(openai.BadRequestError, match="no token to choose"):
+        client.completions.create(
+            model=MODEL, prompt=PROMPT, n=n, extra_body={"repetition_penalty": 5e-324}
+        )
+
+
 @pytest.mark.parametrize("extra", EXTENSIONS, ids=str)
 def test_extensions(client: openai.OpenAI, offline: LLM, extra: dict[str, Any]) -> None:
     answer = client.completions.create(

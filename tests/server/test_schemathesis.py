@@ -40,6 +40,7 @@ def run(server: Server, folder: Path, *options: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_what_the_document_allows_and_forbids(tokenizer_folder: Path, tmp_path: Path) -> None:
     with running(tokenizer_folder, 0, max_model_len=64) as server:
         found = run(

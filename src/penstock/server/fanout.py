@@ -8,6 +8,7 @@ from contextlib import aclosing
 
 from penstock.engine.output import CompletionOutput, RequestOutput
 from penstock.errors import PenstockError, RequestError
+from penstock.sampling.logprobs import NO_TOKEN_LEFT
 
 
 class GenerationError(PenstockError):
@@ -95,6 +96,8 @@ def has_news(choice: CompletionOutput, before: CompletionOutput | None) -> bool:
 
 
 def _checked(output: RequestOutput) -> RequestOutput:
+    if output.error == NO_TOKEN_LEFT:
+        raise RequestError(output.error)  # what it asked for, not what the engine did
     if output.error is not None:
         raise GenerationError(output.error)
     return output
