@@ -58,8 +58,8 @@ class Connection(H11Protocol):
         headers_timeout_s: float,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._answer: ASGIApp = self.app  # type: ignore[assignment]
-        self.app = self._with_writer  # type: ignore[assignment]
+        self._answer: ASGIApp = self.app
+        self.app = self._with_writer
         self._headers_timeout_s = headers_timeout_s
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -74,7 +74,7 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._relax()
-        self.app = self._answer  # type: ignore[assignment]  # a cycle would outlive the connection
+        self.app = self._answer  # a cycle would outlive the connection
 
     async def _with_writer(self, scope: Scope, receive: Receive, send: Send) -> None:
         # To an older client h11 sends no chunks, but all that comes until the connection ends.
