@@ -16,6 +16,9 @@ import httpx
 import openai
 from http_server import ADMIN_KEY
 
+PATIENCE_S = 60.0
+"""For what takes milliseconds, on a machine that is slow and busy with other work."""
+
 
 class Server:
     """One client for all requests: making one reads every certificate of the machine."""
@@ -24,7 +27,7 @@ class Server:
         self.process = process
         self.url = url
         self.engine_pid = engine_pid
-        self.http = httpx.Client(base_url=url, verify=False, timeout=10)
+        self.http = httpx.Client(base_url=url, verify=False, timeout=PATIENCE_S)
 
     def client(self) -> openai.OpenAI:
         return openai.OpenAI(
@@ -36,7 +39,7 @@ class Server:
             base_url=f"{self.url}/v1",
             api_key="none",
             max_retries=0,
-            http_client=httpx.AsyncClient(verify=False, timeout=10),
+            http_client=httpx.AsyncClient(verify=False, timeout=PATIENCE_S),
         )
 
     def post(self, path: str, body: object) -> httpx.Response:
@@ -95,7 +98,7 @@ def running(
         process.send_signal(signal.SIGCONT)
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(5)
+            process.wait(15)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

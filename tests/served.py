@@ -39,6 +39,6 @@ def serving(*words: str) -> Iterator[Served]:
     )
     yield Served(process)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     assert process.stdout is not None
     process.stdout.close()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from fake_core import completion
-from http_client import Server
+from http_client import PATIENCE_S, Server
 
 from penstock.bench.processes import descriptors, resident_mib
 
@@ -24,7 +24,7 @@ class Bystanders:
         self._prompts = prompts
         self._tokens = tokens
         self._bodies: dict[str, bytes] = {}
-        self._begun = threading.Barrier(len(prompts) + 1, timeout=10)
+        self._begun = threading.Barrier(len(prompts) + 1, timeout=PATIENCE_S)
         self._threads = [threading.Thread(target=self._read, args=(p,)) for p in prompts]
 
     def _read(self, prompt: str) -> None:
@@ -44,7 +44,7 @@ class Bystanders:
     def check(self) -> None:
         """Wait for all, and compare what each was sent with what it is due, byte by byte."""
         for thread in self._threads:
-            thread.join(30)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive(), "a stream hangs"
         for prompt in self._prompts:
             assert written(self._bodies[prompt]) == (expected(prompt, self._tokens), "length")
@@ -92,11 +92,11 @@ def nothing_left(server: Server, mib: float = 16) -> Iterator[None]:
     before = [descriptors(pid) for pid in pids]
     memory = [resident_mib(pid) for pid in pids]
     yield
-    until(lambda: not server.metric("num_requests_running"), 10, "the engine is idle")
+    until(lambda: not server.metric("num_requests_running"), PATIENCE_S, "the engine is idle")
     assert server.admin("check", {}).json() == {"ok": True}
     assert server.status()["engine"]["open_sequences"] == 0
     assert server.status()["requests"] == []
     for i, pid in enumerate(pids):
         # A client's pool may keep connections open.
-        until(lambda: descriptors(pid) <= before[i] + 4, 10, "file descriptors are closed")  # noqa: B023
+        until(lambda: descriptors(pid) <= before[i] + 4, PATIENCE_S, "files are closed")  # noqa: B023
         assert resident_mib(pid) < memory[i] + mib

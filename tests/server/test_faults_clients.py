@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from http_client import Server, running
+from http_client import PATIENCE_S, Server, running
 from http_server import ADMIN_KEY
 from streams import bystanders, expected, nothing_left, until
 
@@ -22,7 +22,7 @@ STREAM = {**BODY, "stream": True}
 
 
 def raw(server: Server) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), 10)
+    return socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), PATIENCE_S)
 
 
 def posted(body: dict[str, object], path: str = "/v1/completions", key: str = "none") -> bytes:
@@ -62,20 +62,22 @@ def test_a_thousand_clients_leave(slow_server: Server) -> None:
 
 
 def test_a_client_that_leaves_frees_its_place_within_two_steps(tokenizer_folder: Path) -> None:
-    with running(tokenizer_folder, 200) as server:
+    with running(tokenizer_folder, 300) as server:
         before = server.metric("engine_steps_total")
         with server.http.stream("POST", "/v1/completions", json=STREAM) as response:
             lines = (line for line in response.iter_lines() if line)
             for _ in range(3):
                 next(lines)
-        until(lambda: not server.metric("num_requests_running"), 5, "gone")
+        until(lambda: not server.metric("num_requests_running"), PATIENCE_S, "gone")
         assert server.metric("engine_steps_total") - before <= 3 + 2
 
 
-def test_an_abort_storm_touches_nobody_else(slow_server: Server) -> None:
-    async def storm() -> None:
+def test_an_abort_storm_touches_nobody_else(tokenizer_folder: Path) -> None:
+    async def storm(server: Server) -> None:
         limits = httpx.Limits(max_connections=100)
-        async with httpx.AsyncClient(base_url=slow_server.url, limits=limits) as client:
+        async with httpx.AsyncClient(
+            base_url=server.url, limits=limits, timeout=PATIENCE_S
+        ) as client:
 
             async def one(i: int) -> None:
                 headers = {"x-request-id": f"storm-{i}"}
@@ -90,14 +92,19 @@ def test_an_abort_storm_touches_nobody_else(slow_server: Server) -> None:
             while left:
                 for i in list(left):
                     answer = await asyncio.to_thread(
-                        slow_server.admin, "abort", {"request_id": f"storm-{i}"}
+                        server.admin, "abort", {"request_id": f"storm-{i}"}
                     )
                     if answer.json()["aborted"]:
                         left.remove(i)
             await asyncio.gather(*tasks)
 
-    with nothing_left(slow_server), bystanders(slow_server, tokens=200):
-        asyncio.run(storm())
+    # A request takes 24 s of steps: each is still there to be aborted.
+    with (
+        running(tokenizer_folder, 60) as server,
+        nothing_left(server),
+        bystanders(server, tokens=30),
+    ):
+        asyncio.run(storm(server))
 
 
 def test_an_abort_by_the_answers_id_ends_it_as_aborted(slow_server: Server) -> None:
@@ -130,7 +137,7 @@ def test_a_request_id_that_is_none_is_replaced(server: Server, name: str) -> Non
 
 
 def test_a_deadline_ends_a_request_and_no_other(slow_server: Server) -> None:
-    headers = {"x-request-timeout": "0.3"}
+    headers = {"x-request-timeout": "1.5"}  # of the 4 s that it takes
     with nothing_left(slow_server), bystanders(slow_server):
         whole = slow_server.http.post("/v1/completions", json=BODY, headers=headers)
         assert whole.status_code == 504
@@ -142,7 +149,7 @@ def test_a_deadline_ends_a_request_and_no_other(slow_server: Server) -> None:
             assert response.status_code == 200
             lines = [line for line in response.iter_lines() if line]
         assert json.loads(lines[-1][6:])["error"]["code"] == "deadline_exceeded"
-        assert len(lines) > 5
+        assert len(lines) > 1
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "soon", ""])
@@ -181,7 +188,7 @@ def test_a_full_queue_refuses_and_recovers(tokenizer_folder: Path) -> None:
                 next(others)
                 before = server.post("/v1/completions", b"not even read")
                 assert before.status_code == 429
-        until(lambda: server.status()["engine"]["open_sequences"] == 0, 5, "room again")
+        until(lambda: server.status()["engine"]["open_sequences"] == 0, PATIENCE_S, "room")
         again = server.post("/v1/completions", {**BODY, "n": 5, "max_tokens": 1})
         assert again.status_code == 200
         assert server.metric("request_queue_full_total") == 2
@@ -196,8 +203,8 @@ def test_a_reader_that_stalls_is_dropped_and_holds_nobody_up(tokenizer_folder: P
         sock.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
         with nothing_left(server), bystanders(server):
             sock.sendall(posted(much))
-            until(lambda: server.status()["engine"]["open_sequences"] >= 64, 5, "begun")
-            until(lambda: not server.status()["requests"], 20, "dropped")
+            until(lambda: server.status()["engine"]["open_sequences"] >= 64, PATIENCE_S, "begun")
+            until(lambda: not server.status()["requests"], PATIENCE_S, "dropped")
 
 
 def test_slow_heads_and_bodies_are_given_up(tokenizer_folder: Path) -> None:
@@ -238,9 +245,9 @@ def test_a_giant_head_is_refused(slow_server: Server) -> None:
 def test_a_server_out_of_file_descriptors_recovers(tokenizer_folder: Path) -> None:
     with running(tokenizer_folder, 10, files=64) as server, bystanders(server, tokens=200):
         sockets = [raw(server) for _ in range(100)]
-        until(lambda: descriptors(server.process.pid) >= 63, 5, "exhausted")
+        until(lambda: descriptors(server.process.pid) >= 63, PATIENCE_S, "exhausted")
         for sock in sockets:
             sock.close()
-        until(lambda: descriptors(server.process.pid) < 40, 10, "closed")
+        until(lambda: descriptors(server.process.pid) < 40, PATIENCE_S, "closed")
         with httpx.Client(base_url=server.url) as client:
             assert client.get("/ready").status_code == 200

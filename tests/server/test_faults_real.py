@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from http_client import PATIENCE_S
 
 from penstock.backends.cpu import native
 from penstock.errors import ConfigError
@@ -47,11 +48,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     assert found is not None, first
     yield found[1]
     process.send_signal(signal.SIGTERM)
-    assert process.wait(15) == 0
+    assert process.wait(PATIENCE_S) == 0
     process.stdout.close()
 
 
-def body(prompt: str, tokens: int = 150) -> dict[str, object]:
+def body(prompt: str, tokens: int = 90) -> dict[str, object]:
     return {
         "model": "penstock-demo",
         "prompt": prompt,
@@ -62,7 +63,7 @@ def body(prompt: str, tokens: int = 150) -> dict[str, object]:
 
 
 async def texts(url: str) -> list[str]:
-    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as client:
         answers = await asyncio.gather(
             *(client.post("/v1/completions", json=body(prompt)) for prompt in PROMPTS)
         )
@@ -82,7 +83,7 @@ def check(url: str) -> None:
 
 def test_kv_exhaustion_and_leaving_clients_change_no_byte(url: str) -> None:
     alone = [
-        httpx.post(f"{url}/v1/completions", json=body(prompt), timeout=60).json()
+        httpx.post(f"{url}/v1/completions", json=body(prompt), timeout=PATIENCE_S).json()
         for prompt in PROMPTS
     ]
     expected = [answer["choices"][0]["text"] for answer in alone]
@@ -95,7 +96,7 @@ def test_kv_exhaustion_and_leaving_clients_change_no_byte(url: str) -> None:
                 return
 
     async def main() -> list[str]:
-        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as client:
             staying = asyncio.ensure_future(texts(url))
             for i in range(20):
                 await leave(client, i)
@@ -103,14 +104,14 @@ def test_kv_exhaustion_and_leaving_clients_change_no_byte(url: str) -> None:
 
     assert asyncio.run(main()) == expected
     assert metric(url, "num_preemptions_total") > 0
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_S
     while metric(url, "kv_cache_usage_perc"):
         assert time.monotonic() < deadline, "blocks are held by nobody"
     check(url)
 
     pid = httpx.get(f"{url}/admin/status", headers=KEY).json()["engine"]["pid"]
     os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while httpx.get(f"{url}/ready").status_code == 200:
         assert time.monotonic() < deadline
     while httpx.get(f"{url}/ready").status_code != 200:

@@ -7,7 +7,7 @@ import logging
 import os
 from pathlib import Path
 
-from http_client import running
+from http_client import PATIENCE_S, running
 from streams import bystanders, until
 
 from penstock.server.logs import QUEUE_LINES, LogOptions, logging_to
@@ -34,7 +34,7 @@ def test_each_request_leaves_a_line_without_its_prompt(
         server.http.post("/v1/completions", json=BODY)
         server.http.get("/ready")
         server.http.get("/no%0d%0awhere", headers=headers)
-        until(lambda: log.read_text().count("penstock.access") == 3, 5, "logged")
+        until(lambda: log.read_text().count("penstock.access") == 3, PATIENCE_S, "logged")
     lines = [entry for entry in entries(log) if entry["logger"] == "penstock.access"]
     assert [line["status"] for line in lines] == [200, 401, 404]
     served = lines[0]
@@ -56,7 +56,7 @@ def test_prompts_are_logged_when_asked(tokenizer_folder: Path, tmp_path: Path) -
         running(tokenizer_folder, 1, stderr, log_format="json", log_prompts=True) as server,
     ):
         text = server.post("/v1/completions", BODY).json()["choices"][0]["text"]
-        until(lambda: "penstock.access" in log.read_text(), 5, "logged")
+        until(lambda: "penstock.access" in log.read_text(), PATIENCE_S, "logged")
     (line,) = [entry for entry in entries(log) if entry["logger"] == "penstock.access"]
     (generation,) = line["generations"]  # type: ignore[misc]
     assert generation["prompt"] == SECRET

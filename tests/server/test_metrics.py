@@ -79,7 +79,7 @@ def test_counts_are_exact(counted: Server) -> None:
 
 
 def test_running_sequences_are_seen_while_they_run(slow_server: Server) -> None:
-    with bystanders(slow_server, count=3):
+    with bystanders(slow_server, count=3, tokens=200):
         assert slow_server.metric("num_requests_running") == 3
         assert slow_server.metric("http_requests_open") == 3
     # The client has its last byte a moment before the server has ended the request.

@@ -200,7 +200,7 @@ FRAGMENTS = st.sampled_from(
     reasoning=st.booleans(),
     inside=st.booleans(),
 )
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_where_the_text_is_cut_does_not_matter(
     text: str, cuts: list[int], style: str | None, **how: Any
 ) -> None:
@@ -218,7 +218,7 @@ def test_where_the_text_is_cut_does_not_matter(
 
 
 @given(text=st.text(st.sampled_from('{}[]",:\\ua01-.e tfn\n'), max_size=30))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_arguments_are_json_objects_and_all_of_them_are_taken(text: str) -> None:
     arguments = '{"a": ' + text + "}"
     try:

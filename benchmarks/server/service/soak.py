@@ -92,7 +92,7 @@ class Soak(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool
 
 
-class _Run:
+class Run:
     """The state of one soak."""
 
     def __init__(self, served: Served, trace: Trace, options: Options) -> None:
@@ -105,7 +105,8 @@ class _Run:
         self.troubles: list[str] = []
         self.speed = 1.0
         self.samples: list[Sample] = []
-        self._expected: list[Answer] = []
+        self.expected: list[Answer] = []
+        """By request, when it was alone."""
         self._open: set[asyncio.Task[None]] = set()
 
     async def compute_alone(self) -> None:
@@ -114,7 +115,7 @@ class _Run:
             asked = await asyncio.wait_for(ask(self.served.port, body), ANSWER_S)
             if asked.status != 200 or not asked.answer.done:
                 raise RuntimeError(f"request {number} failed alone: {asked}")
-            self._expected.append(asked.answer)
+            self.expected.append(asked.answer)
 
     async def load(self, seconds: float, manners: bool) -> None:
         """Requests as the trace has them, for so long; then wait for the last."""
@@ -175,10 +176,11 @@ class _Run:
         except Exception as error:
             self._unexplained(f"request {which}, {manner}: {type(error).__name__}: {error}")
             return
-        self._judge(which, manner, asked, began)
+        self.judge(which, manner, asked, began)
 
-    def _judge(self, which: int, manner: Manner, asked: Asked, began: float) -> None:
-        answer, expected = asked.answer, self._expected[which]
+    def judge(self, which: int, manner: Manner, asked: Asked, began: float) -> None:
+        """Compare what came of request ``which``, and look for what explains an error."""
+        answer, expected = asked.answer, self.expected[which]
         if answer.done:
             self.outcomes["complete"] += 1
             if answer == expected:
@@ -213,7 +215,7 @@ def use(served: Served) -> Use:
     )
 
 
-def settled(served: Served, run: _Run) -> Use:
+def settled(served: Served, run: Run) -> Use:
     """What is held once nothing runs; notes what should not be."""
     for condition, what in (
         (lambda: not served.metric("num_requests_running"), "the engine still runs requests"),
@@ -244,7 +246,7 @@ def measure(options: Options, trace_path: Path) -> Soak:
 async def _measure(served: Served, options: Options, path: Path, log: IO[bytes]) -> Soak:
     card = served.get("/v1/models")["data"][0]
     trace = Trace.read(path, options.references, served.model, card["max_model_len"], 4096)
-    run = _Run(served, trace, options)
+    run = Run(served, trace, options)
     print(f"{len(trace.bodies)} requests alone", file=sys.stderr)
     await run.compute_alone()
     await run.load(WARM_UP_S, manners=False)

@@ -124,6 +124,7 @@ def _options(args: argparse.Namespace) -> RunOptions:
             max_restarts=args.max_restarts,
             step_timeout_s=args.step_timeout,
             max_waiting=args.max_waiting,
+            stream_interval_s=args.stream_interval / 1000,
         ),
         logs=LogOptions(args.log_format, args.log_level, not args.no_access_log),
         tls=None if args.tls_cert is None else Tls(args.tls_cert, args.tls_key),

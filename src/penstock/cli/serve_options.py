@@ -54,6 +54,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="an engine that is in one step for so long is killed and restarted (default: 600)",
     )
+    group.add_argument(
+        "--stream-interval",
+        type=_whole,
+        default=50,
+        metavar="MS",
+        help="while many streams are open, tokens of one that come within this time share an "
+        "event; 0 gives each its own, which costs a fast model throughput (default: 50)",
+    )
     _add_answer_arguments(parser)
     _add_access_arguments(parser)
     _add_log_arguments(parser)

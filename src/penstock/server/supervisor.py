@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from penstock.engine.async_llm import AsyncLLM
 from penstock.engine.messages import EngineStats
 from penstock.engine.output import RequestOutput
+from penstock.engine.pacing import LONGEST_PAUSE_S
 from penstock.engine.process import START_TIMEOUT_S
 from penstock.engine.spawn import EngineChild
 from penstock.engine.wire import ModelFacts
@@ -48,6 +49,8 @@ class SupervisorOptions:
     max_waiting: int = 1024
     """Sequences beyond those that can run at once; further ones are refused."""
     start_timeout_s: float = START_TIMEOUT_S
+    stream_interval_s: float = LONGEST_PAUSE_S
+    """The longest that a token may wait, while many sequences are open, to be told with others."""
 
 
 class Supervisor:
@@ -241,3 +244,4 @@ class Supervisor:
         config = llm.ready.config
         running = DEFAULT_MAX_NUM_SEQS if config is None else config.max_num_seqs
         llm.max_sequences = running + self._options.max_waiting
+        llm.pacer.longest_s = self._options.stream_interval_s
