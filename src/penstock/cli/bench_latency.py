@@ -22,7 +22,8 @@ from penstock.cli.options import add_engine_arguments, engine_config, positive_i
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_engine_arguments(parser)
+    # One token a sequence and step is what is timed here; `bench spec` times drafts.
+    add_engine_arguments(parser, skip={"speculative"})
     group = parser.add_argument_group("workload")
     for name, default, about in (
         ("--batch-size", 1, "requests that run together"),

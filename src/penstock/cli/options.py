@@ -156,7 +156,7 @@ def _argument(name: str, hint: Any) -> dict[str, Any]:
     kind = kinds[0] if optional and len(kinds) == 1 else hint
     origin = typing.get_origin(kind)
     if name == "speculative":
-        return {"type": _speculative, "metavar": "METHOD[:KEY=VALUE,...]"}
+        return {"type": speculative_method, "metavar": "METHOD[:KEY=VALUE,...]"}
     if set(kinds) == {int, str}:
         return {"type": _or_none(_int_or_text), "metavar": "N|LIST"}
     if kind is bool:
@@ -176,7 +176,8 @@ def _argument(name: str, hint: Any) -> dict[str, Any]:
     return {"type": read, "metavar": _metavar(name, kind)}
 
 
-def _speculative(text: str) -> SpeculativeConfig:
+def speculative_method(text: str) -> SpeculativeConfig:
+    """``METHOD[:key=value,...]``"""
     try:
         return parse_speculative(text)
     except ConfigError as error:

@@ -12,6 +12,7 @@ class DraftStats(msgspec.Struct, frozen=True, kw_only=True):
     drafts: int  # of one sequence in one step
     draft_tokens: int  # that were verified
     accepted_tokens: int  # of these, those that were drawn
+    rejections: int  # drafts of which not all was
     accepted_by_position: list[int]
     draft_seconds: float  # what making drafts took
 
@@ -24,12 +25,14 @@ class Figures:
         self.draft_seconds = 0.0
         self._drafts = 0
         self._drafted = 0
+        self._rejections = 0
         self._accepted = [0] * (num_tokens + 1)  # drafts by how many of their tokens were accepted
 
     def add(self, drafted: int, accepted: int) -> None:
         """A draft of ``drafted`` tokens was verified."""
         self._drafts += 1
         self._drafted += drafted
+        self._rejections += accepted < drafted
         self._accepted[accepted] += 1
 
     def snapshot(self) -> DraftStats:
@@ -44,6 +47,7 @@ class Figures:
             drafts=self._drafts,
             draft_tokens=self._drafted,
             accepted_tokens=sum(by_position),
+            rejections=self._rejections,
             accepted_by_position=by_position,
             draft_seconds=self.draft_seconds,
         )

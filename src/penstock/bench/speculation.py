@@ -1,0 +1,168 @@
+"""Speculation against plain decoding of the same engine, on the same prompts, in turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from statistics import median
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.bench.session import Session
+from penstock.config import EngineConfig
+from penstock.engine.core import EngineCore
+from penstock.engine.messages import EngineRequest
+from penstock.errors import EngineDeadError
+from penstock.sampling.params import SamplingParams
+from penstock.speculate.config import SpeculativeConfig, describe
+from penstock.speculate.figures import DraftStats
+
+
+class SpecWorkload(msgspec.Struct, frozen=True):
+    prompts: list[list[int]]
+    params: SamplingParams
+    batch_size: int  # requests that run together
+    repeats: int
+
+
+class SpecResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one way of drafting came to. Times are whole runs, prefill included."""
+
+    method: str
+    plain_tokens_per_s: float  # best of the repeats
+    tokens_per_s: float
+    speedup: float  # median over the repeats, each against the plain run just before it
+    steps: int  # of one run, those of prefill included
+    steps_with_drafts: int
+    tokens_per_draft: float
+    """Mean length of drafts."""
+    accepted_per_draft: float
+    acceptance: float
+    """Of the drafted tokens before which all were accepted, the share that was, too."""
+    accepted_by_position: list[float]
+    """Of all drafts, the share of those whose token at a position was accepted."""
+    formula_tokens_per_step: float
+    """``(1 - a^(K+1)) / (1 - a)`` of this acceptance and length; beside 1 + accepted_per_draft."""
+    draft_share: float
+    """Of a run's time, what making drafts took."""
+    same: bool
+    """Whether every output was that of plain decoding."""
+
+
+def run_speculation(
+    config: EngineConfig,
+    methods: Sequence[SpeculativeConfig],
+    prompts: Sequence[str | list[int]],
+    params: SamplingParams,
+    batch_size: int,
+    repeats: int,
+) -> list[SpecResult]:
+    """Time each of ``methods``; raises what loading an engine raises, and RequestError."""
+    results = []
+    with Session.open(replace(config, speculative=None)) as plain:
+        workload = SpecWorkload(_tokens(plain, prompts), params, batch_size, repeats)
+        for request in _requests(workload):
+            plain.core.check(request)
+        for method in methods:
+            with Session.open(replace(config, speculative=method)) as drafting:
+                results.append(_measure(describe(method), plain.core, drafting.core, workload))
+    return results
+
+
+def formula(acceptance: float, length: float) -> float:
+    """Expected tokens a step of drafts of ``length`` tokens, each accepted with ``acceptance``."""
+    if acceptance >= 1.0:
+        return length + 1
+    reached: float = acceptance ** (length + 1)
+    return (1 - reached) / (1 - acceptance)
+
+
+def _measure(
+    name: str, plain: EngineCore, drafting: EngineCore, workload: SpecWorkload
+) -> SpecResult:
+    _, expected = _run(plain, workload)
+    _, outputs = _run(drafting, workload)  # also lets the controller measure
+    same = outputs == expected
+    ratios, plain_best, best, spent = [], float("inf"), float("inf"), 0.0
+    before = drafting.stats()
+    for _ in range(workload.repeats):
+        plain_seconds, _ = _run(plain, workload)
+        seconds, outputs = _run(drafting, workload)
+        same = same and outputs == expected
+        ratios.append(plain_seconds / seconds)
+        plain_best, best = min(plain_best, plain_seconds), min(best, seconds)
+        spent += seconds
+    after = drafting.stats()
+    assert before.drafts is not None
+    assert after.drafts is not None
+    drafts = _since(before.drafts, after.drafts)
+    tokens = sum(map(len, expected))
+    count = max(drafts.drafts, 1)
+    tried = drafts.accepted_tokens + drafts.rejections
+    acceptance = drafts.accepted_tokens / max(tried, 1)
+    length = drafts.draft_tokens / count
+    return SpecResult(
+        method=name,
+        plain_tokens_per_s=tokens / plain_best,
+        tokens_per_s=tokens / best,
+        speedup=median(ratios),
+        steps=(after.steps - before.steps) // workload.repeats,
+        steps_with_drafts=drafts.steps // workload.repeats,
+        tokens_per_draft=length,
+        accepted_per_draft=drafts.accepted_tokens / count,
+        acceptance=acceptance,
+        accepted_by_position=[accepted / count for accepted in drafts.accepted_by_position],
+        formula_tokens_per_step=formula(acceptance, length),
+        draft_share=drafts.draft_seconds / spent,
+        same=same,
+    )
+
+
+def _since(before: DraftStats, after: DraftStats) -> DraftStats:
+    pairs = zip(before.accepted_by_position, after.accepted_by_position, strict=True)
+    return DraftStats(
+        steps=after.steps - before.steps,
+        drafts=after.drafts - before.drafts,
+        draft_tokens=after.draft_tokens - before.draft_tokens,
+        accepted_tokens=after.accepted_tokens - before.accepted_tokens,
+        rejections=after.rejections - before.rejections,
+        accepted_by_position=[new - old for old, new in pairs],
+        draft_seconds=after.draft_seconds - before.draft_seconds,
+    )
+
+
+def _tokens(session: Session, prompts: Sequence[str | list[int]]) -> list[list[int]]:
+    if all(isinstance(prompt, list) for prompt in prompts):
+        return [list(prompt) for prompt in prompts if isinstance(prompt, list)]
+    from penstock.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(session.blueprint.config.tokenizer_path)
+    return [tokenizer.encode(p) if isinstance(p, str) else list(p) for p in prompts]
+
+
+def _requests(workload: SpecWorkload) -> list[EngineRequest]:
+    return [
+        EngineRequest(request_id=f"{i}", prompt_token_ids=prompt, params=workload.params)
+        for i, prompt in enumerate(workload.prompts)
+    ]
+
+
+def _run(core: EngineCore, workload: SpecWorkload) -> tuple[float, list[list[int]]]:
+    """Seconds, and what each prompt's request said. Nothing is cached from run to run."""
+    requests = _requests(workload)
+    outputs: list[list[int]] = [[] for _ in requests]
+    waiting = list(reversed(requests))
+    running = 0
+    core.reset_prefix_cache()
+    start = time.perf_counter()
+    while waiting or running:
+        while waiting and running < workload.batch_size:
+            core.add_request(waiting.pop())
+            running += 1
+        for update in core.step():
+            if update.error is not None:
+                raise EngineDeadError(f"a benchmark request failed: {update.error}")
+            outputs[int(update.request_id)] += update.token_ids
+            running -= update.finish_reason is not None
+    return time.perf_counter() - start, outputs

@@ -1,0 +1,97 @@
+"""Time speculation against plain decoding: the same prompts, the same engine, in turns.
+
+Each method is timed against plain decoding right before it, so that a machine that others use, too,
+tells something. Outputs are compared: they must be the same. The formula is (1 - a^(K+1)) / (1 - a)
+tokens a step for drafts of K tokens that are each accepted with probability a, as measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import msgspec
+
+from penstock.cli.bench_common import add_json_argument, command_line, print_table
+from penstock.cli.options import (
+    add_engine_arguments,
+    engine_config,
+    positive_int,
+    speculative_method,
+)
+from penstock.cli.prompts import add_prompt_arguments, read_prompts
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_engine_arguments(parser, skip={"speculative"})
+    group = parser.add_argument_group("workload")
+    group.add_argument(
+        "--method",
+        action="append",
+        type=speculative_method,
+        metavar="METHOD[:KEY=VALUE,...]",
+        help="what --speculative would say; may be given several times (default: ngram)",
+    )
+    for name, default, about in (
+        ("--output-len", 128, "output tokens of each prompt"),
+        ("--batch-size", 1, "requests that run together"),
+        ("--repeats", 3, "measured runs of each"),
+    ):
+        group.add_argument(
+            name,
+            type=positive_int,
+            default=default,
+            metavar="N",
+            help=f"{about} (default: {default})",
+        )
+    group.add_argument(
+        "--temperature", type=float, default=0.0, metavar="X", help="0 is greedy (default: 0)"
+    )
+    add_prompt_arguments(parser)
+    add_json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from penstock.bench.speculation import run_speculation
+    from penstock.sampling.params import SamplingParams
+    from penstock.speculate.config import Ngram
+
+    params = SamplingParams(
+        temperature=args.temperature, max_tokens=args.output_len, ignore_eos=True, seed=0
+    )
+    params.validate()
+    results = run_speculation(
+        engine_config(args),
+        args.method or [Ngram()],
+        read_prompts(args),
+        params,
+        args.batch_size,
+        args.repeats,
+    )
+    for result in results:
+        positions = " ".join(f"{share:.0%}" for share in result.accepted_by_position)
+        print_table(
+            [
+                ("method", result.method),
+                ("plain", f"{result.plain_tokens_per_s:,.1f} tokens/s"),
+                ("with drafts", f"{result.tokens_per_s:,.1f} tokens/s"),
+                ("speed-up", f"{result.speedup:.2f} (median of {args.repeats})"),
+                ("steps", f"{result.steps}, {result.steps_with_drafts} of them with drafts"),
+                (
+                    "tokens a draft",
+                    f"{result.tokens_per_draft:.2f}, {result.accepted_per_draft:.2f} accepted",
+                ),
+                ("accepted", f"{result.acceptance:.1%} each; by position {positions}"),
+                (
+                    "tokens a step",
+                    f"{1 + result.accepted_per_draft:.2f} with drafts; by the formula "
+                    f"{result.formula_tokens_per_step:.2f}",
+                ),
+                ("drafting", f"{result.draft_share:.1%} of the time"),
+                ("outputs", "the same" if result.same else "DIFFERENT"),
+            ]
+        )
+        print()
+    if args.json is not None:
+        document = {"command": command_line(), "results": msgspec.to_builtins(results)}
+        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
+    return 0 if all(result.same for result in results) else 1

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.bench.speculation import formula, run_speculation
+from penstock.cli.main import main
+from penstock.config import EngineConfig
+from penstock.sampling.params import SamplingParams
+from penstock.speculate.config import Ngram
+
+
+def test_the_formula() -> None:
+    assert formula(0.7, 4) == pytest.approx(2.7731)
+    assert formula(0.0, 4) == 1.0
+    assert formula(1.0, 4) == 5.0
+
+
+def test_figures_agree_with_each_other() -> None:
+    config = EngineConfig(backend="cpu", threads=1, artifact=False, max_model_len=128)
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    (result,) = run_speculation(
+        config, [Ngram(min_match=1, adaptive=False)], [[5] * 20, "import os\n"], params, 2, 1
+    )
+    assert result.same
+    assert 0 < result.steps_with_drafts <= result.steps < 2 * 24
+    assert 0 < result.accepted_per_draft <= result.tokens_per_draft <= 8
+    assert sum(result.accepted_by_position) == pytest.approx(result.accepted_per_draft)
+    assert result.formula_tokens_per_step == pytest.approx(
+        formula(result.acceptance, result.tokens_per_draft)
+    )
+    assert 0 < result.draft_share < 1
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "out.json"
+    command = "bench spec --backend cpu --threads 1 --no-artifact --max-model-len 128 --repeats 1"
+    options = ["--output-len", "12", "-p", "def f(a):\n", "--json", str(path)]
+    assert main([*command.split(), *options, "--method", "draft:num_tokens=2"]) == 0
+    (result,) = json.loads(path.read_text())["results"]
+    assert result["method"] == "draft:num_tokens=2,adaptive=true,model="
+    assert "the same" in capsys.readouterr().out
