@@ -224,7 +224,6 @@ class Executor {
   }
   const KvLayer& kv(int layer) const;
   AttentionWork* work_for(const AttentionShape& shape);
-  void check(const StepView& step, std::span<const int32_t> block_copies) const;
   void prepare(const StepView& step, std::span<const int32_t> block_copies);
   void copy_blocks(std::span<const int32_t> copies, const Worker& worker) const;
 

@@ -1,0 +1,45 @@
+#include "step_check.h"
+
+#include <string>
+
+#include "refuse.h"
+
+namespace penstock {
+
+void check_step(const StepView& s, std::span<const int32_t> copies, const ExecutorShape& shape) {
+  const auto within = [](const int32_t* values, int64_t count, int64_t bound, const char* what) {
+    for (int64_t i = 0; i < count; ++i)
+      if (values[i] < 0 || values[i] >= bound)
+        refuse(std::string(what) + " " + std::to_string(values[i]) + " is not in [0, " +
+               std::to_string(bound) + ")");
+  };
+  if (s.tokens < 1 || s.tokens > shape.max_tokens)
+    refuse("a step has 1 to " + std::to_string(shape.max_tokens) + " tokens, not " +
+           std::to_string(s.tokens));
+  if (s.sequences < 1 || s.sequences > shape.max_sequences)
+    refuse("a step has 1 to " + std::to_string(shape.max_sequences) + " sequences, not " +
+           std::to_string(s.sequences));
+  if (s.logits > shape.max_logits)
+    refuse("a step has at most " + std::to_string(shape.max_logits) + " rows of logits, not " +
+           std::to_string(s.logits));
+  within(s.token_ids, s.tokens, shape.vocabulary, "token id");
+  within(s.positions, s.tokens, shape.max_positions, "position");
+  within(s.slots, s.tokens, int64_t(shape.num_blocks) * kBlockSize, "slot");
+  within(s.logit_rows, s.logits, s.tokens, "logit row");
+  within(s.block_ids, s.block_starts[s.sequences], shape.num_blocks, "block id");
+  within(copies.data(), int64_t(copies.size()), shape.num_blocks, "copied block");
+  if (s.query_starts[0] != 0 || s.query_starts[s.sequences] != s.tokens || s.block_starts[0] != 0)
+    refuse("query_starts must run from 0 to the number of tokens, block_starts from 0");
+  for (int i = 0; i < s.sequences; ++i) {
+    const int64_t queries = int64_t(s.query_starts[i + 1]) - s.query_starts[i];
+    const int64_t blocks = int64_t(s.block_starts[i + 1]) - s.block_starts[i];
+    const int64_t context = s.context_lens[i];
+    if (queries < 1 || context < queries || context > blocks * kBlockSize ||
+        context > shape.max_positions)
+      refuse("sequence " + std::to_string(i) + " of the step has " + std::to_string(queries) +
+             " tokens, a context of " + std::to_string(context) + " and " +
+             std::to_string(blocks) + " blocks, which do not agree");
+  }
+}
+
+}  // namespace penstock
