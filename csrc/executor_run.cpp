@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "executor.h"
+#include "kernels/move_slots.h"
 #include "step_check.h"
 
 namespace penstock {
@@ -22,15 +23,17 @@ Overloaded(F...) -> Overloaded<F...>;  // clang before 17 wants it spelled out
 
 }  // namespace
 
-void Executor::prepare(const StepView& step, std::span<const int32_t> copies) {
-  check_step(step, copies, shape_);
+void Executor::prepare(const StepView& step, const CacheEdits& edits) {
+  check_step(step, edits, shape_);
   for (const auto& work : works_) build_attention_work(step, *work);
 }
 
-void Executor::copy_blocks(std::span<const int32_t> copies, const Worker& worker) const {
-  const Share mine = share(int64_t(kv_.size()), worker);  // whole layers: a copy may feed the next
+void Executor::edit_cache(const CacheEdits& edits, const Worker& worker) const {
+  const Share mine = share(int64_t(kv_.size()), worker);  // whole layers: an edit may feed the next
+  const auto copies = edits.block_copies;
   for (int64_t i = mine.begin; i < mine.end; ++i) {
     const KvLayer& layer = kv_[size_t(i)].layer;
+    move_slots(layer, edits.slot_moves);
     const size_t bytes = layer.block_bytes();
     for (size_t c = 0; c + 1 < copies.size(); c += 2)
       if (copies[c] != copies[c + 1])
@@ -60,11 +63,11 @@ struct Executor::Runner {
   void operator()(const ArgmaxOp& op) const { argmax(op.args, rows_of(op.rows, step), worker); }
 };
 
-void Executor::run(const StepView& step, std::span<const int32_t> copies) {
-  prepare(step, copies);
+void Executor::run(const StepView& step, const CacheEdits& edits) {
+  prepare(step, edits);
   pool_.run([&](Worker& worker) {
-    if (!copies.empty()) {
-      copy_blocks(copies, worker);
+    if (!edits.empty()) {
+      edit_cache(edits, worker);
       worker.barrier->wait(worker);
     }
     for (const Op& op : ops_) {
@@ -74,11 +77,11 @@ void Executor::run(const StepView& step, std::span<const int32_t> copies) {
   });
 }
 
-std::vector<double> Executor::profile(const StepView& step, std::span<const int32_t> copies) {
-  prepare(step, copies);
+std::vector<double> Executor::profile(const StepView& step, const CacheEdits& edits) {
+  prepare(step, edits);
   std::vector<double> seconds(ops_.size());
   pool_.run([&](Worker& worker) {
-    if (!copies.empty()) copy_blocks(copies, worker);
+    if (!edits.empty()) edit_cache(edits, worker);
     worker.barrier->wait(worker);
     auto last = std::chrono::steady_clock::now();
     for (size_t i = 0; i < ops_.size(); ++i) {

@@ -2,11 +2,41 @@
 
 #include <string>
 
+#include "kernels/draft_tree.h"
 #include "refuse.h"
 
 namespace penstock {
+namespace {
 
-void check_step(const StepView& s, std::span<const int32_t> copies, const ExecutorShape& shape) {
+// A sequence's rows as a tree, and the position of each by its depth there.
+void check_tree(const StepView& s, int sequence) {
+  const int first = s.query_starts[sequence], rows = s.query_starts[sequence + 1] - first;
+  const int start = s.context_lens[sequence] - rows;
+  const int32_t* parents = s.tree_parents + first;
+  const auto row_name = [&](int r) {
+    return "row " + std::to_string(r) + " of sequence " + std::to_string(sequence);
+  };
+  for (int r = 0; r < rows; ++r)
+    if (parents[r] < -1 || parents[r] >= r)
+      refuse(row_name(r) + " of the step has the parent " + std::to_string(parents[r]) +
+             ": a parent is a row before it in its sequence, or -1");
+  for (int r = 0; r < rows; ++r) {
+    const int position = parents[r] < 0 ? start : s.positions[first + parents[r]] + 1;
+    if (s.positions[first + r] != position)
+      refuse(row_name(r) + " of the step has position " +
+             std::to_string(s.positions[first + r]) + " where its parent has " +
+             std::to_string(position - 1));
+  }
+  const int branching = rows - trunk_rows(parents, rows);
+  if (branching > kMostTreeRows)
+    refuse("sequence " + std::to_string(sequence) + " of the step has " +
+           std::to_string(branching) + " rows that branch; a draft tree has at most " +
+           std::to_string(kMostTreeRows));
+}
+
+}  // namespace
+
+void check_step(const StepView& s, const CacheEdits& edits, const ExecutorShape& shape) {
   const auto within = [](const int32_t* values, int64_t count, int64_t bound, const char* what) {
     for (int64_t i = 0; i < count; ++i)
       if (values[i] < 0 || values[i] >= bound)
@@ -27,7 +57,10 @@ void check_step(const StepView& s, std::span<const int32_t> copies, const Execut
   within(s.slots, s.tokens, int64_t(shape.num_blocks) * kBlockSize, "slot");
   within(s.logit_rows, s.logits, s.tokens, "logit row");
   within(s.block_ids, s.block_starts[s.sequences], shape.num_blocks, "block id");
-  within(copies.data(), int64_t(copies.size()), shape.num_blocks, "copied block");
+  within(edits.block_copies.data(), int64_t(edits.block_copies.size()), shape.num_blocks,
+         "copied block");
+  within(edits.slot_moves.data(), int64_t(edits.slot_moves.size()),
+         int64_t(shape.num_blocks) * kBlockSize, "moved slot");
   if (s.query_starts[0] != 0 || s.query_starts[s.sequences] != s.tokens || s.block_starts[0] != 0)
     refuse("query_starts must run from 0 to the number of tokens, block_starts from 0");
   for (int i = 0; i < s.sequences; ++i) {
@@ -39,6 +72,7 @@ void check_step(const StepView& s, std::span<const int32_t> copies, const Execut
       refuse("sequence " + std::to_string(i) + " of the step has " + std::to_string(queries) +
              " tokens, a context of " + std::to_string(context) + " and " +
              std::to_string(blocks) + " blocks, which do not agree");
+    if (s.tree_parents) check_tree(s, i);
   }
 }
 

@@ -4,15 +4,12 @@
 // another request's cache silently; the checks cost about a microsecond a thousand indices.
 #pragma once
 
-#include <span>
-
 #include "executor.h"
 #include "types.h"
 
 namespace penstock {
 
 // Throws std::invalid_argument on a step that is malformed or exceeds the shape.
-void check_step(const StepView& step, std::span<const int32_t> block_copies,
-                const ExecutorShape& shape);
+void check_step(const StepView& step, const CacheEdits& edits, const ExecutorShape& shape);
 
 }  // namespace penstock

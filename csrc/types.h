@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace penstock {
 
@@ -28,6 +29,16 @@ struct StepView {
   int tokens;
   int sequences;
   int logits;
+  const int32_t* tree_parents = nullptr;  // null: no sequence branches
+};
+
+// What a step changes in the cache before its ops run, in this order: pairs (from, to) of slots,
+// each pair seeing what those before it wrote, then of block ids likewise.
+struct CacheEdits {
+  std::span<const int32_t> slot_moves;
+  std::span<const int32_t> block_copies;
+
+  bool empty() const { return slot_moves.empty() && block_copies.empty(); }
 };
 
 // A row-major array of activations inside the step's arena.

@@ -22,7 +22,7 @@ import penstock.backends.cuda.attention as wrapper
 from penstock.backends.cuda.cache import allocate
 from penstock.plan.plan import KvLayer
 
-capability, kv, activation, head_dim, window = json.loads(sys.argv[1])
+capability, kv, activation, head_dim, window, tree = json.loads(sys.argv[1])
 
 
 class Driver:
@@ -57,7 +57,8 @@ class Step:
     block_ids = torch.zeros(4, dtype=torch.int32)
 
 
-own.run(q, q.clone(), cache, Step(), torch.zeros(9 * 4, dtype=torch.int32))
+work = torch.zeros(wrapper.FIELDS * 4, dtype=torch.int32)
+own.run(q, q.clone(), cache, Step(), work, wrapper.TreeRows(work, work) if tree else None)
 (result,) = compiled
 asm = {form: result.asm[form] for form in ("ttgir", "ptx")}
 print(json.dumps({"shared": result.metadata.shared, **asm}))
@@ -88,9 +89,19 @@ def test_compiles_within_shared_memory(
     tmp_path: Path,
 ) -> None:
     """For two programs a multiprocessor where that is what is counted on; ``shared`` is in KiB."""
+    check_compiled([capability, kv, activation, head_dim, window, False], shared, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kv", ["bfloat16", "int8"])
+def test_compiles_for_draft_trees(kv: str, tmp_path: Path) -> None:
+    check_compiled([90, kv, "bfloat16", 128, 4096, True], 227 // 2, tmp_path)
+
+
+def check_compiled(arguments: list[object], shared: int, tmp_path: Path) -> None:
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
     environment.pop("TRITON_INTERPRET", None)
-    case = json.dumps([capability, kv, activation, head_dim, window])
+    case = json.dumps(arguments)
     done = subprocess.run(
         [sys.executable, "-c", CHILD, case], env=environment, capture_output=True, text=True
     )

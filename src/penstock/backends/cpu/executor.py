@@ -75,4 +75,6 @@ def _arrays(step: StepInput) -> tuple[Int32s, ...]:
         step.block_ids,
         step.logit_rows,
         step.block_copies,
+        step.tree_parents,
+        step.slot_moves,
     )
