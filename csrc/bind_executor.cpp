@@ -111,12 +111,14 @@ auto with_step(F f) {
   return [f](PyExecutor& self, const Ints& token_ids, const Ints& positions, const Ints& slots,
              const Ints& query_starts, const Ints& context_lens, const Ints& block_starts,
              const Ints& block_ids, const Ints& logit_rows, const Ints& hidden_rows,
-             const IntPairs& block_copies) {
-    const StepView step = step_view(token_ids, positions, slots, query_starts, context_lens,
-                                    block_starts, block_ids, logit_rows, hidden_rows);
+             const IntPairs& block_copies, const Ints& tree_parents, const IntPairs& slot_moves) {
+    const StepView step =
+        step_view(token_ids, positions, slots, query_starts, context_lens, block_starts, block_ids,
+                  logit_rows, hidden_rows, tree_parents);
+    const CacheEdits edits{span_of(slot_moves), span_of(block_copies)};
     Executor& executor = self.get();
     nb::gil_scoped_release unlocked;
-    return f(executor, step, span_of(block_copies));
+    return f(executor, step, edits);
   };
 }
 
@@ -311,14 +313,16 @@ void bind_executor(nb::module_& m) {
       .def("view", &view, "buffer"_a)
       .def("kv_copy", &kv_copy, "layer"_a)
       .def("run", with_step([](Executor& executor, const StepView& step,
-                               std::span<const int32_t> copies) { executor.run(step, copies); }),
+                               const CacheEdits& edits) { executor.run(step, edits); }),
            "token_ids"_a, "positions"_a, "slots"_a, "query_starts"_a, "context_lens"_a,
-           "block_starts"_a, "block_ids"_a, "logit_rows"_a, "hidden_rows"_a, "block_copies"_a)
+           "block_starts"_a, "block_ids"_a, "logit_rows"_a, "hidden_rows"_a, "block_copies"_a,
+           "tree_parents"_a, "slot_moves"_a)
       .def("profile",
            with_step([](Executor& executor, const StepView& step,
-                        std::span<const int32_t> copies) { return executor.profile(step, copies); }),
+                        const CacheEdits& edits) { return executor.profile(step, edits); }),
            "token_ids"_a, "positions"_a, "slots"_a, "query_starts"_a, "context_lens"_a,
-           "block_starts"_a, "block_ids"_a, "logit_rows"_a, "hidden_rows"_a, "block_copies"_a)
+           "block_starts"_a, "block_ids"_a, "logit_rows"_a, "hidden_rows"_a, "block_copies"_a,
+           "tree_parents"_a, "slot_moves"_a)
       .def_prop_ro("op_names", [](const PyExecutor& self) { return self.get().op_names(); })
       .def_prop_ro("weight_bytes",
                    [](const PyExecutor& self) { return self.get().weight_bytes(); })

@@ -59,11 +59,16 @@ inline Activation parse_activation(std::string_view name) {
 inline StepView step_view(const Ints& token_ids, const Ints& positions, const Ints& slots,
                           const Ints& query_starts, const Ints& context_lens,
                           const Ints& block_starts, const Ints& block_ids,
-                          const Ints& logit_rows, const Ints& hidden_rows) {
+                          const Ints& logit_rows, const Ints& hidden_rows,
+                          const Ints& tree_parents) {
   const size_t tokens = token_ids.size(), sequences = context_lens.size();
   if (positions.size() != tokens || slots.size() != tokens ||
       query_starts.size() != sequences + 1 || block_starts.size() != sequences + 1)
     throw std::invalid_argument("the arrays of a step disagree in length");
+  if (tree_parents.size() != 0 && tree_parents.size() != tokens)
+    throw std::invalid_argument("a step has " + std::to_string(tree_parents.size()) +
+                                " tree_parents for " + std::to_string(tokens) +
+                                " tokens: one each, or none at all");
   const int32_t* starts = block_starts.data();
   for (size_t i = 0; i < sequences; ++i)
     if (starts[i] > starts[i + 1] || starts[i] < 0)
@@ -73,7 +78,8 @@ inline StepView step_view(const Ints& token_ids, const Ints& positions, const In
   return {token_ids.data(),    positions.data(), slots.data(),     query_starts.data(),
           context_lens.data(), starts,           block_ids.data(), logit_rows.data(),
           int(tokens),         int(sequences),   int(logit_rows.size()),
-          hidden_rows.data(),  int(hidden_rows.size())};
+          hidden_rows.data(),  int(hidden_rows.size()),
+          tree_parents.size() ? tree_parents.data() : nullptr};
 }
 
 void bind_checksum(nb::module_& m);

@@ -1,33 +1,11 @@
 #include "executor.h"
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstring>
-#include <stdexcept>
+
+#include "refuse.h"
 
 namespace penstock {
-namespace {
-
-[[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
-
-int64_t rows_of(RowKind kind, const StepView& step) {
-  switch (kind) {
-    case RowKind::tokens: return step.tokens;
-    case RowKind::selected: return step.selected();
-    case RowKind::logits: break;
-  }
-  return step.logits;
-}
-
-template <class... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <class... F>
-Overloaded(F...) -> Overloaded<F...>;  // clang before 17 wants it spelled out
-
-}  // namespace
 
 Executor::Executor(const ExecutorShape& shape, const std::vector<KvGeometry>& kv_layers)
     : shape_(shape), pool_(shape.threads < 1 ? 1 : shape.threads, shape.cpus, shape.crowded) {
@@ -82,133 +60,6 @@ void Executor::fill_constant(ConstantId id, size_t offset, std::span<const std::
     std::memcpy(memory.data() + offset + mine.begin, bytes.data() + mine.begin,
                 size_t(mine.end - mine.begin));
   });
-}
-
-namespace {
-
-void check_shape(const PackedMatrix& w) {
-  if (w.n < 1 || w.k < 1 || w.elem == Elem::i32)
-    refuse("a matrix needs rows, columns and a float type");
-}
-
-void check_depth(int64_t n, int64_t k, int64_t most) {
-  if (n < 1 || k < 1 || k > most)
-    refuse("a quantized matrix needs rows, and 1 to " + std::to_string(most) + " columns");
-}
-
-void check_shape(const IntMatrix& w) {
-  check_depth(w.n, w.k, kMostIntDepth);
-  if ((w.bits != 8 && w.bits != 4) || w.group < 0 || w.group % 32 != 0)
-    refuse("weights are quantized to 8 or 4 bits, in groups of a multiple of 32");
-  if (w.weight_only && !has_points(w.group))
-    refuse("with float activations, groups have 32, 64 or 128 columns, or are whole rows");
-  if (w.zero_points && w.group == 0) check_depth(w.n, w.k, kMostZeroedDepth);
-}
-
-void check_shape(const GridMatrix& w) {
-  check_depth(w.n, w.k, kMostGridDepth);
-  if (w.bits != 8 && w.bits != 4) refuse("weights are quantized to 8 or 4 bits");
-}
-
-}  // namespace
-
-// Packing shares out the rows of each part, products the columns of the whole matrix: the pages of
-// joined parts would come to lie with others than those who read them.
-void Executor::place(const Memory& weights) {
-  pool_.run([&](Worker& worker) { weights.touch(worker.id, worker.count); });
-}
-
-MatrixId Executor::add_matrix(AnyMatrix matrix) {
-  Memory memory = std::visit(
-      [](auto& w) {
-        check_shape(w);
-        Memory panels(packed_bytes(w));
-        w.panels = panels.data();
-        w.bias = nullptr;
-        return panels;
-      },
-      matrix);
-  place(memory);
-  regions_.emplace_back(memory.data(), memory.bytes());
-  matrices_.push_back({matrix, std::move(memory)});
-  return MatrixId(matrices_.size()) - 1;
-}
-
-namespace {
-
-// Where rows from `first` on of a matrix go; throws if they lie outside it.
-PartPlace place_of(int64_t n, bool gated, int64_t first, int64_t count) {
-  const bool fits = gated ? count == n && (first == 0 || first == n)
-                          : count >= 1 && first >= 0 && first + count <= n;
-  if (!fits) refuse("a part lies outside its matrix");
-  return gated ? gated_part(first == 0 ? 0 : 1) : joined_part(first, count, n);
-}
-
-}  // namespace
-
-void Executor::pack_rows(MatrixId id, int64_t first, int64_t count,
-                         std::span<const std::byte> rows) {
-  const PackedMatrix& w = matrix_of<PackedMatrix>(id);
-  std::byte* const panels = matrix(id).memory.data();
-  const PartPlace place = place_of(w.n, w.gated, first, count);
-  if (rows.size() != size_t(count * w.k) * elem_bytes(w.elem))
-    refuse("a part's bytes are not its rows times the matrix's columns");
-  pool_.run([&](Worker& worker) {
-    pack_part(w.elem, rows.data(), count, w.k, place, panels, worker);
-  });
-}
-
-void Executor::pack_int_rows(MatrixId id, int64_t first, int64_t count,
-                             std::span<const int8_t> codes, std::span<const float> scales,
-                             std::span<const int8_t> zeros) {
-  const IntMatrix& w = matrix_of<IntMatrix>(id);
-  std::byte* const panels = matrix(id).memory.data();
-  const PartPlace place = place_of(w.n, w.gated, first, count);
-  if (codes.size() != size_t(count * w.k) ||
-      scales.size() != size_t(count * int_groups(w.k, w.group)) ||
-      zeros.size() != (w.zero_points ? scales.size() : 0))
-    refuse("a part's codes, scales or zeros are not its rows times the matrix's columns or groups");
-  pool_.run([&](Worker& worker) {
-    pack_int_part(w, {codes.data(), scales.data(), zeros.data()}, count, place, panels, worker);
-  });
-}
-
-bool Executor::pack_grid_rows(MatrixId id, int64_t first, int64_t count, Elem elem,
-                              std::span<const std::byte> rows) {
-  const GridMatrix& w = matrix_of<GridMatrix>(id);
-  std::byte* const panels = matrix(id).memory.data();
-  const PartPlace place = place_of(w.n, w.gated, first, count);
-  if (elem == Elem::i32 || rows.size() != size_t(count * w.k) * elem_bytes(elem))
-    refuse("a part's bytes are not its rows times the matrix's columns");
-  std::atomic<bool> finite = true;
-  pool_.run([&](Worker& worker) {
-    if (!quantize_grid_part(w, elem, rows.data(), count, place, panels, worker)) finite = false;
-  });
-  return finite;
-}
-
-void Executor::round_rows(Elem elem, std::span<const std::byte> rows, int64_t count, int64_t k,
-                          int bits, int64_t group, std::span<int8_t> codes,
-                          std::span<float> scales, std::span<int8_t> zeros) {
-  if (count < 1 || k < 1 || (bits != 8 && bits != 4) || group < 0 || elem == Elem::i32 ||
-      rows.size() != size_t(count * k) * elem_bytes(elem) || codes.size() != size_t(count * k) ||
-      scales.size() != size_t(count * int_groups(k, group)) ||
-      (!zeros.empty() && zeros.size() != scales.size()))
-    refuse("rows, codes, scales and zeros of rounded weights differ in shape");
-  pool_.run([&](Worker& worker) {
-    round_weights(elem, rows.data(), count, k, bits, group, codes.data(), scales.data(),
-                  zeros.data(), worker);
-  });
-}
-
-std::vector<ChunkChecksums> Executor::read_regions(int fd, std::span<const FileRegion> regions,
-                                                   size_t chunk) {
-  return penstock::read_regions(pool_, fd, regions, chunk);
-}
-
-std::vector<ChunkChecksums> Executor::write_regions(int fd, std::span<const FileRegion> regions,
-                                                    size_t chunk) {
-  return penstock::write_regions(pool_, fd, regions, chunk);
 }
 
 void Executor::append_embed(ConstantId table, Elem elem, BufferId out) {
@@ -367,13 +218,6 @@ Executor::Matrix& Executor::matrix(MatrixId id) {
   return matrices_[size_t(id)];
 }
 
-template <class Kind>
-const Kind& Executor::matrix_of(MatrixId id) {
-  const Kind* kind = std::get_if<Kind>(&matrix(id).packed);
-  if (!kind) refuse("the matrix is of another kind than what is packed into it");
-  return *kind;
-}
-
 const KvLayer& Executor::kv(int layer) const {
   if (layer < 0 || size_t(layer) >= kv_.size()) refuse("no such KV layer");
   return kv_[size_t(layer)].layer;
@@ -405,132 +249,6 @@ AttentionWork* Executor::work_for(const AttentionShape& shape) {
                                shape_.threads};
   works_.push_back(std::make_unique<AttentionWork>(shape, limits));
   return works_.back().get();
-}
-
-// --- running -----------------------------------------------------------------------------------
-
-// Python built the step and would be the one at fault, but an index out of bounds here corrupts
-// another request's cache silently; the checks cost about a microsecond a thousand indices.
-void Executor::check(const StepView& s, std::span<const int32_t> copies) const {
-  const auto within = [](const int32_t* values, int64_t count, int64_t bound, const char* what) {
-    for (int64_t i = 0; i < count; ++i)
-      if (values[i] < 0 || values[i] >= bound)
-        refuse(std::string(what) + " " + std::to_string(values[i]) + " is not in [0, " +
-               std::to_string(bound) + ")");
-  };
-  if (s.tokens < 1 || s.tokens > shape_.max_tokens)
-    refuse("a step has 1 to " + std::to_string(shape_.max_tokens) + " tokens, not " +
-           std::to_string(s.tokens));
-  if (s.sequences < 1 || s.sequences > shape_.max_sequences)
-    refuse("a step has 1 to " + std::to_string(shape_.max_sequences) + " sequences, not " +
-           std::to_string(s.sequences));
-  if (s.selected() > shape_.max_logits)
-    refuse("a step has at most " + std::to_string(shape_.max_logits) +
-           " rows of logits and hidden states, not " + std::to_string(s.selected()));
-  within(s.token_ids, s.tokens, shape_.vocabulary, "token id");
-  within(s.positions, s.tokens, shape_.max_positions, "position");
-  within(s.slots, s.tokens, int64_t(shape_.num_blocks) * kBlockSize, "slot");
-  within(s.logit_rows, s.logits, s.tokens, "logit row");
-  within(s.hidden_rows, s.hidden, s.tokens, "hidden row");
-  within(s.block_ids, s.block_starts[s.sequences], shape_.num_blocks, "block id");
-  within(copies.data(), int64_t(copies.size()), shape_.num_blocks, "copied block");
-  if (s.query_starts[0] != 0 || s.query_starts[s.sequences] != s.tokens || s.block_starts[0] != 0)
-    refuse("query_starts must run from 0 to the number of tokens, block_starts from 0");
-  for (int i = 0; i < s.sequences; ++i) {
-    const int64_t queries = int64_t(s.query_starts[i + 1]) - s.query_starts[i];
-    const int64_t blocks = int64_t(s.block_starts[i + 1]) - s.block_starts[i];
-    const int64_t context = s.context_lens[i];
-    if (queries < 1 || context < queries || context > blocks * kBlockSize ||
-        context > shape_.max_positions)
-      refuse("sequence " + std::to_string(i) + " of the step has " + std::to_string(queries) +
-             " tokens, a context of " + std::to_string(context) + " and " +
-             std::to_string(blocks) + " blocks, which do not agree");
-  }
-}
-
-void Executor::prepare(const StepView& step, std::span<const int32_t> copies) {
-  check(step, copies);
-  for (const auto& work : works_) build_attention_work(step, *work);
-}
-
-void Executor::copy_blocks(std::span<const int32_t> copies, const Worker& worker) const {
-  const Share mine = share(int64_t(kv_.size()), worker);  // whole layers: a copy may feed the next
-  for (int64_t i = mine.begin; i < mine.end; ++i) {
-    const KvLayer& layer = kv_[size_t(i)].layer;
-    const size_t bytes = layer.block_bytes();
-    for (size_t c = 0; c + 1 < copies.size(); c += 2)
-      if (copies[c] != copies[c + 1])
-        std::memcpy(layer.base + size_t(copies[c + 1]) * bytes,
-                    layer.base + size_t(copies[c]) * bytes, bytes);
-  }
-}
-
-struct Executor::Runner {
-  const StepView& step;
-  Worker& worker;
-  std::byte* shared;
-
-  void operator()(const EmbedOp& op) const { embed(op.args, step, worker); }
-  void operator()(const AddNormOp& op) const {
-    add_norm(op.args, rows_of(op.rows, step), worker);
-  }
-  void operator()(const LinearOp& op) const {
-    const int64_t rows = rows_of(op.rows, step);
-    if (rows == 0) return;
-    std::visit([&](const auto& w) { linear(w, op.x, op.out, rows, op.gate, shared, worker); },
-               op.w);
-  }
-  void operator()(const RopeWriteOp& op) const { rope_write(op.args, step, worker); }
-  void operator()(const AttentionOp& op) const { attention(op.args, step, *op.work, worker); }
-  void operator()(const SelectRowsOp& op) const { select_rows(op.args, step, worker); }
-  void operator()(const ArgmaxOp& op) const { argmax(op.args, rows_of(op.rows, step), worker); }
-};
-
-void Executor::run(const StepView& step, std::span<const int32_t> copies) {
-  prepare(step, copies);
-  pool_.run([&](Worker& worker) {
-    if (!copies.empty()) {
-      copy_blocks(copies, worker);
-      worker.barrier->wait(worker);
-    }
-    for (const Op& op : ops_) {
-      std::visit(Runner{step, worker, shared_.data()}, op);
-      worker.barrier->wait(worker);
-    }
-  });
-}
-
-std::vector<double> Executor::profile(const StepView& step, std::span<const int32_t> copies) {
-  prepare(step, copies);
-  std::vector<double> seconds(ops_.size());
-  pool_.run([&](Worker& worker) {
-    if (!copies.empty()) copy_blocks(copies, worker);
-    worker.barrier->wait(worker);
-    auto last = std::chrono::steady_clock::now();
-    for (size_t i = 0; i < ops_.size(); ++i) {
-      std::visit(Runner{step, worker, shared_.data()}, ops_[i]);
-      worker.barrier->wait(worker);
-      if (worker.id != 0) continue;
-      const auto now = std::chrono::steady_clock::now();
-      seconds[i] = std::chrono::duration<double>(now - last).count();
-      last = now;
-    }
-  });
-  return seconds;
-}
-
-std::vector<std::string> Executor::op_names() const {
-  std::vector<std::string> names;
-  for (const Op& op : ops_)
-    names.push_back(std::visit(Overloaded{[](const EmbedOp&) { return "Embed"; },
-                                          [](const AddNormOp&) { return "AddNorm"; },
-                                          [](const LinearOp&) { return "Linear"; },
-                                          [](const RopeWriteOp&) { return "RopeWrite"; },
-                                          [](const AttentionOp&) { return "Attention"; },
-                                          [](const SelectRowsOp&) { return "SelectRows"; },
-                                          [](const ArgmaxOp&) { return "Argmax"; }},
-                               op));
-  return names;
 }
 
 }  // namespace penstock

@@ -143,11 +143,11 @@ class Executor {
   double time_product(MatrixId matrix, int64_t rows);
 
   // --- running
-  // Copies blocks (from, to pairs, in order), then runs the ops. Throws std::invalid_argument on a
-  // step that is malformed or exceeds the shape, before anything is written.
-  void run(const StepView& step, std::span<const int32_t> block_copies);
+  // Edits the cache, then runs the ops. Throws std::invalid_argument on a step that is malformed or
+  // exceeds the shape, before anything is written.
+  void run(const StepView& step, const CacheEdits& edits);
   // As run, and returns the seconds that each op took, on worker 0, barrier included.
-  std::vector<double> profile(const StepView& step, std::span<const int32_t> block_copies);
+  std::vector<double> profile(const StepView& step, const CacheEdits& edits);
   std::vector<std::string> op_names() const;
 
   const ExecutorShape& shape() const { return shape_; }
@@ -225,9 +225,8 @@ class Executor {
   }
   const KvLayer& kv(int layer) const;
   AttentionWork* work_for(const AttentionShape& shape);
-  void check(const StepView& step, std::span<const int32_t> block_copies) const;
-  void prepare(const StepView& step, std::span<const int32_t> block_copies);
-  void copy_blocks(std::span<const int32_t> copies, const Worker& worker) const;
+  void prepare(const StepView& step, const CacheEdits& edits);
+  void edit_cache(const CacheEdits& edits, const Worker& worker) const;
 
   ExecutorShape shape_;
   std::shared_ptr<Memory> arena_;

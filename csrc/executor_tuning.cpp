@@ -4,14 +4,12 @@
 #include <algorithm>
 #include <bit>
 #include <set>
-#include <stdexcept>
 
 #include "executor.h"
+#include "refuse.h"
 
 namespace penstock {
 namespace {
-
-[[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
 // Of the calling thread on a core: time that other programs take from it does not count.
 double thread_seconds() {

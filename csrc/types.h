@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace penstock {
 
@@ -30,9 +31,19 @@ struct StepView {
   int logits;
   const int32_t* hidden_rows = nullptr;
   int hidden = 0;
+  const int32_t* tree_parents = nullptr;  // null: no sequence branches
 
   // Rows that go on behind the last attention: first those with logits, then those without.
   int selected() const { return logits + hidden; }
+};
+
+// What a step changes in the cache before its ops run, in this order: pairs (from, to) of slots,
+// each pair seeing what those before it wrote, then of block ids likewise.
+struct CacheEdits {
+  std::span<const int32_t> slot_moves;
+  std::span<const int32_t> block_copies;
+
+  bool empty() const { return slot_moves.empty() && block_copies.empty(); }
 };
 
 // A row-major array of activations inside the step's arena.

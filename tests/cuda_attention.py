@@ -12,7 +12,8 @@ import torch
 from attention_parts import Part, Sequence
 from numpy.typing import NDArray
 
-from penstock.backends.cuda.attention import AttentionKernel
+from penstock.backends.cuda.attention import AttentionKernel, TreeRows
+from penstock.backends.cuda.attention_plan import tree_paths
 from penstock.backends.cuda.cache import LayerCache, allocate
 from penstock.backends.reference.cache import quantize_heads
 from penstock.backends.reference.numerics import F32, attend
@@ -131,8 +132,12 @@ def launch(
     wide[:, :columns] = torch.from_numpy(q.reshape(rows, columns)).to(wide)
     out = torch.full((rows, columns + 32), -1.0, dtype=element, device=device)
     tables = SimpleNamespace(block_ids=torch.from_numpy(step.block_ids).to(device))
+    tree = None
+    if len(step.tree_parents):
+        arrays = (step.positions, tree_paths(step))
+        tree = TreeRows(*(torch.from_numpy(array).to(device) for array in arrays))
     kernel.run(
-        wide[:, :columns], out[:, :columns], cache, tables, torch.from_numpy(work).to(device)
+        wide[:, :columns], out[:, :columns], cache, tables, torch.from_numpy(work).to(device), tree
     )
     assert bool((out[:, columns:] == -1).all())
     result = out[:, :columns].float().cpu().numpy().reshape(rows, shape.heads, -1)

@@ -10,6 +10,7 @@
 #include "attention_bytes_amx.h"
 #include "attention_int8.h"
 #include "attention_item.h"
+#include "attention_path.h"
 #include "attention_softmax.h"
 #include "attention_tiles.h"
 
@@ -111,6 +112,7 @@ void finish(const Tile& tile, const float* merged) {
 // One (item, KV head).
 struct AttentionUnit {
   AttentionWork& work;
+  const StepView& step;
   const AttentionItem& item;
   const Tile tile;
   const Scratch& scratch;
@@ -122,10 +124,16 @@ struct AttentionUnit {
     return work.partial(row);
   }
 
-  // Splits is FloatSplits or ByteSplits: run(split, out) puts the rows' partial results at out.
+  // Splits is FloatSplits, ByteSplits or CodeSplits: run(split, out) puts the rows' partial results
+  // at out.
   template <class Splits>
   void run() const {
-    const Splits splits(tile, scratch);
+    if (item.fork == kNoFork) return run_splits(Splits(tile, scratch));
+    run_splits(PathSplits<Splits>(tile, TreePlace(step, item.sequence), scratch));
+  }
+
+  template <class Splits>
+  void run_splits(Splits&& splits) const {
     const int end = item.first_split + item.splits;
     if (item.tile >= 0) {
       for (int split = item.first_split; split < end; ++split) splits.run(split, partial(split));
@@ -197,7 +205,7 @@ void attention(const AttentionArgs& args, const StepView& step, AttentionWork& w
     const int64_t unit = work.next_.fetch_add(1, std::memory_order_relaxed);
     if (unit >= units) break;
     const AttentionItem& item = work.items_[size_t(unit % items)];
-    AttentionUnit{work, item, Tile(args, step, item, int(unit / items)), scratch}.dispatch();
+    AttentionUnit{work, step, item, Tile(args, step, item, int(unit / items)), scratch}.dispatch();
   }
   // Whoever leaves last resets the counters: no thread takes from them any more, and the barrier
   // after this kernel shows the reset to all.

@@ -7,6 +7,11 @@
 // from the first split to the last by one piece of code. What a row computes therefore depends on
 // its own sequence alone: not on how it was chunked into tiles, which tiles were cut into several
 // items to feed more threads, or who merged them.
+//
+// Rows of a draft tree see the trunk and their ancestors, whose keys lie in the order of the step's
+// rows, not of positions. Splits before the fork are read as they are, by tiles of rows together.
+// From the fork's split on, each token works on a copy in which its ancestors lie where they would
+// without a tree, and does with it what any row does: the bits are those of plain decoding.
 #pragma once
 
 #include <atomic>
@@ -50,6 +55,8 @@ struct AttentionLimits {
   int workers;
 };
 
+constexpr int kNoFork = -1;
+
 // Some splits of one tile, for every KV head.
 struct AttentionItem {
   int32_t sequence;
@@ -62,6 +69,7 @@ struct AttentionItem {
   int32_t tile;          // index of the shared counters; -1: the item is a whole tile
   int64_t partial_row;   // first row of the tile's partials, KV head 0, tile_first_split
   int64_t cost;          // in keys times row panels
+  int32_t fork;          // position where the tree forks that the rows are behind; or kNoFork
 };
 
 // What one step's attention consists of, and the state its threads share. Allocated once;

@@ -2,16 +2,21 @@
 #pragma once
 
 #include <algorithm>
+#include <climits>
 #include <type_traits>
 
 #include "../simd.h"
 #include "attention.h"
 #include "attention_softmax.h"
 #include "attention_tiles.h"
+#include "draft_tree.h"
 
 namespace penstock {
 
 constexpr int kStreamRows = 16;  // up to here time goes to reading the cache
+
+// Blocks that a draft tree's longest path lies in, wherever in a block it begins.
+constexpr int kPathBlocks = (kMostTreeRows + kBlockSize - 2) / kBlockSize + 1;
 
 // A worker's scratch. Sizes are those of the widest element.
 struct Scratch {
@@ -22,6 +27,7 @@ struct Scratch {
   float* merged;          // [kTileRows][partial_stride]
   std::byte* values[2];   // value tiles with rows out of sight zeroed
   float* value_scales;    // [kSplitTokens], of an INT8 cache
+  std::byte* path;        // [kPathBlocks] keys and values of a KV head, with their scales
   size_t bytes;
 
   Scratch(std::byte* base, int dim) {
@@ -38,6 +44,7 @@ struct Scratch {
     merged = reinterpret_cast<float*>(take(int64_t(kTileRows) * partial_stride(dim)));
     for (auto& tile : values) tile = take(int64_t(kBlockSize) * dim);
     value_scales = reinterpret_cast<float*>(take(kSplitTokens));
+    path = take(int64_t(kPathBlocks) * 2 * kBlockSize * ((dim + 3) / 4 * 4 + 1));
     bytes = size_t(at - base);
   }
 };
@@ -48,7 +55,11 @@ struct Tile {
   const int32_t* blocks;  // of the sequence
   int kv_head;
   int rows;
-  int begin[kTileRows];      // row r sees positions [begin, end)
+  int fork;                   // of the item
+  int first_path = INT_MAX;   // this block of the sequence and those behind it are at `path`
+  const std::byte* path = nullptr;
+  int low = INT_MAX, high = 0;  // what any row sees
+  int begin[kTileRows];         // row r sees positions [begin, end)
   int end[kTileRows];
   int64_t token[kTileRows];   // of row r in q and out
   int64_t column[kTileRows];  // and where its head begins there
@@ -57,21 +68,47 @@ struct Tile {
       : args(args),
         blocks(step.block_ids + step.block_starts[item.sequence]),
         kv_head(kv_head),
-        rows(item.rows) {
+        rows(item.rows),
+        fork(item.fork) {
     const int group = args.heads / args.kv.kv_heads;
     const int first = step.query_starts[item.sequence];
     const int tokens = step.query_starts[item.sequence + 1] - first;
     int token = item.first_row / group, head = item.first_row % group;
     for (int r = 0; r < rows; ++r) {
-      end[r] = step.context_lens[item.sequence] - tokens + token + 1;
+      end[r] = fork == kNoFork ? step.context_lens[item.sequence] - tokens + token + 1
+                               : step.positions[first + token] + 1;
       begin[r] = args.window > 0 ? std::max(0, end[r] - args.window) : 0;
+      low = std::min(low, begin[r]);
+      high = std::max(high, end[r]);
       this->token[r] = first + token;
       column[r] = int64_t(kv_head * group + head) * dim();
       if (++head == group) head = 0, ++token;
     }
   }
 
+  // Rows [first, first + count) of `whole`, of one token whose path from the fork on is at `path`.
+  Tile(const Tile& whole, int first, int count, const std::byte* path)
+      : args(whole.args),
+        blocks(whole.blocks),
+        kv_head(whole.kv_head),
+        rows(count),
+        fork(whole.fork),
+        first_path(whole.fork / kBlockSize),
+        path(path),
+        low(whole.begin[first]),
+        high(whole.end[first]) {
+    std::copy_n(whole.begin + first, count, begin);
+    std::copy_n(whole.end + first, count, end);
+    std::copy_n(whole.token + first, count, token);
+    std::copy_n(whole.column + first, count, column);
+  }
+
   int dim() const { return args.kv.head_dim; }
+  // The tiles of a block of the sequence; values are kv.part_bytes() behind keys.
+  const std::byte* keys(int block) const {
+    if (block < first_path) return args.kv.keys(blocks[block], kv_head);
+    return path + int64_t(block - first_path) * 2 * int64_t(args.kv.part_bytes());
+  }
 };
 
 template <class To, class From>
@@ -115,20 +152,20 @@ void copy_visible(T* to, const T* from, int dim, int begin, int end) {
 template <class T>
 SplitBlocks gather(const Tile& tile, int split, const Scratch& scratch) {
   const int base = split * kSplitTokens;
-  const int begin = std::max(tile.begin[0] - base, 0);
-  const int end = std::min(tile.end[tile.rows - 1] - base, kSplitTokens);
+  const int begin = std::max(tile.low - base, 0);
+  const int end = std::min(tile.high - base, kSplitTokens);
   SplitBlocks out{};
   out.first = begin / kBlockSize;
   out.last = (end + kBlockSize - 1) / kBlockSize;
-  const int32_t* blocks = tile.blocks + split * kSplitBlocks;
+  const int first_block = split * kSplitBlocks;
   for (int b = out.first; b < out.last; ++b) {
-    out.keys[b] = tile.args.kv.keys(blocks[b], tile.kv_head);
-    out.values[b] = tile.args.kv.values(blocks[b], tile.kv_head);
+    out.keys[b] = tile.keys(first_block + b);
+    out.values[b] = out.keys[b] + tile.args.kv.part_bytes();
     if (tile.rows <= kStreamRows) {
       const int ahead = b + kSplitBlocks;
       out.fetch_values[b] = out.values[b];
       if (base + ahead * kBlockSize < tile.end[0])
-        out.fetch_keys[b] = tile.args.kv.keys(blocks[ahead], tile.kv_head);
+        out.fetch_keys[b] = tile.keys(first_block + ahead);
     }
     if constexpr (!std::is_same_v<T, int8_t>) {  // codes are finite: a weight of zero hides them
       const int low = std::max(begin - b * kBlockSize, 0);

@@ -1,14 +1,17 @@
 #include "attention_py.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
 #include "../bindings.h"
 #include "../pool.h"
 #include "attention.h"
+#include "move_slots.h"
 #include "rope_write.h"
 
 namespace penstock {
@@ -28,9 +31,11 @@ Array array_of(const Matrix& m) {
 
 // The arrays of a StepInput that these kernels read, in its order.
 StepView view_of(const Ints& positions, const Ints& slots, const Ints& query_starts,
-                 const Ints& context_lens, const Ints& block_starts, const Ints& block_ids) {
+                 const Ints& context_lens, const Ints& block_starts, const Ints& block_ids,
+                 const std::optional<Ints>& tree_parents) {
   if (query_starts.shape(0) != context_lens.shape(0) + 1 ||
-      block_starts.shape(0) != query_starts.shape(0) || positions.shape(0) != slots.shape(0))
+      block_starts.shape(0) != query_starts.shape(0) || positions.shape(0) != slots.shape(0) ||
+      (tree_parents && tree_parents->shape(0) != positions.shape(0)))
     throw std::invalid_argument("the step's arrays disagree about tokens or sequences");
   return {nullptr,
           positions.data(),
@@ -42,7 +47,10 @@ StepView view_of(const Ints& positions, const Ints& slots, const Ints& query_sta
           nullptr,
           int(positions.shape(0)),
           int(context_lens.shape(0)),
-          0};
+          0,
+          nullptr,
+          0,
+          tree_parents ? tree_parents->data() : nullptr};
 }
 
 void run_rope_write(Matrix qkv, Matrix q, MutableBytes cache, const std::string& element, int heads,
@@ -67,10 +75,10 @@ void run_rope_write(Matrix qkv, Matrix q, MutableBytes cache, const std::string&
 void run_attention(Matrix q, Matrix out, MutableBytes cache, const std::string& element, int heads,
                    int kv_heads, float scale, int window, Ints positions, Ints slots,
                    Ints query_starts, Ints context_lens, Ints block_starts, Ints block_ids,
-                   int threads, int layers) {
+                   int threads, int layers, std::optional<Ints> tree_parents) {
   const int head_dim = int(q.shape(1)) / heads;
   const StepView step =
-      view_of(positions, slots, query_starts, context_lens, block_starts, block_ids);
+      view_of(positions, slots, query_starts, context_lens, block_starts, block_ids, tree_parents);
   const AttentionArgs args{
       {reinterpret_cast<std::byte*>(cache.data()), parse_kv_elem(element), kv_heads, head_dim},
       array_of(q), array_of(out), heads, scale, window};
@@ -85,6 +93,13 @@ void run_attention(Matrix q, Matrix out, MutableBytes cache, const std::string& 
     pool.run([&](Worker& worker) { attention(args, step, work, worker); });
 }
 
+void run_move_slots(MutableBytes cache, const std::string& element, int kv_heads, int head_dim,
+                    IntPairs moves) {
+  move_slots({reinterpret_cast<std::byte*>(cache.data()), parse_kv_elem(element), kv_heads,
+              head_dim},
+             span_of(moves));
+}
+
 }  // namespace
 
 void bind_attention(nb::module_& m) {
@@ -96,7 +111,9 @@ void bind_attention(nb::module_& m) {
         nb::arg("element"), nb::kw_only(), nb::arg("heads"), nb::arg("kv_heads"), nb::arg("scale"),
         nb::arg("window"), nb::arg("positions"), nb::arg("slots"), nb::arg("query_starts"),
         nb::arg("context_lens"), nb::arg("block_starts"), nb::arg("block_ids"),
-        nb::arg("threads"), nb::arg("layers") = 1);
+        nb::arg("threads"), nb::arg("layers") = 1, nb::arg("tree_parents") = nb::none());
+  m.def("move_slots", &run_move_slots, nb::arg("cache"), nb::arg("element"), nb::kw_only(),
+        nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("moves"));
 }
 
 }  // namespace penstock

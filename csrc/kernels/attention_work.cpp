@@ -5,6 +5,7 @@
 #include <string>
 
 #include "attention.h"
+#include "draft_tree.h"
 
 namespace penstock {
 namespace {
@@ -43,8 +44,8 @@ AttentionWork::AttentionWork(const AttentionShape& shape, const AttentionLimits&
   const int64_t rows = int64_t(limits.max_tokens) * group;
   const int cuts = cut_capacity(limits);
   // A cut tile becomes at most one item more than its share of cuts, and cut tiles are at most
-  // `cuts`.
-  items_.reserve(size_t(rows / kTileRows + limits.max_sequences + 2 * cuts + 1));
+  // `cuts`. The rows before a fork and those behind it may each end in a tile that is not full.
+  items_.reserve(size_t(rows / kTileRows + 2 * limits.max_sequences + 2 * cuts + 1));
 
   partial_stride_ = (shape.head_dim + 2 + 15) / 16 * 16;
   const int64_t splits = ceil_div(limits.max_context, kSplitTokens);
@@ -76,16 +77,28 @@ void build_attention_work(const StepView& step, AttentionWork& work) {
     if (context > limits.max_context)
       throw std::length_error("attention: a context of " + std::to_string(context) +
                               " tokens exceeds the bound " + std::to_string(limits.max_context));
-    for (int row = 0; row < tokens * group; row += kTileRows) {
-      const int rows = std::min(kTileRows, tokens * group - row);
-      const int first = context - tokens + row / group;
-      const int last = context - tokens + (row + rows - 1) / group;
+    const int32_t* parents =
+        step.tree_parents ? step.tree_parents + step.query_starts[s] : nullptr;
+    const int trunk = parents ? trunk_rows(parents, tokens) : tokens;
+    const auto push = [&](int row, int rows, int first, int last, int fork) {
       const int low = shape.window > 0 ? std::max(0, first - shape.window + 1) : 0;
       const int first_split = low / kSplitTokens;
       const int splits = last / kSplitTokens + 1 - first_split;
       const int64_t cost = int64_t(last + 1 - low) * ceil_div(rows, kPanelRows);
-      items.push_back({s, row, rows, first_split, splits, first_split, splits, -1, 0, cost});
+      items.push_back({s, row, rows, first_split, splits, first_split, splits, -1, 0, cost, fork});
       total += cost;
+    };
+    for (int row = 0; row < trunk * group; row += kTileRows) {
+      const int rows = std::min(kTileRows, trunk * group - row);
+      push(row, rows, context - tokens + row / group,
+           context - tokens + (row + rows - 1) / group, kNoFork);
+    }
+    for (int row = trunk * group; row < tokens * group; row += kTileRows) {
+      const int rows = std::min(kTileRows, tokens * group - row);
+      const int32_t* positions = step.positions + step.query_starts[s];
+      const auto [first, last] = std::minmax_element(positions + row / group,
+                                                     positions + (row + rows - 1) / group + 1);
+      push(row, rows, *first, *last, context - tokens + trunk);
     }
   }
 

@@ -6,70 +6,14 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from attention_parts import Part, sequence
-from native_cache import ELEMENTS, F32, Cache, Shape
+from native_attention import attend
+from native_cache import ELEMENTS, F32, Shape
 from numpy.typing import NDArray
 
 from penstock.backends.cpu import native
-from penstock.engine.step import BLOCK_SIZE
-
-
-def attend(
-    module: Any,
-    shape: Shape,
-    parts: list[Part],
-    threads: int = 1,
-    seed: int = 0,
-    layers: int = 1,
-    bf16_activations: bool = False,
-) -> list[F32]:
-    """Run one step; the output rows ``[queries, heads, D]`` of each part."""
-    rng = np.random.default_rng(seed)
-    counts = [-(-p.end // BLOCK_SIZE) for p in parts]
-    free = rng.permutation(np.arange(1, sum(counts) + 1, dtype=np.int32))  # block 0 stays NaN
-    cache = Cache(shape, sum(counts) + 1)
-    tables: list[NDArray[np.int32]] = []
-    slots: list[int] = []
-    for part, count in zip(parts, counts, strict=True):
-        table, free = free[:count].copy(), free[count:]
-        first = max(0, part.start - shape.window + 1) if shape.window else 0
-        table[: first // BLOCK_SIZE] = 0  # blocks behind the window belong to others by now
-        for i in range(first, part.end):
-            slot = int(table[i // BLOCK_SIZE]) * BLOCK_SIZE + i % BLOCK_SIZE
-            cache.write(slot, part.sequence.k[i], part.sequence.v[i])
-            if i >= part.start:
-                slots.append(slot)
-        tables.append(table)
-    q = np.concatenate([p.sequence.q[p.start : p.end] for p in parts])
-    flat = np.ascontiguousarray(q.reshape(len(q), -1))
-    if bf16_activations:
-        flat = flat.astype(ml_dtypes.bfloat16).view(np.uint16)
-    out = np.full_like(flat, -1 if flat.dtype == np.float32 else 0xFFFF)
-    module.attention(
-        flat,
-        out,
-        cache.bytes,
-        shape.element,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        scale=shape.head_dim**-0.5,
-        window=shape.window,
-        positions=np.concatenate([np.arange(p.start, p.end, dtype=np.int32) for p in parts]),
-        slots=np.array(slots, np.int32),
-        query_starts=np.cumsum([0, *(p.end - p.start for p in parts)], dtype=np.int32),
-        context_lens=np.array([p.end for p in parts], np.int32),
-        block_starts=np.cumsum([0, *counts], dtype=np.int32),
-        block_ids=np.concatenate(tables),
-        threads=threads,
-        layers=layers,
-    )
-    if bf16_activations:
-        out = out.view(ml_dtypes.bfloat16).astype(np.float32)
-    rows = out.reshape(len(q), shape.heads, shape.head_dim)
-    return np.split(rows, np.cumsum([p.end - p.start for p in parts])[:-1])
 
 
 def oracle(shape: Shape, part: Part) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -1,4 +1,12 @@
-"""One step of the engine: the only objects that pass between scheduler and executor."""
+"""One step of the engine: the only objects that pass between scheduler and executor.
+
+A sequence whose next tokens are guessed may run a *draft tree*: several continuations at once, of
+which at most one path is accepted. Its rows are given parent before child and take consecutive
+slots in that order, whatever their depth; ``tree_parents`` says which token each one follows.
+Nothing else tells a row of a tree from any other, and a chain is a tree that does not branch.
+Whoever accepts a path that is not at the start of these slots has the next step move its keys and
+values there (``slot_moves``), and until then treats the slots as not computed.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +32,39 @@ class StepInput:
     """Everything one step of the model needs, as int32 arrays over concatenated tokens.
 
     ``T`` tokens of ``S`` sequences run in this step; sequence ``s`` owns the token rows
-    ``query_starts[s]:query_starts[s + 1]``, which are its last positions: they end at
-    ``context_lens[s] - 1``. Its cache blocks, first to last, are
+    ``query_starts[s]:query_starts[s + 1]``, which are the last of its ``context_lens[s]`` tokens
+    in the cache, in order. Without a tree their positions are the last ones, too. Its cache blocks,
+    first to last, are
     ``block_ids[block_starts[s]:block_starts[s + 1]]`` and cover at least ``context_lens[s]``
     slots. ``R`` of the token rows get logits, and ``H`` others are only told as hidden states.
     """
 
     token_ids: Int32s  # [T]; ~i: what the launch before samples i-th (OverlappingExecutor.launch)
-    positions: Int32s  # [T] position of each token in its sequence, from 0
+    positions: Int32s  # [T] of each token in its sequence, from 0; its parent's, and one
     slots: Int32s  # [T] block id * BLOCK_SIZE + offset, where this token's K and V go
     query_starts: Int32s  # [S + 1]
-    context_lens: Int32s  # [S] tokens in the cache after this step
+    context_lens: Int32s  # [S] tokens in the cache after this step, those of a tree all counted
     block_starts: Int32s  # [S + 1]
     block_ids: Int32s  # [block_starts[-1]]
     logit_rows: Int32s  # [R] ascending indices into the token rows
-    block_copies: Int32s  # [C, 2] (from, to) block ids, copied before anything else runs
+    block_copies: Int32s  # [C, 2] (from, to) block ids, copied in order before anything runs
     hidden_rows: Int32s = field(default_factory=_no_rows)
     """[H] ascending token rows, none of them in ``logit_rows``."""
+    tree_parents: Int32s = field(default_factory=_no_rows)
+    """``[T]``, or empty where no sequence branches. The row, counted from 0 within its sequence's
+    rows of this step, of the token that each row's token follows; -1: the last before the step.
+
+    ``[-1, 0, 1, ...]`` is a sequence that does not branch. Rows up to the first fork, of which all
+    later ones descend, are its trunk; at most ``draft_tree.MAX_ROWS`` rows may follow them. A row
+    sees what is cached from before the step, its ancestors and itself (of these, what its window
+    holds), and its result is bitwise that of a step in which only they were run."""
+    slot_moves: Int32s = field(default_factory=lambda: np.empty((0, 2), np.int32))
+    """``[M, 2]`` (from, to) slots: a token's keys and values, in every layer, are moved in order,
+    each move seeing what those before it wrote. What stays at ``from`` means nothing.
+
+    Moves come before ``block_copies``: they finish what an earlier step computed, so a copy of a
+    block has what was moved into it, and a block that changed hands since is written last by its
+    new owner."""
 
     @property
     def num_tokens(self) -> int:

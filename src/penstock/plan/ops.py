@@ -162,7 +162,8 @@ class Attention(Op):
     q ``[T, heads * head_dim]``; out the same shape. Query head ``h`` uses KV head
     ``h // (heads / kv_heads)``. A query at position p sees cached positions
     ``max(0, p - window + 1) .. p``. Runs after the layer's K and V of this step are written, and
-    reads them as they are cached: from an INT8 cache, code times scale.
+    reads them as they are cached: from an INT8 cache, code times scale. A row of a draft tree sees
+    of this step's tokens its ancestors alone (``StepInput.tree_parents``), as if no others were.
     """
 
     _reads = ("q",)

@@ -14,6 +14,7 @@ from penstock.engine.wire import ModelFacts
 from penstock.sampling.params import MAX_STOP_CHARS, MAX_STOPS, RANGES, Range
 from penstock.server.logs import LEVELS
 from penstock.server.openai.completions import MAX_PROMPTS
+from penstock.server.openai.embeddings import MAX_INPUTS
 
 Schema = dict[str, Any]
 Keywords = Mapping[str, Schema]
@@ -33,9 +34,12 @@ def bound(schemas: Mapping[str, Schema], model: ModelFacts) -> None:
                 _apply(properties[field], keywords)
         if name in _RULES:
             schema["allOf"] = _RULES[name]
+    if "EmbeddingRequest" in schemas:
+        properties = schemas["EmbeddingRequest"]["properties"]
+        properties["input"] = _prompt(model.max_model_len, model, MAX_INPUTS)
     if "CompletionRequest" in schemas:
         properties = schemas["CompletionRequest"]["properties"]
-        properties["prompt"] = _prompt(model)
+        properties["prompt"] = _prompt(model.max_model_len - 1, model, MAX_PROMPTS)
         properties["max_tokens"]["anyOf"][0]["minimum"] = 0  # with echo: the prompt alone
     if "Message" in schemas:
         properties = schemas["Message"]["properties"]
@@ -83,6 +87,7 @@ def _fields(model: ModelFacts) -> dict[str, Keywords]:
 
 
 _OF_ONE: Mapping[str, Mapping[str, Keywords]] = {
+    "EmbeddingRequest": {"dimensions": {"integer": {"minimum": 1}}},
     "ResponseRequest": {"input": {"array": {"minItems": 1}}},
     "LogLevelBody": {"level": {"string": {"enum": list(LEVELS)}}},
 }
@@ -105,15 +110,15 @@ def _apply(schema: Schema, keywords: Keywords) -> None:
         each.update(keywords.get(each.get("type", ""), {}))
 
 
-def _prompt(model: ModelFacts) -> Schema:
+def _prompt(max_tokens: int, model: ModelFacts, max_prompts: int) -> Schema:
     """Exact where the struct's type is not: no mixtures, nothing empty."""
     tokens = {
         "type": "array",
         "minItems": 1,
-        "maxItems": model.max_model_len - 1,
+        "maxItems": max_tokens,
         "items": _token(model),
     }
-    several = {"type": "array", "minItems": 1, "maxItems": MAX_PROMPTS}
+    several = {"type": "array", "minItems": 1, "maxItems": max_prompts}
     text = {"type": "string"}
     return {"anyOf": [text, tokens, {**several, "items": text}, {**several, "items": tokens}]}
 

@@ -7,11 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from draft_trees import ancestors, parent_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock.backends.cuda.attention_plan import FIELDS, WorkPlanner, split_starts
+from penstock.backends.cuda.attention_plan import (
+    FIELDS,
+    WorkPlanner,
+    split_starts,
+    tree_paths,
+)
+from penstock.engine.draft_tree import trunk_rows
 from penstock.engine.step import BLOCK_SIZE, StepInput
 
 MAX_CONTEXT = 3000
@@ -92,7 +99,7 @@ def test_every_row_meets_every_split_it_sees_once(
     assert expected <= visited(step, work, plan.starts)
 
     ranges = []
-    for _, tokens, _, _, begin, end, parts, part, base in work[1:].tolist():
+    for _, tokens, _, _, begin, end, parts, part, base, *_ in work[1:].tolist():
         assert begin < end
         assert 1 <= tokens <= plan.tile_tokens
         assert 0 <= part < parts
@@ -150,3 +157,41 @@ def test_splits_start_at_tiles_and_end_past_the_longest_context(windowed: bool) 
 def test_splits_do_not_depend_on_the_longest_context(most: int) -> None:
     starts = split_starts(most, windowed=False)
     np.testing.assert_array_equal(starts, split_starts(200000, windowed=False)[: len(starts)])
+
+
+@settings(deadline=None)
+@given(
+    trees=st.lists(
+        st.tuples(st.integers(1, 700), parent_lists(most=40, trunk=80)), min_size=1, max_size=4
+    ),
+    window=st.none() | st.integers(1, 500),
+    group=st.sampled_from([1, 3, 64]),
+    programs=st.sampled_from([1, 300]),
+)
+def test_tiles_of_trees_end_at_forks(
+    trees: list[tuple[int, list[int]]], window: int | None, group: int, programs: int
+) -> None:
+    """Every row is in one tile, beside rows of its side of the fork, within what they see."""
+    plan = planner(window, group, programs)
+    step = step_of([(len(parents), start + len(parents)) for start, parents in trees])
+    depths = [len(ancestors(p, row)) - 1 + start for start, p in trees for row in range(len(p))]
+    parents = np.array([parent for _, p in trees for parent in p], np.int32)
+    step = replace(step, positions=np.array(depths, np.int32), tree_parents=parents)
+    paths = tree_paths(step)
+    forks = []
+    for start, p in trees:
+        trunk = trunk_rows(np.array(p, np.int32))
+        forks += [-1] * trunk + [start + trunk] * (len(p) - trunk)
+    rows = []
+    for row, tokens, position, _, begin, end, _, part, _, stop, fork, path in plan.plan(step)[1:]:
+        seen = step.positions[row : row + tokens]
+        assert (position, stop) == (seen.min(), seen.max() + 1)
+        assert set(forks[row : row + tokens]) == {fork}
+        assert begin < end
+        assert plan.starts[begin] < stop
+        if part == 0:
+            rows += range(row, row + tokens)
+        if fork >= 0:  # the path of each row leads over as many places as it is behind the fork
+            lengths = (paths[path : path + tokens] > 0).sum(axis=1)
+            np.testing.assert_array_equal(lengths, seen - fork + 1)
+    assert sorted(rows) == list(range(len(parents)))

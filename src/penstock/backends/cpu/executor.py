@@ -84,4 +84,6 @@ def _arrays(step: StepInput) -> tuple[Int32s, ...]:
         step.logit_rows,
         step.hidden_rows,
         step.block_copies,
+        step.tree_parents,
+        step.slot_moves,
     )

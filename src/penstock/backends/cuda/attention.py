@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from penstock.backends.cuda.cache import LayerCache
 from penstock.backends.cuda.kernels.attention import attention
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
 from penstock.cache.geometry import BLOCK_SIZE
+from penstock.engine.draft_tree import MAX_ROWS
 from penstock.engine.step import StepInput
 
 _ROWS = 64
@@ -36,6 +37,13 @@ class BlockTables(Protocol):
     def block_ids(self) -> Tensor:
         """int32, the block ids of all sequences, as in ``StepInput``."""
         ...
+
+
+class TreeRows(NamedTuple):
+    """What attention reads of a step with draft trees, int32 on the device."""
+
+    positions: Tensor  # [T], of all rows
+    paths: Tensor  # DeviceStep.tree_paths
 
 
 class AttentionKernel:
@@ -82,7 +90,7 @@ class AttentionKernel:
         starts = split_starts(max_context, windowed=window is not None)
         states = max(self._programs * _PARTS_PER_PROGRAM // kv_heads, len(starts) - 1)
         tile_tokens = self._rows // group
-        max_tiles = min(max_tokens, -(-max_tokens // tile_tokens) + max_sequences)
+        max_tiles = min(max_tokens, -(-max_tokens // tile_tokens) + 2 * max_sequences)
         self.planner = WorkPlanner(
             group=group,
             kv_heads=kv_heads,
@@ -115,13 +123,19 @@ class AttentionKernel:
         return self.planner.plan(step)
 
     def run(
-        self, q: Tensor, out: Tensor, cache: LayerCache, step: BlockTables, work: Tensor
+        self,
+        q: Tensor,
+        out: Tensor,
+        cache: LayerCache,
+        step: BlockTables,
+        work: Tensor,
+        tree: TreeRows | None = None,
     ) -> None:
         """Launch ``plan.ops.Attention`` after the layer's keys and values have been written.
 
         q and out ``[T, heads * head_dim]`` in bfloat16 or float32, with any row stride; ``work``
         int32 on the device, begins with what :meth:`plan_work` made of this step. Rows that are no
-        token of it are left alone.
+        token of it are left alone. ``tree`` is needed where a sequence of the step branches.
         """
         keys, values = cache.keys, cache.values
         quantized = cache.key_scales is not None and cache.value_scales is not None
@@ -136,6 +150,8 @@ class AttentionKernel:
             cache.value_scales if quantized else values,
             work,
             step.block_ids,
+            tree.positions if tree else work,
+            tree.paths if tree else work,
             self._starts,
             self._partial_sums,
             self._partial_weights,
@@ -153,6 +169,8 @@ class AttentionKernel:
             BLOCK_SIZE=BLOCK_SIZE,
             FIELDS=FIELDS,
             CAPACITY=self.planner.capacity,
+            TREE=tree is not None,
+            MAX_ROWS=MAX_ROWS,
             QUANTIZED=quantized,
             PRECISION="tf32x3" if keys.dtype == torch.float32 else "ieee",
             STAGES=self.stages - (product_bytes == 4),

@@ -288,7 +288,7 @@ class _Binder:
         kernel, cache = self.attention[index], self.caches[op.layer]
 
         def launch(views: Views, step: DeviceStep) -> None:
-            kernel.run(views[op.q], views[op.out], cache, step, step.work[index])
+            kernel.run(views[op.q], views[op.out], cache, step, step.work[index], step.tree)
 
         self.launches.append(launch)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from penstock.engine.draft_tree import check_tree
 from penstock.engine.step import BLOCK_SIZE, Int32s, StepInput
 
 
@@ -54,10 +55,18 @@ class StepBounds:
         _within(step.logit_rows, tokens, "logit row")
         _within(step.hidden_rows, tokens, "hidden row")
         _within(step.block_copies, self.num_blocks, "copied block")
+        _within(step.slot_moves, self.num_blocks * BLOCK_SIZE, "moved slot")
+        if len(step.slot_moves) > self.max_tokens:
+            raise ValueError(
+                f"a step moves at most {self.max_tokens} slots, not {len(step.slot_moves)}: no "
+                "step before it accepted more"
+            )
         held = np.diff(step.block_starts) * BLOCK_SIZE
         last = step.positions[step.query_starts[1:] - 1] + 1
-        if (last != step.context_lens).any() or (step.context_lens > held).any():
+        wrong = (step.context_lens > held).any()
+        if wrong or (not len(step.tree_parents) and (last != step.context_lens).any()):
             raise ValueError("context_lens do not agree with the positions and block tables")
+        check_tree(step)
 
 
 def _within(values: Int32s, end: int, what: str, least: int = 0) -> None:

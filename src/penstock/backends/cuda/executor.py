@@ -15,7 +15,7 @@ from penstock.backends.cuda.check import StepBounds
 from penstock.backends.cuda.failure import gpu_failed
 from penstock.backends.cuda.graphs import DecodeGraphs, bucket_of, bucket_sizes
 from penstock.backends.cuda.kernels.awaited import put_awaited
-from penstock.backends.cuda.kernels.rows import copy_blocks
+from penstock.backends.cuda.kernels.rows import copy_blocks, move_slots
 from penstock.backends.cuda.kernels.tiles import row_steps
 from penstock.backends.cuda.launched import CudaLaunch, FetchedRows
 from penstock.backends.cuda.program import Program, Results
@@ -31,6 +31,7 @@ from penstock.backends.cuda.step import (
     idle_step,
     pad_decode,
 )
+from penstock.engine.draft_tree import MAX_ROWS
 from penstock.engine.step import Int32s, StepInput, StepResult
 from penstock.errors import ConfigError, first_line
 from penstock.sampling.mask import TokenMask
@@ -191,8 +192,10 @@ class CudaExecutor:
         arrays = arrays_of(step, [kernel.plan_work(attending) for kernel in self._attention])
         layout = Layout.of([array.size for array in arrays])
         device_step = self._send(step, layout, arrays)
-        for cache in self._caches if len(step.block_copies) else ():
+        edited = len(step.slot_moves) or len(step.block_copies)
+        for cache in self._caches if edited else ():
             for data in cache.arrays:
+                move_slots(device_step.slot_moves, data)
                 copy_blocks(device_step.block_copies, data)
         return self._program.run(device_step)
 
@@ -235,5 +238,7 @@ def buffer_capacity(bounds: StepBounds, attention: Sequence[AttentionKernel]) ->
     tokens, sequences = bounds.max_tokens, bounds.max_sequences
     work = [math.prod(kernel.work_shape) for kernel in attention]
     copies = 2 * bounds.num_blocks
-    lengths = (*[tokens] * 3, *[sequences + 1] * 3, bounds.max_logit_rows, copies, *work)
+    paths = min(tokens, sequences * MAX_ROWS) * MAX_ROWS
+    cache = (copies, 2 * tokens, paths)
+    lengths = (*[tokens] * 3, *[sequences + 1] * 3, bounds.max_logit_rows, *cache, *work)
     return Layout.of((*lengths, bounds.max_block_ids)).size

@@ -35,10 +35,11 @@ def bucket_sizes(max_sequences: int) -> tuple[int, ...]:
 def bucket_of(step: StepInput, sizes: tuple[int, ...]) -> int | None:
     """The bucket that a step may be padded to; None if it does more than decode.
 
-    It must compute one token of each sequence, with logits for each, and copy no blocks.
+    It must compute one token of each sequence, with logits for each, and copy or move nothing.
     """
     count = step.num_sequences
-    decodes = step.num_tokens == count == len(step.logit_rows) and not len(step.block_copies)
+    decodes = step.num_tokens == count == len(step.logit_rows)
+    decodes = decodes and not len(step.block_copies) and not len(step.slot_moves)
     at = bisect_left(sizes, count)
     return sizes[at] if decodes and at < len(sizes) else None
 

@@ -9,7 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.backends.cuda.attention import TreeRows
+from penstock.backends.cuda.attention_plan import tree_paths
 from penstock.backends.cuda.stages import Stages
+from penstock.engine.draft_tree import MAX_ROWS
 from penstock.engine.step import Int32s, StepInput
 
 _ALIGNMENT = 16
@@ -33,6 +36,10 @@ class DeviceStep:
     block_ids: Tensor
     selected_rows: Tensor  # [R + H] logit_rows, then hidden_rows
     block_copies: Tensor  # [C, 2]
+    slot_moves: Tensor  # [M, 2]
+    tree_paths: Tensor
+    """``[rows, MAX_ROWS]`` of the rows behind forks, in order: where in its sequence's cache each
+    token of the row's path behind the fork lies, its own last, then zeros."""
     work: tuple[Tensor, ...] = ()
     """What attention planned for this step, in the order in which it was given."""
     num_hidden_rows: int = 0
@@ -48,6 +55,11 @@ class DeviceStep:
     @property
     def num_logit_rows(self) -> int:
         return len(self.selected_rows) - self.num_hidden_rows
+
+    @property
+    def tree(self) -> TreeRows | None:
+        """None where no sequence branches."""
+        return TreeRows(self.positions, self.tree_paths) if len(self.tree_paths) else None
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,8 @@ def arrays_of(step: StepInput, work: Sequence[Int32s] = ()) -> tuple[Int32s, ...
         step.block_starts,
         selected,
         step.block_copies,
+        step.slot_moves,
+        tree_paths(step),
         *work,
         step.block_ids,
     )
@@ -164,7 +178,9 @@ class StepBuffer:
             self._device[offset : offset + length]
             for offset, length in zip(layout.offsets, layout.lengths, strict=True)
         ]
-        tokens, positions, slots, starts, lens, blocks, rows, copies, *work, ids = parts
+        tokens, positions, slots, starts, lens, blocks, rows, copies, moves, paths, *work, ids = (
+            parts
+        )
         return DeviceStep(
             tokens,
             positions,
@@ -175,6 +191,8 @@ class StepBuffer:
             ids,
             rows,
             copies.view(-1, 2),
+            moves.view(-1, 2),
+            paths.view(-1, MAX_ROWS),
             tuple(work),
             hidden_rows,
         )

@@ -46,6 +46,11 @@ class KvStore:
         result: F32 = rows * self.scales[slots].astype(np.float32)[..., None]
         return result
 
+    def move_slot(self, source: int, target: int) -> None:
+        for array in (self.data, self.scales):
+            if array is not None:
+                array[target] = array[source]
+
     def copy_block(self, source: int, target: int) -> None:
         for array in (self.data, self.scales):
             if array is not None:

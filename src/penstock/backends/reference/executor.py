@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from penstock.backends.reference.numerics import (
     rotate,
     weight_only_product,
 )
+from penstock.engine.draft_tree import check_tree, path_rows, trunk_rows
 from penstock.engine.step import BLOCK_SIZE, StepInput, StepResult
 from penstock.models.rope import rope_tables
 from penstock.plan import ops
@@ -77,10 +79,12 @@ class ReferenceExecutor:
     def run(self, step: StepInput) -> StepResult:
         if step.token_ids.min() < 0:  # NumPy would count from the end
             raise ValueError("a token of the step is awaited, and this executor launches nothing")
-        for keys, values in self._cache:
+        check_tree(step)
+        for store in chain.from_iterable(self._cache):
+            for source, target in step.slot_moves:
+                store.move_slot(source, target)
             for source, target in step.block_copies:
-                for store in (keys, values):
-                    store.copy_block(source, target)
+                store.copy_block(source, target)
         self._buffers = {}
         with np.errstate(invalid="ignore", over="ignore"):
             for op in self._plan.ops:
@@ -141,14 +145,16 @@ class ReferenceExecutor:
             blocks = step.block_ids[step.block_starts[s] : step.block_starts[s + 1]]
             slots = (blocks[:, None] * BLOCK_SIZE + np.arange(BLOCK_SIZE)).reshape(-1)
             slots = slots[: step.context_lens[s]]
-            out[rows] = attend(
-                q[rows],
-                keys.read(slots),
-                values.read(slots),
-                step.positions[rows],
-                op.scale,
-                op.window,
-            )
+            for some, seen in _lines(step, s):
+                line = slots[seen]
+                out[rows][some] = attend(
+                    q[rows][some],
+                    keys.read(line),
+                    values.read(line),
+                    step.positions[rows][some],
+                    op.scale,
+                    op.window,
+                )
         self._put(op.out, out.reshape(step.num_tokens, -1))
 
     def _select_rows(self, op: ops.SelectRows, step: StepInput) -> None:
@@ -202,3 +208,22 @@ class ReferenceExecutor:
         keys, values = self._cache[op.layer]
         keys.write(step.slots, rotate(k, cos, sin))
         values.write(step.slots, v)
+
+
+def _lines(step: StepInput, sequence: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+    """Rows of a sequence that see one line of tokens, and where each position of it is cached.
+
+    Rows count from the sequence's first in the step, places from the sequence's first token.
+    """
+    first, end = step.query_starts[sequence], step.query_starts[sequence + 1]
+    start = int(step.context_lens[sequence] - (end - first))
+    parents = step.tree_parents[first:end]
+    trunk = trunk_rows(parents) if len(parents) else int(end - first)
+    before = np.arange(start + trunk)
+    if trunk:
+        yield slice(0, trunk), before
+    for row in range(trunk, end - first):
+        yield (
+            slice(row, row + 1),
+            np.append(before, start + np.array(path_rows(parents, row, trunk))),
+        )

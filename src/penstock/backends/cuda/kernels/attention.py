@@ -30,6 +30,12 @@ The same bits. A row's result is the same beside any others, in a decode step or
 The interpreter shows the first and the fourth; the others are properties of the compiler and the
 device, which the same tests check where there is a GPU.
 
+Draft trees. Rows behind a sequence's fork see keys that lie in the order of rows, not of positions.
+A tile of them takes what precedes the fork's tile of keys together. From there on each token has
+tiles of its own, whose keys are looked up by position along its path: the keys, and the order in
+which they are summed, are those of decoding that path alone. Steps without a fork run a kernel
+that was compiled without this (TREE).
+
 Types. Products are of the cache's type: bfloat16, float16, and float32 as three TF32 products,
 which is float32 but for the last bits. Queries and softmax weights are rounded to it. int8 codes
 are whole numbers that bfloat16 holds exactly; a key's scale multiplies its column of scores, a
@@ -64,7 +70,7 @@ from penstock.backends.cuda.kernels.cast import cast
 
 
 # Where they lie in the step's arrays may differ from step to step; the kernel is the same.
-@triton.jit(do_not_specialize_on_alignment=["work", "block_ids"])
+@triton.jit(do_not_specialize_on_alignment=["work", "block_ids", "token_positions", "tree_paths"])
 def attention(
     q,
     out,
@@ -74,6 +80,8 @@ def attention(
     value_scales,
     work,
     block_ids,
+    token_positions,
+    tree_paths,
     split_starts,
     partial_sums,
     partial_weights,
@@ -91,6 +99,8 @@ def attention(
     BLOCK_SIZE: tl.constexpr,
     FIELDS: tl.constexpr,
     CAPACITY: tl.constexpr,
+    TREE: tl.constexpr,
+    MAX_ROWS: tl.constexpr,
     QUANTIZED: tl.constexpr,
     PRECISION: tl.constexpr,
     STAGES: tl.constexpr,
@@ -100,7 +110,8 @@ def attention(
 
     q and out ``[T, HEADS * HEAD_DIM]`` with these row strides; ``partial_sums`` float32
     ``[KV_HEADS, CAPACITY, HEAD_DIM]``, ``partial_weights`` float32 ``[KV_HEADS, CAPACITY, 2]``
-    (peak and weight), ``finished`` int32 ``[KV_HEADS, CAPACITY]``, zero between launches.
+    (peak and weight), ``finished`` int32 ``[KV_HEADS, CAPACITY]``, zero between launches. Where
+    TREE, int32 ``token_positions`` ``[T]`` and ``tree_paths`` ``[rows, MAX_ROWS]``.
     """
     GROUP: tl.constexpr = HEADS // KV_HEADS
     product_type: tl.constexpr = tl.bfloat16 if QUANTIZED else keys.dtype.element_ty
@@ -119,6 +130,7 @@ def attention(
         parts = tl.load(item + 6)
         part = tl.load(item + 7)
         base = tl.load(item + 8)
+        stop = tl.load(item + 9)
 
         rows = tokens * GROUP
         inside = (folded < rows)[:, None] & within[None, :]
@@ -130,6 +142,14 @@ def attention(
         query = cast(query.to(tl.float32), product_type, INTERPRETED)
         positions = position + token
         least = tl.maximum(position - WINDOW + 1, 0) if WINDOW else 0
+        oldest = position
+        if TREE:
+            positions = tl.load(token_positions + row + token, mask=folded < rows, other=0)
+            fork = tl.load(item + 10)
+            path = tree_paths + tl.load(item + 11) * MAX_ROWS
+            paths = tl.where(fork >= 0, tokens, 0)
+            # What rows have in common ends before the fork, wherever they are themselves.
+            oldest = tl.where(fork >= 0, fork - 1, position)
 
         peak = tl.full([ROWS], float("-inf"), tl.float32)
         weight = tl.zeros([ROWS], tl.float32)
@@ -138,14 +158,17 @@ def attention(
             first, whole, whole_end, last = tile_bounds(
                 tl.load(split_starts + split),
                 tl.load(split_starts + split + 1),
-                position,
-                tokens,
+                oldest,
+                stop,
                 TILE,
                 WINDOW,
             )
             split_peak = tl.full([ROWS], float("-inf"), tl.float32)
             split_weight = tl.zeros([ROWS], tl.float32)
             split_sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+            line_end = last
+            if TREE:
+                line_end = tl.where(fork >= 0, whole_end, last)
             # Tiles that the window's old end cuts, that all rows see whole, that are cut by now.
             for phase in tl.static_range(0 if WINDOW else 1, 3):
                 split_peak, split_weight, split_sums = add_tiles(
@@ -155,7 +178,7 @@ def attention(
                     query,
                     positions,
                     first if phase == 0 else (whole if phase == 1 else whole_end),
-                    whole if phase == 0 else (whole_end if phase == 1 else last),
+                    whole if phase == 0 else (whole_end if phase == 1 else line_end),
                     least,
                     last,
                     head,
@@ -165,7 +188,10 @@ def attention(
                     key_scales,
                     value_scales,
                     log2_scale,
+                    tree_paths,
+                    0,
                     MASKED=phase != 1,
+                    PATH=False,
                     KV_HEADS=KV_HEADS,
                     HEAD_DIM=HEAD_DIM,
                     COLUMNS=COLUMNS,
@@ -177,6 +203,47 @@ def attention(
                     STAGES=STAGES,
                     INTERPRETED=INTERPRETED,
                 )
+            if TREE:
+                # Behind the fork each token has tiles of its own, in which all rows take part, so
+                # that arithmetic stays in its layouts, and its own rows keep what comes of it.
+                for i in range(paths):
+                    end_of_path = tl.minimum(last, tl.load(token_positions + row + i) + 1)
+                    own_peak, own_weight, own_sums = add_tiles(
+                        split_peak,
+                        split_weight,
+                        split_sums,
+                        query,
+                        positions,
+                        whole_end,
+                        end_of_path,
+                        least,
+                        end_of_path,
+                        head,
+                        table,
+                        keys,
+                        values,
+                        key_scales,
+                        value_scales,
+                        log2_scale,
+                        path + i * MAX_ROWS,
+                        fork,
+                        MASKED=True,
+                        PATH=True,
+                        KV_HEADS=KV_HEADS,
+                        HEAD_DIM=HEAD_DIM,
+                        COLUMNS=COLUMNS,
+                        TILE=TILE,
+                        WINDOW=WINDOW,
+                        BLOCK_SIZE=BLOCK_SIZE,
+                        QUANTIZED=QUANTIZED,
+                        PRECISION=PRECISION,
+                        STAGES=STAGES,
+                        INTERPRETED=INTERPRETED,
+                    )
+                    own = token == i
+                    split_peak = tl.where(own, own_peak, split_peak)
+                    split_weight = tl.where(own, own_weight, split_weight)
+                    split_sums = tl.where(own[:, None], own_sums, split_sums)
             peak, weight, sums = join(peak, weight, sums, split_peak, split_weight, split_sums)
 
         target = out + token_row * out_stride + columns

@@ -30,20 +30,20 @@ def visible(positions, tokens, WINDOW: tl.constexpr):
 
 
 @triton.jit
-def tile_bounds(start, end, position, tokens, TILE: tl.constexpr, WINDOW: tl.constexpr):
-    """Where in the split ``start:end`` queries at ``position : position + tokens`` see what.
+def tile_bounds(start, end, position, stop, TILE: tl.constexpr, WINDOW: tl.constexpr):
+    """Where in the split ``start:end`` queries at ``position : stop`` see what.
 
     Returns the first token of the first tile that one of them sees, of the first that all of them
     see whole, of the first after those, and the end of what the last of them sees.
     """
     first = start
-    last = tl.minimum(end, position + tokens)
+    last = tl.minimum(end, stop)
     if WINDOW:
         first = tl.maximum(first, tl.maximum(position - WINDOW + 1, 0) // TILE * TILE)
     whole_end = tl.maximum(tl.minimum(end, (position + 1) // TILE * TILE), first)
     whole = first
     if WINDOW:
-        oldest = tl.maximum(position + tokens - WINDOW, 0)
+        oldest = tl.maximum(stop - WINDOW, 0)
         whole = tl.minimum(tl.maximum((oldest + TILE - 1) // TILE * TILE, first), whole_end)
     return first, whole, whole_end, last
 
@@ -66,7 +66,10 @@ def add_tiles(
     key_scales,
     value_scales,
     log2_scale,
+    path,
+    fork,
     MASKED: tl.constexpr,
+    PATH: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -82,7 +85,8 @@ def add_tiles(
 
     ``table`` points at the sequence's block ids; ``query`` is ``[ROWS, COLUMNS]`` in the type of
     products. MASKED tiles may hold tokens that some rows do not see. Of these only ``least : last``
-    are read: the slots of others may hold anything.
+    are read: the slots of others may hold anything. Where PATH, which is MASKED, tokens from
+    position ``fork`` on lie at the places of the sequence's cache that ``path`` points at.
     """
     column = tl.arange(0, COLUMNS)
     within = column < HEAD_DIM
@@ -90,12 +94,18 @@ def add_tiles(
         token = tile + tl.arange(0, TILE)
         if MASKED:
             readable = (token >= least) & (token < last)
-            block = tl.load(table + token // BLOCK_SIZE, mask=readable, other=0)
+            at = token
+            if PATH:
+                behind = readable & (token >= fork)
+                at = tl.where(behind, tl.load(path + (token - fork), mask=behind, other=0), token)
+            block = tl.load(table + at // BLOCK_SIZE, mask=readable, other=0)
         else:
-            block = tl.load(table + token // BLOCK_SIZE)
-        cell = (block.to(tl.int64) * KV_HEADS + head) * BLOCK_SIZE + token % BLOCK_SIZE
-        # A block's tokens are neighbours, also in the rows of scales: 16 bytes at a time.
-        cell = tl.max_contiguous(tl.multiple_of(cell, BLOCK_SIZE), BLOCK_SIZE)
+            at = token
+            block = tl.load(table + at // BLOCK_SIZE)
+        cell = (block.to(tl.int64) * KV_HEADS + head) * BLOCK_SIZE + at % BLOCK_SIZE
+        if not PATH:
+            # A block's tokens are neighbours, also in the rows of scales: 16 bytes at a time.
+            cell = tl.max_contiguous(tl.multiple_of(cell, BLOCK_SIZE), BLOCK_SIZE)
         place = cell[:, None] * HEAD_DIM + column[None, :]
 
         if MASKED:

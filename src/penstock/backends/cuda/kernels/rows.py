@@ -91,6 +91,28 @@ def copy_blocks(pairs: Tensor, data: Tensor) -> None:
     )
 
 
+def move_slots(pairs: Tensor, data: Tensor) -> None:
+    """Move tokens within ``data`` ``[num_blocks, kv_heads, BLOCK_SIZE, ...]``, contiguous.
+
+    pairs int32 ``[M, 2]``: slots from and to, on the device, in order: a later pair sees what
+    earlier ones wrote.
+    """
+    if len(pairs) == 0:
+        return
+    _, heads, block_size = data.shape[:3]
+    columns = data[0, 0, 0].numel()
+    _move_slots[(heads,)](
+        pairs,
+        data,
+        len(pairs),
+        heads,
+        block_size,
+        columns,
+        COLUMNS=triton.next_power_of_2(columns),
+        num_warps=1,
+    )
+
+
 @triton.jit(do_not_specialize=["rows"])
 def _select_rows(
     x,
@@ -144,6 +166,21 @@ def _largest_of_row(
     winner = tl.load(winners + place, mask=inside, other=0x7FFFFFFF)
     first = tl.where(key == tl.max(key, axis=1)[:, None], winner, 0x7FFFFFFF)
     tl.store(out + row * out_stride, tl.min(first, axis=1), mask=row < rows)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _move_slots(pairs, data, count, heads, block_size, columns, COLUMNS: tl.constexpr):
+    column = tl.arange(0, COLUMNS)
+    inside = column < columns
+    head = tl.program_id(0)
+    # A thread moves the same columns of every pair, so it reads what it wrote itself.
+    for pair in range(count):
+        source = tl.load(pairs + 2 * pair).to(tl.int64)
+        target = tl.load(pairs + 2 * pair + 1).to(tl.int64)
+        source = (source // block_size * heads + head) * block_size + source % block_size
+        target = (target // block_size * heads + head) * block_size + target % block_size
+        values = tl.load(data + source * columns + column, mask=inside)
+        tl.store(data + target * columns + column, values, mask=inside)
 
 
 @triton.jit(do_not_specialize=["count"])

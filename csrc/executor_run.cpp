@@ -1,0 +1,118 @@
+// Running an executor's steps.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "executor.h"
+#include "kernels/move_slots.h"
+#include "step_check.h"
+
+namespace penstock {
+namespace {
+
+int64_t rows_of(RowKind kind, const StepView& step) {
+  switch (kind) {
+    case RowKind::tokens: return step.tokens;
+    case RowKind::selected: return step.selected();
+    case RowKind::logits: break;
+  }
+  return step.logits;
+}
+
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;  // clang before 17 wants it spelled out
+
+}  // namespace
+
+void Executor::prepare(const StepView& step, const CacheEdits& edits) {
+  check_step(step, edits, shape_);
+  for (const auto& work : works_) build_attention_work(step, *work);
+}
+
+void Executor::edit_cache(const CacheEdits& edits, const Worker& worker) const {
+  const Share mine = share(int64_t(kv_.size()), worker);  // whole layers: an edit may feed the next
+  const auto copies = edits.block_copies;
+  for (int64_t i = mine.begin; i < mine.end; ++i) {
+    const KvLayer& layer = kv_[size_t(i)].layer;
+    move_slots(layer, edits.slot_moves);
+    const size_t bytes = layer.block_bytes();
+    for (size_t c = 0; c + 1 < copies.size(); c += 2)
+      if (copies[c] != copies[c + 1])
+        std::memcpy(layer.base + size_t(copies[c + 1]) * bytes,
+                    layer.base + size_t(copies[c]) * bytes, bytes);
+  }
+}
+
+struct Executor::Runner {
+  const StepView& step;
+  Worker& worker;
+  std::byte* shared;
+
+  void operator()(const EmbedOp& op) const { embed(op.args, step, worker); }
+  void operator()(const AddNormOp& op) const {
+    add_norm(op.args, rows_of(op.rows, step), worker);
+  }
+  void operator()(const LinearOp& op) const {
+    const int64_t rows = rows_of(op.rows, step);
+    if (rows == 0) return;
+    std::visit([&](const auto& w) { linear(w, op.x, op.out, rows, op.gate, shared, worker); },
+               op.w);
+  }
+  void operator()(const RopeWriteOp& op) const { rope_write(op.args, step, worker); }
+  void operator()(const AttentionOp& op) const { attention(op.args, step, *op.work, worker); }
+  void operator()(const SelectRowsOp& op) const { select_rows(op.args, step, worker); }
+  void operator()(const ArgmaxOp& op) const { argmax(op.args, rows_of(op.rows, step), worker); }
+};
+
+void Executor::run(const StepView& step, const CacheEdits& edits) {
+  prepare(step, edits);
+  pool_.run([&](Worker& worker) {
+    if (!edits.empty()) {
+      edit_cache(edits, worker);
+      worker.barrier->wait(worker);
+    }
+    for (const Op& op : ops_) {
+      std::visit(Runner{step, worker, shared_.data()}, op);
+      worker.barrier->wait(worker);
+    }
+  });
+}
+
+std::vector<double> Executor::profile(const StepView& step, const CacheEdits& edits) {
+  prepare(step, edits);
+  std::vector<double> seconds(ops_.size());
+  pool_.run([&](Worker& worker) {
+    if (!edits.empty()) edit_cache(edits, worker);
+    worker.barrier->wait(worker);
+    auto last = std::chrono::steady_clock::now();
+    for (size_t i = 0; i < ops_.size(); ++i) {
+      std::visit(Runner{step, worker, shared_.data()}, ops_[i]);
+      worker.barrier->wait(worker);
+      if (worker.id != 0) continue;
+      const auto now = std::chrono::steady_clock::now();
+      seconds[i] = std::chrono::duration<double>(now - last).count();
+      last = now;
+    }
+  });
+  return seconds;
+}
+
+std::vector<std::string> Executor::op_names() const {
+  std::vector<std::string> names;
+  for (const Op& op : ops_)
+    names.push_back(std::visit(Overloaded{[](const EmbedOp&) { return "Embed"; },
+                                          [](const AddNormOp&) { return "AddNorm"; },
+                                          [](const LinearOp&) { return "Linear"; },
+                                          [](const RopeWriteOp&) { return "RopeWrite"; },
+                                          [](const AttentionOp&) { return "Attention"; },
+                                          [](const SelectRowsOp&) { return "SelectRows"; },
+                                          [](const ArgmaxOp&) { return "Argmax"; }},
+                               op));
+  return names;
+}
+
+}  // namespace penstock

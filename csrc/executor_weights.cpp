@@ -1,0 +1,143 @@
+// An executor's matrices: made, packed, read from files and written to them.
+#include <atomic>
+
+#include "executor.h"
+#include "refuse.h"
+
+namespace penstock {
+
+template <class Kind>
+const Kind& Executor::matrix_of(MatrixId id) {
+  const Kind* kind = std::get_if<Kind>(&matrix(id).packed);
+  if (!kind) refuse("the matrix is of another kind than what is packed into it");
+  return *kind;
+}
+
+namespace {
+
+void check_shape(const PackedMatrix& w) {
+  if (w.n < 1 || w.k < 1 || w.elem == Elem::i32)
+    refuse("a matrix needs rows, columns and a float type");
+}
+
+void check_depth(int64_t n, int64_t k, int64_t most) {
+  if (n < 1 || k < 1 || k > most)
+    refuse("a quantized matrix needs rows, and 1 to " + std::to_string(most) + " columns");
+}
+
+void check_shape(const IntMatrix& w) {
+  check_depth(w.n, w.k, kMostIntDepth);
+  if ((w.bits != 8 && w.bits != 4) || w.group < 0 || w.group % 32 != 0)
+    refuse("weights are quantized to 8 or 4 bits, in groups of a multiple of 32");
+  if (w.weight_only && !has_points(w.group))
+    refuse("with float activations, groups have 32, 64 or 128 columns, or are whole rows");
+  if (w.zero_points && w.group == 0) check_depth(w.n, w.k, kMostZeroedDepth);
+}
+
+void check_shape(const GridMatrix& w) {
+  check_depth(w.n, w.k, kMostGridDepth);
+  if (w.bits != 8 && w.bits != 4) refuse("weights are quantized to 8 or 4 bits");
+}
+
+}  // namespace
+
+// Packing shares out the rows of each part, products the columns of the whole matrix: the pages of
+// joined parts would come to lie with others than those who read them.
+void Executor::place(const Memory& weights) {
+  pool_.run([&](Worker& worker) { weights.touch(worker.id, worker.count); });
+}
+
+MatrixId Executor::add_matrix(AnyMatrix matrix) {
+  Memory memory = std::visit(
+      [](auto& w) {
+        check_shape(w);
+        Memory panels(packed_bytes(w));
+        w.panels = panels.data();
+        w.bias = nullptr;
+        return panels;
+      },
+      matrix);
+  place(memory);
+  regions_.emplace_back(memory.data(), memory.bytes());
+  matrices_.push_back({matrix, std::move(memory)});
+  return MatrixId(matrices_.size()) - 1;
+}
+
+namespace {
+
+// Where rows from `first` on of a matrix go; throws if they lie outside it.
+PartPlace place_of(int64_t n, bool gated, int64_t first, int64_t count) {
+  const bool fits = gated ? count == n && (first == 0 || first == n)
+                          : count >= 1 && first >= 0 && first + count <= n;
+  if (!fits) refuse("a part lies outside its matrix");
+  return gated ? gated_part(first == 0 ? 0 : 1) : joined_part(first, count, n);
+}
+
+}  // namespace
+
+void Executor::pack_rows(MatrixId id, int64_t first, int64_t count,
+                         std::span<const std::byte> rows) {
+  const PackedMatrix& w = matrix_of<PackedMatrix>(id);
+  std::byte* const panels = matrix(id).memory.data();
+  const PartPlace place = place_of(w.n, w.gated, first, count);
+  if (rows.size() != size_t(count * w.k) * elem_bytes(w.elem))
+    refuse("a part's bytes are not its rows times the matrix's columns");
+  pool_.run([&](Worker& worker) {
+    pack_part(w.elem, rows.data(), count, w.k, place, panels, worker);
+  });
+}
+
+void Executor::pack_int_rows(MatrixId id, int64_t first, int64_t count,
+                             std::span<const int8_t> codes, std::span<const float> scales,
+                             std::span<const int8_t> zeros) {
+  const IntMatrix& w = matrix_of<IntMatrix>(id);
+  std::byte* const panels = matrix(id).memory.data();
+  const PartPlace place = place_of(w.n, w.gated, first, count);
+  if (codes.size() != size_t(count * w.k) ||
+      scales.size() != size_t(count * int_groups(w.k, w.group)) ||
+      zeros.size() != (w.zero_points ? scales.size() : 0))
+    refuse("a part's codes, scales or zeros are not its rows times the matrix's columns or groups");
+  pool_.run([&](Worker& worker) {
+    pack_int_part(w, {codes.data(), scales.data(), zeros.data()}, count, place, panels, worker);
+  });
+}
+
+bool Executor::pack_grid_rows(MatrixId id, int64_t first, int64_t count, Elem elem,
+                              std::span<const std::byte> rows) {
+  const GridMatrix& w = matrix_of<GridMatrix>(id);
+  std::byte* const panels = matrix(id).memory.data();
+  const PartPlace place = place_of(w.n, w.gated, first, count);
+  if (elem == Elem::i32 || rows.size() != size_t(count * w.k) * elem_bytes(elem))
+    refuse("a part's bytes are not its rows times the matrix's columns");
+  std::atomic<bool> finite = true;
+  pool_.run([&](Worker& worker) {
+    if (!quantize_grid_part(w, elem, rows.data(), count, place, panels, worker)) finite = false;
+  });
+  return finite;
+}
+
+void Executor::round_rows(Elem elem, std::span<const std::byte> rows, int64_t count, int64_t k,
+                          int bits, int64_t group, std::span<int8_t> codes,
+                          std::span<float> scales, std::span<int8_t> zeros) {
+  if (count < 1 || k < 1 || (bits != 8 && bits != 4) || group < 0 || elem == Elem::i32 ||
+      rows.size() != size_t(count * k) * elem_bytes(elem) || codes.size() != size_t(count * k) ||
+      scales.size() != size_t(count * int_groups(k, group)) ||
+      (!zeros.empty() && zeros.size() != scales.size()))
+    refuse("rows, codes, scales and zeros of rounded weights differ in shape");
+  pool_.run([&](Worker& worker) {
+    round_weights(elem, rows.data(), count, k, bits, group, codes.data(), scales.data(),
+                  zeros.data(), worker);
+  });
+}
+
+std::vector<ChunkChecksums> Executor::read_regions(int fd, std::span<const FileRegion> regions,
+                                                   size_t chunk) {
+  return penstock::read_regions(pool_, fd, regions, chunk);
+}
+
+std::vector<ChunkChecksums> Executor::write_regions(int fd, std::span<const FileRegion> regions,
+                                                    size_t chunk) {
+  return penstock::write_regions(pool_, fd, regions, chunk);
+}
+
+}  // namespace penstock

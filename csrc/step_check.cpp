@@ -1,0 +1,80 @@
+#include "step_check.h"
+
+#include <string>
+
+#include "kernels/draft_tree.h"
+#include "refuse.h"
+
+namespace penstock {
+namespace {
+
+// A sequence's rows as a tree, and the position of each by its depth there.
+void check_tree(const StepView& s, int sequence) {
+  const int first = s.query_starts[sequence], rows = s.query_starts[sequence + 1] - first;
+  const int start = s.context_lens[sequence] - rows;
+  const int32_t* parents = s.tree_parents + first;
+  const auto row_name = [&](int r) {
+    return "row " + std::to_string(r) + " of sequence " + std::to_string(sequence);
+  };
+  for (int r = 0; r < rows; ++r)
+    if (parents[r] < -1 || parents[r] >= r)
+      refuse(row_name(r) + " of the step has the parent " + std::to_string(parents[r]) +
+             ": a parent is a row before it in its sequence, or -1");
+  for (int r = 0; r < rows; ++r) {
+    const int position = parents[r] < 0 ? start : s.positions[first + parents[r]] + 1;
+    if (s.positions[first + r] != position)
+      refuse(row_name(r) + " of the step has position " +
+             std::to_string(s.positions[first + r]) + " where its parent has " +
+             std::to_string(position - 1));
+  }
+  const int branching = rows - trunk_rows(parents, rows);
+  if (branching > kMostTreeRows)
+    refuse("sequence " + std::to_string(sequence) + " of the step has " +
+           std::to_string(branching) + " rows that branch; a draft tree has at most " +
+           std::to_string(kMostTreeRows));
+}
+
+}  // namespace
+
+void check_step(const StepView& s, const CacheEdits& edits, const ExecutorShape& shape) {
+  const auto within = [](const int32_t* values, int64_t count, int64_t bound, const char* what) {
+    for (int64_t i = 0; i < count; ++i)
+      if (values[i] < 0 || values[i] >= bound)
+        refuse(std::string(what) + " " + std::to_string(values[i]) + " is not in [0, " +
+               std::to_string(bound) + ")");
+  };
+  if (s.tokens < 1 || s.tokens > shape.max_tokens)
+    refuse("a step has 1 to " + std::to_string(shape.max_tokens) + " tokens, not " +
+           std::to_string(s.tokens));
+  if (s.sequences < 1 || s.sequences > shape.max_sequences)
+    refuse("a step has 1 to " + std::to_string(shape.max_sequences) + " sequences, not " +
+           std::to_string(s.sequences));
+  if (s.selected() > shape.max_logits)
+    refuse("a step has at most " + std::to_string(shape.max_logits) +
+           " rows of logits and hidden states, not " + std::to_string(s.selected()));
+  within(s.token_ids, s.tokens, shape.vocabulary, "token id");
+  within(s.positions, s.tokens, shape.max_positions, "position");
+  within(s.slots, s.tokens, int64_t(shape.num_blocks) * kBlockSize, "slot");
+  within(s.logit_rows, s.logits, s.tokens, "logit row");
+  within(s.hidden_rows, s.hidden, s.tokens, "hidden row");
+  within(s.block_ids, s.block_starts[s.sequences], shape.num_blocks, "block id");
+  within(edits.block_copies.data(), int64_t(edits.block_copies.size()), shape.num_blocks,
+         "copied block");
+  within(edits.slot_moves.data(), int64_t(edits.slot_moves.size()),
+         int64_t(shape.num_blocks) * kBlockSize, "moved slot");
+  if (s.query_starts[0] != 0 || s.query_starts[s.sequences] != s.tokens || s.block_starts[0] != 0)
+    refuse("query_starts must run from 0 to the number of tokens, block_starts from 0");
+  for (int i = 0; i < s.sequences; ++i) {
+    const int64_t queries = int64_t(s.query_starts[i + 1]) - s.query_starts[i];
+    const int64_t blocks = int64_t(s.block_starts[i + 1]) - s.block_starts[i];
+    const int64_t context = s.context_lens[i];
+    if (queries < 1 || context < queries || context > blocks * kBlockSize ||
+        context > shape.max_positions)
+      refuse("sequence " + std::to_string(i) + " of the step has " + std::to_string(queries) +
+             " tokens, a context of " + std::to_string(context) + " and " +
+             std::to_string(blocks) + " blocks, which do not agree");
+    if (s.tree_parents) check_tree(s, i);
+  }
+}
+
+}  // namespace penstock
