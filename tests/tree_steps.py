@@ -55,7 +55,7 @@ class Accepted:
         start = len(self.tokens)
         places = range(start, start + len(tokens))
         both = np.concatenate([self.tokens, tokens])
-        return Branches(both, start, places.stop, self.blocks, list(places), tuple(parents))
+        return Branches(both, start, places.stop, self.blocks, list(places), parents=tuple(parents))
 
     def accept(self, tree: Branches, row: int) -> list[int]:
         """Take over the path to ``row``; returns its rows."""

@@ -128,7 +128,7 @@ def test_moves_come_before_copies() -> None:
     tokens = tokens_of(3, 12)
     plain = logits_of(executor, [Chunk(tokens, 0, 12, [8])])[-1]
     logits_of(executor, [Chunk(tokens, 0, 9, [4])])
-    tree = Branches(np.insert(tokens[:11], 9, 0), 9, 12, [4], [11], (-1, -1, 1))
+    tree = Branches(np.insert(tokens[:11], 9, 0), 9, 12, [4], [11], parents=(-1, -1, 1))
     logits_of(executor, [tree])
     moves = [(4 * 32 + 10, 4 * 32 + 9), (4 * 32 + 11, 4 * 32 + 10)]
     step = tree_step([Chunk(tokens, 11, 12, [6])], copies=[(4, 6)], moves=moves)

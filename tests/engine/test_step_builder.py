@@ -51,6 +51,8 @@ def _lists(step: ScheduledStep, size: int) -> dict[str, list[int]]:
     arrays = {name: getattr(built, name) for name in built.__dataclass_fields__}
     assert all(a.dtype == np.int32 and a.flags.c_contiguous for a in arrays.values())
     assert arrays["block_copies"].shape == (len(step.block_copies), 2)
+    assert not len(arrays.pop("tree_parents"))  # nothing that is scheduled branches
+    assert not len(arrays.pop("slot_moves"))
     return {name: a.tolist() for name, a in arrays.items()}
 
 
