@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from grammars import EOS, FINITE, PADDED, STOP, Language, byte_vocabulary, choice, regex
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import RequestError
@@ -111,6 +114,37 @@ def test_what_masks_lead_to_is_of_the_language(
     language: Language, seed: int, bytes_: Vocabulary
 ) -> None:
     matcher = compile_grammar(language.spec, bytes_).start(ENDING)
+    tokens = walk(matcher, PADDED, seed, set(range(256)))
+    assert language.holds(bytes(tokens).decode())
+
+
+def regexes() -> st.SearchStrategy[str]:
+    """Of finite length, so that a random walk comes to an end."""
+    atoms = st.sampled_from(["a", "b", "é", r"\.", "[a-c]", "[^a-y]", "(?:ab)", " ", '"', "/"])
+
+    def larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        counts = st.sampled_from(["?", "{2}", "{0,3}", "{1,2}"])
+        return (
+            st.lists(inner, min_size=1, max_size=3).map("".join)
+            | st.lists(inner, min_size=1, max_size=3).map(lambda some: f"(?:{'|'.join(some)})")
+            | st.tuples(inner, counts).map(lambda pair: f"(?:{pair[0]}){pair[1]}")
+        )
+
+    return st.recursive(atoms, larger, max_leaves=8)
+
+
+@given(pattern=regexes(), seed=st.integers(0, 100))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_random_expressions_are_matched(bytes_: Vocabulary, pattern: str, seed: int) -> None:
+    language = regex(pattern)
+    try:
+        grammar = compile_grammar(language.spec, bytes_)
+    except RequestError as error:
+        assert "nothing but the empty text" in str(error)  # noqa: PT017
+        assert re.fullmatch(pattern, "")
+        return
+    matcher = grammar.start(ENDING)
+    assert matcher.accepts == language.holds("")
     tokens = walk(matcher, PADDED, seed, set(range(256)))
     assert language.holds(bytes(tokens).decode())
 

@@ -115,8 +115,9 @@ class Constraints:
         self._masks.update(self._threads.compute(matchers))
 
     def masks(self, sequences: list[Sequence]) -> list[TokenMask | None] | None:
-        """The masks of the sequences' next tokens; None where all tokens are allowed."""
-        if self._threads is None:
+        """The masks of the sequences' next tokens; None where all tokens are allowed, and instead
+        of a list of nothing else."""
+        if self._threads is None or all(sequence.matcher is None for sequence in sequences):
             return None
         masks: list[TokenMask | None] = []
         for sequence in sequences:
