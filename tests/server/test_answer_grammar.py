@@ -137,7 +137,6 @@ def test_forced_calls(style: str, special: tuple[str, ...]) -> None:
     for reasoning, single in itertools.product(REASONING, (True, False)):
         calls = Calls(STYLES[style], FUNCTIONS, forced=True, single=single)
         grammar = answer_grammar(tokenizers(special)[0], reasoning, calls, None)
-        assert grammar is not None
         for seed in range(3):
             text = drawn(grammar, special, seed)
             if text is None:
@@ -161,7 +160,6 @@ def test_calls_among_text(style: str, special: tuple[str, ...]) -> None:
     for reasoning, single in itertools.product((REASONING[0], REASONING[1]), (True, False)):
         calls = Calls(STYLES[style], FUNCTIONS, forced=False, single=single)
         grammar = answer_grammar(own, reasoning, calls, None)
-        assert grammar is not None
         for seed, begin in itertools.product(range(3), (opening or "{", "")):
             if STYLES[style].bare and not special:
                 begin = begin and "{"
@@ -201,7 +199,6 @@ def test_content_after_reasoning(special: tuple[str, ...], content: GrammarSpec,
     finished = 0
     for reasoning, begin in ((REASONING[1], ""), (REASONING[1], "<think>"), (REASONING[2], "")):
         grammar = answer_grammar(own, reasoning, None, content)
-        assert grammar is not None
         for seed in range(4):
             text = drawn(grammar, special, seed, begin)
             if text is not None:
@@ -211,12 +208,20 @@ def test_content_after_reasoning(special: tuple[str, ...], content: GrammarSpec,
     assert finished > 3
 
 
+def test_space_in_content_after_reasoning_is_bounded() -> None:
+    own, theirs = tokenizers(())
+    grammar = answer_grammar(own, REASONING[1], None, GrammarSpec(kind="json_object"))
+    compiled = llguidance.LLMatcher.grammar_from_lark(grammar.text)
+    for text in ("{" + " " * 50, " " * 50 + "<think>", "<think></think>" + "\n" * 50):
+        matcher = llguidance.LLMatcher(theirs, compiled)
+        assert matcher.validate_tokens(list(text.encode())) < len(text)
+
+
 def test_content_beside_calls() -> None:
     own, _ = tokenizers(())
     content = GrammarSpec(kind="json_schema", text='{"const": 5}')
     calls = Calls(STYLES["hermes"], FUNCTIONS[:2], forced=False, single=False)
     grammar = answer_grammar(own, REASONING[1], calls, content)
-    assert grammar is not None
     for seed in range(5):
         assert drawn(grammar, (), seed, "5") == "5"
         text = drawn(grammar, (), seed, "<tool_call>")
@@ -231,7 +236,6 @@ def test_reasoning_that_names_the_mark_of_calls() -> None:
     for forced in (True, False):
         calls = Calls(STYLES["hermes"], FUNCTIONS, forced=forced, single=True)
         grammar = answer_grammar(own, REASONING[1], calls, None)
-        assert grammar is not None
         text = "<think>I write <tool_call> then.</think>\n\n<tool_call>\n"
         text += '{"name": "get-time", "arguments": {}}\n</tool_call>'
         compiled = llguidance.LLMatcher.grammar_from_lark(grammar.text)

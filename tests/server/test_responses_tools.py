@@ -110,6 +110,20 @@ def test_a_conversation_with_calls(tool_server: Server) -> None:
     assert answer.usage.input_tokens == same.usage.prompt_tokens
 
 
+def test_reasoning_without_an_answer_is_not_lost(tool_server: Server) -> None:
+    def tokens(text: str) -> int:
+        part = {"type": "reasoning_text", "text": text}
+        thought = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [part]}
+        counts = {
+            ask(tool_server, "say x", input=[HI, *items]).usage.input_tokens
+            for items in ([thought, HI], [HI, thought])
+        }
+        (count,) = counts
+        return int(count)
+
+    assert tokens("abcde") == tokens("a") + 4
+
+
 class City(pydantic.BaseModel):
     name: str
     people: int
@@ -174,6 +188,16 @@ def test_what_the_engine_is_told(server: Server) -> None:
             {"input": [{"type": "function_call_output", "call_id": "1"}]},
             "input[0].output",
             "required",
+        ),
+        (
+            {
+                "input": [
+                    {"type": "function_call_output", "call_id": "1"}
+                    | {"output": [{"type": "output_text", "text": "a"}]}
+                ]
+            },
+            "input[0].output[0]",
+            "does not belong",
         ),
         ({"input": [{**HI, "call_id": "1"}]}, "input[0].call_id", "does not belong"),
         ({"input": [{"role": "user"}]}, "input[0].content", "required"),

@@ -74,30 +74,27 @@ async def prepare_chat(
         params = msgspec.structs.replace(params, skip_special_tokens=False)
     inside = reasoning is not None and opened(tokenizer, prompt, reasoning)
     calls = use.calls if use is not None and (use.binds or asked is not None) else None
-    beginning = None if reasoning is None else Beginning(reasoning, inside)
-    grammar = answer_grammar(tokenizer, beginning, calls, None if asked is None else asked.spec)
     bound_by = ""
-    if grammar is not None:
+    if calls is not None or asked is not None:
         bound_by = "tools" if asked is None else asked.param
-        await _check(serving.grammars, grammar, calls, asked)
+        await _check_parts(serving.grammars, calls, asked)
+        beginning = None if reasoning is None else Beginning(reasoning, inside)
+        grammar = answer_grammar(tokenizer, beginning, calls, None if asked is None else asked.spec)
+        await serving.grammars.check(grammar, bound_by)
         params = msgspec.structs.replace(params, grammar=grammar)
     reading = Reading(reasoning, inside, use)
     return PreparedChat(request, prompt, params, reading, engine, meter, bound_by)
 
 
-async def _check(
-    grammars: GrammarCheck, whole: GrammarSpec, calls: Calls | None, asked: Constraint | None
+async def _check_parts(
+    grammars: GrammarCheck, calls: Calls | None, asked: Constraint | None
 ) -> None:
-    """Raise RequestError naming the field whose grammar cannot be used.
-
-    What the request brought is looked at part by part, then what was made of it.
-    """
+    """Raise RequestError naming the field whose grammar cannot be used."""
     if asked is not None:
         await grammars.check(asked.spec, asked.param)
     for function in () if calls is None else calls.functions:
         schema = GrammarSpec(kind="json_schema", text=json.dumps(function.schema))
         await grammars.check(schema, function.param)
-    await grammars.check(whole, "tools" if asked is None else asked.param)
 
 
 def _check_together(use: ToolUse, asked: Constraint) -> None:

@@ -108,34 +108,34 @@ def _format(request: ResponseRequest) -> Any:
 def _messages(items: Sequence[InputItem]) -> list[Message]:
     """A chat's messages: reasoning and calls belong to the answer that they stand beside."""
     messages: list[Message] = []
-    reasoning: str | None = None
+    reasoning: str | None = None  # of the answer that follows
     for i, item in enumerate(items):
         where = f"input[{i}]"
         _check_fields(item, where)
+        answers = item.type == "function_call" or item.role == "assistant"
+        if reasoning is not None and not answers:
+            messages.append(Message(role="assistant", content="", reasoning_content=reasoning))
+            reasoning = None
         if item.type == "reasoning":
-            parts = item.content or item.summary or []
-            reasoning = parts if isinstance(parts, str) else _joined(parts, item, where)
+            reasoning = _text(item.content or item.summary or [], item, f"{where}.content")
             continue
         if item.type == "function_call_output":
-            assert item.output is not None
-            output = item.output
-            text = output if isinstance(output, str) else _joined(output, item, f"{where}.output")
+            text = _text(item.output, item, f"{where}.output")
             messages.append(Message(role="tool", tool_call_id=item.call_id, content=text))
-            continue
-        if item.type == "function_call":
+        elif item.type == "function_call":
             last = messages[-1] if messages and reasoning is None else None
             if last is None or last.role != "assistant":
                 last = Message(role="assistant", reasoning_content=reasoning)
                 messages.append(last)
-            messages[-1] = msgspec.structs.replace(
-                last, tool_calls=[*(last.tool_calls or []), _call(item, where)]
-            )
+            calls = [*(last.tool_calls or []), _call(item, where)]
+            messages[-1] = msgspec.structs.replace(last, tool_calls=calls)
         else:
-            message = _message(item, where)
-            if message.role == "assistant":
-                message = msgspec.structs.replace(message, reasoning_content=reasoning)
-            messages.append(message)
+            assert item.role is not None
+            text = _text(item.content, item, f"{where}.content")
+            messages.append(Message(role=item.role, content=text, reasoning_content=reasoning))
         reasoning = None
+    if reasoning is not None:
+        messages.append(Message(role="assistant", content="", reasoning_content=reasoning))
     return messages
 
 
@@ -161,18 +161,15 @@ def _call(item: InputItem, where: str) -> MessageCall:
     )
 
 
-def _message(item: InputItem, where: str) -> Message:
-    assert item.role is not None
-    content = item.content
-    assert content is not None
-    text = content if isinstance(content, str) else _joined(content, item, where)
-    return Message(role=item.role, content=text)
+def _text(given: str | Sequence[InputText] | None, item: InputItem, where: str) -> str:
+    assert given is not None
+    return given if isinstance(given, str) else _joined(given, item, where)
 
 
 def _joined(parts: Sequence[InputText], item: InputItem, where: str) -> str:
     texts = []
     for i, part in enumerate(parts):
-        at = f"{where}.content[{i}]"
+        at = f"{where}[{i}]"
         text, other = part.text, part.refusal
         if part.type == "refusal":
             text, other = other, text

@@ -57,13 +57,15 @@ def answer_grammar(
     reasoning: Beginning | None,
     calls: Calls | None,
     content: GrammarSpec | None,
-) -> GrammarSpec | None:
-    """What binds an answer; None if nothing does.
+) -> GrammarSpec:
+    """What binds an answer, by ``calls`` or ``content`` or both.
 
     With ``calls`` that are not forced, ``content`` is what the answer must be where it is no
-    call; None leaves it free. A reasoning block may come first and is free.
+    call; None leaves it free. A reasoning block may come first and is free. ``content`` must have
+    been found good (:func:`penstock.grammar.compile.check`).
     """
-    if calls is None and (content is None or reasoning is None):
+    if calls is None and reasoning is None:
+        assert content is not None
         return content
     return GrammarSpec(kind="lark", text=_Writer(tokenizer, reasoning).answer(calls, content))
 
@@ -106,18 +108,14 @@ class _Writer:
     # What the request asked for.
 
     def _content(self, content: GrammarSpec) -> str:
-        if content.kind == "json_object":
-            rule = 'content: %json {"type": "object"}'
-        elif content.kind == "json_schema":
-            rule = f"content: %json {content.text}"
-        elif content.kind == "lark":
-            rule = f"content: %lark {{\n{content.text}\n}}"
-        elif content.kind == "choice":
-            choices = map(json.dumps, json.loads(content.text))
-            rule = "content: " + " | ".join(choices)
+        from penstock.grammar.notation import lark_of  # only now: it loads llguidance
+
+        if content.kind == "regex":
+            pattern = _in_slashes(content.text)
+            self._rules.append("content: CONTENT")
+            self._rules.append(f"CONTENT: /{pattern}/{self._no_reasoning()}")
         else:
-            rule = f"content: CONTENT\nCONTENT: /{_in_slashes(content.text)}/{self._no_reasoning()}"
-        self._rules.append(rule)
+            self._rules.append(f"content: %lark {{\n{lark_of(content, '')}\n}}")
         return "content"
 
     # Calls.
