@@ -168,7 +168,7 @@ class Scheduler:
                 rows.append(row)
         num_tokens = self.max_num_batched_tokens - budget
         hidden = sum(each.num_hidden for each in chosen)
-        return ScheduledStep(chosen, samples, rows, copies, num_tokens, row + 1, hidden)
+        return ScheduledStep(chosen, samples, rows, copies, num_tokens, row + 1, num_hidden=hidden)
 
     def launched(self, step: ScheduledStep) -> None:
         """The step is in flight, and the next one is scheduled before this one's ``update``.
