@@ -59,7 +59,7 @@ def scheduled(sequence: Sequence, start: int, count: int) -> ScheduledSequence:
     end = start + count
     if sequence.pooler is not None:
         hidden = max(0, end - max(start, sequence.num_prompt_rows))
-        return ScheduledSequence(sequence, start, count, 0, (), hidden)
+        return ScheduledSequence(sequence, start, count, 0, (), num_hidden=hidden)
     samples: tuple[Sequence, ...] = ()
     num_logits = 0
     if end == len(sequence.token_ids):

@@ -186,7 +186,16 @@ class Scheduler:
                 rows.append(row if each.draft is None else row - len(each.draft))
         num_tokens = self.max_num_batched_tokens - budget
         hidden = sum(each.num_hidden for each in chosen)
-        return ScheduledStep(chosen, samples, rows, copies, num_tokens, row + 1, hidden, drafted)
+        return ScheduledStep(
+            chosen,
+            samples,
+            rows,
+            copies,
+            num_tokens,
+            row + 1,
+            num_hidden=hidden,
+            num_drafted=drafted,
+        )
 
     def launched(self, step: ScheduledStep) -> None:
         """The step is in flight, and the next one is scheduled before this one's ``update``.
