@@ -80,7 +80,10 @@ class Connection(H11Protocol):
         # To an older client h11 sends no chunks, but all that comes until the connection ends.
         if scope["http_version"] == "1.1" and scope["method"] != "HEAD":
             scope[_SCOPE_KEY] = PieceWriter(self.cycle)
-        await self._answer(scope, receive, send)
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            scope.pop(_SCOPE_KEY, None)  # it knows the cycle, which knows the scope
 
     def _watch(self) -> None:
         """Run the clock while a head is expected, from its first byte or the connection's."""
