@@ -18,8 +18,9 @@ _SCOPE_KEY = "penstock.pieces"
 class PieceWriter:
     """Writes pieces of an answer of unknown length once its head was sent, past ASGI.
 
-    A piece costs a fifth of what it does through all middleware and h11, which have nothing to do
-    with it: it is framed as one chunk and written. Head and end go the usual way.
+    Middleware and h11 have nothing to do with a piece: it is framed as one chunk and written, which
+    spares the server a fifth of its processor time (benchmarks/server). Head and end go the usual
+    way.
     """
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
@@ -80,7 +81,10 @@ class Connection(H11Protocol):
         # To an older client h11 sends no chunks, but all that comes until the connection ends.
         if scope["http_version"] == "1.1" and scope["method"] != "HEAD":
             scope[_SCOPE_KEY] = PieceWriter(self.cycle)
-        await self._answer(scope, receive, send)
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            scope.pop(_SCOPE_KEY, None)  # it knows the cycle, which knows the scope
 
     def _watch(self) -> None:
         """Run the clock while a head is expected, from its first byte or the connection's."""
