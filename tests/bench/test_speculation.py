@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bench.speculation import formula, run_speculation
+from penstock.bench.speculation import Scripted, formula, run_speculation
 from penstock.cli.main import main
 from penstock.config import EngineConfig
 from penstock.sampling.params import SamplingParams
@@ -42,3 +42,20 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     (result,) = json.loads(path.read_text())["results"]
     assert result["method"] == "draft:num_tokens=2,adaptive=true,model="
     assert "the same" in capsys.readouterr().out
+
+
+def test_a_scripted_draft_is_accepted_as_often_as_it_says() -> None:
+    config = EngineConfig(backend="cpu", threads=1, artifact=False, max_model_len=128)
+    params = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
+    scripted = Scripted(0.8, 0.0, 4)
+    (result,) = run_speculation(config, [scripted], [[i, 9] for i in range(8)], params, 8, 1)
+    assert result.same
+    assert result.acceptance == pytest.approx(0.8, abs=0.07)
+    assert 1 + result.accepted_per_draft == pytest.approx(formula(0.8, 4), rel=0.1)
+    assert result.formula_speedup == pytest.approx(formula(0.8, 4))
+
+
+@pytest.mark.parametrize("text", ["0.8", "0.8,0.1,x", "1.5,0.1,4", "0.8,-1,4", "0.8,0.1,17"])
+def test_scripts_that_cannot_be(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "spec", "--scripted", text, "-p", "a"]) == 2
+    assert "--scripted" in capsys.readouterr().err

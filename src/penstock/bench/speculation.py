@@ -9,6 +9,7 @@ from statistics import median
 import msgspec
 from msgspec.structs import replace
 
+from penstock.bench.scripted import ScriptedProposer
 from penstock.bench.session import Session
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
@@ -17,6 +18,21 @@ from penstock.errors import EngineDeadError
 from penstock.sampling.params import SamplingParams
 from penstock.speculate.config import SpeculativeConfig, describe
 from penstock.speculate.figures import DraftStats
+from penstock.speculate.speculation import Speculation
+
+
+class Scripted(msgspec.Struct, frozen=True):
+    """Drafts that are right with probability ``alpha``, of which each token takes ``cost`` times
+    what a plain step takes."""
+
+    alpha: float
+    cost: float
+    num_tokens: int
+
+    @property
+    def speedup(self) -> float:
+        """By the formula, where steps take no longer for verifying several tokens."""
+        return formula(self.alpha, self.num_tokens) / (1 + self.cost * self.num_tokens)
 
 
 class SpecWorkload(msgspec.Struct, frozen=True):
@@ -44,6 +60,8 @@ class SpecResult(msgspec.Struct, frozen=True, kw_only=True):
     """Of all drafts, the share of those whose token at a position was accepted."""
     formula_tokens_per_step: float
     """``(1 - a^(K+1)) / (1 - a)`` of this acceptance and length; beside 1 + accepted_per_draft."""
+    formula_speedup: float | None
+    """Of a scripted draft: :attr:`Scripted.speedup`."""
     draft_share: float
     """Of a run's time, what making drafts took."""
     same: bool
@@ -52,7 +70,7 @@ class SpecResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_speculation(
     config: EngineConfig,
-    methods: Sequence[SpeculativeConfig],
+    methods: Sequence[SpeculativeConfig | Scripted],
     prompts: Sequence[str | list[int]],
     params: SamplingParams,
     batch_size: int,
@@ -65,6 +83,9 @@ def run_speculation(
         for request in _requests(workload):
             plain.core.check(request)
         for method in methods:
+            if isinstance(method, Scripted):
+                results.append(_measure_scripted(method, plain, workload))
+                continue
             with Session.open(replace(config, speculative=method)) as drafting:
                 results.append(_measure(describe(method), plain.core, drafting.core, workload))
     return results
@@ -78,8 +99,27 @@ def formula(acceptance: float, length: float) -> float:
     return (1 - reached) / (1 - acceptance)
 
 
+def _measure_scripted(method: Scripted, plain: Session, workload: SpecWorkload) -> SpecResult:
+    """A second engine around the same executor takes turns with the first: each run leaves nothing
+    behind that the other could find."""
+    _run(plain.core, workload)
+    steps = plain.core.stats().steps
+    seconds, expected = _run(plain.core, workload)
+    step = seconds / (plain.core.stats().steps - steps)
+    texts = {f"{i}": output for i, output in enumerate(expected)}
+    proposer = ScriptedProposer(texts, method.alpha, method.cost * step, plain.vocab_size)
+    speculation = Speculation(proposer, method.num_tokens)
+    core = EngineCore(plain.blueprint, plain.meter, speculation)
+    name = f"scripted:alpha={method.alpha:g},cost={method.cost:g},num_tokens={method.num_tokens}"
+    return _measure(name, plain.core, core, workload, method.speedup)
+
+
 def _measure(
-    name: str, plain: EngineCore, drafting: EngineCore, workload: SpecWorkload
+    name: str,
+    plain: EngineCore,
+    drafting: EngineCore,
+    workload: SpecWorkload,
+    formula_speedup: float | None = None,
 ) -> SpecResult:
     _, expected = _run(plain, workload)
     _, outputs = _run(drafting, workload)  # also lets the controller measure
@@ -114,6 +154,7 @@ def _measure(
         acceptance=acceptance,
         accepted_by_position=[accepted / count for accepted in drafts.accepted_by_position],
         formula_tokens_per_step=formula(acceptance, length),
+        formula_speedup=formula_speedup,
         draft_share=drafts.draft_seconds / spent,
         same=same,
     )

@@ -8,6 +8,7 @@ tokens a step for drafts of K tokens that are each accepted with probability a, 
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,6 +21,9 @@ from penstock.cli.options import (
 )
 from penstock.cli.prompts import add_prompt_arguments, read_prompts
 
+if TYPE_CHECKING:
+    from penstock.bench.speculation import Scripted, SpecResult
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine_arguments(parser, skip={"speculative"})
@@ -30,6 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=speculative_method,
         metavar="METHOD[:KEY=VALUE,...]",
         help="what --speculative would say; may be given several times (default: ngram)",
+    )
+    group.add_argument(
+        "--scripted",
+        action="append",
+        type=_scripted,
+        default=[],
+        metavar="ALPHA,COST,K",
+        help="drafts of K tokens, each right with probability ALPHA and made in COST times what a "
+        "plain step takes, such as 0.8,0.1,4; may be given several times",
     )
     for name, default, about in (
         ("--output-len", 128, "output tokens of each prompt"),
@@ -61,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     params.validate()
     results = run_speculation(
         engine_config(args),
-        args.method or [Ngram()],
+        [*(args.method or ([] if args.scripted else [Ngram()])), *args.scripted],
         read_prompts(args),
         params,
         args.batch_size,
@@ -75,6 +88,7 @@ def run(args: argparse.Namespace) -> int:
                 ("plain", f"{result.plain_tokens_per_s:,.1f} tokens/s"),
                 ("with drafts", f"{result.tokens_per_s:,.1f} tokens/s"),
                 ("speed-up", f"{result.speedup:.2f} (median of {args.repeats})"),
+                *_by_formula(result),
                 ("steps", f"{result.steps}, {result.steps_with_drafts} of them with drafts"),
                 (
                     "tokens a draft",
@@ -95,3 +109,26 @@ def run(args: argparse.Namespace) -> int:
         document = {"command": command_line(), "results": msgspec.to_builtins(results)}
         args.json.write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
     return 0 if all(result.same for result in results) else 1
+
+
+def _by_formula(result: SpecResult) -> list[tuple[str, str]]:
+    expected = result.formula_speedup
+    if expected is None:
+        return []
+    share = result.speedup / expected
+    return [("by the formula", f"{expected:.2f}, of which this is {share:.0%}")]
+
+
+def _scripted(text: str) -> Scripted:
+    from penstock.bench.speculation import Scripted
+
+    try:
+        alpha, cost, length = text.split(",")
+        scripted = Scripted(float(alpha), float(cost), int(length))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"not ALPHA,COST,K: {text!r} (like 0.8,0.1,4)") from None
+    if not 0 <= scripted.alpha <= 1 or scripted.cost < 0 or not 1 <= scripted.num_tokens <= 16:
+        raise argparse.ArgumentTypeError(
+            f"ALPHA is from 0 to 1, COST at least 0 and K from 1 to 16, not {text!r}"
+        )
+    return scripted

@@ -204,7 +204,8 @@ class EngineCore:
     def _step(self) -> list[SequenceUpdate]:
         drafts = None
         if self._speculation is not None:
-            drafts = self._speculation.drafts(self._scheduler.running)
+            scheduler = self._scheduler
+            drafts = self._speculation.drafts(scheduler.running, scheduler.max_num_batched_tokens)
         step = self._scheduler.schedule(drafts)
         errors: dict[str, str] = {}
         verified: Verified | None = None

@@ -36,22 +36,28 @@ class Speculation:
         self._clock = clock
         self._step_began = 0.0
 
-    def drafts(self, running: Iterable[Sequence]) -> dict[Sequence, Draft]:
-        """For the next step."""
+    def drafts(self, running: Iterable[Sequence], budget: int) -> dict[Sequence, Draft]:
+        """For the next step, which has room for ``budget`` tokens in all."""
         began = self._clock()
-        decoding = []
+        decoding, limit = 0, self._num_tokens
+        wanted = []
         for sequence in running:
             known = len(sequence.token_ids)
-            if known - sequence.num_computed == 1 and known > sequence.num_prompt_tokens:
-                most = min(self._num_tokens, sequence.max_total_tokens - known - 1)
-                decoding.append(Wanted(sequence, most))
-        wanted = [each for each in decoding if each.most > 0]
+            left = known - sequence.num_computed
+            budget -= left
+            if left == 1 and known > sequence.num_prompt_tokens:
+                decoding += 1
+                most = sequence.max_total_tokens - known - 1
+                if most > 0:
+                    wanted.append(Wanted(sequence, most if most < limit else limit))
         drafts: dict[Sequence, Draft] = {}
         controller = self._controller
+        if budget <= 0:
+            wanted = []  # prefill fills the step: there is no room for drafts
         if controller is not None and not self._proposer.cheap:
             count = len(wanted)
             lengths = (
-                Wanted(s, controller.length(s, 0, most, len(decoding), count)) for s, most in wanted
+                Wanted(s, controller.length(s, 0, most, decoding, count)) for s, most in wanted
             )
             wanted = [each for each in lengths if each.most > 0]
         if wanted:
@@ -59,8 +65,8 @@ class Speculation:
             for (sequence, _), draft in zip(wanted, proposed, strict=True):
                 if draft is not None:
                     drafts[sequence] = draft
-        if controller is not None and self._proposer.cheap:
-            drafts = self._cut(controller, drafts, len(decoding))
+        if drafts and controller is not None and self._proposer.cheap:
+            drafts = self._cut(controller, drafts, decoding)
         self._step_began = self._clock()
         if drafts:
             seconds = self._step_began - began
