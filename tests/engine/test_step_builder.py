@@ -59,6 +59,8 @@ def test_by_hand() -> None:
         "block_ids": [0, 1],
         "logit_rows": [4],
         "block_copies": [],
+        "tree_parents": [],
+        "slot_moves": [],
     }
     _add(scheduler, "b", [21, 22, 23], prompt_logprobs=0, n=2)
     step = _next(scheduler, step)
@@ -72,6 +74,8 @@ def test_by_hand() -> None:
         "block_ids": [0, 1, 2],
         "logit_rows": [0, 1, 2, 3],
         "block_copies": [],
+        "tree_parents": [],
+        "slot_moves": [],
     }
     assert [(s.request_id, s.index) for s in step.samples] == [("a", 0), ("b", 0), ("b", 1)]
     assert step.sample_rows == [0, 3, 3]
@@ -86,6 +90,8 @@ def test_by_hand() -> None:
         "block_ids": [0, 1, 3, 2],
         "logit_rows": [0, 1, 2],
         "block_copies": [[2, 3]],
+        "tree_parents": [],
+        "slot_moves": [],
     }
 
 
