@@ -33,10 +33,10 @@ class StepInput:
 
     ``T`` tokens of ``S`` sequences run in this step; sequence ``s`` owns the token rows
     ``query_starts[s]:query_starts[s + 1]``, which are the last of its ``context_lens[s]`` tokens
-    in the cache, in order. Without a tree their positions are the last ones, too. Its cache blocks,
-    first to last, are
-    ``block_ids[block_starts[s]:block_starts[s + 1]]`` and cover at least ``context_lens[s]``
-    slots. ``R`` of the token rows get logits, and ``H`` others are only told as hidden states.
+    in the cache, in order. Without a tree their positions are the last ones, too. Its cache
+    blocks, first to last, are ``block_ids[block_starts[s]:block_starts[s + 1]]`` and cover at least
+    ``context_lens[s]`` slots. ``R`` of the token rows get logits, and ``H`` others
+    are only told as hidden states.
     """
 
     token_ids: Int32s  # [T]; ~i: what the launch before samples i-th (OverlappingExecutor.launch)
@@ -47,7 +47,7 @@ class StepInput:
     block_starts: Int32s  # [S + 1]
     block_ids: Int32s  # [block_starts[-1]]
     logit_rows: Int32s  # [R] ascending indices into the token rows
-    block_copies: Int32s  # [C, 2] (from, to) block ids, copied in order before anything runs
+    block_copies: Int32s  # [C, 2] (from, to) block ids, copied in order before any op runs
     hidden_rows: Int32s = field(default_factory=_no_rows)
     """[H] ascending token rows, none of them in ``logit_rows``."""
     tree_parents: Int32s = field(default_factory=_no_rows)
