@@ -35,17 +35,22 @@ class Schemathesis(Client):
     def run(self, job: Job) -> Outcome:
         report = job.folder / "report.json"
         (job.folder / "schemathesis.toml").write_text(_CONFIGURATION)
+        document = job.folder / "openapi.json"
+        document.write_text(
+            json.dumps(_without_deadlines(json.loads(job.server.get("/openapi.json"))))
+        )
         job.call(
             "schemathesis",
             *(
                 "run",
-                f"{job.server.url}/openapi.json",
+                str(document),
+                "--url",
+                job.server.url,
                 "--max-examples",
                 "5" if job.quick else "60",
             ),
             *("--phases", "fuzzing" if job.quick else "coverage,fuzzing"),
             *("--checks", "all", "--exclude-checks", "positive_data_acceptance"),
-            *("--header", "x-request-timeout: 60"),
             *("--exclude-path-regex", "drain|resume", "--seed", "1", "--generation-deterministic"),
             *("--continue-on-failure", "--request-timeout", "60"),
             *("--report", "json", "--report-json-path", str(report)),
@@ -66,6 +71,16 @@ class Schemathesis(Client):
         )
         agrees = not found["failures"] and not found["errors"] and found["complete"]
         return Outcome(rows, agrees)
+
+
+def _without_deadlines(document: dict[str, Any]) -> dict[str, Any]:
+    """``document`` without the header that sets a deadline: one of a microsecond is a 504."""
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            operation["parameters"] = [
+                each for each in operation["parameters"] if each["name"] != "x-request-timeout"
+            ]
+    return document
 
 
 def _failure(group: dict[str, Any]) -> Figures:
