@@ -12,6 +12,7 @@ from overlap_executor import HashExecutor
 from overlapped import VOCAB, check, make_core
 
 from penstock import LLM, SamplingParams, demo_model_path, draft_model_path
+from penstock.api import engine_config
 from penstock.config import EngineConfig
 from penstock.engine.loader import Blueprint, draw
 from penstock.engine.messages import EngineRequest
@@ -162,8 +163,6 @@ def copy_of_draft(folder: Path, **changes: Any) -> Path:
 
 
 def drawn(draft: object, **options: Any) -> Blueprint:
-    from penstock.api import engine_config
-
     asked = {"method": "draft", "model": str(draft)}
     return draw(engine_config("", {"backend": "cpu", "speculative": asked, **options}))
 
@@ -196,6 +195,8 @@ def test_refused_at_the_start(tmp_path: Path) -> None:
     drawn(tmp_path / "short", max_model_len=128)
     with pytest.raises(ConfigError, match=r"draft's part included.* set kv_cache_bytes"):
         drawn("", kv_cache_bytes=1 << 20, max_model_len=2048)
+    with pytest.raises(ConfigError, match="nothing would be faster"):
+        draw(engine_config("", {"speculative": "self", "quantization": "int4", "backend": "cpu"}))
     target = shutil.copytree(demo_model_path(), tmp_path / "target")
     with pytest.raises(ConfigError, match="needs the option 'model'"):
         draw(EngineConfig(model=str(target), speculative=drawn("").config.speculative))
