@@ -124,17 +124,24 @@ def test_blocks_come_back(blueprint: Blueprint) -> None:
 
 # --- with real models -------------------------------------------------------------------------
 
-PROMPTS = ["def fib(n):\n    ", "import os\n\n\nclass Path:\n    def", "for i in range("]
+PROMPTS = [
+    "def fib(n):\n    ",
+    "import os\n\n\nclass Path:\n    def",
+    "for i in range(",
+    "class A:\n",
+]
 PARAMS = [
     SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=2),
     SamplingParams(temperature=0.8, top_p=0.9, seed=1, max_tokens=24, repetition_penalty=1.2),
     SamplingParams(temperature=0, max_tokens=24, ignore_eos=True),
+    SamplingParams(temperature=0.4, n=2, seed=5, max_tokens=60, stop=("self", "\n\n")),
 ]
 
 
 def said(**options: Any) -> list[Any]:
     with LLM(backend="cpu", threads=1, artifact=False, max_model_len=256, **options) as llm:
         outputs = llm.generate(PROMPTS, PARAMS)
+        assert outputs[-1].outputs[0].finish_reason == "stop"
         llm.check_integrity()
         choices = [choice for output in outputs for choice in output.outputs]
         if "speculative" in options:
@@ -149,7 +156,10 @@ def plainly() -> list[Any]:
 
 @pytest.mark.parametrize(
     "speculative",
-    ["draft:num_tokens=3", "self:num_tokens=3,adaptive=false", "ngram:min_match=1,adaptive=false"],
+    [
+        f"{method},adaptive=false"
+        for method in ("draft:num_tokens=3", "self:num_tokens=3", "ngram:min_match=1")
+    ],
 )
 def test_the_demo_model_says_the_same(plainly: list[Any], speculative: str) -> None:
     assert said(speculative=speculative) == plainly
