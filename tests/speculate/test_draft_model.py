@@ -12,6 +12,7 @@ from overlap_executor import HashExecutor
 from overlapped import VOCAB, check, make_core
 
 from penstock import LLM, SamplingParams, demo_model_path, draft_model_path
+from penstock.api import engine_config
 from penstock.config import EngineConfig
 from penstock.engine.loader import Blueprint, draw
 from penstock.engine.messages import EngineRequest
@@ -123,17 +124,24 @@ def test_blocks_come_back(blueprint: Blueprint) -> None:
 
 # --- with real models -------------------------------------------------------------------------
 
-PROMPTS = ["def fib(n):\n    ", "import os\n\n\nclass Path:\n    def", "for i in range("]
+PROMPTS = [
+    "def fib(n):\n    ",
+    "import os\n\n\nclass Path:\n    def",
+    "for i in range(",
+    "class A:\n",
+]
 PARAMS = [
     SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=2),
     SamplingParams(temperature=0.8, top_p=0.9, seed=1, max_tokens=24, repetition_penalty=1.2),
     SamplingParams(temperature=0, max_tokens=24, ignore_eos=True),
+    SamplingParams(temperature=0.4, n=2, seed=5, max_tokens=60, stop=("self", "\n\n")),
 ]
 
 
 def said(**options: Any) -> list[Any]:
     with LLM(backend="cpu", threads=1, artifact=False, max_model_len=256, **options) as llm:
         outputs = llm.generate(PROMPTS, PARAMS)
+        assert outputs[-1].outputs[0].finish_reason == "stop"
         llm.check_integrity()
         choices = [choice for output in outputs for choice in output.outputs]
         if "speculative" in options:
@@ -148,7 +156,10 @@ def plainly() -> list[Any]:
 
 @pytest.mark.parametrize(
     "speculative",
-    ["draft:num_tokens=3", "self:num_tokens=3,adaptive=false", "ngram:min_match=1,adaptive=false"],
+    [
+        f"{method},adaptive=false"
+        for method in ("draft:num_tokens=3", "self:num_tokens=3", "ngram:min_match=1")
+    ],
 )
 def test_the_demo_model_says_the_same(plainly: list[Any], speculative: str) -> None:
     assert said(speculative=speculative) == plainly
@@ -162,8 +173,6 @@ def copy_of_draft(folder: Path, **changes: Any) -> Path:
 
 
 def drawn(draft: object, **options: Any) -> Blueprint:
-    from penstock.api import engine_config
-
     asked = {"method": "draft", "model": str(draft)}
     return draw(engine_config("", {"backend": "cpu", "speculative": asked, **options}))
 
@@ -196,6 +205,8 @@ def test_refused_at_the_start(tmp_path: Path) -> None:
     drawn(tmp_path / "short", max_model_len=128)
     with pytest.raises(ConfigError, match=r"draft's part included.* set kv_cache_bytes"):
         drawn("", kv_cache_bytes=1 << 20, max_model_len=2048)
+    with pytest.raises(ConfigError, match="nothing would be faster"):
+        draw(engine_config("", {"speculative": "self", "quantization": "int4", "backend": "cpu"}))
     target = shutil.copytree(demo_model_path(), tmp_path / "target")
     with pytest.raises(ConfigError, match="needs the option 'model'"):
         draw(EngineConfig(model=str(target), speculative=drawn("").config.speculative))

@@ -65,6 +65,12 @@ def draft_engine_config(
             f"{resolved.max_model_len} tokens; set max_model_len to at most {spec.max_positions}, "
             "or take a draft with more"
         )
+    asked = config.speculative
+    if isinstance(asked, QuantizedSelf) and asked.quantization == config.quantization:
+        raise ConfigError(
+            f"speculative self would draft in {asked.quantization}, which the model is in itself: "
+            "nothing would be faster; leave it out, or take a smaller model as draft"
+        )
     changes: dict[str, Any] = {
         "model": str(folder),
         "revision": None,
@@ -77,8 +83,8 @@ def draft_engine_config(
         "max_num_batched_tokens": resolved.max_num_batched_tokens,
         "speculative": None,
     }
-    if isinstance(config.speculative, QuantizedSelf):
-        changes |= {"quantization": config.speculative.quantization, "quantization_group": None}
+    if isinstance(asked, QuantizedSelf):
+        changes |= {"quantization": asked.quantization, "quantization_group": None}
         changes |= {"quantization_zero_points": False}
     elif config.quantization == "none" or not _fits_scheme(config):
         changes |= {"quantization": "none", "quantization_group": None}
