@@ -37,8 +37,12 @@ def serving(*words: str) -> Iterator[Served]:
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
     )
-    yield Served(process)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
     assert process.stdout is not None
-    process.stdout.close()
+    try:
+        yield Served(process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()  # where a test or the server has failed
+        process.wait()
+        process.stdout.close()
