@@ -35,7 +35,7 @@ def fault(value: Any, schema: dict[str, Any], root: dict[str, Any], at: str = "$
         return None if None in found else f"{at}: {found}"
     rules = list(schema.get("allOf", ()))
     if "if" in schema and fault(value, schema["if"], root, at) is None:
-        rules.append(schema["then"])
+        rules.append(schema.get("then", {}))
     for rule in rules:
         if (broken := fault(value, rule, root, at)) is not None:
             return broken
