@@ -102,6 +102,7 @@ class Clients:
                     reply.times.append(now)
                     if data.endswith(END) or (len(data) < len(END) and _ended(reply)):
                         left -= 1
+                        poll.unregister(descriptor)  # it may be closed before the others end
         finally:
             poll.close()
         return list(replies.values())
