@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
+from collections.abc import Sequence as Seq
 
 import msgspec
 import pytest
@@ -21,7 +23,7 @@ from penstock.engine.scheduler import Scheduler
 from penstock.errors import ConfigError
 from penstock.sampling.params import SamplingParams
 from penstock.speculate.config import Ngram
-from penstock.speculate.draft import Proposer
+from penstock.speculate.draft import Draft, Proposer, Wanted
 from penstock.speculate.ngram import NgramProposer
 from penstock.speculate.speculation import Speculation
 
@@ -190,6 +192,34 @@ def test_what_was_drafted_is_counted(blueprint: Blueprint) -> None:
     assert sequence.num_drafted == 4 * 15 + 4 + 3 + 2 + 1 + 0
 
 
+class Late(Oracle):
+    """Has nothing to say for the first ``quiet`` steps."""
+
+    quiet = 100
+    asked = 0
+
+    def propose(self, wanted: Seq[Wanted]) -> list[Draft | None]:
+        self.asked += 1
+        known = len(wanted[0].sequence.token_ids)
+        return [None] * len(wanted) if known < self.quiet else super().propose(wanted)
+
+
+def test_who_never_drafts_is_seldom_asked(blueprint: Blueprint) -> None:
+    params = SamplingParams(temperature=0, max_tokens=140, ignore_eos=True, logit_bias={63: -100})
+    listed = [Arrival(0, [3, 4, 5], params, 0, None, None, False)]
+    recorder = Recorder()
+    plain, _ = told(blueprint, listed, recorder)
+    proposer = Late(recorder.texts(), VOCAB, 1.0)
+    proposer.cheap = True
+    executor = HashExecutor(30, VOCAB, POISON)
+    now = itertools.count()  # every step takes as long
+    speculation = Speculation(proposer, 4, True, lambda: float(next(now)))
+    core = make_core(blueprint, executor, speculation)
+    same(play(core, listed, lambda: check(core, executor)), plain)
+    assert proposer.asked < 64 + 36 // 4 + 2 + 43
+    assert core.stats().drafts.accepted_tokens > 10  # type: ignore[union-attr]
+
+
 def test_overlapping_steps_are_refused(blueprint: Blueprint) -> None:
     executor = Deferred(HashExecutor(30, VOCAB), True, failed_token=9)
     with pytest.raises(ConfigError, match="overlap"):
@@ -197,8 +227,6 @@ def test_overlapping_steps_are_refused(blueprint: Blueprint) -> None:
 
 
 def test_a_draft_is_cut_from_behind() -> None:
-    from penstock.speculate.draft import Draft
-
     draft = Draft(array("i", [1, 2, 3]), 2)
     assert draft.cut(2) == Draft(array("i", [1, 2]), 2)
     assert draft.cut(3) is draft

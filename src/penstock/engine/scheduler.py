@@ -48,6 +48,7 @@ from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.engine.in_flight import InFlight
 from penstock.engine.limits import check_step_limits, most_tokens
 from penstock.engine.messages import EngineStats, FinishReason, SequenceUpdate
+from penstock.engine.place_drafts import place_drafts
 from penstock.engine.queues import Queues
 from penstock.engine.request import Sequence, Status
 from penstock.engine.scheduled import ScheduledSequence, ScheduledStep, scheduled
@@ -173,7 +174,7 @@ class Scheduler:
             return None
         drafted = 0
         if drafts and budget:
-            drafted = self._add_drafts(chosen, drafts, budget, copies)
+            drafted = place_drafts(self.cache, chosen, drafts, budget, copies)
             budget -= drafted
         self._steps += 1
         samples: list[Sequence] = []
@@ -284,6 +285,7 @@ class Scheduler:
         assert held == self.cache.num_held_blocks, "a sequence that is not running holds blocks"
         self._in_flight.check_integrity(s for g in self._queues.requests.values() for s in g)
 
+<<<<<<< HEAD
     def _add_drafts(
         self,
         chosen: list[ScheduledSequence],
@@ -324,6 +326,8 @@ class Scheduler:
             left -= count
         return budget - left
 
+=======
+>>>>>>> spec
     def _verified(self, each: ScheduledSequence, tokens: list[int]) -> SequenceUpdate | None:
         """Take in what was drawn along a draft; None if the sequence has ended meanwhile."""
         sequence, draft = each.sequence, each.draft

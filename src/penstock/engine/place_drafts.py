@@ -1,0 +1,46 @@
+"""Room in a step for tokens that may follow the known ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.cache.kv_cache import BlockCopy, KvCache
+from penstock.engine.request import Sequence
+from penstock.engine.scheduled import ScheduledSequence
+from penstock.speculate.draft import Draft
+
+
+def place_drafts(
+    cache: KvCache,
+    chosen: list[ScheduledSequence],
+    drafts: Mapping[Sequence, Draft],
+    budget: int,
+    copies: list[BlockCopy],
+) -> int:
+    """Put drafts behind those in the step, as far as there is room; returns how many tokens.
+
+    None reaches the length at which its sequence ends: of what a step draws, the last token
+    is not drafted.
+    """
+    left = budget
+    for i, each in enumerate(chosen):
+        sequence = each.sequence
+        draft = drafts.get(sequence)
+        if draft is None or each.samples != (sequence,) or each.num_tokens != 1:
+            continue
+        end = each.start + 1
+        count = min(
+            len(draft),
+            left,
+            sequence.max_total_tokens - end - 1,
+            cache.room(sequence.table, each.start) - 1,
+        )
+        if count <= 0:
+            continue
+        fits = cache.extend(sequence.table, each.start, end + count, copies)
+        assert fits, "there was room"
+        chosen[i] = ScheduledSequence(
+            sequence, each.start, 1 + count, 1 + count, each.samples, draft.cut(count)
+        )
+        left -= count
+    return budget - left
