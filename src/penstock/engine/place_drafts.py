@@ -39,8 +39,9 @@ def place_drafts(
             continue
         fits = cache.extend(sequence.table, each.start, end + count, copies)
         assert fits, "there was room"
+        rows = 1 + count
         chosen[i] = ScheduledSequence(
-            sequence, each.start, 1 + count, 1 + count, each.samples, draft.cut(count)
+            sequence, each.start, rows, rows, each.samples, draft=draft.cut(count)
         )
         left -= count
     return budget - left

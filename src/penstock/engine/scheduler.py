@@ -285,49 +285,6 @@ class Scheduler:
         assert held == self.cache.num_held_blocks, "a sequence that is not running holds blocks"
         self._in_flight.check_integrity(s for g in self._queues.requests.values() for s in g)
 
-<<<<<<< HEAD
-    def _add_drafts(
-        self,
-        chosen: list[ScheduledSequence],
-        drafts: Mapping[Sequence, Draft],
-        budget: int,
-        copies: list[BlockCopy],
-    ) -> int:
-        """Put drafts behind those in the step, as far as there is room; returns how many tokens.
-
-        None reaches the length at which its sequence ends: of what a step draws, the last token
-        is not drafted.
-        """
-        cache, left = self.cache, budget
-        for i, each in enumerate(chosen):
-            sequence = each.sequence
-            draft = drafts.get(sequence)
-            if draft is None or each.samples != (sequence,) or each.num_tokens != 1:
-                continue
-            end = each.start + 1
-            count = min(
-                len(draft),
-                left,
-                sequence.max_total_tokens - end - 1,
-                cache.room(sequence.table, each.start) - 1,
-            )
-            if count <= 0:
-                continue
-            fits = cache.extend(sequence.table, each.start, end + count, copies)
-            assert fits, "there was room"
-            chosen[i] = ScheduledSequence(
-                sequence,
-                each.start,
-                1 + count,
-                1 + count,
-                each.samples,
-                draft=draft.cut(count),
-            )
-            left -= count
-        return budget - left
-
-=======
->>>>>>> spec
     def _verified(self, each: ScheduledSequence, tokens: list[int]) -> SequenceUpdate | None:
         """Take in what was drawn along a draft; None if the sequence has ended meanwhile."""
         sequence, draft = each.sequence, each.draft
