@@ -177,7 +177,7 @@ def test_padding_changes_nothing(tiny: CudaExecutor) -> None:
         for data, old in zip(cache.arrays, before, strict=True):
             data.copy_(old)
     executor._write_decode(step, 4)
-    logits, argmax = executor._program.run(executor._buffer.views(executor._layout(4)))
+    logits, argmax, _ = executor._program.run(executor._buffer.views(executor._layout(4)))
     assert logits.shape == (4, 211)
     np.testing.assert_array_equal(logits[:3].cpu().numpy(), plain.logits)
     np.testing.assert_array_equal(argmax[:3, 0].cpu().numpy(), plain.argmax)
@@ -239,7 +239,7 @@ def test_what_is_launched_before_the_first_request_leaves_the_cache_alone(
 ) -> None:
     tiny.run(step_of([Chunk(A, 0, 33, A_BLOCKS), Chunk(C, 0, 5, [0])]))
     before = [data.clone() for cache in tiny._caches for data in cache.arrays]
-    logits, _ = tiny._launch(idle_step(5, 2), attending=idle_decode(0))
+    logits = tiny._launch(idle_step(5, 2), attending=idle_decode(0)).logits
     assert logits.shape == (2, 211)
     after = [data for cache in tiny._caches for data in cache.arrays]
     assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
