@@ -15,7 +15,7 @@ the memory behind the numbers. The policy, in full:
   lost before the head, without which the tail could not be found.
 - Forked sequences share blocks. The last, partly full one is copied when one of them first
   writes to it while others still hold it. The copies of a step are executed in the order given,
-  before anything else in it.
+  before any op of it runs.
 """
 
 from __future__ import annotations
