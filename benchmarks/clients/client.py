@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from environments import Environment
-from served import Served
+from fresh_server import Served
 
 Figures = dict[str, str | float | int]
 """One row of a table, by column."""

@@ -16,10 +16,10 @@ from typing import Any
 
 from client import Client, ClientError, Figures, Job
 from environments import Environment, SetupError
+from fresh_server import MODEL, serving
 from lm_eval_run import LmEval
 from load import AiPerf, GuideLlm
 from schemathesis_run import Schemathesis
-from served import MODEL, serving
 
 from penstock import __version__, demo_model_path
 

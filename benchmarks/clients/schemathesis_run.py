@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from client import Client, Figures, Job, Outcome
-from served import ADMIN_KEY
+from fresh_server import ADMIN_KEY
 
 UNTESTED = (
     "/admin/drain and /admin/resume, which take the server away from the other requests, and "

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from client import ClientError, Figures, Job
 from environments import Environment, SetupError
+from fresh_server import Served
 from lm_eval_run import LIKELIHOOD, TASKS, compared
 from load import side_by_side
-from served import Served
 
 from penstock import LLM, SamplingParams
 
