@@ -37,7 +37,7 @@ def run(**options: Any) -> tuple[list[Any], Any]:
     return told, stats
 
 
-@pytest.mark.parametrize("method", ["ngram:min_match=2,adaptive=false", "draft"])
+@pytest.mark.parametrize("method", ["ngram:min_match=2,adaptive=false", "draft:adaptive=false"])
 def test_the_same_text_with_drafts(method: str) -> None:
     expected, _ = run()
     told, stats = run(speculative=method)

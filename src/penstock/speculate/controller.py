@@ -24,6 +24,10 @@ _PROBE = 2
 _FIRST_PATIENCE, _MOST_PATIENCE, _RARELY = 16, 256, 512
 """Steps without a draft before such a look: a look costs about half a step, so one in 256 costs
 0.2 %, and one in 16 three."""
+_BETWEEN_LOOKS = 16
+"""Steps from one such look to the next, whoever looks: in a batch, looks of each by itself would be
+in nearly every step, and drafting for one takes a second model nearly as long as for all. What one
+finds is told to all (``Acceptance``)."""
 _STALE = 128
 """Steps after which the time of a step without drafts is measured again, by leaving them out."""
 
@@ -37,6 +41,7 @@ class Controller:
         self._common = Acceptance(groups, num_tokens)  # of all sequences
         self._steps = StepCosts()
         self._drafting: dict[int, StepCosts] = {}  # by the width of sequences; of K
+        self._since_look = _BETWEEN_LOOKS  # steps
 
     def length(
         self, sequence: Sequence, group: int, most: int, decoding: int, drafting: int
@@ -75,6 +80,9 @@ class Controller:
         # Where it would not pay if all were accepted, only the times could change.
         if record.skipped < (record.patience if possible > _MARGIN else _RARELY):
             return 0
+        if self._since_look < _BETWEEN_LOOKS:
+            return 0
+        self._since_look = 0
         record.skipped = 0
         record.patience = min(record.patience * 2, _MOST_PATIENCE)
         return min(_PROBE if decoding == 1 else 1, most)
@@ -85,6 +93,7 @@ class Controller:
 
     def step_took(self, rows: int, seconds: float) -> None:
         """A step in which nothing but decoding and its drafts had rows."""
+        self._since_look += 1
         self._steps.add(rows, seconds)
 
     def drafting_took(self, sequences: int, longest: int, seconds: float) -> None:
