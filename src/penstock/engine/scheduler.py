@@ -387,15 +387,21 @@ class Scheduler:
 
 
 def _told(sequence: Sequence, tokens: list[int]) -> SequenceUpdate:
-    return SequenceUpdate(
+    update = SequenceUpdate(  # by place: with names 64 sequences take 3 us longer
         sequence.request_id,
         sequence.index,
         tokens,
-        num_cached_tokens=sequence.num_cached_tokens,
-        finish_reason=sequence.finish_reason,
-        stop_reason=sequence.stop_reason,
-        scheduled_at=sequence.scheduled_at,
-        num_drafted=sequence.num_drafted,
-        num_accepted=sequence.num_accepted,
-        ends_in_text=sequence.completed,
+        None,
+        None,
+        sequence.num_cached_tokens,
+        sequence.finish_reason,
+        sequence.stop_reason,
+        None,
+        sequence.scheduled_at,
     )
+    if sequence.num_drafted:
+        update.num_drafted = sequence.num_drafted
+        update.num_accepted = sequence.num_accepted
+    if sequence.completed:
+        update.ends_in_text = True
+    return update
