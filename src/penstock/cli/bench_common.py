@@ -9,12 +9,25 @@ from pathlib import Path
 
 from penstock.bench.machine import Machine
 from penstock.bench.stats import Summary
+from penstock.cli.options import positive_int
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write every figure, and the machine's, here"
     )
+
+
+def add_counts(group: argparse._ArgumentGroup, *counts: tuple[str, int, str]) -> None:
+    """Options that take a positive whole number: name, default, and what it counts."""
+    for name, default, about in counts:
+        group.add_argument(
+            name,
+            type=positive_int,
+            default=default,
+            metavar="N",
+            help=f"{about} (default: {default})",
+        )
 
 
 def command_line() -> list[str]:

@@ -12,33 +12,28 @@ import argparse
 import msgspec
 
 from penstock.cli.bench_common import (
+    add_counts,
     add_json_argument,
     command_line,
     machine_rows,
     print_table,
     summary_rows,
 )
-from penstock.cli.options import add_engine_arguments, engine_config, positive_int
+from penstock.cli.options import add_engine_arguments, engine_config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     # One token a sequence and step is what is timed here; `bench spec` times drafts.
     add_engine_arguments(parser, skip={"speculative"})
     group = parser.add_argument_group("workload")
-    for name, default, about in (
+    add_counts(
+        group,
         ("--batch-size", 1, "requests that run together"),
         ("--input-len", 128, "prompt tokens of each"),
         ("--output-len", 64, "output tokens of each"),
         ("--repeats", 5, "measured runs"),
         ("--warmup", 1, "runs before them"),
-    ):
-        group.add_argument(
-            name,
-            type=positive_int,
-            default=default,
-            metavar="N",
-            help=f"{about} (default: {default})",
-        )
+    )
     add_json_argument(parser)
 
 

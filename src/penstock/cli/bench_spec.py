@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.cli.bench_common import add_json_argument, command_line, print_table
+from penstock.cli.bench_common import add_counts, add_json_argument, command_line, print_table
 from penstock.cli.options import (
     add_engine_arguments,
     engine_config,
-    positive_int,
     speculative_method,
 )
 from penstock.cli.prompts import add_prompt_arguments, read_prompts
@@ -44,18 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="drafts of K tokens, each right with probability ALPHA and made in COST times what a "
         "plain step takes, such as 0.8,0.1,4; may be given several times",
     )
-    for name, default, about in (
+    add_counts(
+        group,
         ("--output-len", 128, "output tokens of each prompt"),
         ("--batch-size", 1, "requests that run together"),
         ("--repeats", 3, "measured runs of each"),
-    ):
-        group.add_argument(
-            name,
-            type=positive_int,
-            default=default,
-            metavar="N",
-            help=f"{about} (default: {default})",
-        )
+    )
     group.add_argument(
         "--temperature", type=float, default=0.0, metavar="X", help="0 is greedy (default: 0)"
     )
