@@ -8,9 +8,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from penstock.engine.scheduled import ScheduledStep
+from penstock.engine.step import StepResult
 from penstock.speculate.controller import Controller
-from penstock.speculate.draft import Draft, Proposer, Wanted
+from penstock.speculate.draft import Draft, HiddenReader, Proposer, Wanted
 from penstock.speculate.figures import Figures
+from penstock.speculate.told import told_of
 
 if TYPE_CHECKING:
     from penstock.engine.request import Sequence
@@ -38,6 +40,7 @@ class Speculation:
     ) -> None:
         self.figures = Figures(num_tokens)
         self._proposer = proposer
+        self._reader = proposer if isinstance(proposer, HiddenReader) else None
         self._num_tokens = num_tokens
         self._controller = Controller(proposer.groups, num_tokens) if adaptive else None
         self._clock = clock
@@ -111,6 +114,16 @@ class Speculation:
                 if controller is not None:
                     controller.verified(each.sequence, each.draft.group, len(each.draft), accepted)
             i += len(each.samples)
+
+    @property
+    def reads_all_hidden(self) -> bool:
+        """Whether the hidden states of every token that the target computes are wanted."""
+        return self._reader is not None and self._reader.reads_all
+
+    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], result: StepResult) -> None:
+        """The step was taken in, with ``tokens[i]`` for ``step.samples[i]``."""
+        if self._reader is not None:
+            self._reader.observe(told_of(step, tokens), result)
 
     def check_integrity(self) -> None:
         self._proposer.check_integrity()
