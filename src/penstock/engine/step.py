@@ -21,6 +21,7 @@ from penstock.cache.geometry import BLOCK_SIZE
 __all__ = ["BLOCK_SIZE", "StepInput", "StepResult"]
 
 Int32s = NDArray[np.int32]
+Float32s = NDArray[np.float32]
 
 
 def _no_rows() -> Int32s:
@@ -29,7 +30,7 @@ def _no_rows() -> Int32s:
 
 @dataclass(frozen=True)
 class StepInput:
-    """Everything one step of the model needs, as int32 arrays over concatenated tokens.
+    """Everything one step of the model needs, as arrays over concatenated tokens.
 
     ``T`` tokens of ``S`` sequences run in this step; sequence ``s`` owns the token rows
     ``query_starts[s]:query_starts[s + 1]``, which are the last of its ``context_lens[s]`` tokens
@@ -65,6 +66,9 @@ class StepInput:
     Moves come before ``block_copies``: they finish what an earlier step computed, so a copy of a
     block has what was moved into it, and a block that changed hands since is written last by its
     new owner."""
+    features: Float32s = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    """``[T, F]`` C-contiguous: what a head that drafts is given of each token beside its id
+    (``Plan.feature_size`` columns). Of models that read none, empty: ``[T, 0]`` or ``[0, 0]``."""
 
     @property
     def num_tokens(self) -> int:
@@ -74,16 +78,43 @@ class StepInput:
     def num_sequences(self) -> int:
         return len(self.context_lens)
 
+    def check_features(self, columns: int) -> None:
+        """Raise ValueError unless ``features`` are what a plan reads that reads so many columns."""
+        features = self.features
+        if columns == 0:
+            if features.size:
+                raise ValueError(
+                    f"the step has features {list(features.shape)}, and the model reads none"
+                )
+            return
+        expected = (len(self.token_ids), columns)
+        if features.shape != expected:
+            raise ValueError(
+                f"the step has features {list(features.shape)}, and the model reads "
+                f"{list(expected)}"
+            )
+        if features.dtype != np.float32 or not features.flags.c_contiguous:
+            raise ValueError(
+                f"the step's features are {features.dtype} with strides {features.strides}; "
+                "they must be float32 and C-contiguous"
+            )
+
 
 @dataclass(frozen=True)
 class StepResult:
     """What the executor computed. The arrays are views that the next step overwrites."""
 
-    logits: NDArray[np.float32]  # [R, vocab_size]
+    logits: Float32s  # [R, vocab_size]
     argmax: Int32s  # [R] index of the largest logit, the lowest on ties; of a NaN if there is one
     hidden: NDArray[Any] | None = None
-    """[R + H, hidden] after the last norm, of ``logit_rows`` and then of ``hidden_rows``.
+    """[R + H, hidden] of ``logit_rows`` and then of ``hidden_rows``: after the last norm, or of a
+    head that drafts, what its next row is given as features.
 
     float32, or ml_dtypes.bfloat16 where the output matrix reads that. None where a step wants no
     hidden rows and the executor keeps none.
     """
+    taps: Float32s | None = None
+    """[R + H, F] of the same rows: the residual stream at the input of the layers that the plan
+    taps, side by side. None where it taps none."""
+    more_logits: tuple[Float32s, ...] = ()
+    """[R, outputs] of each head after the first."""

@@ -86,6 +86,6 @@ def _lives(plan: Plan) -> dict[BufferName, tuple[int, int]]:
     for i, op in enumerate(plan.ops):
         for name in (*op.reads, *op.writes):
             lives[name] = (lives.get(name, (i, i))[0], i)
-    for name in (plan.logits, plan.argmax, plan.hidden):
+    for name in plan.results:
         lives[name] = (lives[name][0], len(plan.ops))
     return lives

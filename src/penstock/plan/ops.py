@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import ClassVar, Literal
 
 from penstock.models.spec import Activation
@@ -62,7 +63,9 @@ class Op:
 
     @property
     def reads(self) -> tuple[BufferName, ...]:
-        return tuple(v for f in self._reads if (v := getattr(self, f)) is not None)
+        """A field may name several."""
+        named = (v for f in self._reads if (v := getattr(self, f)) is not None)
+        return tuple(chain.from_iterable([v] if isinstance(v, str) else v for v in named))
 
     @property
     def writes(self) -> tuple[BufferName, ...]:
@@ -93,6 +96,30 @@ class Embed(Op):
     _writes = ("out",)
     _weights = ("weight",)
     weight: WeightName
+    out: BufferName
+
+
+@dataclass(frozen=True)
+class Features(Op):
+    """``out[t] = features[t, first : first + cols]`` of the step. out ``[T, cols]`` float32."""
+
+    _writes = ("out",)
+    out: BufferName
+    first: int
+    cols: int
+
+
+@dataclass(frozen=True)
+class Join(Op):
+    """The columns of ``xs`` side by side, rounded to out's element type.
+
+    Each of ``xs`` ``[rows, c]`` in float32 or bfloat16, at least one; out ``[rows, sum of c]``,
+    none of ``xs``. Of one alone this is a conversion.
+    """
+
+    _reads = ("xs",)
+    _writes = ("out",)
+    xs: tuple[BufferName, ...]
     out: BufferName
 
 
@@ -180,12 +207,16 @@ class Attention(Op):
 
 @dataclass(frozen=True)
 class SelectRows(Op):
-    """``out = x[[*logit_rows, *hidden_rows]]``: ``[T, c]`` to ``[S, c]``."""
+    """``out[:, first : first + c] = x[[*logit_rows, *hidden_rows]]``: ``[T, c]`` to ``[S, ...]``.
+
+    Of equal element types. Columns of out that no op writes hold anything.
+    """
 
     _reads = ("x",)
     _writes = ("out",)
     x: BufferName
     out: BufferName
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -219,7 +250,10 @@ class RmsNorm(Op):
 
 @dataclass(frozen=True)
 class Add(Op):
-    """``out = x + y`` in float32; out may be x."""
+    """``out = x + y``, added in float32; out may be x.
+
+    All three float32, ``[rows, c]``. In both families: fusion leaves what no norm follows.
+    """
 
     _reads = ("x", "y")
     _writes = ("out",)
@@ -288,6 +322,20 @@ class Gate(Op):
     activation: Activation
 
 
+@dataclass(frozen=True)
+class Activate(Op):
+    """``out = activation(x)``, in float32, rounded to out's element type.
+
+    x ``[rows, c]`` float32; out the same shape, and may be x where that is float32.
+    """
+
+    _reads = ("x",)
+    _writes = ("out",)
+    x: BufferName
+    out: BufferName
+    activation: Activation
+
+
 # --- fused -----------------------------------------------------------------------------------
 
 
@@ -306,6 +354,18 @@ class AddNorm(Op):
     out: BufferName
     weight: WeightName
     eps: float
+
+
+@dataclass(frozen=True)
+class AddActivated(Op):
+    """``out = x + activation(y)``. All three float32 ``[rows, c]``; out may be x or y."""
+
+    _reads = ("x", "y")
+    _writes = ("out",)
+    x: BufferName
+    y: BufferName
+    out: BufferName
+    activation: Activation
 
 
 @dataclass(frozen=True)

@@ -74,12 +74,17 @@ class ReferenceExecutor:
             ops.Gate: self._gate,
             ops.AddNorm: self._add_norm,
             ops.RopeWrite: self._rope_write,
+            ops.Features: self._features,
+            ops.Join: self._join,
+            ops.Activate: self._activate,
+            ops.AddActivated: self._add_activated,
         }
 
     def run(self, step: StepInput) -> StepResult:
         if step.token_ids.min() < 0:  # NumPy would count from the end
             raise ValueError("a token of the step is awaited, and this executor launches nothing")
         check_tree(step)
+        step.check_features(self._plan.feature_size)
         for store in chain.from_iterable(self._cache):
             for source, target in step.slot_moves:
                 store.move_slot(source, target)
@@ -89,9 +94,14 @@ class ReferenceExecutor:
         with np.errstate(invalid="ignore", over="ignore"):
             for op in self._plan.ops:
                 self._run[type(op)](op, step)
-        logits, argmax = self._buffers[self._plan.logits], self._buffers[self._plan.argmax]
-        hidden = self._buffers[self._plan.hidden]
-        return StepResult(logits=logits, argmax=argmax[:, 0], hidden=hidden)
+        plan, buffers = self._plan, self._buffers
+        return StepResult(
+            logits=buffers[plan.logits],
+            argmax=buffers[plan.argmax][:, 0],
+            hidden=buffers[plan.hidden],
+            taps=None if plan.taps is None else buffers[plan.taps],
+            more_logits=tuple(buffers[name] for name in plan.more_logits),
+        )
 
     def sampler(self) -> NumpySampler:
         return NumpySampler()
@@ -159,7 +169,12 @@ class ReferenceExecutor:
 
     def _select_rows(self, op: ops.SelectRows, step: StepInput) -> None:
         rows = np.concatenate([step.logit_rows, step.hidden_rows])
-        self._buffers[op.out] = self._buffers[op.x][rows]
+        x, whole = self._buffers[op.x][rows], self._plan.buffers[op.out].cols
+        if x.shape[1] == whole:
+            self._buffers[op.out] = x
+            return
+        out = self._buffers.setdefault(op.out, np.zeros((len(x), whole), np.float32))
+        out[:, op.first : op.first + x.shape[1]] = x
 
     def _argmax(self, op: ops.Argmax, step: StepInput) -> None:
         x = self._buffers[op.x]
@@ -208,6 +223,19 @@ class ReferenceExecutor:
         keys, values = self._cache[op.layer]
         keys.write(step.slots, rotate(k, cos, sin))
         values.write(step.slots, v)
+
+    def _features(self, op: ops.Features, step: StepInput) -> None:
+        self._put(op.out, step.features[:, op.first : op.first + op.cols])
+
+    def _join(self, op: ops.Join, step: StepInput) -> None:
+        self._put(op.out, np.concatenate([self._buffers[x] for x in op.xs], axis=1))
+
+    def _activate(self, op: ops.Activate, step: StepInput) -> None:
+        self._put(op.out, activate(self._buffers[op.x], op.activation))
+
+    def _add_activated(self, op: ops.AddActivated, step: StepInput) -> None:
+        activated = activate(self._buffers[op.y], op.activation)
+        self._put(op.out, self._buffers[op.x] + activated)
 
 
 def _lines(step: StepInput, sequence: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:
