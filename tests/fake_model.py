@@ -143,8 +143,12 @@ class FakeModel:
                 self.memory[int(step.slots[row])] = entry
                 pasts[row - first] = [*past, entry]
                 if row in wanted:
-                    logits[row] = hash((*past, entry))
+                    logits[row] = self.seen((*past, entry))
         return [logits[row] for row in selected]
+
+    def seen(self, entries: tuple[Entry, ...]) -> int:
+        """What a row tells of the tokens it sees and itself."""
+        return hash(entries)
 
 
 @dataclass
