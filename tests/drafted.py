@@ -13,6 +13,7 @@ from penstock.engine.messages import EngineStats
 from penstock.sampling.params import SamplingParams
 from penstock.speculate.draft import Proposer
 from penstock.speculate.speculation import Speculation
+from penstock.speculate.typical import Typical
 
 
 def told(
@@ -21,10 +22,12 @@ def told(
     proposer: Proposer,
     num_tokens: int = 4,
     num_blocks: int = 30,
+    typical: Typical | None = None,
     **limits: int,
 ) -> tuple[Stories, EngineStats]:
     executor = HashExecutor(num_blocks, VOCAB, POISON)
-    core = make_core(blueprint, executor, Speculation(proposer, num_tokens), **limits)
+    speculation = Speculation(proposer, num_tokens, typical=typical)
+    core = make_core(blueprint, executor, speculation, **limits)
     stories = play(core, listed, lambda: check(core, executor))
     stats = core.stats()
     assert stats.kv_blocks_used == 0

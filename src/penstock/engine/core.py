@@ -76,7 +76,8 @@ class EngineCore:
         )
         self._runner: StepRunner
         if self._overlapping is None:
-            self._runner = SerialRunner(executor, self._constraints, self._prompts)
+            typical = None if self._speculation is None else self._speculation.typical
+            self._runner = SerialRunner(executor, self._constraints, self._prompts, typical)
         else:
             self._runner = OverlappingRunner(
                 self._overlapping, self._scheduler, self._constraints, self._prompts

@@ -21,6 +21,7 @@ from penstock.engine.step_builder import build_step_input
 from penstock.errors import RequestError
 from penstock.grammar.constraints import Constraints
 from penstock.sampling.sampler import Sampled
+from penstock.speculate.typical import Typical
 from penstock.speculate.verify import Verified, verify
 
 
@@ -56,12 +57,18 @@ class SerialRunner:
     in_flight = False
 
     def __init__(
-        self, executor: Executor, constraints: Constraints, prompts: PromptReports
+        self,
+        executor: Executor,
+        constraints: Constraints,
+        prompts: PromptReports,
+        typical: Typical | None = None,
     ) -> None:
+        """``typical``: how drafts are accepted, if not exactly."""
         self._executor = executor
         self._sampler = executor.sampler()
         self._constraints = constraints
         self._prompts = prompts
+        self._typical = typical
 
     def advance(self, step: ScheduledStep | None) -> Executed | None:
         if step is None:
@@ -69,7 +76,7 @@ class SerialRunner:
         result = self._executor.run(build_step_input(step))
         masks = self._constraints.masks(step.samples)
         if step.num_drafted:
-            verified = verify(self._sampler, result, step, masks)
+            verified = verify(self._sampler, result, step, masks, self._typical)
         else:
             states = [sequence.sampling_state for sequence in step.samples]
             sampled = self._sampler.sample(result, step.sample_rows, states, masks)

@@ -52,6 +52,12 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
                 return child
         return -1
 
+    def following(self, node: int) -> Seq[int]:
+        """The tokens that follow ``node``."""
+        if self.parents is None:
+            return self.token_ids[node + 1 : node + 2]
+        return [t for t, parent in zip(self.token_ids, self.parents, strict=True) if parent == node]
+
     def path(self, tokens: Seq[int]) -> Seq[int]:
         """The indices of those of ``tokens`` that are in the draft from its start, in a row."""
         nodes: list[int] = []

@@ -13,6 +13,7 @@ from penstock.speculate.controller import Controller
 from penstock.speculate.draft import Draft, HiddenReader, Proposer, Wanted
 from penstock.speculate.figures import Figures
 from penstock.speculate.told import told_of
+from penstock.speculate.typical import Typical
 
 if TYPE_CHECKING:
     from penstock.engine.request import Sequence
@@ -28,7 +29,8 @@ _SETTLED = 2
 class Speculation:
     """Asks ``proposer`` for up to ``num_tokens`` drafts for every sequence that decodes.
 
-    With ``adaptive``, for as many as pay. ``clock`` gives seconds.
+    With ``adaptive``, for as many as pay. ``clock`` gives seconds. ``typical`` accepts drafts that
+    exact verification may not.
     """
 
     def __init__(
@@ -37,7 +39,9 @@ class Speculation:
         num_tokens: int,
         adaptive: bool = False,
         clock: Callable[[], float] = perf_counter,
+        typical: Typical | None = None,
     ) -> None:
+        self.typical = typical
         self.figures = Figures(num_tokens)
         self._proposer = proposer
         self._reader = proposer if isinstance(proposer, HiddenReader) else None

@@ -26,8 +26,9 @@ from penstock.engine.messages import TokenLogprobs
 from penstock.engine.scheduled import ScheduledStep
 from penstock.engine.step import StepResult
 from penstock.sampling.mask import TokenMask
-from penstock.sampling.sampler import Sampler
+from penstock.sampling.sampler import Sampled, Sampler
 from penstock.speculate.draft import Draft
+from penstock.speculate.typical import Typical
 
 if TYPE_CHECKING:
     from penstock.engine.request import Sequence
@@ -101,10 +102,12 @@ def verify(
     result: StepResult,
     step: ScheduledStep,
     masks: Seq[TokenMask | None] | None = None,
+    typical: Typical | None = None,
 ) -> Verified:
     """Draw for every sample of an executed step, along its draft if it has one.
 
-    ``masks`` are those of the samples' next tokens, as ``Sampler.sample`` has them. Tells the
+    ``masks`` are those of the samples' next tokens, as ``Sampler.sample`` has them. With
+    ``typical``, sequences that it applies to may go on with a draft that was not drawn. Tells the
     states what was drawn, and leaves the matchers as they are. Where a later row is unfit (NaN
     logits) the run ends before it: it is the first row of the next step, and fails the request
     there as it would have without drafts.
@@ -125,7 +128,15 @@ def verify(
         _take_largest(sampler, result, plain, states, verified)
     texts = _Texts(step.samples, masks)
     while runs:
-        runs = _round(sampler, result, runs, states, texts, verified)
+        sampled = sampler.sample(
+            result,
+            [run.row for run in runs],
+            [states[run.sample] for run in runs],
+            texts.masks(runs),
+        )
+        if typical is not None:
+            _let_pass(typical, result, runs, step.samples, sampled)
+        runs = _go_on(sampled, runs, states, texts, verified)
     return verified
 
 
@@ -151,21 +162,28 @@ def _take_largest(
         first += run.num_rows
 
 
-def _round(
-    sampler: Sampler[Any],
+def _let_pass(
+    typical: Typical,
     result: StepResult,
     runs: list[_Run],
-    states: list[Any],
-    texts: _Texts,
-    into: Verified,
+    samples: Seq[Sequence],
+    sampled: Sampled,
+) -> None:
+    """Put drafts that pass in the place of what was drawn."""
+    for at, run in enumerate(runs):
+        params = samples[run.sample].params
+        if run.draft is None or at in sampled.errors or not typical.applies_to(params):
+            continue
+        logits = result.logits[run.row]
+        token = typical.passing(logits, params.temperature, run.draft, run.node)
+        if token >= 0:
+            sampled.token_ids[at] = token
+
+
+def _go_on(
+    sampled: Sampled, runs: list[_Run], states: list[Any], texts: _Texts, into: Verified
 ) -> list[_Run]:
-    """Draw one token for each; returns those that go on."""
-    sampled = sampler.sample(
-        result,
-        [run.row for run in runs],
-        [states[run.sample] for run in runs],
-        texts.masks(runs),
-    )
+    """Take one token for each; returns those that go on."""
     further = []
     for at, run in enumerate(runs):
         i = run.sample
