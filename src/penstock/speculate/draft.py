@@ -32,6 +32,16 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     def __len__(self) -> int:
         return len(self.token_ids)
 
+    @property
+    def depth(self) -> int:
+        """Tokens of the longest path: more cannot be accepted."""
+        if self.parents is None:
+            return len(self.token_ids)
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 + depths[parent] if parent >= 0 else 1)
+        return max(depths)
+
     def cut(self, count: int) -> Draft:
         """Its first ``count`` tokens."""
         if count >= len(self.token_ids):

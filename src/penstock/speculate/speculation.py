@@ -114,7 +114,7 @@ class Speculation:
         for each in step.sequences:
             if each.draft is not None and tokens[i]:
                 accepted = len(tokens[i]) - 1
-                self.figures.add(len(each.draft), accepted)
+                self.figures.add(len(each.draft), each.draft.depth, accepted)
                 if controller is not None:
                     controller.verified(each.sequence, each.draft.group, len(each.draft), accepted)
             i += len(each.samples)
