@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
         )
         print()
     if args.plot is not None:
-        model = "the demo model" if args.model is None else args.model
+        model = args.model or "the demo model"
         draw(results, f"{model}, {args.batch_size} at a time", args.plot)
     if args.json is not None:
         document = {"command": command_line(), "results": msgspec.to_builtins(results)}
