@@ -11,7 +11,9 @@ from dataclasses import fields, replace
 from typing import TypeVar
 
 from penstock.plan.ops import (
+    Activate,
     Add,
+    AddActivated,
     AddNorm,
     Attention,
     Buffer,
@@ -37,7 +39,13 @@ AnyOp = TypeVar("AnyOp", bound=Op)
 def fuse(plan: Plan) -> Plan:
     """The plan that fast backends bind; results equal the primitive plan's up to rounding."""
     ops, buffers = list(plan.ops), dict(plan.buffers)
-    for rewrite in (_narrow_last_layer, _join_qkv, _gate_in_epilogue, _add_into_norm):
+    for rewrite in (
+        _narrow_last_layer,
+        _join_qkv,
+        _gate_in_epilogue,
+        _add_into_norm,
+        _add_activated,
+    ):
         ops = rewrite(ops, buffers)
     mentioned = {name for op in ops for name in (*op.reads, *op.writes)}
     kept = {name: buffer for name, buffer in buffers.items() if name in mentioned}
@@ -50,8 +58,10 @@ def _narrow_last_layer(ops: Ops, buffers: Buffers) -> Ops:
     Behind it every op works row by row, so a prefill chunk of a request that generates skips the
     last layer's output projection and MLP for all rows but one.
     """
-    attention = max(i for i, op in enumerate(ops) if isinstance(op, Attention))
-    select = next(i for i, op in enumerate(ops) if isinstance(op, SelectRows))
+    attention = max((i for i, op in enumerate(ops) if isinstance(op, Attention)), default=None)
+    if attention is None:
+        return ops
+    select = next(i for i in range(attention, len(ops)) if isinstance(ops[i], SelectRows))
     selected = ops[select]
     assert isinstance(selected, SelectRows)
     region = ops[attention + 1 : select]
@@ -61,10 +71,9 @@ def _narrow_last_layer(ops: Ops, buffers: Buffers) -> Ops:
         entering += [r for r in op.reads if r not in written and r not in entering]
         written.update(op.writes)
     renamed = {name: f"{name}.selected" for name in (*entering, *sorted(written))}
-    renamed[selected.out] = renamed[selected.x]
+    renamed[selected.x] = selected.out
     for name, new in renamed.items():
-        if name != selected.out:
-            buffers[new] = replace(buffers[name], name=new, rows=Rows.SELECTED)
+        buffers[new] = replace(buffers[name], name=new, rows=Rows.SELECTED)
     selects: Ops = [SelectRows(name, renamed[name]) for name in entering]
     tail = [_rename(op, renamed) for op in (*region, *ops[select + 1 :])]
     return [*ops[: attention + 1], *selects, *tail]
@@ -73,11 +82,15 @@ def _narrow_last_layer(ops: Ops, buffers: Buffers) -> Ops:
 def _rename(op: AnyOp, names: dict[BufferName, BufferName]) -> AnyOp:
     touched = {*op._reads, *op._writes}
     changes = {
-        f.name: names[value]
+        f.name: names.get(value, value) if isinstance(value, str) else _all(value, names)
         for f in fields(op)
-        if f.name in touched and (value := getattr(op, f.name)) in names
+        if f.name in touched and (value := getattr(op, f.name)) is not None
     }
     return replace(op, **changes)
+
+
+def _all(values: tuple[BufferName, ...], names: dict[BufferName, BufferName]) -> tuple[str, ...]:
+    return tuple(names.get(value, value) for value in values)
 
 
 def _join_qkv(ops: Ops, buffers: Buffers) -> Ops:
@@ -169,4 +182,20 @@ def _add_into_norm(ops: Ops, buffers: Buffers) -> Ops:
             delta = before.y
             fused.pop()
         fused.append(AddNorm(op.x, delta, op.out, op.weight, op.eps))
+    return fused
+
+
+def _add_activated(ops: Ops, buffers: Buffers) -> Ops:
+    """What is added after an activation in place goes through it while it is added."""
+    fused: Ops = []
+    for op in ops:
+        before = fused[-1] if fused else None
+        if (
+            isinstance(op, Add)
+            and isinstance(before, Activate)
+            and before.x == before.out == op.y != op.x
+        ):
+            fused[-1] = AddActivated(op.x, op.y, op.out, before.activation)
+        else:
+            fused.append(op)
     return fused
