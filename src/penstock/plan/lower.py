@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.cache.geometry import KvDType
 from penstock.errors import ModelError
 from penstock.models.spec import DType, LayerSpec, ModelSpec, RopeSpec
@@ -28,6 +30,7 @@ from penstock.plan.plan import KvLayer, Plan
 from penstock.quant.scheme import Quantization, QuantScheme
 
 RESIDUAL = "x"
+TAPS = "taps"
 _NOT_QUANTIZED = Quantization()
 
 
@@ -37,16 +40,21 @@ def lower(
     max_positions: int | None = None,
     quantization: Quantization = _NOT_QUANTIZED,
     kv_dtype: KvDType | None = None,
+    taps: Sequence[int] = (),
 ) -> Plan:
     """The primitive plan of ``spec`` with weights in ``dtype`` (default: the checkpoint's).
 
     ``max_positions`` bounds the rope tables (default: the model's own limit); ``quantization``
     says which matrices are quantized (default: none), ``kv_dtype`` what the KV cache holds
     (default: ``dtype``).
+
+    ``taps`` are layers, counted from 0, at whose input the residual stream is told
+    (``Plan.taps``), in this order; one may be named more than once. Raises ModelError where the
+    model has no such layer.
     """
     dtype = dtype or spec.dtype
     positions = max_positions or spec.max_positions
-    return _Lowering(spec, dtype, positions, quantization, kv_dtype or dtype).plan()
+    return _Lowering(spec, dtype, positions, quantization, kv_dtype or dtype, taps).plan()
 
 
 class _Lowering:
@@ -59,14 +67,22 @@ class _Lowering:
         max_positions: int,
         quantization: Quantization,
         kv_dtype: KvDType,
+        taps: Sequence[int],
     ) -> None:
         if not spec.layers:
             raise ModelError("the model has no layers; num_hidden_layers must be at least 1")
+        for layer in taps:
+            if not 0 <= layer < len(spec.layers):
+                raise ModelError(
+                    f"hidden states are wanted at the input of layer {layer}, and the model has "
+                    f"layers 0 to {len(spec.layers) - 1}"
+                )
         self._spec = spec
         self._dtype = dtype
         self._max_positions = max_positions
         self._quantization = quantization
         self._kv_dtype: KvDType = kv_dtype
+        self._taps = tuple(taps)
         # Matrix products read what the hardware multiplies: bfloat16 for bfloat16 weights.
         self._activation: Element = "bfloat16" if dtype == "bfloat16" else "float32"
         self._ops: list[Op] = []
@@ -76,6 +92,8 @@ class _Lowering:
     def plan(self) -> Plan:
         spec = self._spec
         self._ops.append(Embed("embed", self._new(RESIDUAL, spec.hidden_size)))
+        if self._taps:
+            self._new(TAPS, len(self._taps) * spec.hidden_size, rows=Rows.SELECTED)
         for index, layer in enumerate(spec.layers):
             self._attention(index, layer)
             self._mlp(index, layer)
@@ -95,6 +113,7 @@ class _Lowering:
             argmax=argmax,
             hidden=hidden,
             max_positions=self._max_positions,
+            taps=TAPS if self._taps else None,
         )
 
     def _new(
@@ -135,6 +154,10 @@ class _Lowering:
         a, at = layer.attention, f"layers.{index}."
         q_size, kv_size = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
         h = self._norm(at + "h", at + "attn_norm")
+        # Behind the norm: fusion adds the layer before's output to the residual in it.
+        for i, tapped in enumerate(self._taps):
+            if tapped == index:
+                self._ops.append(SelectRows(RESIDUAL, TAPS, i * self._spec.hidden_size))
         q = self._linear(h, at + "q", q_size, a.qkv_bias)
         k = self._linear(h, at + "k", kv_size, a.qkv_bias)
         v = self._linear(h, at + "v", kv_size, a.qkv_bias)
