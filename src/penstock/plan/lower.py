@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.cache.geometry import KvDType
 from penstock.errors import ModelError
 from penstock.models.heads import EagleSpec, MedusaSpec
@@ -12,6 +14,7 @@ from penstock.plan.ops import BufferName, Embed, Rows, SelectRows
 from penstock.plan.plan import Plan
 from penstock.quant.scheme import Quantization
 
+TAPS = "taps"
 _NOT_QUANTIZED = Quantization()
 
 
@@ -21,14 +24,17 @@ def lower(
     max_positions: int | None = None,
     quantization: Quantization = _NOT_QUANTIZED,
     kv_dtype: KvDType | None = None,
-    taps: tuple[int, ...] = (),
+    taps: Sequence[int] = (),
 ) -> Plan:
     """The primitive plan of ``spec`` with weights in ``dtype`` (default: the checkpoint's).
 
     ``max_positions`` bounds the rope tables (default: the model's own limit); ``quantization``
     says which matrices are quantized (default: none), ``kv_dtype`` what the KV cache holds
-    (default: ``dtype``). ``taps`` are layers, in any order and also several times, whose input is
-    told in the step's result (``Plan.taps``); heads have none.
+    (default: ``dtype``).
+
+    ``taps`` are layers, counted from 0, at whose input the residual stream is told
+    (``Plan.taps``), in this order; one may be named more than once; heads have none. Raises
+    ModelError where the model has no such layer.
     """
     dtype = dtype or spec.dtype
     positions = max_positions or spec.max_positions
@@ -43,22 +49,26 @@ def lower(
 class _DecoderLowering(Lowering):
     """Of a decoder-only transformer."""
 
-    def plan(self, taps: tuple[int, ...]) -> Plan:
+    def plan(self, taps: Sequence[int]) -> Plan:
         spec = self._spec
         if not spec.layers:
             raise ModelError("the model has no layers; num_hidden_layers must be at least 1")
-        if any(not 0 <= i < len(spec.layers) for i in taps):
-            raise ModelError(f"layers {taps} are tapped, and the model has {len(spec.layers)}")
+        for layer in taps:
+            if not 0 <= layer < len(spec.layers):
+                raise ModelError(
+                    f"hidden states are wanted at the input of layer {layer}, and the model has "
+                    f"layers 0 to {len(spec.layers) - 1}"
+                )
         tapped = None
         if taps:
-            tapped = self._new("taps", len(taps) * spec.hidden_size, rows=Rows.SELECTED)
+            tapped = self._new(TAPS, len(taps) * spec.hidden_size, rows=Rows.SELECTED)
         self._ops.append(Embed("embed", self._new(RESIDUAL, spec.hidden_size)))
-        for index, layer in enumerate(spec.layers):
+        for index, declared in enumerate(spec.layers):
             h = self._norm(f"layers.{index}.h", f"layers.{index}.attn_norm")
             if tapped is not None:
                 self._tap(tapped, [i for i, tap in enumerate(taps) if tap == index])
-            self._attention(index, layer, h)
-            self._mlp(index, layer)
+            self._attention(index, declared, h)
+            self._mlp(index, declared)
         last = self._new("last", spec.hidden_size, rows=Rows.SELECTED)
         self._ops.append(SelectRows(RESIDUAL, last))
         normed = self._norm("last_normed", "final_norm", last)
