@@ -111,10 +111,19 @@ auto with_step(F f) {
   return [f](PyExecutor& self, const Ints& token_ids, const Ints& positions, const Ints& slots,
              const Ints& query_starts, const Ints& context_lens, const Ints& block_starts,
              const Ints& block_ids, const Ints& logit_rows, const Ints& hidden_rows,
-             const IntPairs& block_copies, const Ints& tree_parents, const IntPairs& slot_moves) {
-    const StepView step =
+             const IntPairs& block_copies, const Ints& tree_parents, const IntPairs& slot_moves,
+             const std::optional<Features>& features) {
+    StepView step =
         step_view(token_ids, positions, slots, query_starts, context_lens, block_starts, block_ids,
                   logit_rows, hidden_rows, tree_parents);
+    if (features) {
+      if (features->shape(0) != token_ids.size())
+        throw std::invalid_argument("a step has features of " +
+                                    std::to_string(features->shape(0)) + " tokens for " +
+                                    std::to_string(token_ids.size()));
+      step.features = features->data();
+      step.feature_cols = int64_t(features->shape(1));
+    }
     const CacheEdits edits{span_of(slot_moves), span_of(block_copies)};
     Executor& executor = self.get();
     nb::gil_scoped_release unlocked;
@@ -267,10 +276,30 @@ void bind_executor(nb::module_& m) {
           nb::kw_only(), "layer"_a, "q"_a, "out"_a, "heads"_a, "scale"_a, "window"_a)
       .def(
           "append_select_rows",
-          [](PyExecutor& self, BufferId x, BufferId out) {
-            self.get().append_select_rows(x, out);
+          [](PyExecutor& self, BufferId x, BufferId out, int64_t first) {
+            self.get().append_select_rows(x, out, first);
           },
-          "x"_a, "out"_a)
+          "x"_a, "out"_a, "first"_a)
+      .def(
+          "append_features",
+          [](PyExecutor& self, BufferId out, int64_t first) {
+            self.get().append_features(out, first);
+          },
+          "out"_a, "first"_a)
+      .def(
+          "append_join",
+          [](PyExecutor& self, const std::vector<BufferId>& xs, BufferId out) {
+            self.get().append_join(xs, out);
+          },
+          "xs"_a, "out"_a)
+      .def(
+          "append_add_activated",
+          [](PyExecutor& self, std::optional<BufferId> x, BufferId y, BufferId out,
+             const std::string& activation) {
+            self.get().append_add_activated(x.value_or(kNone), y, out,
+                                            parse_activation(activation));
+          },
+          "x"_a.none(), "y"_a, "out"_a, "activation"_a)
       .def(
           "append_argmax",
           [](PyExecutor& self, BufferId x, BufferId out) { self.get().append_argmax(x, out); },
@@ -316,13 +345,13 @@ void bind_executor(nb::module_& m) {
                                const CacheEdits& edits) { executor.run(step, edits); }),
            "token_ids"_a, "positions"_a, "slots"_a, "query_starts"_a, "context_lens"_a,
            "block_starts"_a, "block_ids"_a, "logit_rows"_a, "hidden_rows"_a, "block_copies"_a,
-           "tree_parents"_a, "slot_moves"_a)
+           "tree_parents"_a, "slot_moves"_a, "features"_a.none())
       .def("profile",
            with_step([](Executor& executor, const StepView& step,
                         const CacheEdits& edits) { return executor.profile(step, edits); }),
            "token_ids"_a, "positions"_a, "slots"_a, "query_starts"_a, "context_lens"_a,
            "block_starts"_a, "block_ids"_a, "logit_rows"_a, "hidden_rows"_a, "block_copies"_a,
-           "tree_parents"_a, "slot_moves"_a)
+           "tree_parents"_a, "slot_moves"_a, "features"_a.none())
       .def_prop_ro("op_names", [](const PyExecutor& self) { return self.get().op_names(); })
       .def_prop_ro("weight_bytes",
                    [](const PyExecutor& self) { return self.get().weight_bytes(); })

@@ -20,6 +20,7 @@ namespace nb = nanobind;
 // knows. All arrays are C-contiguous.
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Features = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using IntPairs = nb::ndarray<const int32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
 
 // Quantized weights: codes [n, k] and scales [n, groups].

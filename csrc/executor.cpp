@@ -167,12 +167,15 @@ void Executor::append_attention(const AttentionSpec& s) {
   ops_.push_back(AttentionOp{args, work});
 }
 
-void Executor::append_select_rows(BufferId x, BufferId out) {
+void Executor::append_select_rows(BufferId x, BufferId out, int64_t first) {
   const Buffer &from = bound(x), &to = bound(out);
-  if (from.array.cols != to.array.cols || from.array.elem != to.array.elem ||
+  if (first < 0 || first + from.array.cols > to.array.cols || from.array.elem != to.array.elem ||
       from.rows != RowKind::tokens || to.rows != RowKind::selected)
-    refuse("rows are selected from tokens into rows 'S' of the same shape and type");
-  ops_.push_back(SelectRowsOp{{from.array, to.array}});
+    refuse("rows are selected from tokens into columns of rows 'S' of the same type");
+  Array columns = to.array;
+  columns.data += size_t(first) * elem_bytes(columns.elem);
+  columns.cols = from.array.cols;
+  ops_.push_back(SelectRowsOp{{from.array, columns}});
 }
 
 void Executor::append_argmax(BufferId x, BufferId out) {
@@ -183,6 +186,42 @@ void Executor::append_argmax(BufferId x, BufferId out) {
   const int64_t most = rows == RowKind::tokens ? shape_.max_tokens : shape_.max_logits;
   partials_.emplace_back(size_t(argmax_partials(most, in.cols)));
   ops_.push_back(ArgmaxOp{{in, y, partials_.back().data()}, rows});
+}
+
+void Executor::append_features(BufferId out, int64_t first) {
+  const Array& y = typed(out, {Elem::f32}, "a copy of features");
+  if (bound(out).rows != RowKind::tokens) refuse("features are of tokens");
+  if (first < 0) refuse("there are no features before column 0");
+  feature_cols_ = std::max(feature_cols_, first + y.cols);
+  ops_.push_back(FeaturesOp{{y, first}});
+}
+
+void Executor::append_join(std::span<const BufferId> xs, BufferId out) {
+  JoinArgs args{{}, typed(out, {Elem::f32, Elem::bf16}, "joined columns")};
+  const RowKind rows = bound(out).rows;
+  int64_t cols = 0;
+  for (BufferId x : xs) {
+    args.xs.push_back(typed(x, {Elem::f32, Elem::bf16}, "what is joined"));
+    cols += args.xs.back().cols;
+    if (bound(x).rows != rows || x == out) refuse("what is joined has the rows of what it becomes");
+  }
+  if (xs.empty() || cols != args.out.cols)
+    refuse("joined columns are " + std::to_string(cols) + " for an output of " +
+           std::to_string(args.out.cols));
+  ops_.push_back(JoinOp{std::move(args), rows});
+}
+
+void Executor::append_add_activated(BufferId x, BufferId y, BufferId out, Activation activation) {
+  AddActivatedArgs args{};
+  if (x != kNone) args.x = typed(x, {Elem::f32}, "a sum's first term");
+  args.y = typed(y, {Elem::f32}, "what is activated or added");
+  args.out = typed(out, {Elem::f32, Elem::bf16}, "an activation or sum");
+  args.activation = activation;
+  const RowKind rows = bound(out).rows;
+  if (args.out.cols != args.y.cols || bound(y).rows != rows ||
+      (x != kNone && (args.x.cols != args.y.cols || bound(x).rows != rows)))
+    refuse("terms and output of a sum differ in shape");
+  ops_.push_back(AddActivatedOp{args, rows});
 }
 
 // --- handles -----------------------------------------------------------------------------------

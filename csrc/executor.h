@@ -10,8 +10,10 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/add_activated.h"
 #include "kernels/argmax.h"
 #include "kernels/attention.h"
+#include "kernels/columns.h"
 #include "kernels/embed.h"
 #include "kernels/gemm.h"
 #include "kernels/gemm_grid.h"
@@ -122,8 +124,13 @@ class Executor {
     int window;
   };
   void append_attention(const AttentionSpec& spec);
-  void append_select_rows(BufferId x, BufferId out);
+  // Into the columns of `out` from `first` on.
+  void append_select_rows(BufferId x, BufferId out, int64_t first);
   void append_argmax(BufferId x, BufferId out);
+  void append_features(BufferId out, int64_t first);
+  void append_join(std::span<const BufferId> xs, BufferId out);
+  // out = x + activation(y); without x, the activation alone.
+  void append_add_activated(BufferId x, BufferId y, BufferId out, Activation activation);
 
   // --- tuning: how products are carried out, of which no result and no region depends
   struct Parameter {
@@ -201,8 +208,19 @@ class Executor {
     ArgmaxArgs args;
     RowKind rows;
   };
+  struct FeaturesOp {
+    FeaturesArgs args;
+  };
+  struct JoinOp {
+    JoinArgs args;
+    RowKind rows;
+  };
+  struct AddActivatedOp {
+    AddActivatedArgs args;
+    RowKind rows;
+  };
   using Op = std::variant<EmbedOp, AddNormOp, LinearOp, RopeWriteOp, AttentionOp,
-                          SelectRowsOp, ArgmaxOp>;
+                          SelectRowsOp, ArgmaxOp, FeaturesOp, JoinOp, AddActivatedOp>;
   struct Runner;
 
   const Buffer& bound(BufferId id) const;
@@ -239,6 +257,7 @@ class Executor {
   std::vector<std::unique_ptr<AttentionWork>> works_;  // one per distinct shape
   std::vector<std::vector<ArgmaxPartial>> partials_;
   std::vector<Op> ops_;
+  int64_t feature_cols_ = 0;  // that ops read
   Pool pool_;  // last: its threads end before what they read
 };
 

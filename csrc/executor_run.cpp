@@ -29,7 +29,7 @@ Overloaded(F...) -> Overloaded<F...>;  // clang before 17 wants it spelled out
 }  // namespace
 
 void Executor::prepare(const StepView& step, const CacheEdits& edits) {
-  check_step(step, edits, shape_);
+  check_step(step, edits, shape_, {!kv_.empty(), feature_cols_});
   for (const auto& work : works_) build_attention_work(step, *work);
 }
 
@@ -66,6 +66,11 @@ struct Executor::Runner {
   void operator()(const AttentionOp& op) const { attention(op.args, step, *op.work, worker); }
   void operator()(const SelectRowsOp& op) const { select_rows(op.args, step, worker); }
   void operator()(const ArgmaxOp& op) const { argmax(op.args, rows_of(op.rows, step), worker); }
+  void operator()(const FeaturesOp& op) const { copy_features(op.args, step, worker); }
+  void operator()(const JoinOp& op) const { join(op.args, rows_of(op.rows, step), worker); }
+  void operator()(const AddActivatedOp& op) const {
+    add_activated(op.args, rows_of(op.rows, step), worker);
+  }
 };
 
 void Executor::run(const StepView& step, const CacheEdits& edits) {
@@ -110,7 +115,15 @@ std::vector<std::string> Executor::op_names() const {
                                           [](const RopeWriteOp&) { return "RopeWrite"; },
                                           [](const AttentionOp&) { return "Attention"; },
                                           [](const SelectRowsOp&) { return "SelectRows"; },
-                                          [](const ArgmaxOp&) { return "Argmax"; }},
+                                          [](const ArgmaxOp&) { return "Argmax"; },
+                                          [](const FeaturesOp&) { return "Features"; },
+                                          [](const JoinOp&) { return "Join"; },
+                                          [](const AddActivatedOp& op) {
+                                            if (!op.args.x.data) return "Activate";
+                                            return op.args.activation == Activation::none
+                                                       ? "Add"
+                                                       : "AddActivated";
+                                          }},
                                op));
   return names;
 }

@@ -36,7 +36,8 @@ void check_tree(const StepView& s, int sequence) {
 
 }  // namespace
 
-void check_step(const StepView& s, const CacheEdits& edits, const ExecutorShape& shape) {
+void check_step(const StepView& s, const CacheEdits& edits, const ExecutorShape& shape,
+                const StepReads& reads) {
   const auto within = [](const int32_t* values, int64_t count, int64_t bound, const char* what) {
     for (int64_t i = 0; i < count; ++i)
       if (values[i] < 0 || values[i] >= bound)
@@ -54,10 +55,14 @@ void check_step(const StepView& s, const CacheEdits& edits, const ExecutorShape&
            " rows of logits and hidden states, not " + std::to_string(s.selected()));
   within(s.token_ids, s.tokens, shape.vocabulary, "token id");
   within(s.positions, s.tokens, shape.max_positions, "position");
-  within(s.slots, s.tokens, int64_t(shape.num_blocks) * kBlockSize, "slot");
+  if (s.feature_cols != reads.feature_cols)
+    refuse("a step has features of " + std::to_string(s.feature_cols) + " columns where " +
+           std::to_string(reads.feature_cols) + " are read");
+  if (reads.cache) within(s.slots, s.tokens, int64_t(shape.num_blocks) * kBlockSize, "slot");
   within(s.logit_rows, s.logits, s.tokens, "logit row");
   within(s.hidden_rows, s.hidden, s.tokens, "hidden row");
-  within(s.block_ids, s.block_starts[s.sequences], shape.num_blocks, "block id");
+  if (reads.cache)
+    within(s.block_ids, s.block_starts[s.sequences], shape.num_blocks, "block id");
   within(edits.block_copies.data(), int64_t(edits.block_copies.size()), shape.num_blocks,
          "copied block");
   within(edits.slot_moves.data(), int64_t(edits.slot_moves.size()),
@@ -68,8 +73,8 @@ void check_step(const StepView& s, const CacheEdits& edits, const ExecutorShape&
     const int64_t queries = int64_t(s.query_starts[i + 1]) - s.query_starts[i];
     const int64_t blocks = int64_t(s.block_starts[i + 1]) - s.block_starts[i];
     const int64_t context = s.context_lens[i];
-    if (queries < 1 || context < queries || context > blocks * kBlockSize ||
-        context > shape.max_positions)
+    if (queries < 1 || context < queries || context > shape.max_positions ||
+        (reads.cache && context > blocks * kBlockSize))
       refuse("sequence " + std::to_string(i) + " of the step has " + std::to_string(queries) +
              " tokens, a context of " + std::to_string(context) + " and " +
              std::to_string(blocks) + " blocks, which do not agree");

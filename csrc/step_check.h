@@ -9,7 +9,14 @@
 
 namespace penstock {
 
+// What the ops read beside tokens.
+struct StepReads {
+  bool cache;  // without one, slots and blocks mean nothing
+  int64_t feature_cols;
+};
+
 // Throws std::invalid_argument on a step that is malformed or exceeds the shape.
-void check_step(const StepView& step, const CacheEdits& edits, const ExecutorShape& shape);
+void check_step(const StepView& step, const CacheEdits& edits, const ExecutorShape& shape,
+                const StepReads& reads);
 
 }  // namespace penstock

@@ -16,7 +16,7 @@ constexpr size_t elem_bytes(Elem e) {
   return e == Elem::f32 || e == Elem::i32 ? 4 : e == Elem::i8 ? 1 : 2;
 }
 
-// One step, as borrowed int32 arrays; engine/step.py documents each.
+// One step, as borrowed arrays; engine/step.py documents each.
 struct StepView {
   const int32_t* token_ids;
   const int32_t* positions;
@@ -32,6 +32,8 @@ struct StepView {
   const int32_t* hidden_rows = nullptr;
   int hidden = 0;
   const int32_t* tree_parents = nullptr;  // null: no sequence branches
+  const float* features = nullptr;        // [tokens, feature_cols]
+  int64_t feature_cols = 0;
 
   // Rows that go on behind the last attention: first those with logits, then those without.
   int selected() const { return logits + hidden; }

@@ -7,11 +7,13 @@ mentions any more are dropped at the end.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from penstock.plan.ops import (
+    Activate,
     Add,
+    AddActivated,
     AddNorm,
     Attention,
     Buffer,
@@ -36,22 +38,27 @@ AnyOp = TypeVar("AnyOp", bound=Op)
 
 def fuse(plan: Plan) -> Plan:
     """The plan that fast backends bind; results equal the primitive plan's up to rounding."""
-    ops, buffers = list(plan.ops), dict(plan.buffers)
-    for rewrite in (_narrow_last_layer, _join_qkv, _gate_in_epilogue, _add_into_norm):
+    buffers = dict(plan.buffers)
+    ops, renamed = _narrow_last_layer(list(plan.ops), buffers)
+    for rewrite in (_join_qkv, _gate_in_epilogue, _add_into_norm, _activate_and_add):
         ops = rewrite(ops, buffers)
     mentioned = {name for op in ops for name in (*op.reads, *op.writes)}
     kept = {name: buffer for name, buffer in buffers.items() if name in mentioned}
-    return replace(plan, ops=tuple(ops), buffers=kept)
+    hidden = renamed.get(plan.hidden, plan.hidden)
+    return replace(plan, ops=tuple(ops), buffers=kept, hidden=hidden)
 
 
-def _narrow_last_layer(ops: Ops, buffers: Buffers) -> Ops:
+def _narrow_last_layer(ops: Ops, buffers: Buffers) -> tuple[Ops, dict[BufferName, BufferName]]:
     """Select the wanted rows right after the last attention, not after the last layer.
 
     Behind it every op works row by row, so a prefill chunk of a request that generates skips the
-    last layer's output projection and MLP for all rows but one.
+    last layer's output projection and MLP for all rows but one. Also returned: what buffers behind
+    the attention are called from now on. A model without attention selects where it likes.
     """
-    attention = max(i for i, op in enumerate(ops) if isinstance(op, Attention))
-    select = next(i for i, op in enumerate(ops) if isinstance(op, SelectRows))
+    attention = max((i for i, op in enumerate(ops) if isinstance(op, Attention)), default=None)
+    if attention is None:
+        return ops, {}
+    select = max(i for i, op in enumerate(ops) if isinstance(op, SelectRows))  # others are taps
     selected = ops[select]
     assert isinstance(selected, SelectRows)
     region = ops[attention + 1 : select]
@@ -67,16 +74,17 @@ def _narrow_last_layer(ops: Ops, buffers: Buffers) -> Ops:
             buffers[new] = replace(buffers[name], name=new, rows=Rows.SELECTED)
     selects: Ops = [SelectRows(name, renamed[name]) for name in entering]
     tail = [_rename(op, renamed) for op in (*region, *ops[select + 1 :])]
-    return [*ops[: attention + 1], *selects, *tail]
+    return [*ops[: attention + 1], *selects, *tail], renamed
 
 
 def _rename(op: AnyOp, names: dict[BufferName, BufferName]) -> AnyOp:
-    touched = {*op._reads, *op._writes}
-    changes = {
-        f.name: names[value]
-        for f in fields(op)
-        if f.name in touched and (value := getattr(op, f.name)) in names
-    }
+    changes: dict[str, BufferName | tuple[BufferName, ...]] = {}
+    for field in (*op._reads, *op._writes):
+        value: BufferName | tuple[BufferName, ...] | None = getattr(op, field)
+        if isinstance(value, tuple):
+            changes[field] = tuple(names.get(name, name) for name in value)
+        elif value in names:
+            changes[field] = names[value]
     return replace(op, **changes)
 
 
@@ -169,4 +177,16 @@ def _add_into_norm(ops: Ops, buffers: Buffers) -> Ops:
             delta = before.y
             fused.pop()
         fused.append(AddNorm(op.x, delta, op.out, op.weight, op.eps))
+    return fused
+
+
+def _activate_and_add(ops: Ops, buffers: Buffers) -> Ops:
+    """``x + activation(y)`` in one pass."""
+    fused: Ops = []
+    for op in ops:
+        before = fused[-1] if fused else None
+        if isinstance(op, Add) and isinstance(before, Activate) and before.out == op.y != op.x:
+            fused[-1] = AddActivated(op.x, before.x, op.out, before.activation)
+        else:
+            fused.append(op)
     return fused

@@ -10,7 +10,8 @@ from typing import Final
 import msgspec
 
 from penstock.errors import WeightError
-from penstock.weights.safetensors import SafetensorsFile, Tensor, open_folder
+from penstock.weights.safetensors import open_folder
+from penstock.weights.tensor_file import Tensor, TensorFile
 
 _SAMPLES: Final = 4
 """Places sampled in each tensor."""
@@ -30,7 +31,7 @@ class WeightFile(msgspec.Struct, frozen=True, kw_only=True):
 
 def weight_files(folder: Path) -> tuple[WeightFile, ...]:
     """The files that hold the weights of ``folder``, by name. Raises WeightError."""
-    found: dict[Path, tuple[SafetensorsFile, list[Tensor]]] = {}
+    found: dict[Path, tuple[TensorFile, list[Tensor]]] = {}
     for file, tensor in open_folder(folder).values():
         found.setdefault(file.path, (file, []))[1].append(tensor)
     return tuple(_identify(path, tensors) for path, (_, tensors) in sorted(found.items()))

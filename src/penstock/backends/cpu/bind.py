@@ -97,12 +97,18 @@ def bind(
         except BaseException:
             native.close()  # now: who handles the error may want the memory
             raise
-        logits = native.view(binder.buffers[plan.logits]).view(np.float32)
+        logits, *more_logits = (
+            native.view(binder.buffers[name]).view(np.float32)
+            for name in (plan.logits, *plan.more_logits)
+        )
         argmax = native.view(binder.buffers[plan.argmax]).view(np.int32)[:, 0]
         rounded = plan.buffers[plan.hidden].element == "bfloat16"
         hidden = native.view(binder.buffers[plan.hidden]).view(
             DTYPES["bfloat16" if rounded else "float32"]
         )
+        taps = None
+        if plan.taps is not None:
+            taps = native.view(binder.buffers[plan.taps]).view(np.float32)
     except ValueError as error:
         raise ConfigError(
             f"the cpu backend cannot run this model as asked: {error}; "
@@ -120,7 +126,17 @@ def bind(
         else None
     )
     return CpuExecutor(
-        native, module.isa, limits.num_blocks, logits, argmax, hidden, regions, tuner
+        native,
+        module.isa,
+        limits.num_blocks,
+        logits,
+        argmax,
+        hidden,
+        regions,
+        tuner,
+        plan.feature_size,
+        taps,
+        tuple(more_logits),
     )
 
 
@@ -147,6 +163,11 @@ class _Binder:
             ops.Attention: self._attention,
             ops.SelectRows: self._select_rows,
             ops.Argmax: self._argmax,
+            ops.Features: self._features,
+            ops.Join: self._join,
+            ops.Add: self._add,
+            ops.Activate: self._activate,
+            ops.AddActivated: self._add_activated,
         }
 
     def products(self) -> list[Product]:
@@ -247,10 +268,28 @@ class _Binder:
         )
 
     def _select_rows(self, op: ops.SelectRows) -> None:
-        self._native.append_select_rows(self.buffers[op.x], self.buffers[op.out])
+        self._native.append_select_rows(self.buffers[op.x], self.buffers[op.out], op.first)
 
     def _argmax(self, op: ops.Argmax) -> None:
         self._native.append_argmax(self.buffers[op.x], self.buffers[op.out])
+
+    def _features(self, op: ops.Features) -> None:
+        self._native.append_features(self.buffers[op.out], op.first)
+
+    def _join(self, op: ops.Join) -> None:
+        self._native.append_join([self.buffers[x] for x in op.xs], self.buffers[op.out])
+
+    def _add(self, op: ops.Add) -> None:
+        x, y, out = (self.buffers[name] for name in (op.x, op.y, op.out))
+        self._native.append_add_activated(x, y, out, "none")
+
+    def _activate(self, op: ops.Activate) -> None:
+        x, out = self.buffers[op.x], self.buffers[op.out]
+        self._native.append_add_activated(None, x, out, op.activation)
+
+    def _add_activated(self, op: ops.AddActivated) -> None:
+        x, y, out = (self.buffers[name] for name in (op.x, op.y, op.out))
+        self._native.append_add_activated(x, y, out, op.activation)
 
     def _rope(self, index: int) -> tuple[ConstantId, ConstantId]:
         if index not in self._ropes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.base import PackedRegions
@@ -13,7 +12,7 @@ from penstock.backends.cpu.native import load
 from penstock.backends.cpu.sampler import NativeSampler
 from penstock.backends.cpu.tune import ProductTuner
 from penstock.backends.tuning import Tunable
-from penstock.engine.step import Int32s, StepInput, StepResult
+from penstock.engine.step import Float32s, Int32s, StepInput, StepResult
 
 
 class CpuExecutor:
@@ -24,11 +23,14 @@ class CpuExecutor:
         native: NativeExecutor,
         isa: str,
         num_blocks: int,
-        logits: NDArray[np.float32],
+        logits: Float32s,
         argmax: Int32s,
         hidden: NDArray[Any],
         packed: PackedRegions,
         tunable: ProductTuner | None = None,
+        feature_size: int = 0,
+        taps: Float32s | None = None,
+        more_logits: tuple[Float32s, ...] = (),
     ) -> None:
         self.num_blocks = num_blocks
         self.isa = isa
@@ -38,6 +40,9 @@ class CpuExecutor:
         self._logits = logits  # [max logit rows, vocabulary], a view of the arena
         self._argmax = argmax  # [max logit rows]
         self._hidden = hidden  # [max logit rows, hidden size]
+        self._taps = taps  # [max logit rows, columns]
+        self._more_logits = more_logits  # each [max logit rows, outputs]
+        self._feature_size = feature_size
 
     @property
     def weight_bytes(self) -> int:
@@ -50,17 +55,23 @@ class CpuExecutor:
         Raises ValueError on a step that is malformed or exceeds the limits of ``bind``, before
         anything is written; RuntimeError after :meth:`close`.
         """
-        self._native.run(*_arrays(step))
+        step.check_features(self._feature_size)
+        self._native.run(*_arrays(step), features=step.features if self._feature_size else None)
         rows = len(step.logit_rows)
+        selected = rows + len(step.hidden_rows)
         return StepResult(
             logits=self._logits[:rows],
             argmax=self._argmax[:rows],
-            hidden=self._hidden[: rows + len(step.hidden_rows)],
+            hidden=self._hidden[:selected],
+            taps=None if self._taps is None else self._taps[:selected],
+            more_logits=tuple(logits[:rows] for logits in self._more_logits),
         )
 
     def profile(self, step: StepInput) -> list[tuple[str, float]]:
         """Run one step and return each op's kind and seconds, in the order of the plan."""
-        seconds = self._native.profile(*_arrays(step))
+        step.check_features(self._feature_size)
+        features = step.features if self._feature_size else None
+        seconds = self._native.profile(*_arrays(step), features=features)
         return list(zip(self._native.op_names, seconds, strict=True))
 
     def sampler(self) -> NativeSampler:

@@ -8,7 +8,7 @@ from typing import Any, NewType, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.engine.step import Int32s
+from penstock.engine.step import Float32s, Int32s
 from penstock.sampling.mask import TokenMask
 
 Bytes = NDArray[np.uint8]
@@ -150,9 +150,19 @@ class NativeExecutor(Protocol):
         window: int,
     ) -> None: ...
 
-    def append_select_rows(self, x: BufferId, out: BufferId) -> None: ...
+    def append_select_rows(self, x: BufferId, out: BufferId, first: int) -> None: ...
 
     def append_argmax(self, x: BufferId, out: BufferId) -> None: ...
+
+    def append_features(self, out: BufferId, first: int) -> None: ...
+
+    def append_join(self, xs: Sequence[BufferId], out: BufferId) -> None: ...
+
+    def append_add_activated(
+        self, x: BufferId | None, y: BufferId, out: BufferId, activation: str
+    ) -> None:
+        """``out = x + activation(y)``: without x the activation alone, with ``none`` the sum."""
+        ...
 
     def parameters(self, matrix: MatrixId) -> dict[str, tuple[int, int, int]]:
         """How its product is carried out: value, least and most of each parameter, by name."""
@@ -180,11 +190,11 @@ class NativeExecutor(Protocol):
         """A copy of a layer's cache, in the layout of ``csrc/types.h``."""
         ...
 
-    def run(self, *step: Int32s) -> None:
-        """The arrays of a StepInput, ``block_copies`` last. The GIL is released while it runs."""
+    def run(self, *step: Int32s, features: Float32s | None) -> None:
+        """The arrays of a StepInput; None where no features are read. Releases the GIL."""
         ...
 
-    def profile(self, *step: Int32s) -> list[float]:
+    def profile(self, *step: Int32s, features: Float32s | None) -> list[float]:
         """As run; returns the seconds that each op took."""
         ...
 

@@ -1,0 +1,53 @@
+#include "columns.h"
+
+#include <cstring>
+
+#include "../pool.h"
+#include "../simd.h"
+
+namespace penstock {
+namespace {
+
+constexpr int64_t kLeastRows = 4;  // to take at a time
+
+template <class In, class Out>
+void convert(const In* x, Out* out, int64_t cols) {
+  if constexpr (std::is_same_v<In, Out>) {
+    std::memcpy(out, x, size_t(cols) * sizeof(In));
+  } else {
+    constexpr int lanes = f32x16::lanes;
+    int64_t i = 0;
+    for (; i + lanes <= cols; i += lanes) f32x16::load(x + i).store(out + i);
+    if (i < cols) f32x16::load_n(x + i, int(cols - i)).store_n(out + i, int(cols - i));
+  }
+}
+
+template <class Out>
+void join_row(const JoinArgs& args, int64_t r) {
+  Out* out = args.out.row<Out>(r);
+  for (const Array& x : args.xs) {
+    if (x.elem == Elem::bf16)
+      convert(x.row<const bf16>(r), out, x.cols);
+    else
+      convert(x.row<const float>(r), out, x.cols);
+    out += x.cols;
+  }
+}
+
+}  // namespace
+
+void copy_features(const FeaturesArgs& args, const StepView& step, const Worker& worker) {
+  const Share mine = share(step.tokens, worker);
+  for (int64_t t = mine.begin; t < mine.end; ++t)
+    std::memcpy(args.out.row<float>(t), step.features + t * step.feature_cols + args.first,
+                size_t(args.out.cols) * sizeof(float));
+}
+
+void join(const JoinArgs& args, int64_t rows, const Worker& worker) {
+  const auto row = args.out.elem == Elem::bf16 ? join_row<bf16> : join_row<float>;
+  Tickets::Phase phase = worker.tickets->open(worker, rows, kLeastRows);
+  for (Share some = phase.next(); !some.empty(); some = phase.next())
+    for (int64_t r = some.begin; r < some.end; ++r) row(args, r);
+}
+
+}  // namespace penstock

@@ -1,0 +1,26 @@
+// Columns put where another op reads them: the `Features` and `Join` ops of plan/ops.py.
+#pragma once
+
+#include <vector>
+
+#include "../types.h"
+
+namespace penstock {
+
+struct FeaturesArgs {
+  Array out;      // [T, cols] f32
+  int64_t first;  // column of the step's features
+};
+
+// out[t] = features[t, first : first + cols]. Each worker takes whole rows.
+void copy_features(const FeaturesArgs& args, const StepView& step, const Worker& worker);
+
+struct JoinArgs {
+  std::vector<Array> xs;  // each [rows, c], f32 or bf16
+  Array out;              // [rows, sum of c] f32 or bf16; aliases none of them
+};
+
+// out = xs side by side, rounded to out's element type. Each worker takes whole rows.
+void join(const JoinArgs& args, int64_t rows, const Worker& worker);
+
+}  // namespace penstock
