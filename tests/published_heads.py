@@ -1,10 +1,10 @@
 """Tiny random heads in the forms that Medusa and EAGLE are published in, for a Llama of tests.
 
-    from published_heads import eagle3_folder
-    folder = eagle3_folder(tmp_path, target)
+    folder = write_heads(tmp_path, EAGLE3, eagle3_arrays())
 
-Names, shapes, types and configurations are the published ones. Weights are large enough that
-attention and the logits are far from uniform.
+Names, shapes, types and configurations are the published ones. Weights keep the size of what they
+are multiplied with. Queries and keys are smaller: EAGLE 1 has no norm before attention, and scores
+in the tens would tell of nothing but the rounding of bfloat16.
 """
 
 from __future__ import annotations
@@ -168,4 +168,6 @@ def _layer(make: _Random, at: str, read: int) -> Arrays:
         "mlp.down_proj": (HIDDEN, INNER),
     }
     arrays = {f"{at}{name}.weight": make.matrix(*shape) for name, shape in shapes.items()}
+    for name in ("q_proj", "k_proj"):
+        arrays[f"{at}self_attn.{name}.weight"] *= np.float32(0.4)
     return arrays | {f"{at}post_attention_layernorm.weight": make.vector(HIDDEN, 1.0)}
