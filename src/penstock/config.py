@@ -94,7 +94,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool = True
     speculative: SpeculativeConfig | None = None
     """Draft tokens and verify several a step, which changes speed and nothing else. ngram:
-    what the text repeats; draft:model=PATH: by a smaller model; self: by the model itself in int4.
+    what the text repeats; draft:model=PATH: by a smaller model; self: by the model itself in int4;
+    medusa:model=PATH, eagle:model=PATH: by heads that read its hidden states.
     Options are listed in docs/speculation.md."""
     artifact: bool = True
     """Start from weights that an earlier start packed and kept on disk, and keep them."""
@@ -136,6 +137,9 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     """None: no artifacts are read or kept."""
     seed: int
     reasons: dict[str, str]
+    target_path: str | None = None
+    """Of heads that draft: the checkpoint of their target, whose weights they share in part; None
+    where they share none."""
     notes: tuple[str, ...] = ()
     """What whoever starts the engine should know of it, a line each."""
 
@@ -268,11 +272,15 @@ def resolve(
     )
     kv_bytes = memory.kv_cache
     decide("kv_cache_bytes", asked, memory.why)
-    num_blocks = kv_bytes // block_bytes
-    shared = "" if draft is None else ", the draft's part included"
-    reasons["num_blocks"] = f"{block_bytes:,} bytes per block of {BLOCK_SIZE} tokens{shared}"
+    shared = "" if draft is None or not draft.layers else ", the draft's part included"
+    if block_bytes:
+        num_blocks = kv_bytes // block_bytes
+        held = num_blocks * BLOCK_SIZE
+        reasons["num_blocks"] = f"{block_bytes:,} bytes per block of {BLOCK_SIZE} tokens{shared}"
+    else:
+        num_blocks, held = 1, most_len
+        reasons["num_blocks"] = "no layer has a cache"
 
-    held = num_blocks * BLOCK_SIZE
     if held < (min(most_len, BLOCK_SIZE) if config.max_model_len is None else most_len):
         needed = -(-most_len // BLOCK_SIZE) * block_bytes
         raise ConfigError(

@@ -160,6 +160,11 @@ def _eagle(config: ConfigReader, shapes: Shapes, target: ModelSpec) -> EagleSpec
             **fields, kind="eagle3", num_outputs=outputs, taps=_taps(config, len(target.layers))
         )
     else:
+        config.only(
+            "target_hidden_size",
+            decoder.hidden_size,
+            "must be hidden_size: EAGLE 1 goes on from the target's hidden states",
+        )
         bias = config.boolean("bias", "fc.bias" in shapes if shapes else True)
         spec = EagleSpec(**fields, kind="eagle1", num_outputs=decoder.vocab_size, fc_bias=bias)
     config.finish(IDLE_FIELDS | _EAGLE_IDLE)

@@ -8,38 +8,57 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock import demo_model_path, draft_model_path
+from penstock import demo_model_path, draft_model_path, eagle_head_path, medusa_heads_path
 from penstock.errors import ConfigError
+from penstock.models.heads import MedusaSpec
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
-from penstock.speculate.config import DraftModel, QuantizedSelf, SpeculativeConfig
+from penstock.speculate.config import DraftModel, Eagle, Medusa, QuantizedSelf, SpeculativeConfig
+from penstock.speculate.heads_choice import heads_spec, refuse_heads
 from penstock.weights.hub import resolve_model_folder
 
 if TYPE_CHECKING:
     from penstock.config import EngineConfig, ResolvedConfig
 
+_METHODS = {DraftModel: "draft", Medusa: "medusa", Eagle: "eagle"}
 _FEW_WEIGHTS = 8 << 20
 """Bytes that stay in one core's cache: a model of fewer gains nothing from a second thread."""
 
 
 def draft_folder(config: SpeculativeConfig | None, target: Path) -> Path | None:
-    """Where the model that drafts is; None where none does. Raises ConfigError or ModelError."""
+    """Where the model or the heads that draft are; None where none do.
+
+    Raises ConfigError or ModelError.
+    """
     if isinstance(config, QuantizedSelf):
         return target
-    if not isinstance(config, DraftModel):
+    if not isinstance(config, DraftModel | Medusa | Eagle):
         return None
     if config.model:
-        return resolve_model_folder(config.model)
+        return resolve_model_folder(config.model, heads=not isinstance(config, DraftModel))
+    own = {DraftModel: draft_model_path, Medusa: medusa_heads_path, Eagle: eagle_head_path}
     if target == demo_model_path():
-        return draft_model_path()
+        return own[type(config)]()
+    what = (
+        f"a checkpoint with the tokenizer of {target.name}"
+        if isinstance(config, DraftModel)
+        else f"heads that were trained for {target.name}"
+    )
     raise ConfigError(
-        "speculative draft needs the option 'model', a checkpoint with the tokenizer of "
-        f"{target.name}, unless that is the demo model"
+        f"speculative {_METHODS[type(config)]} needs the option 'model', {what}, unless that is "
+        "the demo model"
     )
 
 
-def draft_spec(folder: Path, target: ModelSpec, tokenizer: Path) -> ModelSpec:
-    """The model in ``folder``, if it can draft for ``target``; else raises ConfigError."""
+def draft_spec(config: EngineConfig, folder: Path, target: ModelSpec, tokenizer: Path) -> ModelSpec:
+    """What is in ``folder``, if it can draft for ``target`` as asked; else raises ConfigError.
+
+    Raises ModelError or WeightError for files that cannot be read.
+    """
+    dummy = config.load_format == "dummy"
+    if isinstance(config.speculative, Medusa | Eagle):
+        return heads_spec(config.speculative, folder, target, dummy)
+    refuse_heads(folder, dummy)
     spec = load_model_spec(folder)
     if spec.vocab_size != target.vocab_size:
         raise ConfigError(
@@ -59,7 +78,7 @@ def draft_engine_config(
     config: EngineConfig, resolved: ResolvedConfig, folder: Path, spec: ModelSpec, kv_bytes: int
 ) -> EngineConfig:
     """How the draft is loaded: as the target is, as far as it is about steps, with ``kv_bytes``."""
-    if spec.max_positions < resolved.max_model_len:
+    if spec.max_positions < resolved.max_model_len:  # of heads, none is left that has fewer
         raise ConfigError(
             f"the draft {folder.name} has {spec.max_positions} positions and requests may come to "
             f"{resolved.max_model_len} tokens; set max_model_len to at most {spec.max_positions}, "
@@ -89,6 +108,13 @@ def draft_engine_config(
     elif config.quantization == "none" or not _fits_scheme(config):
         changes |= {"quantization": "none", "quantization_group": None}
         changes |= {"quantization_zero_points": False, "quantize_activations": None}
+    if isinstance(asked, Medusa | Eagle) and asked.quantization != "auto":
+        changes |= {"quantization": asked.quantization, "quantization_group": None}
+        changes |= {"quantization_zero_points": False}
+        if asked.quantization == "none":
+            changes |= {"quantize_activations": None}
+    if isinstance(spec, MedusaSpec):  # reads one row of each sequence
+        changes |= {"max_num_batched_tokens": resolved.max_num_seqs}
     parameters = sum(_size(shape) for shape in spec.weight_shapes().values())
     if resolved.backend == "cpu" and parameters * 2 <= _FEW_WEIGHTS:
         changes |= {"threads": 1}
