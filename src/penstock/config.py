@@ -268,9 +268,13 @@ def resolve(
     )
     kv_bytes = memory.kv_cache
     decide("kv_cache_bytes", asked, memory.why)
-    num_blocks = kv_bytes // block_bytes
     shared = "" if draft is None else ", the draft's part included"
-    reasons["num_blocks"] = f"{block_bytes:,} bytes per block of {BLOCK_SIZE} tokens{shared}"
+    if block_bytes:
+        num_blocks = kv_bytes // block_bytes
+        reasons["num_blocks"] = f"{block_bytes:,} bytes per block of {BLOCK_SIZE} tokens{shared}"
+    else:  # a head without attention
+        num_blocks = max_num_seqs * -(-most_len // BLOCK_SIZE)
+        reasons["num_blocks"] = "the model keeps no keys and values"
 
     held = num_blocks * BLOCK_SIZE
     if held < (min(most_len, BLOCK_SIZE) if config.max_model_len is None else most_len):
