@@ -181,13 +181,11 @@ def pickled(saved: bytes) -> bytes:
         return archive.read("archive/data.pkl")
 
 
-@settings(
-    deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, max_examples=300)
 @given(data=st.data())
-def test_damaged_pickles_raise_or_read(state: dict[str, Any], data: st.DataObject) -> None:
+def test_damaged_pickles_raise_or_read(pickled: bytes, data: st.DataObject) -> None:
     """Whatever bytes are changed, cut or put in."""
-    content = bytearray(pickled(state))
+    content = bytearray(pickled)
     for _ in range(data.draw(st.integers(1, 6))):
         at = data.draw(st.integers(0, len(content) - 1))
         kind = data.draw(st.sampled_from(["change", "cut", "insert"]))
@@ -218,18 +216,17 @@ def test_any_bytes_raise_or_read(content: bytes) -> None:
     assert tensors == {}  # a tensor takes more bytes than these
 
 
-@settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("damaged")
+
+
+@settings(deadline=None, max_examples=150)
 @given(data=st.data())
-def test_damaged_files_raise_or_read(
-    tmp_path: Path, state: dict[str, Any], data: st.DataObject
-) -> None:
+def test_damaged_files_raise_or_read(folder: Path, saved: bytes, data: st.DataObject) -> None:
     """Of an archive, the directory included; what is read lies in the file."""
-    path = tmp_path / "damaged.pt"
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    content = bytearray(buffer.getvalue())
+    path = folder / "damaged.pt"
+    content = bytearray(saved)
     # The directory is at the end, and the pickle at the start.
     far = data.draw(st.booleans())
     for _ in range(data.draw(st.integers(1, 4))):
