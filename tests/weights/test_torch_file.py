@@ -21,6 +21,9 @@ from penstock.weights.torch_pickle import UnreadablePickle, read_tensors
 
 torch = pytest.importorskip("torch", reason="writes the files")
 
+# pickletools warns of odd escapes in texts.
+pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")
+
 
 @pytest.fixture(scope="module")
 def state() -> dict[str, Any]:

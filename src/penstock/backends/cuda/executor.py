@@ -87,7 +87,8 @@ class CudaExecutor:
             return
         try:
             for tokens in (1, *row_steps(self._bounds.max_tokens)):
-                step = idle_step(tokens, min(tokens, self._bounds.max_logit_rows))
+                rows = min(tokens, self._bounds.max_logit_rows)
+                step = idle_step(tokens, rows, self._bounds.feature_size)
                 self._launch(step, attending=idle_decode(0))
             self._graphs = DecodeGraphs()
             for size in reversed(self._buckets):  # the largest first: smaller ones fit its memory
@@ -103,7 +104,7 @@ class CudaExecutor:
             raise gpu_failed(error) from error
 
     def run(self, step: StepInput) -> StepResult:
-        """Run one step, wait for it, and copy its logits and hidden states to the host.
+        """Run one step, wait for it, and copy what it computed to the host.
 
         Raises ValueError on a step that is malformed or exceeds the limits of ``bind``, before
         anything is written; EngineDeadError where the GPU fails, after which nothing runs;
@@ -113,10 +114,14 @@ class CudaExecutor:
         rows = len(step.logit_rows)
         try:
             results = self._start(step)
+            selected = rows + len(step.hidden_rows)
+            taps = results.taps
             return StepResult(
                 logits=results.logits[:rows].cpu().numpy(),
                 argmax=results.argmax[:rows, 0].cpu().numpy(),
-                hidden=results.hidden[: rows + len(step.hidden_rows)].float().cpu().numpy(),
+                hidden=results.hidden[:selected].float().cpu().numpy(),
+                taps=None if taps is None else taps[:selected].cpu().numpy(),
+                more_logits=tuple(each[:rows].cpu().numpy() for each in results.more_logits),
             )
         except RuntimeError as error:
             raise gpu_failed(error) from error
@@ -216,7 +221,7 @@ class CudaExecutor:
     def _capture(self, size: int, graphs: DecodeGraphs) -> None:
         program = self._program
         assert program is not None
-        self._write_decode(idle_decode(0), size)
+        self._write_decode(idle_decode(0, self._bounds.feature_size), size)
 
         def run(step: DeviceStep) -> None:
             self._results[size] = program.run(step)
@@ -226,7 +231,8 @@ class CudaExecutor:
     def _layout(self, bucket: int) -> Layout:
         """Where the arrays of a bucket lie, for good: its graph knows the addresses."""
         if bucket not in self._layouts:
-            lengths = [array.size for array in arrays_of(idle_decode(bucket))]
+            idle = idle_decode(bucket, self._bounds.feature_size)
+            lengths = [array.size for array in arrays_of(idle)]
             work = [math.prod(kernel.work_shape) for kernel in self._attention]
             lengths[-1:] = [*work, self._bounds.max_block_ids]
             self._layouts[bucket] = Layout.of(lengths)
@@ -237,8 +243,9 @@ def buffer_capacity(bounds: StepBounds, attention: Sequence[AttentionKernel]) ->
     """Integers that the arrays of any step take."""
     tokens, sequences = bounds.max_tokens, bounds.max_sequences
     work = [math.prod(kernel.work_shape) for kernel in attention]
-    copies = 2 * bounds.num_blocks
+    copies = 2 * max(bounds.num_blocks, 1)  # an idle step has one
     paths = min(tokens, sequences * MAX_ROWS) * MAX_ROWS
     cache = (copies, 2 * tokens, paths)
-    lengths = (*[tokens] * 3, *[sequences + 1] * 3, bounds.max_logit_rows, *cache, *work)
+    others = (*cache, tokens * bounds.feature_size, *work)
+    lengths = (*[tokens] * 3, *[sequences + 1] * 3, bounds.max_logit_rows, *others)
     return Layout.of((*lengths, bounds.max_block_ids)).size
