@@ -275,12 +275,12 @@ def resolve(
     shared = "" if draft is None or not draft.layers else ", the draft's part included"
     if block_bytes:
         num_blocks = kv_bytes // block_bytes
-        held = num_blocks * BLOCK_SIZE
         reasons["num_blocks"] = f"{block_bytes:,} bytes per block of {BLOCK_SIZE} tokens{shared}"
-    else:
-        num_blocks, held = 1, most_len
-        reasons["num_blocks"] = "no layer has a cache"
+    else:  # a head without attention
+        num_blocks = max_num_seqs * -(-most_len // BLOCK_SIZE)
+        reasons["num_blocks"] = "the model keeps no keys and values"
 
+    held = num_blocks * BLOCK_SIZE
     if held < (min(most_len, BLOCK_SIZE) if config.max_model_len is None else most_len):
         needed = -(-most_len // BLOCK_SIZE) * block_bytes
         raise ConfigError(

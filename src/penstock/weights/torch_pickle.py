@@ -108,7 +108,8 @@ class _Machine:
                 if opcode.name == "STOP":
                     return self._pop()
                 self._step(opcode.name, argument)
-        except (ValueError, OverflowError) as e:  # genops: truncated, or no opcode
+        # What genops raises where it cannot go on; of odd escapes in texts it warns.
+        except (ValueError, OverflowError, Warning) as e:
             raise UnreadablePickle(f"is damaged: {e}") from e
         raise UnreadablePickle("is damaged: it does not end")
 
