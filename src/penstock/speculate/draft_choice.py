@@ -115,6 +115,9 @@ def draft_engine_config(
             changes |= {"quantize_activations": None}
     if isinstance(spec, MedusaSpec):  # reads one row of each sequence
         changes |= {"max_num_batched_tokens": resolved.max_num_seqs}
+    if isinstance(asked, Eagle):  # every sequence drafts on so many tokens at once
+        least = resolved.max_num_seqs * asked.width
+        changes |= {"max_num_batched_tokens": max(resolved.max_num_batched_tokens, least)}
     parameters = sum(_size(shape) for shape in spec.weight_shapes().values())
     if resolved.backend == "cpu" and parameters * 2 <= _FEW_WEIGHTS:
         changes |= {"threads": 1}
