@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from penstock.backends.cpu import native
 from penstock.engine.loader import Blueprint, Mark, load
+from penstock.errors import ConfigError
 from penstock.speculate.config import Ngram
 from penstock.speculate.draft import Proposer
 from penstock.speculate.draft_model import ModelProposer
 from penstock.speculate.ngram import NgramProposer
 from penstock.speculate.speculation import Speculation
+from penstock.speculate.suffix import Automaton, SuffixAutomaton
 
 
 def make_speculation(blueprint: Blueprint, mark: Mark = lambda phase: None) -> Speculation | None:
@@ -20,7 +23,7 @@ def make_speculation(blueprint: Blueprint, mark: Mark = lambda phase: None) -> S
         return None
     proposer: Proposer
     if isinstance(asked, Ngram):
-        proposer = NgramProposer(asked)
+        proposer = NgramProposer(asked, _automaton())
     else:
         draft = blueprint.draft
         assert draft is not None, "a blueprint with a draft model has the draft's"
@@ -30,3 +33,11 @@ def make_speculation(blueprint: Blueprint, mark: Mark = lambda phase: None) -> S
             draft.config.enable_prefix_caching,
         )
     return Speculation(proposer, asked.num_tokens, asked.adaptive)
+
+
+def _automaton() -> type[Automaton]:
+    """The native one, where native code was built and runs: other backends do without it."""
+    try:
+        return native.load().SuffixAutomaton
+    except ConfigError:
+        return SuffixAutomaton
