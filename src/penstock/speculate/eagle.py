@@ -64,6 +64,7 @@ class EagleProposer:
         self._target_columns = target_columns
         self._depth = depth
         self._width = width
+        self.trees = () if width == 1 else (0,)
         self._max_tokens = max_tokens
         self._token_ids = token_ids
         self._cache = KvCache(executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=False)

@@ -34,6 +34,7 @@ class MedusaProposer:
     """Owns the executor of the heads. Keeps the last hidden state of each sequence with it."""
 
     groups = 1
+    trees = (0,)
     cheap = False
     steady = True
     reads_all = False
