@@ -287,11 +287,6 @@ def resolve(
     )
     if config.speculative is not None:
         config.speculative.validate()
-        if on_gpu:
-            raise ConfigError(
-                "speculative decoding is not there yet on a GPU; leave speculative out, or set "
-                "backend to cpu"
-            )
         reasons["speculative"] = f"{describe(config.speculative)}, as asked"
     artifact_dir, reasons["artifact_dir"] = _artifact_dir(config, backend)
     return ResolvedConfig(

@@ -172,6 +172,7 @@ class Launched(Protocol):
 class OverlappingExecutor(Executor, Protocol):
     """An executor that takes the next step while one runs: the engine then works ahead by one.
 
+    An engine that speculates calls ``run`` instead, and never ``launch``.
     Steps run in the order of their launches, each seeing all that those before it wrote.
     """
 

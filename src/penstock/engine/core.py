@@ -28,7 +28,7 @@ from penstock.engine.scheduled import ScheduledStep
 from penstock.engine.scheduler import Scheduler
 from penstock.engine.step import BLOCK_SIZE, StepResult
 from penstock.engine.step_builder import build_step_input
-from penstock.errors import ConfigError, RequestError
+from penstock.errors import RequestError
 from penstock.grammar.constraints import Constraints
 from penstock.models.spec import ModelSpec
 from penstock.pooling.pooler import Pooler
@@ -45,7 +45,7 @@ class EngineCore:
     ends with ``FinishReason.ERROR`` and its message; the others go on.
 
     With an OverlappingExecutor a step is scheduled and launched while the one before it runs, of
-    which :meth:`step` then returns what came; what comes is the same.
+    which :meth:`step` then returns what came; what comes is the same. Not with speculation.
     """
 
     def __init__(
@@ -54,14 +54,10 @@ class EngineCore:
         config = blueprint.config
         self._blueprint = blueprint
         self._executor = executor
-        self._overlapping = overlapping(executor)
-        self._in_flight: _InFlight | None = None
-        if self._overlapping is not None and (speculation or config.speculative):
-            raise ConfigError(
-                "speculative decoding is not there yet for steps that overlap, as on a GPU; leave "
-                "speculative out, or set backend to cpu"
-            )
         self._speculation = speculation or make_speculation(blueprint)
+        # What may be drafted next depends on what was accepted, so such steps do not overlap.
+        self._overlapping = None if self._speculation is not None else overlapping(executor)
+        self._in_flight: _InFlight | None = None
         cache = KvCache(
             executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=config.enable_prefix_caching
         )

@@ -78,6 +78,7 @@ def bind(
             binder.caches,
             step_bounds(plan, limits),
             DeviceSampler(sampler_sizes(plan, limits), device),
+            binder.winners,
             device,
         )
         fill_all(binder.fills, weights)
@@ -175,6 +176,8 @@ class _Binder:
         self.fills: list[Fill] = []
         self.attention: list[AttentionKernel] = []
         """One of each geometry; a step has a work list for each."""
+        self.winners: Tensor
+        """``Argmax.winners`` of the plan's result."""
         self.caches = allocate(plan.kv_layers, plan.kv_dtype, limits.num_blocks, device)
         self._plan = plan
         self._limits = limits
@@ -301,6 +304,8 @@ class _Binder:
     def _argmax(self, op: ops.Argmax) -> None:
         cols = self._plan.buffers[op.x].cols
         argmax = Argmax(self._limits.max_logit_rows, cols, self._device)
+        if op.out == self._plan.argmax:
+            self.winners = argmax.winners
 
         def launch(views: Views, step: DeviceStep) -> None:
             argmax.run(views[op.x], views[op.out])

@@ -19,6 +19,7 @@ from penstock.backends.cuda.kernels.rows import copy_blocks, move_slots
 from penstock.backends.cuda.kernels.tiles import row_steps
 from penstock.backends.cuda.launched import CudaLaunch, FetchedRows
 from penstock.backends.cuda.program import Program, Results
+from penstock.backends.cuda.result import DeviceResult
 from penstock.backends.cuda.sample_outcome import Reported
 from penstock.backends.cuda.sample_state import DeviceSampleState
 from penstock.backends.cuda.sampler import DeviceSampler
@@ -32,7 +33,7 @@ from penstock.backends.cuda.step import (
     pad_decode,
 )
 from penstock.engine.draft_tree import MAX_ROWS
-from penstock.engine.step import Int32s, StepInput, StepResult
+from penstock.engine.step import Int32s, StepInput
 from penstock.errors import ConfigError, first_line
 from penstock.sampling.mask import TokenMask
 
@@ -41,7 +42,7 @@ class CudaExecutor:
     """Runs steps on one GPU, or interpreted on the CPU. Made by ``cuda.bind.bind``.
 
     An ``OverlappingExecutor``: a step's tokens are chosen on the device, where the next step, which
-    the host launches meanwhile, finds them.
+    the host launches meanwhile, finds them. Steps with drafts are run one after the other.
 
     A step that decodes is padded to a bucket and replayed from a CUDA graph; any other is launched
     op by op. Both run the same kernels, so the same bits come out.
@@ -57,14 +58,18 @@ class CudaExecutor:
         caches: Sequence[LayerCache],
         bounds: StepBounds,
         sampler: DeviceSampler,
+        winners: Tensor,
         device: torch.device,
     ) -> None:
+        """``winners``: ``kernels.rows.Argmax.winners`` of the program's logits."""
         self.num_blocks = bounds.num_blocks
         self._program: Program | None = program
         self._attention = tuple(attention)
         self._caches = tuple(caches)
         self._bounds = bounds
         self._sampler = sampler
+        self._winners = winners
+        self._latest: DeviceResult | None = None
         self._sampled: Tensor | None = None  # what the last launch chose, for the next to read
         self._device = device
         self._buffer = StepBuffer(buffer_capacity(bounds, attention), device)
@@ -102,22 +107,19 @@ class CudaExecutor:
         except RuntimeError as error:
             raise gpu_failed(error) from error
 
-    def run(self, step: StepInput) -> StepResult:
-        """Run one step, wait for it, and copy its logits and hidden states to the host.
+    def run(self, step: StepInput) -> DeviceResult:
+        """Run one step and wait for it; of the result, the host gets what is read.
 
         Raises ValueError on a step that is malformed or exceeds the limits of ``bind``, before
         anything is written; EngineDeadError where the GPU fails, after which nothing runs;
         RuntimeError after :meth:`close`.
         """
         self._check(step, awaited=0)
-        rows = len(step.logit_rows)
         try:
             results = self._start(step)
-            return StepResult(
-                logits=results.logits[:rows].cpu().numpy(),
-                argmax=results.argmax[:rows, 0].cpu().numpy(),
-                hidden=results.hidden[: rows + len(step.hidden_rows)].float().cpu().numpy(),
-            )
+            rows = len(step.logit_rows)
+            self._latest = DeviceResult(results, self._winners, rows, len(step.hidden_rows))
+            return self._latest
         except RuntimeError as error:
             raise gpu_failed(error) from error
 
@@ -158,7 +160,9 @@ class CudaExecutor:
         """Free weights, cache and graphs."""
         if self._graphs is not None:
             self._graphs.close()
-        self._graphs = self._program = self._sampled = None
+        if self._latest is not None:
+            self._latest.end()
+        self._graphs = self._program = self._sampled = self._latest = None
         self._caches = self._attention = ()
         self._results.clear()
         if self._device.type == "cuda":
@@ -177,6 +181,8 @@ class CudaExecutor:
 
     def _start(self, step: StepInput) -> Results:
         """Queue a step; rows of padding are behind those of the step."""
+        if self._latest is not None:
+            self._latest.end()
         if self._graphs is not None:
             bucket = bucket_of(step, self._buckets)
             if bucket is not None:

@@ -1,0 +1,82 @@
+"""What a step computed on the device, of which the host gets what it reads, when it reads it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from penstock.backends.cuda.failure import gpu_failed
+from penstock.backends.cuda.program import Results
+from penstock.engine.step import Int32s, StepResult
+
+
+class DeviceResult(StepResult):
+    """The result of ``CudaExecutor.run``: made when the device is done with the step.
+
+    Each row's arg max and the logit there come to the host at once, in one copy of eight bytes a
+    row: a greedy row needs no more. Logits and hidden states stay where they are (``logits`` and
+    ``argmax`` of :attr:`on_device`, which a ``DeviceSampler`` reads) and are copied, whole, by the
+    first who asks for them. Unless that was done, the next step overwrites them: who asks then gets
+    a RuntimeError.
+    """
+
+    def __init__(self, results: Results, winners: Tensor, rows: int, hidden_rows: int) -> None:
+        """``results`` and ``winners`` (``kernels.rows.Argmax``) of a step that was queued, of which
+        the first ``rows`` are its rows of logits, and ``hidden_rows`` more hidden states.
+
+        Waits for the step. Raises RuntimeError where the GPU fails.
+        """
+        self._results: Results | None = Results(
+            results.logits[:rows], results.argmax[:rows], results.hidden[: rows + hidden_rows]
+        )
+        if rows == 0 and winners.device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
+        found: Int32s = winners[:rows].cpu().numpy()
+        self._argmax = found[:, 0].copy()
+        self._peaks: NDArray[np.float32] = found[:, 1].copy().view(np.float32)
+        self._logits: NDArray[np.float32] | None = None
+        self._hidden: NDArray[np.float32] | None = None
+
+    @property
+    def on_device(self) -> Results:
+        """Views of the arena. Raises RuntimeError once the next step has begun."""
+        if self._results is None:
+            raise RuntimeError("a later step has overwritten what this one computed")
+        return self._results
+
+    @property
+    def argmax(self) -> Int32s:
+        return self._argmax
+
+    def peaks(self, rows: Int32s) -> NDArray[np.float32]:
+        return self._peaks[rows]
+
+    @property
+    def logits(self) -> NDArray[np.float32]:
+        if self._logits is None:
+            self._logits = _on_host(self.on_device.logits)
+        return self._logits
+
+    @property
+    def hidden(self) -> NDArray[np.float32]:
+        if self._hidden is None:
+            self._hidden = _on_host(self.on_device.hidden)
+        return self._hidden
+
+    def end(self) -> None:
+        """The next step begins: what was not copied is lost."""
+        self._results = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self._argmax)} rows)"
+
+
+def _on_host(rows: Tensor) -> NDArray[np.float32]:
+    try:
+        array: NDArray[np.float32] = rows.to(torch.float32).cpu().numpy()
+    except RuntimeError as error:
+        raise gpu_failed(error) from error
+    # Interpreted, the device's memory is the host's, and the next step writes there.
+    return array.copy() if rows.device.type == "cpu" else array
