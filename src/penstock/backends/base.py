@@ -32,6 +32,11 @@ class Limits:
     """The CPU of each thread; empty: where the system puts them."""
     deterministic: bool = True
     """No row's result depends on other rows. Only the cuda backend can do without."""
+    rows_per_sequence: int = 1
+    """Token rows of a sequence in steps that are run again and again: with drafts that are
+    verified, or read, more than one. Speed alone depends on it."""
+    trees: bool = False
+    """Steps may hold draft trees. Only when kernels for them are made depends on it."""
 
 
 class WeightSource(Protocol):

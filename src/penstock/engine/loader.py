@@ -45,9 +45,10 @@ class Blueprint:
     """Of the model that drafts, where one does."""
 
 
-def draw(config: EngineConfig) -> Blueprint:
+def draw(config: EngineConfig, drafts: bool = False) -> Blueprint:
     """Find the model, read its configuration, decide every option and make the plan.
 
+    ``drafts``: the model drafts for another, with which it shares what there is of memory.
     Raises ConfigError or ModelError; everything that can be refused without weights is.
     """
     folder = (
@@ -61,7 +62,7 @@ def draw(config: EngineConfig) -> Blueprint:
         hardware = with_gpu(hardware)
     drafting = draft_folder(config.speculative, folder)
     draft = None if drafting is None else draft_spec(drafting, spec, tokenizer)
-    resolved = resolve(config, hardware, spec, folder, tokenizer, draft)
+    resolved = resolve(config, hardware, spec, folder, tokenizer, draft, drafts)
     if resolved.backend == "cpu":
         resolved = msgspec.structs.replace(resolved, notes=(*resolved.notes, *_kernel_notes()))
     plan = fuse(
@@ -76,7 +77,7 @@ def draw(config: EngineConfig) -> Blueprint:
     if drafting is None or draft is None:
         return Blueprint(resolved, spec, plan)
     kv_bytes = resolved.num_blocks * draft_block_bytes(config, draft)
-    drafted = draw(draft_engine_config(config, resolved, drafting, draft, kv_bytes))
+    drafted = draw(draft_engine_config(config, resolved, drafting, draft, kv_bytes), drafts=True)
     return Blueprint(resolved, spec, plan, drafted)
 
 
@@ -105,12 +106,13 @@ def load(
     limits = Limits(
         num_blocks=config.num_blocks,
         max_tokens=config.max_num_batched_tokens,
-        # Prompt log-probabilities want logits for every token of a chunk.
-        max_logit_rows=config.max_num_batched_tokens,
+        max_logit_rows=config.max_logit_rows,
         max_sequences=config.max_num_seqs,
         threads=config.threads,
         cpus=config.cpus,
         deterministic=config.deterministic,
+        rows_per_sequence=config.rows_per_sequence,
+        trees=config.speculative is not None,
     )
     shelf = Shelf.of(config, blueprint.plan, note)
     with shelf.take() as kept:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,10 @@ import msgspec
 
 from penstock import demo_model_path, draft_model_path
 from penstock.errors import ConfigError
+from penstock.memory_budget import Served
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
+from penstock.quant.choice import choose
 from penstock.speculate.config import DraftModel, QuantizedSelf, SpeculativeConfig
 from penstock.weights.hub import resolve_model_folder
 
@@ -83,16 +86,57 @@ def draft_engine_config(
         "max_num_batched_tokens": resolved.max_num_batched_tokens,
         "speculative": None,
     }
+    changes |= _quantization(config)
+    parameters = sum(_size(shape) for shape in spec.weight_shapes().values())
+    if resolved.backend == "cpu" and parameters * 2 <= _FEW_WEIGHTS:
+        changes |= {"threads": 1}
+    return msgspec.structs.replace(config, **changes)
+
+
+def draft_logit_rows(max_sequences: int, max_tokens: int) -> int:
+    """Rows with logits in a step of a model that drafts.
+
+    It wants one a sequence. On a GPU every row of a step that is replayed from a CUDA graph has
+    them, and after a draft that was accepted whole there are two a sequence.
+    """
+    return min(2 * max_sequences, max_tokens)
+
+
+def draft_served(
+    config: EngineConfig, target: Served, spec: ModelSpec, block_bytes: int, on_gpu: bool
+) -> Served:
+    """How the draft of ``target`` is served, as far as memory goes; blocks are its own."""
+    options = msgspec.structs.replace(config, **_quantization(config))
+    activations = options.quantize_activations
+    dtype = spec.dtype if config.dtype == "auto" else config.dtype
+    return replace(
+        target,
+        spec=spec,
+        dtype=dtype,
+        kv_dtype=dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
+        quantization=choose(
+            options.quantization,
+            options.quantization_group,
+            options.quantize_head,
+            zero_points=options.quantization_zero_points,
+            activations=not on_gpu if activations is None else activations,
+        ),
+        max_logit_rows=draft_logit_rows(target.max_sequences, target.max_tokens),
+        block_bytes=block_bytes,
+    )
+
+
+def _quantization(config: EngineConfig) -> dict[str, Any]:
+    """The options in which the draft's quantization differs from its target's."""
+    asked = config.speculative
+    changes: dict[str, Any] = {}
     if isinstance(asked, QuantizedSelf):
         changes |= {"quantization": asked.quantization, "quantization_group": None}
         changes |= {"quantization_zero_points": False}
     elif config.quantization == "none" or not _fits_scheme(config):
         changes |= {"quantization": "none", "quantization_group": None}
         changes |= {"quantization_zero_points": False, "quantize_activations": None}
-    parameters = sum(_size(shape) for shape in spec.weight_shapes().values())
-    if resolved.backend == "cpu" and parameters * 2 <= _FEW_WEIGHTS:
-        changes |= {"threads": 1}
-    return msgspec.structs.replace(config, **changes)
+    return changes
 
 
 def _fits_scheme(config: EngineConfig) -> bool:

@@ -16,6 +16,7 @@ from penstock.backends.cuda.cache import allocate
 from penstock.backends.cuda.check import StepBounds
 from penstock.backends.cuda.executor import CudaExecutor
 from penstock.backends.cuda.failure import gpu_failed
+from penstock.backends.cuda.graphs import graphed_rows
 from penstock.backends.cuda.kernels.embed import embed
 from penstock.backends.cuda.kernels.norm import MAX_COLS, add_norm
 from penstock.backends.cuda.kernels.rope_write import rope_write
@@ -79,10 +80,11 @@ def bind(
             step_bounds(plan, limits),
             DeviceSampler(sampler_sizes(plan, limits), device),
             binder.winners,
+            graphed_rows(limits),
             device,
         )
         fill_all(binder.fills, weights)
-        executor.prepare()
+        executor.prepare(limits.trees)
     except ValueError as error:
         raise ConfigError(
             f"the cuda backend cannot run this model as asked: {error}; choose --backend cpu"

@@ -30,6 +30,7 @@ from penstock.backends.cuda.step import (
     arrays_of,
     idle_decode,
     idle_step,
+    idle_tree,
     pad_decode,
 )
 from penstock.engine.draft_tree import MAX_ROWS
@@ -44,8 +45,8 @@ class CudaExecutor:
     An ``OverlappingExecutor``: a step's tokens are chosen on the device, where the next step, which
     the host launches meanwhile, finds them. Steps with drafts are run one after the other.
 
-    A step that decodes is padded to a bucket and replayed from a CUDA graph; any other is launched
-    op by op. Both run the same kernels, so the same bits come out.
+    A step that decodes, or verifies drafts, is padded to a bucket and replayed from a CUDA graph;
+    any other is launched op by op. Both run the same kernels, so the same bits come out.
     """
 
     packed = None
@@ -59,9 +60,11 @@ class CudaExecutor:
         bounds: StepBounds,
         sampler: DeviceSampler,
         winners: Tensor,
+        most_graphed: int,
         device: torch.device,
     ) -> None:
-        """``winners``: ``kernels.rows.Argmax.winners`` of the program's logits."""
+        """``winners``: ``kernels.rows.Argmax.winners`` of the program's logits; ``most_graphed``:
+        rows of the largest step that is captured."""
         self.num_blocks = bounds.num_blocks
         self._program: Program | None = program
         self._attention = tuple(attention)
@@ -73,8 +76,7 @@ class CudaExecutor:
         self._sampled: Tensor | None = None  # what the last launch chose, for the next to read
         self._device = device
         self._buffer = StepBuffer(buffer_capacity(bounds, attention), device)
-        most = min(bounds.max_sequences, bounds.max_logit_rows, bounds.max_tokens)
-        self._buckets = bucket_sizes(most)
+        self._buckets = bucket_sizes(most_graphed)
         self._layouts: dict[int, Layout] = {}
         self._results: dict[int, Results] = {}
         self._graphs: DecodeGraphs | None = None
@@ -83,8 +85,10 @@ class CudaExecutor:
     def device(self) -> torch.device:
         return self._device
 
-    def prepare(self) -> None:
+    def prepare(self, trees: bool = False) -> None:
         """Compile kernels and capture the graphs: no request waits for that. On a GPU only.
+
+        ``trees``: also the kernels of steps with draft trees.
 
         Raises EngineDeadError where the GPU fails, ConfigError where it has too little memory.
         """
@@ -94,6 +98,8 @@ class CudaExecutor:
             for tokens in (1, *row_steps(self._bounds.max_tokens)):
                 step = idle_step(tokens, min(tokens, self._bounds.max_logit_rows))
                 self._launch(step, attending=idle_decode(0))
+            if trees and min(self._bounds.max_tokens, self._bounds.max_logit_rows) >= 3:
+                self._launch(idle_tree(), attending=idle_decode(0))
             self._graphs = DecodeGraphs()
             for size in reversed(self._buckets):  # the largest first: smaller ones fit its memory
                 self._capture(size, self._graphs)
@@ -206,7 +212,7 @@ class CudaExecutor:
         return self._program.run(device_step)
 
     def _write_decode(self, step: StepInput, bucket: int) -> None:
-        """Put a decode step, padded, where the graph of its bucket reads it."""
+        """Put a step, padded, where the graph of its bucket reads it."""
         # Attention's work is planned of the step as it is: it has none for padding.
         work = [kernel.plan_work(step) for kernel in self._attention]
         self._send(step, self._layout(bucket), arrays_of(pad_decode(step, bucket), work))
@@ -246,5 +252,6 @@ def buffer_capacity(bounds: StepBounds, attention: Sequence[AttentionKernel]) ->
     copies = 2 * bounds.num_blocks
     paths = min(tokens, sequences * MAX_ROWS) * MAX_ROWS
     cache = (copies, 2 * tokens, paths)
-    lengths = (*[tokens] * 3, *[sequences + 1] * 3, bounds.max_logit_rows, *cache, *work)
+    # A padded step may have as many sequences as tokens.
+    lengths = (*[tokens] * 3, *[tokens + 1] * 3, bounds.max_logit_rows, *cache, *work)
     return Layout.of((*lengths, bounds.max_block_ids)).size
