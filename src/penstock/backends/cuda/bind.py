@@ -17,6 +17,7 @@ from penstock.backends.cuda.check import StepBounds
 from penstock.backends.cuda.executor import CudaExecutor
 from penstock.backends.cuda.failure import gpu_failed
 from penstock.backends.cuda.graphs import graphed_rows
+from penstock.backends.cuda.kernels.combine import combine
 from penstock.backends.cuda.kernels.embed import embed
 from penstock.backends.cuda.kernels.norm import MAX_COLS, add_norm
 from penstock.backends.cuda.kernels.rope_write import rope_write
@@ -110,13 +111,15 @@ def step_bounds(plan: Plan, limits: Limits) -> StepBounds:
         max_block_ids=limits.max_sequences * -(-plan.max_positions // BLOCK_SIZE),
         num_blocks=limits.num_blocks,
         vocab_size=plan.spec.vocab_size,
+        feature_size=plan.feature_size,
+        caches=bool(plan.kv_layers),
     )
 
 
 def sampler_sizes(plan: Plan, limits: Limits) -> Sizes:
     """Of the sampler; a step samples one token of a sequence."""
     return Sizes(
-        vocab=plan.spec.vocab_size,
+        vocab=plan.buffers[plan.logits].cols,
         rows=limits.max_sequences,
         batch=min(limits.max_sequences, _SAMPLED_AT_ONCE),
         chunk=_SAMPLED_LOGITS,
@@ -198,6 +201,11 @@ class _Binder:
             ops.Attention: self._attention,
             ops.SelectRows: self._select_rows,
             ops.Argmax: self._argmax,
+            ops.Features: self._features,
+            ops.Join: self._join,
+            ops.Add: self._add,
+            ops.Activate: self._activate,
+            ops.AddActivated: self._add_activated,
         }
 
     def append(self, op: ops.Op) -> None:
@@ -299,7 +307,8 @@ class _Binder:
 
     def _select_rows(self, op: ops.SelectRows) -> None:
         def launch(views: Views, step: DeviceStep) -> None:
-            select_rows(views[op.x], step.selected_rows, views[op.out])
+            x, out = views[op.x], views[op.out]
+            select_rows(x, step.selected_rows, out[:, op.first : op.first + x.shape[1]])
 
         self.launches.append(launch)
 
@@ -311,6 +320,39 @@ class _Binder:
 
         def launch(views: Views, step: DeviceStep) -> None:
             argmax.run(views[op.x], views[op.out])
+
+        self.launches.append(launch)
+
+    def _features(self, op: ops.Features) -> None:
+        columns = slice(op.first, op.first + op.cols)
+
+        def launch(views: Views, step: DeviceStep) -> None:
+            combine(None, step.features[:, columns], views[op.out])
+
+        self.launches.append(launch)
+
+    def _join(self, op: ops.Join) -> None:
+        def launch(views: Views, step: DeviceStep) -> None:
+            out, first = views[op.out], 0
+            for name in op.xs:
+                x = views[name]
+                combine(None, x, out[:, first : first + x.shape[1]])
+                first += x.shape[1]
+
+        self.launches.append(launch)
+
+    def _add(self, op: ops.Add) -> None:
+        self.launches.append(lambda views, step: combine(views[op.x], views[op.y], views[op.out]))
+
+    def _activate(self, op: ops.Activate) -> None:
+        def launch(views: Views, step: DeviceStep) -> None:
+            combine(None, views[op.x], views[op.out], op.activation)
+
+        self.launches.append(launch)
+
+    def _add_activated(self, op: ops.AddActivated) -> None:
+        def launch(views: Views, step: DeviceStep) -> None:
+            combine(views[op.x], views[op.y], views[op.out], op.activation)
 
         self.launches.append(launch)
 

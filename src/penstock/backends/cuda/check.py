@@ -21,6 +21,10 @@ class StepBounds:
     max_block_ids: int
     num_blocks: int
     vocab_size: int
+    feature_size: int = 0
+    """Columns of features that a step has."""
+    caches: bool = True
+    """Whether there is a cache; without one, slots and blocks mean nothing."""
 
     def check(self, step: StepInput, awaited: int = 0) -> None:
         """Raise ValueError on a step that is malformed or too large, naming what is wrong.
@@ -50,8 +54,9 @@ class StepBounds:
         _ascends(step.block_starts, len(step.block_ids), "block_starts (of block_ids)", least=0)
         _within(step.token_ids, self.vocab_size, "token id", least=-awaited)
         _within(step.positions, self.max_positions, "position")
-        _within(step.slots, self.num_blocks * BLOCK_SIZE, "slot")
-        _within(step.block_ids, self.num_blocks, "block id")
+        if self.caches:
+            _within(step.slots, self.num_blocks * BLOCK_SIZE, "slot")
+            _within(step.block_ids, self.num_blocks, "block id")
         _within(step.logit_rows, tokens, "logit row")
         _within(step.hidden_rows, tokens, "hidden row")
         _within(step.block_copies, self.num_blocks, "copied block")
@@ -63,10 +68,11 @@ class StepBounds:
             )
         held = np.diff(step.block_starts) * BLOCK_SIZE
         last = step.positions[step.query_starts[1:] - 1] + 1
-        wrong = (step.context_lens > held).any()
+        wrong = self.caches and (step.context_lens > held).any()
         if wrong or (not len(step.tree_parents) and (last != step.context_lens).any()):
             raise ValueError("context_lens do not agree with the positions and block tables")
         check_tree(step)
+        step.check_features(self.feature_size)
 
 
 def _within(values: Int32s, end: int, what: str, least: int = 0) -> None:

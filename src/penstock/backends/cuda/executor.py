@@ -96,10 +96,11 @@ class CudaExecutor:
             return
         try:
             for tokens in (1, *row_steps(self._bounds.max_tokens)):
-                step = idle_step(tokens, min(tokens, self._bounds.max_logit_rows))
+                rows = min(tokens, self._bounds.max_logit_rows)
+                step = idle_step(tokens, rows, self._bounds.feature_size)
                 self._launch(step, attending=idle_decode(0))
             if trees and min(self._bounds.max_tokens, self._bounds.max_logit_rows) >= 3:
-                self._launch(idle_tree(), attending=idle_decode(0))
+                self._launch(idle_tree(self._bounds.feature_size), attending=idle_decode(0))
             self._graphs = DecodeGraphs()
             for size in reversed(self._buckets):  # the largest first: smaller ones fit its memory
                 self._capture(size, self._graphs)
@@ -228,7 +229,7 @@ class CudaExecutor:
     def _capture(self, size: int, graphs: DecodeGraphs) -> None:
         program = self._program
         assert program is not None
-        self._write_decode(idle_decode(0), size)
+        self._write_decode(idle_decode(0, self._bounds.feature_size), size)
 
         def run(step: DeviceStep) -> None:
             self._results[size] = program.run(step)
@@ -238,7 +239,8 @@ class CudaExecutor:
     def _layout(self, bucket: int) -> Layout:
         """Where the arrays of a bucket lie, for good: its graph knows the addresses."""
         if bucket not in self._layouts:
-            lengths = [array.size for array in arrays_of(idle_decode(bucket))]
+            idle = idle_decode(bucket, self._bounds.feature_size)
+            lengths = [array.size for array in arrays_of(idle)]
             work = [math.prod(kernel.work_shape) for kernel in self._attention]
             lengths[-1:] = [*work, self._bounds.max_block_ids]
             self._layouts[bucket] = Layout.of(lengths)
@@ -252,6 +254,7 @@ def buffer_capacity(bounds: StepBounds, attention: Sequence[AttentionKernel]) ->
     copies = 2 * bounds.num_blocks
     paths = min(tokens, sequences * MAX_ROWS) * MAX_ROWS
     cache = (copies, 2 * tokens, paths)
+    others = (*cache, tokens * bounds.feature_size, *work)
     # A padded step may have as many sequences as tokens.
-    lengths = (*[tokens] * 3, *[tokens + 1] * 3, bounds.max_logit_rows, *cache, *work)
+    lengths = (*[tokens] * 3, *[tokens + 1] * 3, bounds.max_logit_rows, *others)
     return Layout.of((*lengths, bounds.max_block_ids)).size

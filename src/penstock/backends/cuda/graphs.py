@@ -58,7 +58,7 @@ def bucket_of(step: StepInput, sizes: tuple[int, ...]) -> int | None:
         return None
     if len(step.block_copies) or len(step.slot_moves) or len(step.hidden_rows):
         return None
-    if step.features.size or (len(step.tree_parents) and tokens > step.num_sequences):
+    if len(step.tree_parents) and tokens > step.num_sequences:
         return None
     at = bisect_left(sizes, tokens)
     return sizes[at] if at < len(sizes) else None

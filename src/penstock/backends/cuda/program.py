@@ -65,6 +65,8 @@ class Results(NamedTuple):
     logits: Tensor  # [R, vocabulary]
     argmax: Tensor  # [R, 1]
     hidden: Tensor  # [R + H, hidden size] float32 or bfloat16
+    taps: Tensor | None  # [R + H, taps * hidden size]
+    more_logits: tuple[Tensor, ...]  # of each head after the first
 
 
 class Program:
@@ -81,4 +83,10 @@ class Program:
         for launch in self._launches:
             launch(views, step)
         plan = self._plan
-        return Results(views[plan.logits], views[plan.argmax], views[plan.hidden])
+        return Results(
+            views[plan.logits],
+            views[plan.argmax],
+            views[plan.hidden],
+            None if plan.taps is None else views[plan.taps],
+            tuple(views[name] for name in plan.more_logits),
+        )

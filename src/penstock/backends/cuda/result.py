@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.backends.cuda.failure import gpu_failed
 from penstock.backends.cuda.program import Results
-from penstock.engine.step import Int32s, StepResult
+from penstock.engine.step import Float32s, Int32s, StepResult
 
 
 class DeviceResult(StepResult):
     """The result of ``CudaExecutor.run``: made when the device is done with the step.
 
     Each row's arg max and the logit there come to the host at once, in one copy of eight bytes a
-    row: a greedy row needs no more. Logits and hidden states stay where they are (``logits`` and
-    ``argmax`` of :attr:`on_device`, which a ``DeviceSampler`` reads) and are copied, whole, by the
-    first who asks for them. Unless that was done, the next step overwrites them: who asks then gets
-    a RuntimeError.
+    row: a greedy row needs no more. All else stays where it is (:attr:`on_device`, which a
+    ``DeviceSampler`` reads), and each array is copied, whole, by the first who asks for it. Unless
+    that was done, the next step overwrites it: who asks then gets a RuntimeError.
     """
 
     def __init__(self, results: Results, winners: Tensor, rows: int, hidden_rows: int) -> None:
@@ -28,16 +26,24 @@ class DeviceResult(StepResult):
 
         Waits for the step. Raises RuntimeError where the GPU fails.
         """
+        selected = rows + hidden_rows
         self._results: Results | None = Results(
-            results.logits[:rows], results.argmax[:rows], results.hidden[: rows + hidden_rows]
+            results.logits[:rows],
+            results.argmax[:rows],
+            results.hidden[:selected],
+            None if results.taps is None else results.taps[:selected],
+            tuple(each[:rows] for each in results.more_logits),
         )
+        self._has_taps = results.taps is not None
         if rows == 0 and winners.device.type == "cuda":
             torch.cuda.current_stream().synchronize()
         found: Int32s = winners[:rows].cpu().numpy()
         self._argmax = found[:, 0].copy()
-        self._peaks: NDArray[np.float32] = found[:, 1].copy().view(np.float32)
-        self._logits: NDArray[np.float32] | None = None
-        self._hidden: NDArray[np.float32] | None = None
+        self._peaks: Float32s = found[:, 1].copy().view(np.float32)
+        self._logits: Float32s | None = None
+        self._hidden: Float32s | None = None
+        self._taps: Float32s | None = None
+        self._more_logits: tuple[Float32s, ...] | None = None
 
     @property
     def on_device(self) -> Results:
@@ -50,20 +56,34 @@ class DeviceResult(StepResult):
     def argmax(self) -> Int32s:
         return self._argmax
 
-    def peaks(self, rows: Int32s) -> NDArray[np.float32]:
+    def peaks(self, rows: Int32s) -> Float32s:
         return self._peaks[rows]
 
     @property
-    def logits(self) -> NDArray[np.float32]:
+    def logits(self) -> Float32s:
         if self._logits is None:
             self._logits = _on_host(self.on_device.logits)
         return self._logits
 
     @property
-    def hidden(self) -> NDArray[np.float32]:
+    def hidden(self) -> Float32s:
         if self._hidden is None:
             self._hidden = _on_host(self.on_device.hidden)
         return self._hidden
+
+    @property
+    def taps(self) -> Float32s | None:
+        if self._taps is None and self._has_taps:
+            taps = self.on_device.taps
+            assert taps is not None
+            self._taps = _on_host(taps)
+        return self._taps
+
+    @property
+    def more_logits(self) -> tuple[Float32s, ...]:
+        if self._more_logits is None:
+            self._more_logits = tuple(_on_host(each) for each in self.on_device.more_logits)
+        return self._more_logits
 
     def end(self) -> None:
         """The next step begins: what was not copied is lost."""
@@ -73,9 +93,9 @@ class DeviceResult(StepResult):
         return f"{type(self).__name__}({len(self._argmax)} rows)"
 
 
-def _on_host(rows: Tensor) -> NDArray[np.float32]:
+def _on_host(rows: Tensor) -> Float32s:
     try:
-        array: NDArray[np.float32] = rows.to(torch.float32).cpu().numpy()
+        array: Float32s = rows.to(torch.float32).cpu().numpy()
     except RuntimeError as error:
         raise gpu_failed(error) from error
     # Interpreted, the device's memory is the host's, and the next step writes there.

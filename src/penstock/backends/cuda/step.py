@@ -23,8 +23,8 @@ _ALIGNMENT = 16
 class DeviceStep:
     """A :class:`~penstock.engine.step.StepInput` on the device: int32 tensors of its shapes.
 
-    Padding rows have token 0, position 0 and slot -1, to which nothing is written; padding
-    sequences have one row and ``context_lens`` 0, and attention leaves their rows alone.
+    Padding rows have token 0, position 0, features 0 and slot -1, to which nothing is written;
+    padding sequences have one row and ``context_lens`` 0, and attention leaves their rows alone.
     """
 
     token_ids: Tensor  # [T]
@@ -40,6 +40,7 @@ class DeviceStep:
     tree_paths: Tensor
     """``[rows, MAX_ROWS]`` of the rows behind forks, in order: where in its sequence's cache each
     token of the row's path behind the fork lies, its own last, then zeros."""
+    features: Tensor  # [T, F] float32
     work: tuple[Tensor, ...] = ()
     """What attention planned for this step, in the order in which it was given."""
     num_hidden_rows: int = 0
@@ -98,6 +99,7 @@ def arrays_of(step: StepInput, work: Sequence[Int32s] = ()) -> tuple[Int32s, ...
         step.block_copies,
         step.slot_moves,
         tree_paths(step),
+        step.features.view(np.int32),  # bit by bit
         *work,
         step.block_ids,
     )
@@ -126,17 +128,31 @@ def pad_decode(step: StepInput, size: int) -> StepInput:
         block_ids=step.block_ids,
         logit_rows=np.concatenate([step.logit_rows, np.arange(rows, size, dtype=np.int32)]),
         block_copies=step.block_copies,
+        features=np.concatenate(
+            [step.features, np.zeros((missing, step.features.shape[1]), np.float32)]
+        ),
     )
 
 
-def idle_decode(size: int) -> StepInput:
+def idle_decode(size: int, feature_size: int = 0) -> StepInput:
     """A decode step of padding alone."""
     none, starts = np.empty(0, np.int32), np.zeros(1, np.int32)
-    copies = none.reshape(0, 2)
-    return pad_decode(StepInput(none, none, none, starts, none, starts, none, none, copies), size)
+    step = StepInput(
+        token_ids=none,
+        positions=none,
+        slots=none,
+        query_starts=starts,
+        context_lens=none,
+        block_starts=starts,
+        block_ids=none,
+        logit_rows=none,
+        block_copies=none.reshape(0, 2),
+        features=np.empty((0, feature_size), np.float32),
+    )
+    return pad_decode(step, size)
 
 
-def idle_step(tokens: int, logit_rows: int) -> StepInput:
+def idle_step(tokens: int, logit_rows: int, feature_size: int = 0) -> StepInput:
     """A step of one sequence that writes nothing, copies a block onto itself, and would attend to
     nothing: to be launched with no work for attention."""
     zeros = np.zeros(tokens, np.int32)
@@ -150,13 +166,14 @@ def idle_step(tokens: int, logit_rows: int) -> StepInput:
         block_ids=np.empty(0, np.int32),
         logit_rows=np.arange(logit_rows, dtype=np.int32),
         block_copies=np.zeros((1, 2), np.int32),
+        features=np.zeros((tokens, feature_size), np.float32),
     )
 
 
-def idle_tree() -> StepInput:
+def idle_tree(feature_size: int = 0) -> StepInput:
     """As :func:`idle_step`, of a token that two others follow; moves a slot onto itself, too."""
     parents, moves = np.array([-1, 0, 0], np.int32), np.zeros((1, 2), np.int32)
-    return replace(idle_step(3, 3), tree_parents=parents, slot_moves=moves)
+    return replace(idle_step(3, 3, feature_size), tree_parents=parents, slot_moves=moves)
 
 
 class StepBuffer:
@@ -190,9 +207,8 @@ class StepBuffer:
             self._device[offset : offset + length]
             for offset, length in zip(layout.offsets, layout.lengths, strict=True)
         ]
-        tokens, positions, slots, starts, lens, blocks, rows, copies, moves, paths, *work, ids = (
-            parts
-        )
+        tokens, positions, slots, starts, lens, blocks, rows, copies, moves, paths, *others = parts
+        features, *work, ids = others
         return DeviceStep(
             tokens,
             positions,
@@ -205,6 +221,7 @@ class StepBuffer:
             copies.view(-1, 2),
             moves.view(-1, 2),
             paths.view(-1, MAX_ROWS),
+            features.view(torch.float32).view(len(tokens), len(features) // max(len(tokens), 1)),
             tuple(work),
             hidden_rows,
         )

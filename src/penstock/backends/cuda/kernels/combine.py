@@ -1,0 +1,76 @@
+"""Copies, sums and activations of rows, element by element."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from penstock.backends.cuda.kernels.cast import cast
+from penstock.backends.cuda.kernels.finish import activate
+from penstock.backends.cuda.kernels.runtime import INTERPRETED
+from penstock.backends.cuda.kernels.tiling import rows_at_once
+from penstock.models.spec import Activation
+
+_BLOCK = 1024
+_ROWS = rows_at_once(1)
+
+
+def combine(
+    x: Tensor | None, y: Tensor, out: Tensor, activation: Activation | Literal["none"] = "none"
+) -> None:
+    """``out = x + activation(y)``, in float32 and rounded to out's type; x may be None: nothing.
+
+    x, y and out ``[rows, c]``, float32 or bfloat16; out may be x or y. This is the ``Features``,
+    ``Join`` (of each of its parts), ``Activate``, ``Add`` and ``AddActivated`` of plan/ops.py.
+    """
+    rows, cols = out.shape
+    if rows == 0:
+        return
+    _combine[(triton.cdiv(rows, _ROWS), triton.cdiv(cols, _BLOCK))](
+        y if x is None else x,
+        y,
+        out,
+        rows,
+        cols,
+        (y if x is None else x).stride(0),
+        y.stride(0),
+        out.stride(0),
+        HAS_X=x is not None,
+        ACTIVATION=activation,
+        INTERPRETED=INTERPRETED,
+        ROWS=_ROWS,
+        BLOCK=_BLOCK,
+        num_warps=4,
+        enable_fp_fusion=False,
+    )
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _combine(
+    x,
+    y,
+    out,
+    rows,
+    cols,
+    x_stride,
+    y_stride,
+    out_stride,
+    HAS_X: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    column = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :]
+    inside = (row < rows) & (column < cols)
+    total = tl.load(y + row * y_stride + column, mask=inside, other=0.0).to(tl.float32)
+    if ACTIVATION != "none":
+        total = activate(total, ACTIVATION)
+    if HAS_X:
+        total = tl.load(x + row * x_stride + column, mask=inside, other=0.0) + total
+    total = cast(total, out.dtype.element_ty, INTERPRETED)
+    tl.store(out + row * out_stride + column, total, mask=inside)
