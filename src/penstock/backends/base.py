@@ -210,6 +210,24 @@ class OverlappingExecutor(Executor, Protocol):
         ...
 
 
+class SelfFeedingExecutor(Executor, Protocol):
+    """An executor whose next step can take the likeliest tokens of the last from where they are:
+    whoever only wants those need not wait for each step before it starts the next."""
+
+    def follow(self, step: StepInput) -> StepResult:
+        """Start a step as ``run`` does, without waiting for it; whoever reads the result does.
+
+        A negative ``~i`` in ``step.token_ids`` is ``argmax[i]`` of the step before, which was also
+        run or followed. The result's ``argmax`` stays as it is when the next step begins.
+        """
+        ...
+
+
+def self_feeding(executor: Executor) -> SelfFeedingExecutor | None:
+    """The executor as one whose steps can follow each other, if they can."""
+    return cast(SelfFeedingExecutor, executor) if hasattr(executor, "follow") else None
+
+
 def overlapping(executor: Executor) -> OverlappingExecutor | None:
     """The executor as one that can be launched ahead, if it can."""
     return cast(OverlappingExecutor, executor) if hasattr(executor, "launch") else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from penstock.backends import Limits  # noqa: E402
 from penstock.backends.cuda import result  # noqa: E402
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
+from penstock.engine.step import StepInput  # noqa: E402
 from penstock.errors import EngineDeadError  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
@@ -116,6 +119,26 @@ def test_a_gpu_that_fails_late_ends_the_engine(
     monkeypatch.setattr(executor.sampler(), "launch", fail)
     with pytest.raises(EngineDeadError, match="unspecified launch failure; the engine"):
         sampled(executor.sampler(), got, [SamplingParams(temperature=1.0)])
+
+
+def test_steps_follow_each_other_by_their_likeliest_tokens(executor: CudaExecutor) -> None:
+    def steps(tokens: np.ndarray) -> Iterator[StepInput]:
+        """Of two sequences, of which the second ends sooner."""
+        yield step_of([Chunk(A, 0, 4, [1]), Chunk(A, 0, 2, [2])])
+        for at in range(2):
+            chunks = [Chunk(A, 4 + at, 5 + at, [1]), Chunk(A, 2 + at, 3 + at, [2])]
+            step = step_of(chunks[: 2 - at])
+            yield replace(step, token_ids=tokens[at, : 2 - at].astype(np.int32))
+
+    followed = [executor.follow(step) for step in steps(np.array([[-1, -2], [-1, -2]]))]
+    found = [each.argmax for each in followed]
+    plain = steps(np.array([found[0], found[1]]))
+    for step, argmax in zip(plain, found, strict=True):
+        assert executor.run(step).argmax.tolist() == argmax.tolist()
+    beyond = replace(step_of([Chunk(A, 6, 7, [1])]), token_ids=np.array([-2], np.int32))
+    for take, least in ((executor.follow, -1), (executor.run, 0)):
+        with pytest.raises(ValueError, match=f"token id -2 is outside {least} to 210"):
+            take(beyond)
 
 
 def test_a_step_without_logits_is_waited_for_all_the_same(executor: CudaExecutor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from penstock.grammar.spec import GrammarSpec
 from penstock.sampling.params import SamplingParams
 from penstock.speculate.config import DraftModel, Ngram, QuantizedSelf
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("steady_sums")]
+pytestmark = pytest.mark.slow
 
 BLOCK_BYTES = 2 * 16 * BLOCK_SIZE * 4
 """Of ``byte_blueprint``'s model."""
@@ -69,8 +70,8 @@ def told(folder: Path, speculative: Any) -> tuple[Stories, EngineStats]:
     return stories, stats
 
 
-@pytest.fixture
-def no_margin(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def no_margin(steady_module: None) -> Iterator[None]:
     """Sequences are admitted without regard to what running ones will want: some are preempted
     after a few tokens, and not only when they have filled several blocks."""
     begin = KvCache.begin
@@ -78,22 +79,34 @@ def no_margin(monkeypatch: pytest.MonkeyPatch) -> None:
     def hasty(self: KvCache, *wanted: Any, reserve: int = 0) -> bool:
         return begin(self, *wanted)
 
-    monkeypatch.setattr(KvCache, "begin", hasty)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(KvCache, "begin", hasty)
+        yield
 
 
-@pytest.mark.usefixtures("no_margin")
-def test_every_method_says_what_plain_decoding_says(tmp_path: Path) -> None:
-    plain, without = told(tmp_path, None)
-    assert without.preemptions > 0
-    assert without.drafts is None
-    for method in (
-        Ngram(num_tokens=3, min_match=1, adaptive=False),
-        DraftModel(model=str(tmp_path), num_tokens=2, adaptive=False),
-        QuantizedSelf(num_tokens=2, adaptive=False),
-    ):
-        stories, stats = told(tmp_path, method)
-        same(stories, plain)
-        assert stats.preemptions > 0, method
-        assert stats.drafts is not None
-        assert stats.drafts.accepted_tokens > 0, method
-        assert stats.drafts.rejections > 0, method
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bytes")
+
+
+@pytest.fixture(scope="module")
+def plain(no_margin: None, folder: Path) -> Stories:
+    stories, stats = told(folder, None)
+    assert stats.preemptions > 0
+    assert stats.drafts is None
+    return stories
+
+
+@pytest.mark.parametrize("method", ["ngram", "draft", "self"])
+def test_drafts_change_nothing(method: str, plain: Stories, folder: Path) -> None:
+    asked = {
+        "ngram": Ngram(num_tokens=3, min_match=1, adaptive=False),
+        "draft": DraftModel(model=str(folder), num_tokens=3, adaptive=False),
+        "self": QuantizedSelf(num_tokens=2, adaptive=False),
+    }
+    stories, stats = told(folder, asked[method])
+    same(stories, plain)
+    assert stats.preemptions > 0
+    assert stats.drafts is not None
+    assert stats.drafts.accepted_tokens > 0
+    assert stats.drafts.rejections > 0

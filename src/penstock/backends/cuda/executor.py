@@ -13,11 +13,12 @@ from penstock.backends.cuda.attention import AttentionKernel
 from penstock.backends.cuda.cache import LayerCache
 from penstock.backends.cuda.check import StepBounds
 from penstock.backends.cuda.failure import gpu_failed
+from penstock.backends.cuda.fetched import FetchedRows
 from penstock.backends.cuda.graphs import DecodeGraphs, bucket_of, bucket_sizes
 from penstock.backends.cuda.kernels.awaited import put_awaited
 from penstock.backends.cuda.kernels.rows import copy_blocks, move_slots
 from penstock.backends.cuda.kernels.tiles import row_steps
-from penstock.backends.cuda.launched import CudaLaunch, FetchedRows
+from penstock.backends.cuda.launched import CudaLaunch
 from penstock.backends.cuda.program import Program, Results
 from penstock.backends.cuda.result import DeviceResult
 from penstock.backends.cuda.sample_outcome import Reported
@@ -73,7 +74,7 @@ class CudaExecutor:
         self._sampler = sampler
         self._winners = winners
         self._latest: DeviceResult | None = None
-        self._sampled: Tensor | None = None  # what the last launch chose, for the next to read
+        self._awaited: Tensor | None = None  # what the last step chose, for the next to read
         self._device = device
         self._buffer = StepBuffer(buffer_capacity(bounds, attention), device)
         self._buckets = bucket_sizes(most_graphed)
@@ -122,13 +123,17 @@ class CudaExecutor:
         RuntimeError after :meth:`close`.
         """
         self._check(step, awaited=0)
-        try:
-            results = self._start(step)
-            rows = len(step.logit_rows)
-            self._latest = DeviceResult(results, self._winners, rows, len(step.hidden_rows))
-            return self._latest
-        except RuntimeError as error:
-            raise gpu_failed(error) from error
+        result = self._run(step)
+        result.wait()
+        return result
+
+    def follow(self, step: StepInput) -> DeviceResult:
+        """Queue a step; see ``backends.base.SelfFeedingExecutor``.
+
+        Raises as :meth:`run`.
+        """
+        self._check(step, self._num_awaited)
+        return self._run(step)
 
     def runs_ahead(self, state: DeviceSampleState) -> bool:
         """Every sequence does that has no grammar: nothing of sampling waits for the host."""
@@ -146,12 +151,12 @@ class CudaExecutor:
 
         Raises as :meth:`run`.
         """
-        self._check(step, awaited=0 if self._sampled is None else len(self._sampled))
+        self._check(step, self._num_awaited)
         try:
             results = self._start(step)
             logits, argmax = results.logits, results.argmax
             drawn = self._sampler.launch(logits, argmax, rows, states, masks)
-            self._sampled = drawn.token_ids
+            self._awaited = drawn.token_ids
             reports = [self._report(logits, argmax, each) for each in prompts]
             hidden = None
             if len(step.hidden_rows):  # behind the logits' rows; such a step is not padded
@@ -169,16 +174,30 @@ class CudaExecutor:
             self._graphs.close()
         if self._latest is not None:
             self._latest.end()
-        self._graphs = self._program = self._sampled = self._latest = None
+        self._graphs = self._program = self._awaited = self._latest = None
         self._caches = self._attention = ()
         self._results.clear()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
+    @property
+    def _num_awaited(self) -> int:
+        return 0 if self._awaited is None else len(self._awaited)
+
     def _check(self, step: StepInput, awaited: int) -> None:
         if self._program is None:
             raise RuntimeError("the executor is closed")
         self._bounds.check(step, awaited)
+
+    def _run(self, step: StepInput) -> DeviceResult:
+        try:
+            results = self._start(step)
+            rows = len(step.logit_rows)
+            self._latest = DeviceResult(results, self._winners, rows, len(step.hidden_rows))
+            self._awaited = self._latest.on_device.argmax.reshape(-1)
+            return self._latest
+        except RuntimeError as error:
+            raise gpu_failed(error) from error
 
     def _report(self, logits: Tensor, argmax: Tensor, wanted: PromptRows) -> Reported:
         rows = slice(wanted.first_row, wanted.first_row + len(wanted.targets))
@@ -222,8 +241,8 @@ class CudaExecutor:
         """Queue the copy of a step's arrays, and put in the tokens that the host does not know."""
         self._buffer.write(layout, arrays)
         device_step = self._buffer.views(layout, len(step.hidden_rows))
-        if self._sampled is not None and int(step.token_ids.min(initial=0)) < 0:
-            put_awaited(device_step.token_ids, self._sampled)
+        if self._awaited is not None and int(step.token_ids.min(initial=0)) < 0:
+            put_awaited(device_step.token_ids, self._awaited)
         return device_step
 
     def _capture(self, size: int, graphs: DecodeGraphs) -> None:

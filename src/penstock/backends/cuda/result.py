@@ -7,15 +7,16 @@ import torch
 from torch import Tensor
 
 from penstock.backends.cuda.failure import gpu_failed
+from penstock.backends.cuda.fetched import FetchedRows
 from penstock.backends.cuda.program import Results
 from penstock.engine.step import Float32s, Int32s, StepResult
 
 
 class DeviceResult(StepResult):
-    """The result of ``CudaExecutor.run``: made when the device is done with the step.
+    """The result of ``CudaExecutor.run``, or of a step that may still be computed.
 
-    Each row's arg max and the logit there come to the host at once, in one copy of eight bytes a
-    row: a greedy row needs no more. All else stays where it is (:attr:`on_device`, which a
+    Each row's arg max and the logit there come to the host on their own, in one copy of eight bytes
+    a row: a greedy row needs no more. All else stays where it is (:attr:`on_device`, which a
     ``DeviceSampler`` reads), and each array is copied, whole, by the first who asks for it. Unless
     that was done, the next step overwrites it: who asks then gets a RuntimeError.
     """
@@ -24,8 +25,9 @@ class DeviceResult(StepResult):
         """``results`` and ``winners`` (``kernels.rows.Argmax``) of a step that was queued, of which
         the first ``rows`` are its rows of logits, and ``hidden_rows`` more hidden states.
 
-        Waits for the step. Raises RuntimeError where the GPU fails.
+        Waits for nothing. Raises RuntimeError where the GPU fails.
         """
+        self.num_rows = rows
         selected = rows + hidden_rows
         self._results: Results | None = Results(
             results.logits[:rows],
@@ -35,11 +37,8 @@ class DeviceResult(StepResult):
             tuple(each[:rows] for each in results.more_logits),
         )
         self._has_taps = results.taps is not None
-        if rows == 0 and winners.device.type == "cuda":
-            torch.cuda.current_stream().synchronize()
-        found: Int32s = winners[:rows].cpu().numpy()
-        self._argmax = found[:, 0].copy()
-        self._peaks: Float32s = found[:, 1].copy().view(np.float32)
+        self._fetched = FetchedRows(winners[:rows])
+        self._winners: Int32s | None = None
         self._logits: Float32s | None = None
         self._hidden: Float32s | None = None
         self._taps: Float32s | None = None
@@ -52,12 +51,24 @@ class DeviceResult(StepResult):
             raise RuntimeError("a later step has overwritten what this one computed")
         return self._results
 
+    def wait(self) -> Int32s:
+        """Block until the step is done; returns each row's arg max and the bits of the logit
+        there, ``[R, 2]``. Raises EngineDeadError where the GPU fails."""
+        if self._winners is None:
+            try:
+                self._winners = self._fetched.wait()
+            except RuntimeError as error:
+                raise gpu_failed(error) from error
+        return self._winners
+
     @property
     def argmax(self) -> Int32s:
-        return self._argmax
+        argmax: Int32s = self.wait()[:, 0]
+        return argmax
 
     def peaks(self, rows: Int32s) -> Float32s:
-        return self._peaks[rows]
+        peaks: Float32s = self.wait()[rows, 1].view(np.float32)
+        return peaks
 
     @property
     def logits(self) -> Float32s:
@@ -90,7 +101,7 @@ class DeviceResult(StepResult):
         self._results = None
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self._argmax)} rows)"
+        return f"{type(self).__name__}({self.num_rows} rows)"
 
 
 def _on_host(rows: Tensor) -> Float32s:
