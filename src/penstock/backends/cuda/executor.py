@@ -100,6 +100,8 @@ class CudaExecutor:
                 rows = min(tokens, self._bounds.max_logit_rows)
                 step = idle_step(tokens, rows, self._bounds.feature_size)
                 self._launch(step, attending=idle_decode(0))
+            one = torch.zeros(1, dtype=torch.int32, device=self._device)
+            put_awaited(one, one)
             if trees and min(self._bounds.max_tokens, self._bounds.max_logit_rows) >= 3:
                 self._launch(idle_tree(self._bounds.feature_size), attending=idle_decode(0))
             self._graphs = DecodeGraphs()
