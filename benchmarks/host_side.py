@@ -164,7 +164,7 @@ class HostBench:
         for owner, name, phase in (
             (core._scheduler, "schedule", "schedule"),
             (core_module, "build_step_input", "build"),
-            (core._sampler, "sample", "sample"),
+            (core._runner._sampler, "sample", "sample"),
             (self, "_core_step", "step"),
             (self, "_encode", "encode"),
             (self, "_receive", "front"),

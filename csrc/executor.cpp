@@ -9,8 +9,10 @@ namespace penstock {
 
 Executor::Executor(const ExecutorShape& shape, const std::vector<KvGeometry>& kv_layers)
     : shape_(shape), pool_(shape.threads < 1 ? 1 : shape.threads, shape.cpus, shape.crowded) {
-  if (shape.threads < 1 || shape.num_blocks < 1 || shape.max_tokens < 1 || shape.max_logits < 1 ||
-      shape.max_sequences < 1 || shape.max_positions < 1 || shape.vocabulary < 1)
+  const int least_blocks = kv_layers.empty() ? 0 : 1;
+  if (shape.threads < 1 || shape.num_blocks < least_blocks || shape.max_tokens < 1 ||
+      shape.max_logits < 1 || shape.max_sequences < 1 || shape.max_positions < 1 ||
+      shape.vocabulary < 1)
     refuse("every bound of an executor must be at least 1");
   if (int64_t(shape.num_blocks) * kBlockSize > INT32_MAX)
     refuse("slots are 32-bit: at most 67,108,863 KV blocks");

@@ -88,6 +88,14 @@ def resolved(step: StepInput, previous: list[int]) -> StepInput:
     return replace(step, token_ids=np.array(known, np.int32))
 
 
+def moved(memory: dict[int, Entry], moves: list[tuple[int, int]]) -> dict[int, Entry]:
+    """The memory after ``StepInput.slot_moves``."""
+    memory = dict(memory) if moves else memory
+    for source, target in moves:
+        memory[target] = memory[source]
+    return memory
+
+
 class FakeModel:
     """Runs steps over a memory of slots; returns a hash for each selected row.
 
@@ -102,6 +110,7 @@ class FakeModel:
 
     def run(self, step: StepInput) -> list[int]:
         size = self.block_size
+        self.memory = moved(self.memory, step.slot_moves.tolist())
         for source, target in step.block_copies.tolist():
             for offset in range(size):
                 if source * size + offset in self.memory:
@@ -116,18 +125,30 @@ class FakeModel:
         for s in order:
             first, last = int(step.query_starts[s]), int(step.query_starts[s + 1])
             blocks = step.block_ids[step.block_starts[s] : step.block_starts[s + 1]].tolist()
-            assert step.positions[last - 1] == step.context_lens[s] - 1
+            start = int(step.context_lens[s]) - (last - first)
             assert len(blocks) * size >= step.context_lens[s]
-            for row in range(first, last):
+            slots = [blocks[p // size] * size + p % size for p in range(step.context_lens[s])]
+            assert step.slots[first:last].tolist() == slots[start:]
+            cached = [self.memory[slot] for slot in slots[:start]]
+            parents = list(range(-1, last - first - 1))
+            if len(step.tree_parents):
+                parents = step.tree_parents[first:last].tolist()
+            pasts: dict[int, list[Entry]] = {-1: cached}
+            for row, parent in enumerate(parents, first):
+                past = pasts[parent]
                 position = int(step.positions[row])
-                assert step.slots[row] == blocks[position // size] * size + position % size
-                past = [self.memory[blocks[p // size] * size + p % size] for p in range(position)]
+                assert position == len(past)
                 before = past[-1][2] if past else 0
                 entry = _entry(before, int(step.token_ids[row]), position)
                 self.memory[int(step.slots[row])] = entry
+                pasts[row - first] = [*past, entry]
                 if row in wanted:
-                    logits[row] = hash((*past, entry))
+                    logits[row] = self.seen((*past, entry))
         return [logits[row] for row in selected]
+
+    def seen(self, entries: tuple[Entry, ...]) -> int:
+        """What a row tells of the tokens it sees and itself."""
+        return hash(entries)
 
 
 @dataclass

@@ -33,16 +33,15 @@ def attend(
     free = rng.permutation(np.arange(1, sum(counts) + 1, dtype=np.int32))  # block 0 stays NaN
     cache = Cache(shape, sum(counts) + 1)
     tables: list[NDArray[np.int32]] = []
-    slots: list[int] = []
+    slots: list[NDArray[np.int32]] = []
     for part, count in zip(parts, counts, strict=True):
         table, free = free[:count].copy(), free[count:]
         first = max(0, part.start - shape.window + 1) if shape.window else 0
         table[: first // BLOCK_SIZE] = 0  # blocks behind the window belong to others by now
-        for i in range(first, part.end):
-            slot = int(table[i // BLOCK_SIZE]) * BLOCK_SIZE + i % BLOCK_SIZE
-            cache.write(slot, part.sequence.k[i], part.sequence.v[i])
-            if i >= part.start:
-                slots.append(slot)
+        seen = np.arange(first, part.end, dtype=np.int32)
+        owned = table[seen // BLOCK_SIZE] * BLOCK_SIZE + seen % BLOCK_SIZE
+        cache.write(owned, part.sequence.k[first : part.end], part.sequence.v[first : part.end])
+        slots.append(owned[part.start - first :])
         tables.append(table)
     q = np.concatenate([p.sequence.q[p.start : p.end] for p in parts])
     flat = np.ascontiguousarray(q.reshape(len(q), -1))
@@ -60,7 +59,7 @@ def attend(
         window=shape.window,
         positions=np.concatenate([positions_of(p) for p in parts]),
         tree_parents=parents_of(parts),
-        slots=np.array(slots, np.int32),
+        slots=np.concatenate(slots),
         query_starts=np.cumsum([0, *(p.end - p.start for p in parts)], dtype=np.int32),
         context_lens=np.array([p.end for p in parts], np.int32),
         block_starts=np.cumsum([0, *counts], dtype=np.int32),

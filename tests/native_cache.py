@@ -69,24 +69,30 @@ class Cache:
         self.tiles = parts[..., :tile].view(dtype)
         self.scales = parts[..., tile:].view(ml_dtypes.bfloat16)
 
-    def write(self, slot: int, k: F32, v: F32) -> None:
-        block, at = divmod(slot, BLOCK_SIZE)
-        dim, heads = self.dim, self.shape.kv_heads
-        keys, values = self.tiles[block, :, 0], self.tiles[block, :, 1]
+    def write(self, slots: int | NDArray[np.int32], k: F32, v: F32) -> None:
+        """Keys and values ``[tokens, kv_heads, D]`` to ``slots`` ``[tokens]``, or one token's."""
+        block, at = np.divmod(np.atleast_1d(slots), BLOCK_SIZE)
+        tokens, dim = len(block), self.dim
+        outer = len(self.tiles), self.shape.kv_heads
+        k, v = k.reshape(tokens, outer[1], -1), v.reshape(tokens, outer[1], -1)
+        keys, values = self.tiles[:, :, 0], self.tiles[:, :, 1]
+        # Where slices lie between indices of tokens, the tokens' dimension comes first.
         if self.shape.element == "bfloat16":
-            _view(keys, (heads, dim // 2, BLOCK_SIZE, 2))[:, :, at] = k.reshape(heads, -1, 2)
-            _view(values, (heads, BLOCK_SIZE // 2, dim, 2))[:, at // 2, :, at % 2] = v
+            pairs = k.reshape(tokens, outer[1], -1, 2)
+            _view(keys, (*outer, dim // 2, BLOCK_SIZE, 2))[block, :, :, at] = pairs
+            _view(values, (*outer, BLOCK_SIZE // 2, dim, 2))[block, :, at // 2, :, at % 2] = v
         elif self.shape.element == "int8":
             n = self.shape.head_dim
-            codes = np.zeros((heads, dim), np.int8)
-            codes[:, :n], self.scales[block, :, 0, at] = quantized(k)
-            quads = _view(keys, (heads, dim // 4, BLOCK_SIZE, 4))
-            quads[:, :, at] = codes.reshape(heads, -1, 4)
+            codes = np.zeros((tokens, outer[1], dim), np.int8)
+            codes[..., :n], self.scales[block, :, 0, at] = quantized(k)
+            quads = _view(keys, (*outer, dim // 4, BLOCK_SIZE, 4))
+            quads[block, :, :, at] = codes.reshape(tokens, outer[1], -1, 4)
             codes, self.scales[block, :, 1, at] = quantized(v)
-            _view(values, (heads, BLOCK_SIZE // 4, dim, 4))[:, at // 4, :n, at % 4] = codes
+            by_four = _view(values, (*outer, BLOCK_SIZE // 4, dim, 4))
+            by_four[block, :, at // 4, :n, at % 4] = codes
         else:
-            _view(keys, (heads, dim, BLOCK_SIZE))[:, :, at] = k
-            _view(values, (heads, BLOCK_SIZE, dim))[:, at] = v
+            _view(keys, (*outer, dim, BLOCK_SIZE))[block, :, :, at] = k
+            _view(values, (*outer, BLOCK_SIZE, dim))[block, :, at] = v
 
 
 def _view(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Sequence as Seq
 
 from penstock.engine.request import Sequence
-from penstock.speculate.draft import Draft, Wanted
+from penstock.speculate.draft import Draft, Wanted, draft_tree
 
 Texts = dict[tuple[int, tuple[int, ...]], list[int]]
 """By a sequence's key and prompt."""
@@ -40,14 +40,20 @@ class Recorder:
 
 
 class Oracle(Recorder):
-    """Each token that it knows is drafted rightly with probability ``right``, else wrongly."""
+    """Each token that it knows is drafted rightly with probability ``right``, else wrongly.
 
-    def __init__(self, texts: Texts, vocab: int, right: float, seed: int = 0) -> None:
+    ``branching``: in trees, of which the right tokens, as far as they are there, are one path.
+    """
+
+    def __init__(
+        self, texts: Texts, vocab: int, right: float, seed: int = 0, branching: bool = False
+    ) -> None:
         super().__init__()
         self._texts = texts
         self._vocab = vocab
         self._right = right
         self._random = random.Random(seed)
+        self._branching = branching
 
     def propose(self, wanted: Seq[Wanted]) -> list[Draft | None]:
         return [self._draft(sequence, most) for sequence, most in wanted]
@@ -57,12 +63,36 @@ class Oracle(Recorder):
         ahead = self._texts.get(name(sequence), [])[known : known + most]
         if not ahead:
             return None
+        if self._branching:
+            return self._tree(ahead, most)
         tokens = array("i")
         for token in ahead:
             wrong = self._random.random() >= self._right
-            tokens.append(
-                (token + 1 + self._random.randrange(self._vocab - 1)) % self._vocab
-                if wrong
-                else token
-            )
+            tokens.append(self._other(token) if wrong else token)
         return Draft(tokens)
+
+    def _other(self, token: int) -> int:
+        return (token + 1 + self._random.randrange(self._vocab - 1)) % self._vocab
+
+    def _tree(self, ahead: list[int], most: int) -> Draft:
+        """Of ``most`` tokens: the right path as far as it goes, among wrong ones."""
+        tokens, parents, right = array("i"), array("i"), [-1]
+        taken: set[tuple[int, int]] = set()
+        while len(tokens) < most:
+            depth = len(right) - 1
+            if depth < len(ahead) and self._random.random() < self._right * 0.6:
+                parent, token = right[-1], ahead[depth]
+                if (parent, token) not in taken:
+                    right.append(len(tokens))
+            else:
+                parent = self._random.randrange(-1, len(tokens))
+                token = self._random.randrange(self._vocab)
+                known = parent in right and right.index(parent)
+                if known is not False and known < len(ahead) and token == ahead[known]:
+                    continue  # would be the right one
+            if (parent, token) in taken:
+                continue
+            taken.add((parent, token))
+            tokens.append(token)
+            parents.append(parent)
+        return draft_tree(tokens, parents)

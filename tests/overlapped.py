@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import msgspec
-from fake_model import ToldCache
+from fake_model import ToldCache, moved
 from overlap_executor import HashExecutor
 
 from penstock.backends import Executor
@@ -59,4 +59,4 @@ def check(core: EngineCore, inner: HashExecutor) -> None:
     core.check_integrity()
     cache = core._scheduler.cache
     assert isinstance(cache, ToldCache)
-    cache.check_content(inner.model.memory)
+    cache.check_content(moved(inner.model.memory, core._scheduler._slot_moves))

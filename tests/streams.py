@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -58,6 +59,20 @@ def bystanders(server: Server, count: int = 3, tokens: int = TOKENS) -> Iterator
     streams.start()
     yield
     streams.check()
+
+
+def raw(server: Server) -> socket.socket:
+    """A connection, for what no HTTP client sends or does."""
+    return socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), PATIENCE_S)
+
+
+def posted(body: dict[str, object], path: str = "/v1/completions", key: str = "none") -> bytes:
+    data = json.dumps(body).encode()
+    return (
+        b"POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+        % (path.encode(), key.encode(), len(data), data)
+    )
 
 
 def expected(prompt: str, tokens: int) -> str:

@@ -20,7 +20,9 @@
 #include <unistd.h>
 #endif
 
+#include "../kernels/add_activated.h"
 #include "../kernels/attention.h"
+#include "../kernels/columns.h"
 #include "../kernels/gemm_int.h"
 #include "../kernels/norm.h"
 #include "../kernels/rope_write.h"
@@ -337,6 +339,36 @@ void check_norm(int64_t cols, Pool& pool, std::mt19937& rng) {
   }
 }
 
+// Columns joined and rounded, then x + silu(y) of what was joined.
+void check_columns(int64_t cols, Pool& pool, std::mt19937& rng) {
+  constexpr int64_t kRows = 9;
+  std::normal_distribution<float> normal;
+  std::vector<float> a(size_t(kRows * cols)), b(size_t(kRows * cols)), sum(size_t(kRows * 2 * cols));
+  std::vector<bf16> small(sum.size());
+  std::vector<float> wide(sum.size());
+  for (float& v : a) v = normal(rng);
+  for (float& v : b) v = normal(rng);
+  const auto array = [](auto& values, Elem elem, int64_t width) {
+    return Array{reinterpret_cast<std::byte*>(values.data()), elem, width};
+  };
+  const Array rounded = array(small, Elem::bf16, 2 * cols), joined = array(wide, Elem::f32, 2 * cols);
+  const JoinArgs rounds{{array(a, Elem::f32, cols), array(b, Elem::f32, cols)}, rounded};
+  const JoinArgs widens{{rounded}, joined};
+  const AddActivatedArgs adds{joined, joined, array(sum, Elem::f32, 2 * cols), Activation::silu};
+  pool.run([&](Worker& worker) { join(rounds, kRows, worker); });
+  pool.run([&](Worker& worker) { join(widens, kRows, worker); });
+  pool.run([&](Worker& worker) { add_activated(adds, kRows, worker); });
+  for (int64_t r = 0; r < kRows; ++r)
+    for (int64_t c = 0; c < 2 * cols; ++c) {
+      const float from = c < cols ? a[size_t(r * cols + c)] : b[size_t(r * cols + c - cols)];
+      const float x = to_f32(to_bf16(from)), got = sum[size_t(r * 2 * cols + c)];
+      const double expected = x + x / (1 + std::exp(-double(x)));
+      expect(same(wide[size_t(r * 2 * cols + c)], x), "join of " + std::to_string(cols));
+      expect(std::fabs(got - expected) <= 2e-6 * std::fabs(expected) + 1e-7,
+             "x + silu(y) of " + std::to_string(cols));
+    }
+}
+
 }  // namespace
 
 int main() {
@@ -355,6 +387,7 @@ int main() {
   for (const int threads : {1, 3}) {
     Pool pool(threads, false);
     for (const int64_t cols : {1, 16, 45, 200}) check_norm(cols, pool, rng);
+    for (const int64_t cols : {1, 16, 45, 200}) check_columns(cols, pool, rng);
     for (const int bits : {8, 4})
       for (const int64_t group : {32, 64, 0})
         for (const bool zero_points : {false, true})

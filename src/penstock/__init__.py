@@ -43,6 +43,8 @@ __all__ = [
     "__version__",
     "demo_model_path",
     "draft_model_path",
+    "eagle_head_path",
+    "medusa_heads_path",
 ]
 
 _HOMES = {
@@ -74,3 +76,13 @@ def demo_model_path() -> Path:
 def draft_model_path() -> Path:
     """The folder of the demo model's smaller sibling: same tokenizer, a ninth of the weights."""
     return Path(__file__).parent / "demo" / "draft"
+
+
+def medusa_heads_path() -> Path:
+    """The folder of Medusa heads for the demo model."""
+    return Path(__file__).parent / "demo" / "medusa"
+
+
+def eagle_head_path() -> Path:
+    """The folder of an EAGLE head for the demo model."""
+    return Path(__file__).parent / "demo" / "eagle"

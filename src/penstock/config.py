@@ -25,7 +25,7 @@ from penstock.quant.choice import QuantizationName, choose
 from penstock.quant.memory import weight_bytes
 from penstock.quant.scheme import Quantization
 from penstock.speculate.config import SpeculativeConfig, describe
-from penstock.speculate.draft_choice import draft_logit_rows, draft_served
+from penstock.speculate.draft_choice import draft_logit_rows, with_draft
 from penstock.threads import Threads, choose_threads
 
 LoadFormat = Literal["auto", "dummy"]
@@ -95,7 +95,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool = True
     speculative: SpeculativeConfig | None = None
     """Draft tokens and verify several a step, which changes speed and nothing else. ngram:
-    what the text repeats; draft:model=PATH: by a smaller model; self: by the model itself in int4.
+    what the text repeats; draft:model=PATH: by a smaller model; self: by the model itself in int4;
+    medusa:model=PATH, eagle:model=PATH: by heads that read its hidden states.
     Options are listed in docs/speculation.md."""
     artifact: bool = True
     """Start from weights that an earlier start packed and kept on disk, and keep them."""
@@ -136,11 +137,14 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool
     speculative: SpeculativeConfig | None
     drafts: bool
-    """This model drafts for another."""
+    """This model drafts for another, a token of each sequence a step."""
     artifact_dir: str | None
     """None: no artifacts are read or kept."""
     seed: int
     reasons: dict[str, str]
+    target_path: str | None = None
+    """Of heads that draft: the checkpoint of their target, whose weights they share in part; None
+    where they share none."""
     notes: tuple[str, ...] = ()
     """What whoever starts the engine should know of it, a line each."""
 
@@ -182,7 +186,7 @@ def resolve(
     """Decide every open option for this machine and model; raise ConfigError naming the fix.
 
     ``draft``: a model that drafts, whose cache shares the budget, block for block. ``drafts``: this
-    one does, for another.
+    one does, a token of each sequence a step.
     """
     reasons: dict[str, str] = {}
 
@@ -272,7 +276,7 @@ def resolve(
     )
     drafting = None
     if draft is not None:
-        drafting = draft_served(config, served, draft, draft_bytes, on_gpu)
+        served, drafting = with_draft(config, served, draft, draft_bytes, on_gpu)
     asked = config.kv_cache_bytes
     if chosen.gpu is not None:
         memory = gpu_budget(served, asked, chosen.gpu, drafting)
@@ -286,9 +290,13 @@ def resolve(
     )
     kv_bytes = memory.kv_cache
     decide("kv_cache_bytes", asked, memory.why)
-    num_blocks = kv_bytes // block_bytes
-    shared = "" if draft is None else ", the draft's part included"
-    reasons["num_blocks"] = f"{block_bytes:,} bytes per block of {BLOCK_SIZE} tokens{shared}"
+    shared = "" if draft is None or not draft.layers else ", the draft's part included"
+    if block_bytes:
+        num_blocks = kv_bytes // block_bytes
+        reasons["num_blocks"] = f"{block_bytes:,} bytes per block of {BLOCK_SIZE} tokens{shared}"
+    else:  # a head without attention
+        num_blocks = max_num_seqs * -(-most_len // BLOCK_SIZE)
+        reasons["num_blocks"] = "the model keeps no keys and values"
 
     held = num_blocks * BLOCK_SIZE
     if held < (min(most_len, BLOCK_SIZE) if config.max_model_len is None else most_len):

@@ -29,6 +29,8 @@ class Served:
     block_bytes: int
     """Of the cache, the draft's part included where a model drafts."""
     deterministic: bool
+    taps: tuple[int, ...] = ()
+    """Layers whose input heads that draft are told."""
 
     @property
     def all_sequences_bytes(self) -> int:
@@ -68,7 +70,16 @@ def gpu_budget(served: Served, asked: int | None, gpu: Gpu, draft: Served | None
     from penstock.plan.plan import Plan
 
     def plan_of(model: Served, quantization: Quantization) -> Plan:
-        return fuse(lower(model.spec, model.dtype, model.max_len, quantization, model.kv_dtype))
+        return fuse(
+            lower(
+                model.spec,
+                model.dtype,
+                model.max_len,
+                quantization,
+                model.kv_dtype,
+                taps=model.taps,
+            )
+        )
 
     def limits_of(model: Served) -> Limits:
         return Limits(

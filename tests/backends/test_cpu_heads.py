@@ -152,7 +152,7 @@ def test_ops_of_any_shape_agree_with_the_reference(
 def test_a_plan_without_a_cache_reads_neither_slots_nor_blocks() -> None:
     plan = fuse(medusa("float32"))
     executor = bind(
-        plan, DummyWeights(plan.spec, 3, "float32"), replace(LIMITS, num_blocks=1), native.load()
+        plan, DummyWeights(plan.spec, 3, "float32"), replace(LIMITS, num_blocks=0), native.load()
     )
     step = next(steps_of(plan))
     none = np.empty(0, np.int32)

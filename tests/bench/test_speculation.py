@@ -28,9 +28,9 @@ def test_figures_agree_with_each_other() -> None:
     assert 0 < result.steps_with_drafts <= result.steps < 2 * 24
     assert 0 < result.accepted_per_draft <= result.tokens_per_draft <= 8
     assert sum(result.accepted_by_position) == pytest.approx(result.accepted_per_draft)
-    assert result.formula_tokens_per_step == pytest.approx(
-        formula(result.acceptance, result.tokens_per_draft)
-    )
+    assert result.depth == result.tokens_per_draft
+    assert result.formula_tokens_per_step == pytest.approx(formula(result.acceptance, result.depth))
+    assert result.formula_speedup < result.formula_tokens_per_step
     assert 0 < result.draft_share < 1
 
 
@@ -53,6 +53,21 @@ def test_a_scripted_draft_is_accepted_as_often_as_it_says() -> None:
     assert result.acceptance == pytest.approx(0.8, abs=0.07)
     assert 1 + result.accepted_per_draft == pytest.approx(formula(0.8, 4), rel=0.1)
     assert result.formula_speedup == pytest.approx(formula(0.8, 4))
+
+
+def test_a_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "spec.svg"
+    command = "bench spec --backend cpu --threads 1 --no-artifact --max-model-len 128 --repeats 1"
+    options = ["--output-len", "8", "-p", "a a a a a", "--method", "ngram", "--scripted", "0.5,0,2"]
+    assert main([*command.split(), *options, "--plot", str(path)]) == 0
+    assert "1. ngram" in path.read_text()
+    assert "2. scripted" in path.read_text()
+
+
+def test_a_plot_of_another_kind_is_refused_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "spec", "-p", "a", "--plot", "spec.gif"]) == 2
+    assert ".svg, .png or .pdf" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["0.8", "0.8,0.1,x", "1.5,0.1,4", "0.8,-1,4", "0.8,0.1,17"])

@@ -36,6 +36,12 @@ def resolved(spec: ModelSpec, **options: Any) -> ResolvedConfig:
     return resolve(EngineConfig(**options), detect(), spec, Path("model"), Path("model"))
 
 
+def test_a_model_without_layers_gets_blocks_for_all_sequences_and_no_bytes() -> None:
+    config = resolved(replace(make_spec(), layers=()), max_model_len=100, max_num_seqs=3)
+    assert (config.num_blocks, config.kv_cache_bytes, config.max_model_len) == (12, 0, 100)
+    assert config.reasons["num_blocks"] == "the model keeps no keys and values"
+
+
 def test_auto_is_the_weights_type() -> None:
     spec = make_spec()
     assert resolved(spec).kv_cache_dtype == "bfloat16"

@@ -18,6 +18,7 @@ from penstock.engine.core import EngineCore
 from penstock.engine.loader import draw, load
 from penstock.engine.messages import EngineRequest, FinishReason, SequenceUpdate
 from penstock.engine.step import StepInput, StepResult
+from penstock.engine.step_runner import SerialRunner
 from penstock.errors import ConfigError
 
 VOCABULARY, HIDDEN = 300, 72
@@ -282,7 +283,9 @@ def test_a_prompt_may_fill_the_context_and_no_more(core: EngineCore) -> None:
 
 
 def test_one_that_fails_fails_alone(core: EngineCore) -> None:
-    core._executor = Spoiled(core._executor)
+    runner = core._runner
+    assert isinstance(runner, SerialRunner)
+    runner._executor = Spoiled(runner._executor)
     core.add_request(embedding("good", PROMPTS[3], LAST))
     core.add_request(embedding("bad", PROMPTS[4], MEAN))
     ended = finish(core)

@@ -49,6 +49,7 @@ def _next(scheduler: Scheduler, step: ScheduledStep) -> ScheduledStep:
 def _lists(step: ScheduledStep, size: int) -> dict[str, list[int]]:
     built = build_step_input(step, size)
     arrays = {name: getattr(built, name) for name in built.__dataclass_fields__}
+    assert not arrays.pop("features").size  # no model that is scheduled reads any
     assert all(a.dtype == np.int32 and a.flags.c_contiguous for a in arrays.values())
     assert arrays["block_copies"].shape == (len(step.block_copies), 2)
     assert not len(arrays.pop("tree_parents"))  # nothing that is scheduled branches

@@ -13,25 +13,12 @@ import httpx
 import pytest
 from http_client import PATIENCE_S, Server, running
 from http_server import ADMIN_KEY
-from streams import bystanders, expected, nothing_left, until
+from streams import bystanders, expected, nothing_left, posted, raw, until
 
 from penstock.bench.processes import descriptors
 
 BODY = {"model": "fake", "prompt": "abc", "max_tokens": 400}
 STREAM = {**BODY, "stream": True}
-
-
-def raw(server: Server) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), PATIENCE_S)
-
-
-def posted(body: dict[str, object], path: str = "/v1/completions", key: str = "none") -> bytes:
-    data = json.dumps(body).encode()
-    return (
-        b"POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n"
-        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
-        % (path.encode(), key.encode(), len(data), data)
-    )
 
 
 def test_many_clients_leave_in_prefill_and_decode(slow_server: Server) -> None:
@@ -76,7 +63,7 @@ def test_an_abort_storm_touches_nobody_else(tokenizer_folder: Path) -> None:
     async def storm(server: Server) -> None:
         limits = httpx.Limits(max_connections=100)
         async with httpx.AsyncClient(
-            base_url=server.url, limits=limits, timeout=PATIENCE_S
+            base_url=server.url, verify=False, limits=limits, timeout=PATIENCE_S
         ) as client:
 
             async def one(i: int) -> None:
@@ -249,5 +236,5 @@ def test_a_server_out_of_file_descriptors_recovers(tokenizer_folder: Path) -> No
         for sock in sockets:
             sock.close()
         until(lambda: descriptors(server.process.pid) < 40, PATIENCE_S, "closed")
-        with httpx.Client(base_url=server.url) as client:
+        with httpx.Client(base_url=server.url, verify=False, timeout=PATIENCE_S) as client:
             assert client.get("/ready").status_code == 200

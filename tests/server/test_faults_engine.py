@@ -53,7 +53,7 @@ def test_the_death_of_the_engine_is_told_and_the_next_one_serves(
             next(stream)
         until(lambda: server.metric("num_requests_running") == 4, PATIENCE_S, "all run")
         os.kill(server.engine_pid, signal.SIGKILL)
-        assert until(lambda: not server.ready(), 10, "not ready") < 10
+        until(lambda: not server.ready(), PATIENCE_S, "not ready")
         for stream in streams:
             with pytest.raises(openai.APIError, match="engine has stopped"):
                 for _ in stream:
@@ -127,9 +127,9 @@ def test_an_engine_that_hangs_is_replaced(tokenizer_folder: Path, how: str) -> N
 
 @pytest.mark.slow
 def test_a_server_that_was_stopped_does_not_blame_its_engine(tokenizer_folder: Path) -> None:
-    with running(tokenizer_folder, 5, hang_s=2) as server:
+    with running(tokenizer_folder, 5, hang_s=5) as server:
         server.process.send_signal(signal.SIGSTOP)
-        time.sleep(3.5)
+        time.sleep(6.5)
         server.process.send_signal(signal.SIGCONT)
         until(server.ready, PATIENCE_S, "ready")
         time.sleep(2)

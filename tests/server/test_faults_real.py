@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(not _has_native(), reason="the native library is
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url() -> Iterator[str]:
     path = os.pathsep.join(entry for entry in sys.path if entry)
     command = [sys.executable, "-m", "penstock", "serve", "--port", "0", "--threads", "1"]
     # Room for a few of these sequences at a time: the others wait, or lose their blocks.
@@ -63,29 +63,32 @@ def body(prompt: str, tokens: int = 90) -> dict[str, object]:
 
 
 async def texts(url: str) -> list[str]:
-    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as client:
+    async with httpx.AsyncClient(base_url=url, verify=False, timeout=PATIENCE_S) as client:
         answers = await asyncio.gather(
             *(client.post("/v1/completions", json=body(prompt)) for prompt in PROMPTS)
         )
     return [answer.json()["choices"][0]["text"] for answer in answers]
 
 
-def metric(url: str, name: str) -> float:
-    text = httpx.get(f"{url}/metrics", headers=KEY).text
+def metric(http: httpx.Client, name: str) -> float:
+    text = http.get("/metrics").text
     found = re.search(rf"^penstock:{name}\{{.*\}} (\S+)$", text, re.MULTILINE)
     assert found is not None, name
     return float(found[1])
 
 
-def check(url: str) -> None:
-    assert httpx.post(f"{url}/admin/check", headers=KEY).json() == {"ok": True}
+def check(http: httpx.Client) -> None:
+    assert http.post("/admin/check").json() == {"ok": True}
 
 
-def test_kv_exhaustion_and_leaving_clients_change_no_byte(url: str) -> None:
-    alone = [
-        httpx.post(f"{url}/v1/completions", json=body(prompt), timeout=PATIENCE_S).json()
-        for prompt in PROMPTS
-    ]
+@pytest.fixture(scope="module")
+def http(url: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=url, headers=KEY, verify=False, timeout=PATIENCE_S) as client:
+        yield client
+
+
+def test_kv_exhaustion_and_leaving_clients_change_no_byte(url: str, http: httpx.Client) -> None:
+    alone = [http.post("/v1/completions", json=body(prompt)).json() for prompt in PROMPTS]
     expected = [answer["choices"][0]["text"] for answer in alone]
     assert len(set(expected)) > len(PROMPTS) / 2
 
@@ -96,27 +99,29 @@ def test_kv_exhaustion_and_leaving_clients_change_no_byte(url: str) -> None:
                 return
 
     async def main() -> list[str]:
-        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as client:
+        async with httpx.AsyncClient(base_url=url, verify=False, timeout=PATIENCE_S) as client:
             staying = asyncio.ensure_future(texts(url))
             for i in range(20):
                 await leave(client, i)
             return await staying
 
     assert asyncio.run(main()) == expected
-    assert metric(url, "num_preemptions_total") > 0
+    assert metric(http, "num_preemptions_total") > 0
     deadline = time.monotonic() + PATIENCE_S
-    while metric(url, "kv_cache_usage_perc"):
+    while metric(http, "kv_cache_usage_perc"):
         assert time.monotonic() < deadline, "blocks are held by nobody"
-    check(url)
+        time.sleep(0.05)
+    check(http)
 
-    pid = httpx.get(f"{url}/admin/status", headers=KEY).json()["engine"]["pid"]
+    pid = http.get("/admin/status").json()["engine"]["pid"]
     os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + PATIENCE_S
-    while httpx.get(f"{url}/ready").status_code == 200:
+    while http.get("/ready").status_code == 200:
         assert time.monotonic() < deadline
-    while httpx.get(f"{url}/ready").status_code != 200:
+        time.sleep(0.05)
+    while http.get("/ready").status_code != 200:
         assert time.monotonic() < deadline, "the engine is not back"
         time.sleep(0.05)
     assert asyncio.run(texts(url)) == expected
-    check(url)
+    check(http)
     assert Path(f"/proc/{pid}").exists() is False

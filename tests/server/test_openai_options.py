@@ -55,7 +55,7 @@ def client() -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=found[1], api_key="none", max_retries=0) as client:
         yield client
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     process.stdout.close()
 
 

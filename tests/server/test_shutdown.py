@@ -68,7 +68,7 @@ def test_a_second_signal_ends_the_server_at_once(tokenizer_folder: Path) -> None
         server.process.send_signal(signal.SIGTERM)
         until(lambda: not server.ready(), PATIENCE_S, "not ready")
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 128 + signal.SIGTERM
+        assert server.process.wait(PATIENCE_S) == 128 + signal.SIGTERM
 
 
 def test_drain_and_resume(fresh_server: Server) -> None:

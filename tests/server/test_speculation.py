@@ -41,7 +41,7 @@ def metrics(figures: Figures | None) -> str:
 def test_metrics_by_position() -> None:
     figures = Figures(3)
     for drafted, accepted in ((3, 3), (3, 1), (2, 2), (3, 0)):
-        figures.add(drafted, accepted)
+        figures.add(drafted, drafted, accepted)
     figures.draft_seconds = 0.25
     text = metrics(figures)
     for line in (

@@ -6,11 +6,11 @@ import itertools
 from array import array
 from collections.abc import Sequence as Seq
 
-import msgspec
 import pytest
+from drafted import LIMITS, mixed, plain_stories, told
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracle import Oracle, Recorder, Texts
+from oracle import Oracle, Recorder
 from overlap_executor import Deferred, HashExecutor
 from overlapped import POISON, VOCAB, check, make_core
 from stories import Arrival, Stories, arrivals, play, same
@@ -22,29 +22,12 @@ from penstock.engine.scheduler import Scheduler
 from penstock.engine.step import StepInput, StepResult
 from penstock.sampling.params import SamplingParams
 from penstock.speculate.config import Ngram
-from penstock.speculate.draft import Draft, Proposer, Wanted
+from penstock.speculate.draft import Draft, Proposer, Wanted, draft_tree
 from penstock.speculate.ngram import NgramProposer
 from penstock.speculate.speculation import Speculation
 
 
-def told(
-    blueprint: Blueprint,
-    listed: list[Arrival],
-    proposer: Proposer,
-    num_tokens: int = 4,
-    num_blocks: int = 30,
-    **limits: int,
-) -> tuple[Stories, EngineStats]:
-    executor = HashExecutor(num_blocks, VOCAB, POISON)
-    core = make_core(blueprint, executor, Speculation(proposer, num_tokens), **limits)
-    stories = play(core, listed, lambda: check(core, executor))
-    stats = core.stats()
-    assert stats.kv_blocks_used == 0
-    core.close()
-    return stories, stats
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(arrivals(), min_size=1, max_size=6),
     st.integers(1, 5),
@@ -52,7 +35,7 @@ def told(
     st.sampled_from([5, 6, 8, 30]),
     st.integers(1, 9),
     st.sampled_from([0.0, 0.7, 0.95, 1.0]),
-    st.booleans(),
+    st.sampled_from(["chains", "trees", "ngram"]),
 )
 def test_whatever_happens_it_is_the_same(
     blueprint: Blueprint,
@@ -62,55 +45,35 @@ def test_whatever_happens_it_is_the_same(
     num_blocks: int,
     num_tokens: int,
     right: float,
-    ngram: bool,
+    kind: str,
 ) -> None:
     limits = {"max_num_seqs": seqs, "max_num_batched_tokens": seqs + more}
     recorder = Recorder()
     plain, _ = told(blueprint, listed, recorder, num_tokens, num_blocks, **limits)
-    proposer: Proposer = Oracle(recorder.texts(), VOCAB, right)
-    if ngram:
+    proposer: Proposer = Oracle(recorder.texts(), VOCAB, right, branching=kind == "trees")
+    if kind == "ngram":
         proposer = NgramProposer(Ngram(min_match=1, shared_tokens=1024))
     same(told(blueprint, listed, proposer, num_tokens, num_blocks, **limits)[0], plain)
 
 
-def mixed() -> list[Arrival]:
-    """Requests of every kind that together need more blocks than there are."""
-    kinds = [
-        SamplingParams(temperature=0, max_tokens=100, ignore_eos=True, logprobs=2),
-        SamplingParams(temperature=0.7, max_tokens=100, seed=1, n=2, logprobs=2),
-        SamplingParams(temperature=1.3, max_tokens=100, seed=2, repetition_penalty=1.3),
-        SamplingParams(temperature=0.7, max_tokens=100, seed=3, min_tokens=20, frequency_penalty=1),
-        SamplingParams(temperature=0, max_tokens=100, stop_token_ids=(5, 6), prompt_logprobs=1),
-    ]
-    return [
-        Arrival(
-            i,
-            [i + 4] * 9,
-            msgspec.structs.replace(params, logit_bias={POISON: -100.0}),
-            0,
-            20 if i == 3 else None,
-            None,
-            False,
-        )
-        for i, params in enumerate(kinds)
-    ]
-
-
-LIMITS = {"max_num_seqs": 6, "max_num_batched_tokens": 30}
-
-
-def plain_stories(blueprint: Blueprint) -> tuple[Stories, Texts, EngineStats]:
-    recorder = Recorder()
-    stories, stats = told(blueprint, mixed(), recorder, num_blocks=9, **LIMITS)
-    return stories, recorder.texts(), stats
-
-
-def test_preempted_requests_of_every_kind(blueprint: Blueprint) -> None:
+@pytest.mark.parametrize("branching", [False, True])
+def test_preempted_requests_of_every_kind(blueprint: Blueprint, branching: bool) -> None:
     plain, texts, without = plain_stories(blueprint)
-    stories, stats = told(blueprint, mixed(), Oracle(texts, VOCAB, 0.9), num_blocks=9, **LIMITS)
+    oracle = Oracle(texts, VOCAB, 0.9, branching=branching)
+    stories, stats = told(blueprint, mixed(), oracle, num_blocks=9, **LIMITS)
     same(stories, plain)
     assert stats.preemptions > 0
-    assert stats.steps < without.steps * 0.7
+    assert stats.steps < without.steps * (0.8 if branching else 0.7)
+
+
+def test_paths_that_are_not_moved_would_be_noticed(
+    blueprint: Blueprint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, texts, _ = plain_stories(blueprint)
+    monkeypatch.setattr("penstock.engine.scheduler.moves_of", lambda *_: [])
+    oracle = Oracle(texts, VOCAB, 0.9, branching=True)
+    with pytest.raises(AssertionError):
+        told(blueprint, mixed(), oracle, num_blocks=9, **LIMITS)
 
 
 def test_published_drafts_would_be_noticed(
@@ -240,3 +203,15 @@ def test_a_draft_is_cut_from_behind() -> None:
     draft = Draft(array("i", [1, 2, 3]), 2)
     assert draft.cut(2) == Draft(array("i", [1, 2]), 2)
     assert draft.cut(3) is draft
+    assert draft.path([1, 2, 9]) == [0, 1]
+
+
+def test_a_draft_tree() -> None:
+    parents = array("i", [-1, 0, -1, 2, 0])
+    tree = draft_tree(array("i", [5, 6, 7, 6, 8]), parents, 1)
+    assert tree.path([5, 8, 1]) == [0, 4]
+    assert tree.path([7, 6]) == [2, 3]
+    assert tree.path([6]) == []
+    assert tree.cut(3).parents == parents[:3]
+    assert tree.cut(2) == Draft(array("i", [5, 6]), 1), "a chain has no parents"
+    assert tree.cut(5) is tree

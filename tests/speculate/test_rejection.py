@@ -1,63 +1,21 @@
-"""Distributions: outputs through the verifier against the model's own probabilities."""
+"""The general rule of rejection sampling keeps the model's distribution: chains and trees."""
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+from distributions import PARAMS, PROMPT, VOCAB, Model, chi_square
+from rejection import SampledTree, draw_candidates, verify_node, verify_tree
 
 from penstock.sampling.draws import sequence_key
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.select import pick
 from penstock.sampling.sequence import SequenceSampler
-from penstock.speculate.rejection import (
-    SampledTree,
-    draw_candidates,
-    processed_weights,
-    verify_node,
-    verify_tree,
-)
 
-VOCAB = 7
-COUNTS = pytest.mark.parametrize("samples", [5_000, pytest.param(100_000, marks=pytest.mark.slow)])
-PARAMS = SamplingParams(temperature=0.9, top_p=0.93, repetition_penalty=1.3, frequency_penalty=0.4)
-PROMPT = [2, 5]
-
-
-class Model:
-    """Logits by the last token; processed weights by the path, since penalties depend on it."""
-
-    def __init__(self, seed: int, params: SamplingParams, spread: float = 1.5) -> None:
-        rng = np.random.default_rng(seed)
-        self.logits = rng.standard_normal((VOCAB, VOCAB)).astype(np.float32) * np.float32(spread)
-        self._params = params
-        self._known: dict[tuple[int, ...], list[int]] = {}
-
-    def weights(self, path: list[int]) -> list[int]:
-        key = tuple(path)
-        if key not in self._known:
-            state = SequenceSampler(self._params, 0, PROMPT, VOCAB)
-            for token in path:
-                state.append(token)
-            row = self.logits[path[-1] if path else PROMPT[-1]]
-            self._known[key] = processed_weights(row, state).tolist()
-        return self._known[key]
-
-    def likelihoods(self, length: int) -> dict[tuple[int, ...], float]:
-        result = {}
-        for path in itertools.product(range(VOCAB), repeat=length):
-            p = 1.0
-            for i, token in enumerate(path):
-                weights = self.weights(list(path[:i]))
-                p *= weights[token] / sum(weights)
-            result[path] = p
-        return result
-
-
+SAMPLES = 5_000
 Drafter = Callable[[list[int]], list[int]]
 
 
@@ -95,40 +53,23 @@ def outcomes(
     return seen, lengths
 
 
-def chi_square(seen: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float]) -> float:
-    """The probability of a fit as bad as this or worse (Wilson and Hilferty's approximation)."""
-    samples = sum(seen.values())
-    assert not [path for path in seen if expected[path] == 0.0], "what cannot be was drawn"
-    cells = {path: p for path, p in expected.items() if p * samples >= 5}
-    rest = samples * (1 - sum(cells.values()))
-    statistic = sum((seen[c] - p * samples) ** 2 / (p * samples) for c, p in cells.items())
-    if rest >= 5:
-        statistic += (samples - sum(seen[c] for c in cells) - rest) ** 2 / rest
-    freedom = len(cells) - (rest < 5)
-    z = ((statistic / freedom) ** (1 / 3) - 1 + 2 / (9 * freedom)) / math.sqrt(2 / (9 * freedom))
-    return math.erfc(z / math.sqrt(2)) / 2
-
-
-@COUNTS
 @pytest.mark.parametrize("widths", [[1, 1], [3, 2]], ids=["chain", "tree"])
-def test_distributed_as_without_drafts(widths: list[int], samples: int) -> None:
+def test_distributed_as_without_drafts(widths: list[int]) -> None:
     model, draft = Model(1, PARAMS), Model(2, PARAMS)
-    seen, lengths = outcomes(model, draft.weights, widths, samples)
+    seen, lengths = outcomes(model, draft.weights, widths, SAMPLES)
     assert chi_square(seen, model.likelihoods(2)) > 1e-4
-    assert min(lengths[1], lengths[2], lengths[3]) > samples / 100
+    assert min(lengths[1], lengths[2], lengths[3]) > SAMPLES / 100
 
 
-@COUNTS
-def test_a_draft_that_is_always_right(samples: int) -> None:
+def test_a_draft_that_is_always_right() -> None:
     model = Model(1, PARAMS)
-    seen, lengths = outcomes(model, model.weights, [1, 1], samples)
-    assert lengths == {3: samples}
+    seen, lengths = outcomes(model, model.weights, [1, 1], SAMPLES)
+    assert lengths == {3: SAMPLES}
     assert chi_square(seen, model.likelihoods(2)) > 1e-4
 
 
-@COUNTS
 @pytest.mark.parametrize("widths", [[1, 1], [2, 2]], ids=["chain", "tree"])
-def test_a_draft_that_is_always_wrong(widths: list[int], samples: int) -> None:
+def test_a_draft_that_is_always_wrong(widths: list[int]) -> None:
     """It drafts what top-p leaves out."""
     model = Model(3, PARAMS, spread=3.0)
 
@@ -136,8 +77,8 @@ def test_a_draft_that_is_always_wrong(widths: list[int], samples: int) -> None:
         return [int(weight == 0) for weight in model.weights(path)]
 
     assert sum(drafter([])) >= 2
-    seen, lengths = outcomes(model, drafter, widths, samples)
-    assert lengths == {1: samples}
+    seen, lengths = outcomes(model, drafter, widths, SAMPLES)
+    assert lengths == {1: SAMPLES}
     assert chi_square(seen, model.likelihoods(2)) > 1e-4
 
 

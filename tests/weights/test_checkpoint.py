@@ -20,7 +20,8 @@ from penstock.models.spec import DType
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.convert import convert
 from penstock.weights.mapping import checkpoint_name
-from penstock.weights.safetensors import NUMPY_DTYPES, SINGLE
+from penstock.weights.safetensors import SINGLE
+from penstock.weights.tensor_file import NUMPY_DTYPES
 
 Tensors = dict[str, Any]
 

@@ -13,8 +13,9 @@ from penstock import __version__
 from penstock.backends.base import Packing
 from penstock.config import ResolvedConfig
 from penstock.errors import ModelError
+from penstock.models.heads import HeadsSpec
 from penstock.plan.plan import Plan
-from penstock.weights.identity import WeightFile, weight_files
+from penstock.weights.identity import WeightFile, head_files, weight_files
 
 FORMAT: Final = 1
 """Of manifest and files. Artifacts of another number are not read."""
@@ -84,9 +85,14 @@ def artifact_key(config: ResolvedConfig, plan: Plan, packing: Packing) -> Artifa
     folder = Path(config.model_path)
     dummy = config.load_format == "dummy"
     schemes = config.schemes
+    files: tuple[WeightFile, ...] = ()
+    if not dummy and isinstance(plan.spec, HeadsSpec):
+        files = head_files(folder, Path(config.target_path) if config.target_path else None)
+    elif not dummy:
+        files = weight_files(folder)
     return ArtifactKey(
         config=_digest_file(folder / "config.json"),
-        weights=() if dummy else weight_files(folder),
+        weights=files,
         dummy_seed=config.seed if dummy else None,
         dtype=config.dtype,
         linear=str(schemes.linear or "none"),

@@ -52,16 +52,20 @@ class SpecResult(msgspec.Struct, frozen=True, kw_only=True):
     steps: int  # of one run, those of prefill included
     steps_with_drafts: int
     tokens_per_draft: float
-    """Mean length of drafts."""
+    """Mean number of tokens of drafts, which each is a row of a step."""
+    depth: float
+    """Mean length of their longest paths: of chains, their tokens."""
     accepted_per_draft: float
     acceptance: float
     """Of the drafted tokens before which all were accepted, the share that was, too."""
     accepted_by_position: list[float]
     """Of all drafts, the share of those whose token at a position was accepted."""
     formula_tokens_per_step: float
-    """``(1 - a^(K+1)) / (1 - a)`` of this acceptance and length; beside 1 + accepted_per_draft."""
-    formula_speedup: float | None
-    """Of a scripted draft: :attr:`Scripted.speedup`."""
+    """``(1 - a^(K+1)) / (1 - a)`` of this acceptance and depth; beside 1 + accepted_per_draft."""
+    formula_speedup: float
+    """If a step took no longer for verifying drafts, and all else were as measured: what was
+    accepted, how often was drafted, and what drafting took. Of a scripted draft, with what was
+    scripted instead: :attr:`Scripted.speedup`."""
     draft_share: float
     """Of a run's time, what making drafts took."""
     same: bool
@@ -141,7 +145,13 @@ def _measure(
     count = max(drafts.drafts, 1)
     tried = drafts.accepted_tokens + drafts.rejections
     acceptance = drafts.accepted_tokens / max(tried, 1)
-    length = drafts.draft_tokens / count
+    depth = drafts.draft_levels / count
+    expected_tokens = formula(acceptance, depth)
+    # Of one run, in sequences that a step has: with drafts, and without.
+    drafted = drafts.drafts / workload.repeats
+    alone = max(tokens - drafted - drafts.accepted_tokens / workload.repeats, 0.0)
+    making = drafts.draft_seconds / workload.repeats / (plain_best / tokens)
+    by_formula = (drafted * expected_tokens + alone) / (drafted + alone + making)
     return SpecResult(
         method=name,
         plain_tokens_per_s=tokens / plain_best,
@@ -149,12 +159,13 @@ def _measure(
         speedup=median(ratios),
         steps=(after.steps - before.steps) // workload.repeats,
         steps_with_drafts=drafts.steps // workload.repeats,
-        tokens_per_draft=length,
+        tokens_per_draft=drafts.draft_tokens / count,
+        depth=depth,
         accepted_per_draft=drafts.accepted_tokens / count,
         acceptance=acceptance,
         accepted_by_position=[accepted / count for accepted in drafts.accepted_by_position],
-        formula_tokens_per_step=formula(acceptance, length),
-        formula_speedup=formula_speedup,
+        formula_tokens_per_step=expected_tokens,
+        formula_speedup=by_formula if formula_speedup is None else formula_speedup,
         draft_share=drafts.draft_seconds / spent,
         same=same,
     )
@@ -166,6 +177,7 @@ def _since(before: DraftStats, after: DraftStats) -> DraftStats:
         steps=after.steps - before.steps,
         drafts=after.drafts - before.drafts,
         draft_tokens=after.draft_tokens - before.draft_tokens,
+        draft_levels=after.draft_levels - before.draft_levels,
         accepted_tokens=after.accepted_tokens - before.accepted_tokens,
         rejections=after.rejections - before.rejections,
         accepted_by_position=[new - old for old, new in pairs],

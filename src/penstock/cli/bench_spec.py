@@ -2,12 +2,14 @@
 
 Each method is timed against plain decoding right before it, so that a machine that others use, too,
 tells something. Outputs are compared: they must be the same. The formula is (1 - a^(K+1)) / (1 - a)
-tokens a step for drafts of K tokens that are each accepted with probability a, as measured.
+tokens a step for drafts of K tokens that are each accepted with probability a, as measured; the
+speed-up by the formula is what that comes to if verifying took no time and drafting what it took.
 """
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,7 +23,7 @@ from penstock.cli.options import (
 from penstock.cli.prompts import add_prompt_arguments, read_prompts
 
 if TYPE_CHECKING:
-    from penstock.bench.speculation import Scripted, SpecResult
+    from penstock.bench.speculation import Scripted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,9 +56,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_prompt_arguments(parser)
     add_json_argument(parser)
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw speed-up and acceptance of every method beside the formula here "
+        "(.svg, .png or .pdf; needs pip install 'penstock[plot]')",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    from penstock.bench.spec_plot import check_plot, draw
     from penstock.bench.speculation import run_speculation
     from penstock.sampling.params import SamplingParams
     from penstock.speculate.config import Ngram
@@ -65,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
         temperature=args.temperature, max_tokens=args.output_len, ignore_eos=True, seed=0
     )
     params.validate()
+    if args.plot is not None:
+        check_plot(args.plot)
     results = run_speculation(
         engine_config(args),
         [*(args.method or ([] if args.scripted else [Ngram()])), *args.scripted],
@@ -81,11 +93,16 @@ def run(args: argparse.Namespace) -> int:
                 ("plain", f"{result.plain_tokens_per_s:,.1f} tokens/s"),
                 ("with drafts", f"{result.tokens_per_s:,.1f} tokens/s"),
                 ("speed-up", f"{result.speedup:.2f} (median of {args.repeats})"),
-                *_by_formula(result),
+                (
+                    "by the formula",
+                    f"{result.formula_speedup:.2f}, of which this is "
+                    f"{result.speedup / result.formula_speedup:.0%}",
+                ),
                 ("steps", f"{result.steps}, {result.steps_with_drafts} of them with drafts"),
                 (
                     "tokens a draft",
-                    f"{result.tokens_per_draft:.2f}, {result.accepted_per_draft:.2f} accepted",
+                    f"{result.tokens_per_draft:.2f}, {result.depth:.2f} deep, "
+                    f"{result.accepted_per_draft:.2f} accepted",
                 ),
                 ("accepted", f"{result.acceptance:.1%} each; by position {positions}"),
                 (
@@ -98,18 +115,13 @@ def run(args: argparse.Namespace) -> int:
             ]
         )
         print()
+    if args.plot is not None:
+        model = args.model or "the demo model"
+        draw(results, f"{model}, {args.batch_size} at a time", args.plot)
     if args.json is not None:
         document = {"command": command_line(), "results": msgspec.to_builtins(results)}
         args.json.write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
     return 0 if all(result.same for result in results) else 1
-
-
-def _by_formula(result: SpecResult) -> list[tuple[str, str]]:
-    expected = result.formula_speedup
-    if expected is None:
-        return []
-    share = result.speedup / expected
-    return [("by the formula", f"{expected:.2f}, of which this is {share:.0%}")]
 
 
 def _scripted(text: str) -> Scripted:

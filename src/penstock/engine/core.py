@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import msgspec
 
-from penstock.backends import Executor, OverlappingExecutor, overlapping
-from penstock.backends.base import Launched, PromptReport, PromptRows
+from penstock.backends import Executor, overlapping
 from penstock.cache.kv_cache import KvCache
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.engine.loader import Blueprint, Mark, draw, load
@@ -22,19 +20,18 @@ from penstock.engine.messages import (
     first_bad_token,
 )
 from penstock.engine.pooled import add_embeddings, give_rows
-from penstock.engine.prompt_reports import PromptReports, WantedRows
+from penstock.engine.prompt_reports import PromptReports
 from penstock.engine.request import Sequence, Status, make_sequences
 from penstock.engine.scheduled import ScheduledStep
 from penstock.engine.scheduler import Scheduler
-from penstock.engine.step import BLOCK_SIZE, StepResult
-from penstock.engine.step_builder import build_step_input
+from penstock.engine.step import BLOCK_SIZE
+from penstock.engine.step_runner import Executed, OverlappingRunner, SerialRunner, StepRunner
 from penstock.errors import RequestError
 from penstock.grammar.constraints import Constraints
 from penstock.models.spec import ModelSpec
 from penstock.pooling.pooler import Pooler
 from penstock.speculate.make import make_speculation
 from penstock.speculate.speculation import Speculation
-from penstock.speculate.verify import Verified, verify
 
 
 class EngineCore:
@@ -57,12 +54,15 @@ class EngineCore:
         self._speculation = speculation or make_speculation(blueprint)
         # What may be drafted next depends on what was accepted, so such steps do not overlap.
         self._overlapping = None if self._speculation is not None else overlapping(executor)
-        self._in_flight: _InFlight | None = None
         cache = KvCache(
             executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=config.enable_prefix_caching
         )
         self._scheduler = Scheduler(
-            cache, config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len
+            cache,
+            config.max_num_seqs,
+            config.max_num_batched_tokens,
+            config.max_model_len,
+            self._speculation is not None and self._speculation.reads_all_hidden,
         )
         self._sampler = executor.sampler()
         self._seeds = random.Random(config.seed)
@@ -70,6 +70,14 @@ class EngineCore:
         self._constraints = Constraints(
             config.tokenizer_path, self.spec.vocab_size, self.spec.eos_token_ids
         )
+        self._runner: StepRunner
+        if self._overlapping is None:
+            typical = None if self._speculation is None else self._speculation.typical
+            self._runner = SerialRunner(executor, self._constraints, self._prompts, typical)
+        else:
+            self._runner = OverlappingRunner(
+                self._overlapping, self._scheduler, self._constraints, self._prompts
+            )
 
     @classmethod
     def start(cls, config: EngineConfig, mark: Mark = lambda phase: None) -> EngineCore:
@@ -98,7 +106,7 @@ class EngineCore:
 
     @property
     def _steps_wait(self) -> bool:
-        return self._scheduler.has_work or self._in_flight is not None
+        return self._scheduler.has_work or self._runner.in_flight
 
     @property
     def tokens_computed(self) -> int:
@@ -202,38 +210,12 @@ class EngineCore:
         if self._speculation is not None:
             scheduler = self._scheduler
             drafts = self._speculation.drafts(scheduler.running, scheduler.max_num_batched_tokens)
-        step = self._scheduler.schedule(drafts)
-        errors: dict[str, str] = {}
-        verified: Verified | None = None
-        if self._overlapping is not None:
-            before, self._in_flight = self._in_flight, self._launch(self._overlapping, step)
-            if before is None:
-                return []
-            step, outcome = before.step, before.launched.wait()
-            sampled = outcome.sampled
-            errors = self._prompts.add(before.wanted, outcome.prompts)
-            hidden = outcome.hidden
-        elif step is None:
-            return []
-        else:
-            result = self._executor.run(build_step_input(step))
-            hidden = None if result.hidden is None else result.hidden[step.num_logits :]
-            masks = self._constraints.masks(step.samples)
-            if step.num_drafted:
-                verified = verify(self._sampler, result, step, masks)
-            else:
-                states = [sequence.sampling_state for sequence in step.samples]
-                sampled = self._sampler.sample(result, step.sample_rows, states, masks)
-                for i in sampled.particular:
-                    if i not in sampled.errors:
-                        states[i].append(sampled.token_ids[i])
-            if self._prompts.any:
-                wanted = self._prompts.wanted(step)
-                reports = [self._report(result, each.rows) for each in wanted]
-                errors = self._prompts.add(wanted, reports)
-        if verified is None:
-            logprobs = {i: [entry] for i, entry in sampled.logprobs.items()}
-            verified = Verified([[token] for token in sampled.token_ids], sampled.errors, logprobs)
+        executed = self._runner.advance(self._scheduler.schedule(drafts))
+        return [] if executed is None else self._take_in(executed)
+
+    def _take_in(self, executed: Executed) -> list[SequenceUpdate]:
+        """Tell the sequences, and whoever else wants to know, what came of a step."""
+        step, verified, errors, hidden, result = executed
         tokens = verified.tokens
         for i, message in verified.errors.items():
             tokens[i] = []
@@ -248,7 +230,9 @@ class EngineCore:
         updates = self._scheduler.update(step, tokens)
         self._constraints.prepare(step.samples)
         if self._speculation is not None:
+            assert result is not None
             self._speculation.verified(step, tokens)
+            self._speculation.observe(step, tokens, result)
         if step.num_hidden:
             add_embeddings(updates, step)
         if errors:
@@ -285,22 +269,6 @@ class EngineCore:
             self._speculation.close()
         self._executor.close()
 
-    def _launch(
-        self, executor: OverlappingExecutor, step: ScheduledStep | None
-    ) -> _InFlight | None:
-        if step is None:
-            return None
-        wanted = self._prompts.wanted(step)
-        launched = executor.launch(
-            build_step_input(step),
-            step.sample_rows,
-            [sequence.sampling_state for sequence in step.samples],
-            [each.rows for each in wanted],
-            self._constraints.masks(step.samples),
-        )
-        self._scheduler.launched(step)
-        return _InFlight(step, launched, wanted)
-
     def _add_logprobs(
         self,
         updates: list[SequenceUpdate],
@@ -318,21 +286,6 @@ class EngineCore:
                 update.logprobs = entries[: len(update.token_ids)]
             if update.index == 0:
                 update.prompt_logprobs = self._prompts.pop(update.request_id)
-
-    def _report(self, result: StepResult, wanted: PromptRows) -> PromptReport:
-        rows = result.logits[wanted.first_row : wanted.first_row + len(wanted.targets)]
-        try:
-            return self._sampler.prompt_logprobs(rows, wanted.targets, wanted.num_top)
-        except RequestError as error:
-            return str(error)
-
-
-class _InFlight(NamedTuple):
-    """A step that was launched and not taken in."""
-
-    step: ScheduledStep
-    launched: Launched
-    wanted: list[WantedRows]
 
 
 def _ended(sequence: Sequence, reason: FinishReason, message: str | None = None) -> SequenceUpdate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -13,19 +13,22 @@ import msgspec
 from penstock import demo_model_path
 from penstock.artifact.format import Artifact
 from penstock.artifact.shelf import Keeping, Note, Shelf
-from penstock.backends import Executor, Limits, bind
+from penstock.backends import Executor, Limits, WeightSource, bind
 from penstock.backends.cpu import native
 from penstock.backends.tuning import Tuning
 from penstock.config import EngineConfig, ResolvedConfig, draft_block_bytes, resolve
 from penstock.errors import ArtifactError, ConfigError
 from penstock.hardware import detect, with_gpu
+from penstock.models.heads import EagleSpec, HeadsSpec
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.speculate.draft_choice import draft_engine_config, draft_folder, draft_spec
+from penstock.speculate.heads_choice import stretched
 from penstock.weights.checkpoint import open_weights
+from penstock.weights.heads import HeadWeights, Int32s, read_token_map, takes_from_target
 from penstock.weights.hub import resolve_model_folder
 
 _log = logging.getLogger("penstock.artifact")
@@ -42,13 +45,13 @@ class Blueprint:
     spec: ModelSpec
     plan: Plan
     draft: Blueprint | None = None
-    """Of the model that drafts, where one does."""
+    """Of the model or the heads that draft, where some do. Heads have a spec of
+    ``models/heads.py``."""
 
 
-def draw(config: EngineConfig, drafts: bool = False) -> Blueprint:
+def draw(config: EngineConfig) -> Blueprint:
     """Find the model, read its configuration, decide every option and make the plan.
 
-    ``drafts``: the model drafts for another, with which it shares what there is of memory.
     Raises ConfigError or ModelError; everything that can be refused without weights is.
     """
     folder = (
@@ -56,12 +59,18 @@ def draw(config: EngineConfig, drafts: bool = False) -> Blueprint:
     )
     # The revision is the model's; a tokenizer from elsewhere has its own history.
     tokenizer = resolve_model_folder(config.tokenizer) if config.tokenizer else folder
-    spec = load_model_spec(folder)
+    return _draw(config, folder, tokenizer, load_model_spec(folder))
+
+
+def _draw(
+    config: EngineConfig, folder: Path, tokenizer: Path, spec: ModelSpec, drafts: bool = False
+) -> Blueprint:
+    """``drafts``: the model drafts for another, a token of each sequence a step."""
     hardware = detect()
     if config.backend in ("auto", "cuda"):
         hardware = with_gpu(hardware)
     drafting = draft_folder(config.speculative, folder)
-    draft = None if drafting is None else draft_spec(drafting, spec, tokenizer)
+    draft = None if drafting is None else draft_spec(config, drafting, spec, tokenizer)
     resolved = resolve(config, hardware, spec, folder, tokenizer, draft, drafts)
     if resolved.backend == "cpu":
         resolved = msgspec.structs.replace(resolved, notes=(*resolved.notes, *_kernel_notes()))
@@ -72,13 +81,40 @@ def draw(config: EngineConfig, drafts: bool = False) -> Blueprint:
             resolved.max_model_len,
             resolved.schemes,
             resolved.kv_cache_dtype,
+            taps=draft.taps if isinstance(draft, EagleSpec) else (),
         )
     )
     if drafting is None or draft is None:
         return Blueprint(resolved, spec, plan)
+    target = None
+    if isinstance(draft, HeadsSpec):
+        draft, note = stretched(draft, resolved.max_model_len, drafting)
+        resolved = msgspec.structs.replace(resolved, notes=(*resolved.notes, *note))
+        if config.load_format != "dummy" and takes_from_target(drafting, draft):
+            target = resolved.model_path
     kv_bytes = resolved.num_blocks * draft_block_bytes(config, draft)
-    drafted = draw(draft_engine_config(config, resolved, drafting, draft, kv_bytes), drafts=True)
+    drafted = _draw(
+        draft_engine_config(config, resolved, drafting, draft, kv_bytes),
+        drafting,
+        drafting,
+        draft,
+        drafts=not isinstance(draft, HeadsSpec),
+    )
+    if target is not None:
+        its = msgspec.structs.replace(drafted.config, target_path=target)
+        drafted = replace(drafted, config=its)
     return Blueprint(resolved, spec, plan, drafted)
+
+
+def draft_tokens(blueprint: Blueprint) -> Int32s | None:
+    """The token of each column of an EAGLE 3 head's logits, int32 ``[num_outputs]``, distinct.
+
+    None where a column is the token of its number, as of all other models. Raises WeightError.
+    """
+    if not isinstance(blueprint.spec, HeadsSpec):
+        return None
+    config = blueprint.config
+    return read_token_map(Path(config.model_path), blueprint.spec, config.load_format)
 
 
 def _kernel_notes() -> list[str]:
@@ -126,13 +162,7 @@ def load(
                 shelf.is_restored(kept)
                 _tune_restored(executor, shelf, kept, mark, keeping)
                 return executor
-    weights = open_weights(
-        Path(config.model_path),
-        blueprint.spec,
-        dtype=config.dtype,
-        load_format=config.load_format,
-        seed=config.seed,
-    )
+    weights = _open(config, blueprint.spec)
     mark("open weights")
     start = time.monotonic()
     executor = bind(blueprint.plan, weights, config.backend, limits)
@@ -141,6 +171,16 @@ def load(
     if shelf.keep(executor.packed, packed_in, keeping, lambda: _measure(executor, mark)):
         mark("keep artifact")
     return executor
+
+
+def _open(config: ResolvedConfig, spec: ModelSpec) -> WeightSource:
+    folder = Path(config.model_path)
+    if isinstance(spec, HeadsSpec) and config.load_format != "dummy":
+        target = None if config.target_path is None else Path(config.target_path)
+        return HeadWeights(folder, spec, config.dtype, target)
+    return open_weights(
+        folder, spec, dtype=config.dtype, load_format=config.load_format, seed=config.seed
+    )
 
 
 def _tune_restored(

@@ -12,6 +12,9 @@ from penstock.cache.kv_cache import BlockCopy
 from penstock.engine.request import Sequence
 from penstock.speculate.draft import Draft
 
+SlotMove = tuple[int, int]
+"""From a slot of the cache to another."""
+
 
 class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
     """Tokens ``start .. start + num_tokens - 1`` of a sequence, to be computed in this step.
@@ -21,7 +24,8 @@ class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
     empty; the others are for ``prompt_logprobs``.
 
     With a ``draft``, its tokens are the last of ``num_tokens``, behind the last known one, and all
-    of them and the last known one have logits, from which the one of ``samples`` draws in turn.
+    of them and the last known one have logits, from which the one of ``samples`` draws in turn,
+    along one path where the draft is a tree.
     """
 
     sequence: Sequence
@@ -31,7 +35,7 @@ class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
     samples: tuple[Sequence, ...]
     """Who draws from the last row: nobody, the sequence, or it and its siblings at once."""
     num_hidden: int = 0
-    """Of the last so many tokens the hidden states are told, and no logits: it is pooled."""
+    """Of so many tokens before those with logits the hidden states are told."""
     draft: Draft | None = None
 
 
@@ -52,10 +56,17 @@ class ScheduledStep(msgspec.Struct, frozen=True):
     """Rows of hidden states without logits, numbered in the order of ``sequences``, too."""
     num_drafted: int = 0
     """Of ``num_tokens``, those that are drafts."""
+    slot_moves: list[SlotMove] = []
+    """Finish what the step before accepted; before ``block_copies`` (``StepInput.slot_moves``)."""
 
 
-def scheduled(sequence: Sequence, start: int, count: int) -> ScheduledSequence:
-    """``count`` tokens from the first uncomputed one, ``start``, and what they are wanted for."""
+def scheduled(
+    sequence: Sequence, start: int, count: int, all_hidden: bool = False
+) -> ScheduledSequence:
+    """``count`` tokens from the first uncomputed one, ``start``, and what they are wanted for.
+
+    ``all_hidden``: for their hidden states, too.
+    """
     end = start + count
     if sequence.pooler is not None:
         hidden = max(0, end - max(start, sequence.num_prompt_rows))
@@ -69,4 +80,5 @@ def scheduled(sequence: Sequence, start: int, count: int) -> ScheduledSequence:
             samples = (sequence, *sequence.siblings)
     if sequence.wants_prompt_rows:
         num_logits = max(0, end - max(start, sequence.num_prompt_rows))
-    return ScheduledSequence(sequence, start, count, num_logits, samples)
+    hidden = count - num_logits if all_hidden else 0
+    return ScheduledSequence(sequence, start, count, num_logits, samples, hidden)

@@ -28,7 +28,9 @@ Drafts of what follows a sequence's known tokens (penstock.speculate) take what 
 the budget and of the free blocks; nobody is preempted for them, and what finds no room is dropped.
 They are computed behind the last known token. ``update`` brings as many tokens as were drawn in
 their place, and ``num_computed`` advances over those that were drafted. Keys and values of rejected
-drafts lie beyond it: the next step overwrites them, and they are never published.
+drafts lie beyond it: the next step overwrites them, and they are never published. Those of a path
+through a tree are moved to the slots of their positions by the next step before it does anything
+else, whoever owns these by then.
 
 When blocks run out, the last running sequence in that order of priority and arrival loses its
 blocks and waits, output kept, at its old place; what it computed may still be found as cached
@@ -48,10 +50,10 @@ from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.engine.in_flight import InFlight
 from penstock.engine.limits import check_step_limits, most_tokens
 from penstock.engine.messages import EngineStats, FinishReason, SequenceUpdate
-from penstock.engine.place_drafts import place_drafts
+from penstock.engine.place_drafts import moves_of, place_drafts
 from penstock.engine.queues import Queues
 from penstock.engine.request import Sequence, Status
-from penstock.engine.scheduled import ScheduledSequence, ScheduledStep, scheduled
+from penstock.engine.scheduled import ScheduledSequence, ScheduledStep, SlotMove, scheduled
 from penstock.errors import RequestError
 from penstock.sampling.params import SamplingParams
 from penstock.speculate.draft import Draft
@@ -63,8 +65,14 @@ class Scheduler:
     """Owns all live sequences and, through ``cache``, their blocks. Not thread-safe."""
 
     def __init__(
-        self, cache: KvCache, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
+        self,
+        cache: KvCache,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        all_hidden: bool = False,
     ) -> None:
+        """``all_hidden``: the hidden states of every token are wanted."""
         check_step_limits(max_num_seqs, max_num_batched_tokens)
         self.cache = cache
         self.max_num_seqs = max_num_seqs
@@ -74,6 +82,8 @@ class Scheduler:
         self.running = self._queues.running
         self.waiting = self._queues.waiting
         self._in_flight = InFlight()
+        self._all_hidden = all_hidden
+        self._slot_moves: list[SlotMove] = []  # of accepted drafts, for the next step
         self._arrivals = 0
         self._preemptions = 0
         self._prefix_queries = 0
@@ -159,7 +169,7 @@ class Scheduler:
                     if count == 0:
                         break
             else:
-                chosen.append(scheduled(sequence, start, count))
+                chosen.append(scheduled(sequence, start, count, self._all_hidden))
                 budget -= count
         # If someone above came short, no block is left that would let anyone in.
         while self.waiting and budget:
@@ -168,7 +178,7 @@ class Scheduler:
                 break
             start = sequence.num_computed
             count = min(len(sequence.token_ids) - start, budget)
-            chosen.append(scheduled(sequence, start, count))
+            chosen.append(scheduled(sequence, start, count, self._all_hidden))
             budget -= count
         if not chosen:
             return None
@@ -187,6 +197,7 @@ class Scheduler:
                 rows.append(row if each.draft is None else row - len(each.draft))
         num_tokens = self.max_num_batched_tokens - budget
         hidden = sum(each.num_hidden for each in chosen)
+        moves, self._slot_moves = self._slot_moves, []
         return ScheduledStep(
             chosen,
             samples,
@@ -196,6 +207,7 @@ class Scheduler:
             row + 1,
             num_hidden=hidden,
             num_drafted=drafted,
+            slot_moves=moves,
         )
 
     def launched(self, step: ScheduledStep) -> None:
@@ -297,6 +309,7 @@ class Scheduler:
         sequence.num_drafted += len(draft)
         sequence.num_accepted += accepted
         sequence.num_computed = known + accepted
+        self._slot_moves += moves_of(each, tokens[:accepted], self.cache.block_size)
         self.cache.commit(sequence.table, sequence.token_ids, known + accepted)
         if sequence.finish_reason is not None:
             self._finish(sequence)

@@ -36,8 +36,8 @@ class StepInput:
     ``query_starts[s]:query_starts[s + 1]``, which are the last of its ``context_lens[s]`` tokens
     in the cache, in order. Without a tree their positions are the last ones, too. Its cache
     blocks, first to last, are ``block_ids[block_starts[s]:block_starts[s + 1]]`` and cover at least
-    ``context_lens[s]`` slots. ``R`` of the token rows get logits, and ``H`` others
-    are only told as hidden states.
+    ``context_lens[s]`` slots. A model without attention has no cache, and reads neither slots nor
+    blocks. ``R`` of the token rows get logits, and ``H`` others are only told as hidden states.
     """
 
     token_ids: Int32s  # [T]; ~i: what the launch before samples i-th (OverlappingExecutor.launch)

@@ -37,30 +37,60 @@ def build_step_input(step: ScheduledStep, block_size: int = BLOCK_SIZE) -> StepI
         context_lens = starts + np.diff(query_starts)
         owner = np.repeat(np.arange(len(scheduled), dtype=np.int32), np.diff(query_starts))
         positions = rows + (starts - query_starts[:-1])[owner]
+    slots = blocks[block_starts[:-1][owner] + positions // block_size] * np.int32(block_size)
+    slots += positions % block_size
+    parents = rows[:0]
+    if step.num_drafted:
+        parents = _place_trees(step, query_starts, positions)
     logit_rows, hidden_rows = rows, rows[:0]
     if step.num_logits < num_tokens:
         to_end = query_starts[1:][owner] - rows
         num_logits = np.array([e.num_logits for e in scheduled], dtype=np.int32)
         logit_rows = rows[to_end <= num_logits[owner]]
         if step.num_hidden:
-            num_hidden = np.array([e.num_hidden for e in scheduled], dtype=np.int32)
-            hidden_rows = rows[to_end <= num_hidden[owner]]
-    copies = np.empty((0, 2), np.int32)
-    if step.block_copies:
-        copies = np.array(step.block_copies, dtype=np.int32)
-    slots = blocks[block_starts[:-1][owner] + positions // block_size]
+            told = num_logits + np.array([e.num_hidden for e in scheduled], dtype=np.int32)
+            hidden_rows = rows[(to_end <= told[owner]) & (to_end > num_logits[owner])]
     return StepInput(
         token_ids=np.frombuffer(b"".join(tokens), dtype=np.int32),
         positions=positions,
-        slots=slots * block_size + positions % block_size,
+        slots=slots,
         query_starts=query_starts,
         context_lens=context_lens,
         block_starts=block_starts,
         block_ids=blocks,
         logit_rows=logit_rows,
-        block_copies=copies,
+        block_copies=_pairs(step.block_copies),
         hidden_rows=hidden_rows,
+        tree_parents=parents,
+        slot_moves=_pairs(step.slot_moves),
     )
+
+
+def _place_trees(step: ScheduledStep, query_starts: Int32s, positions: Int32s) -> Int32s:
+    """``StepInput.tree_parents``, empty where no draft branches; ``positions`` are put right."""
+    trees = [
+        (int(query_starts[i]), each)
+        for i, each in enumerate(step.sequences)
+        if each.draft is not None and each.draft.parents is not None
+    ]
+    if not trees:
+        return positions[:0]
+    within = np.diff(query_starts)
+    parents = np.arange(len(positions), dtype=np.int32) - np.repeat(query_starts[:-1] + 1, within)
+    for first, each in trees:
+        draft = each.draft
+        assert draft is not None
+        assert draft.parents is not None
+        node = first + each.num_tokens - len(draft)  # the row of the first draft
+        known = node - first
+        parents[node : node + len(draft)] = np.frombuffer(draft.parents, np.int32) + known
+        for row, parent in enumerate(draft.parents, node):
+            positions[row] = positions[node + parent] + 1
+    return parents
+
+
+def _pairs(pairs: list[tuple[int, int]]) -> Int32s:
+    return np.array(pairs, dtype=np.int32) if pairs else np.empty((0, 2), np.int32)
 
 
 def _offsets(counts: list[int]) -> Int32s:

@@ -58,6 +58,11 @@ class ConfigReader:
         self._where = where
         self._used: set[str] = set()
 
+    @property
+    def where(self) -> str:
+        """What messages call this object."""
+        return self._where
+
     def error(self, name: str, problem: str) -> ModelError:
         """A ModelError about field ``name`` of this object; ``problem`` completes the sentence."""
         shown = repr(self._fields[name]) if name in self._fields else "absent"

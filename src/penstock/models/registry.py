@@ -119,14 +119,7 @@ def read_spec(
     """
     reader = ConfigReader(config, where)
     family = _find_family(reader)
-    if reader.has("quantization_config"):
-        raise reader.error(
-            "quantization_config",
-            "is not supported yet; use the unquantized checkpoint this one was made from",
-        )
-    reader.raw("quantization_config")
-    for name, value, why in _ONLY:
-        reader.only(name, value, why)
+    refuse_unsupported(reader)
     dtype = read_dtype(reader) or default_dtype
     if dtype is None:
         raise reader.error("dtype", "is required: float32, bfloat16 or float16")
@@ -138,6 +131,18 @@ def read_spec(
         merged = tuple(dict.fromkeys(spec.eos_token_ids + eos))
         spec = replace(spec, eos_token_ids=merged)
     return spec
+
+
+def refuse_unsupported(reader: ConfigReader) -> None:
+    """Raise ModelError for values of common fields that no family supports."""
+    if reader.has("quantization_config"):
+        raise reader.error(
+            "quantization_config",
+            "is not supported yet; use the unquantized checkpoint this one was made from",
+        )
+    reader.raw("quantization_config")
+    for name, value, why in _ONLY:
+        reader.only(name, value, why)
 
 
 def _find_family(config: ConfigReader) -> Family:

@@ -84,26 +84,9 @@ class ModelSpec:
         hidden = self.hidden_size
         shapes: dict[str, tuple[int, ...]] = {"embed": (self.vocab_size, hidden)}
         for i, layer in enumerate(self.layers):
-            a, m, at = layer.attention, layer.mlp, f"layers.{i}."
-            q, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
+            at = f"layers.{i}."
             shapes[at + "attn_norm"] = (hidden,)
-            for name, rows in (("q", q), ("k", kv), ("v", kv)):
-                shapes[at + name] = (rows, hidden)
-                if a.qkv_bias:
-                    shapes[at + name + ".bias"] = (rows,)
-            if a.qk_norm:
-                shapes[at + "q_norm"] = shapes[at + "k_norm"] = (a.head_dim,)
-            shapes[at + "o"] = (hidden, q)
-            if a.output_bias:
-                shapes[at + "o.bias"] = (hidden,)
-            shapes[at + "mlp_norm"] = (hidden,)
-            for name in ("gate", "up"):
-                shapes[at + name] = (m.intermediate_size, hidden)
-                if m.bias:
-                    shapes[at + name + ".bias"] = (m.intermediate_size,)
-            shapes[at + "down"] = (hidden, m.intermediate_size)
-            if m.bias:
-                shapes[at + "down.bias"] = (hidden,)
+            shapes |= layer_shapes(layer, at, hidden, hidden)
         shapes["final_norm"] = (hidden,)
         if not self.tie_embeddings:
             shapes["head"] = (self.vocab_size, hidden)
@@ -113,3 +96,31 @@ class ModelSpec:
     def num_parameters(self) -> int:
         """Stored weights; a tied embedding counts once."""
         return sum(math.prod(shape) for shape in self.weight_shapes().values())
+
+
+def layer_shapes(
+    layer: LayerSpec, at: str, hidden: int, attention_input: int
+) -> dict[str, tuple[int, ...]]:
+    """Weights of a layer but for the norm before attention, which reads ``attention_input``
+    columns; names begin with ``at``."""
+    a, m = layer.attention, layer.mlp
+    q, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, rows in (("q", q), ("k", kv), ("v", kv)):
+        shapes[at + name] = (rows, attention_input)
+        if a.qkv_bias:
+            shapes[at + name + ".bias"] = (rows,)
+    if a.qk_norm:
+        shapes[at + "q_norm"] = shapes[at + "k_norm"] = (a.head_dim,)
+    shapes[at + "o"] = (hidden, q)
+    if a.output_bias:
+        shapes[at + "o.bias"] = (hidden,)
+    shapes[at + "mlp_norm"] = (hidden,)
+    for name in ("gate", "up"):
+        shapes[at + name] = (m.intermediate_size, hidden)
+        if m.bias:
+            shapes[at + name + ".bias"] = (m.intermediate_size,)
+    shapes[at + "down"] = (hidden, m.intermediate_size)
+    if m.bias:
+        shapes[at + "down.bias"] = (hidden,)
+    return shapes

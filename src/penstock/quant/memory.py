@@ -7,7 +7,7 @@ import math
 from penstock.models.spec import DType, ModelSpec
 from penstock.quant.scheme import Quantization
 
-_NAMED_LINEAR = frozenset({"q", "k", "v", "o", "gate", "up", "down"})
+_NAMED_LINEAR = frozenset({"q", "k", "v", "o", "gate", "up", "down", "fc"})
 
 
 def weight_bytes(spec: ModelSpec, dtype: DType, quantization: Quantization) -> int:
@@ -16,9 +16,10 @@ def weight_bytes(spec: ModelSpec, dtype: DType, quantization: Quantization) -> i
     total = 0
     for name, shape in spec.weight_shapes().items():
         scheme = None
-        if name.rpartition(".")[2] in _NAMED_LINEAR:
+        stem = name.rpartition(".")[2]
+        if stem in _NAMED_LINEAR:
             scheme = quantization.linear
-        elif name == "head":
+        elif stem == "head":
             scheme = quantization.head
         total += scheme.nbytes(*shape) if scheme else math.prod(shape) * element
     if spec.tie_embeddings and quantization.head is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
 import typing
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -16,12 +17,21 @@ MAX_TOKENS = 16
 """Longest draft. One of 16 tokens that are each accepted nine times in ten brings 8.3 a step, and
 twice the length 9.7."""
 
+MAX_TREE_TOKENS = 63
+"""Most tokens of a draft tree, whose root is known (``draft_tree.MAX_ROWS``)."""
+
+MAX_DEPTH = MAX_WIDTH = 10
+
+_TYPICAL_THRESHOLD, _TYPICAL_ALPHA = 0.3, 0.09
+
 _LEAST_SHARED, _MOST_SHARED = 1024, 65536
 """What is remembered is read anew when half of it is forgotten: at most 65 ms."""
 
 
 class Method(msgspec.Struct, frozen=True, kw_only=True, tag_field="method"):
     """What every method has."""
+
+    most_tokens: ClassVar[int] = MAX_TOKENS
 
     num_tokens: int = 5
     """Tokens that are drafted a step at most."""
@@ -30,11 +40,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True, tag_field="method"):
 
     def validate(self) -> None:
         """Raise ConfigError naming the first option that is out of range."""
-        _at_least("num_tokens", self.num_tokens, 1)
-        if self.num_tokens > MAX_TOKENS:
-            raise ConfigError(
-                f"speculative num_tokens must be at most {MAX_TOKENS}, not {self.num_tokens}"
-            )
+        _within("num_tokens", self.num_tokens, self.most_tokens)
 
 
 class Ngram(Method, frozen=True, kw_only=True, tag="ngram"):
@@ -70,11 +76,72 @@ class QuantizedSelf(Method, frozen=True, kw_only=True, tag="self"):
     quantization: Literal["int4", "int8"] = "int4"
 
 
-SpeculativeConfig = Ngram | DraftModel | QuantizedSelf
+HeadsQuantization = Literal["auto", "none", "int8", "int4"]
+"""auto: as the model that is drafted for, where its options fit."""
+
+
+class Medusa(Method, frozen=True, kw_only=True, tag="medusa"):
+    """What heads beside the model's own think likeliest at the positions after the next."""
+
+    most_tokens: ClassVar[int] = MAX_TREE_TOKENS
+
+    num_tokens: int = 8
+    """Tokens of the tree that are verified a step at most."""
+    model: str = ""
+    """Folder or hub id of the heads; empty: the demo model's own."""
+    quantization: HeadsQuantization = "auto"
+    acceptance: Literal["exact", "typical"] = "exact"
+    """typical also accepts, where a request samples, what the model finds plausible: outputs are
+    then others than without speculation."""
+    typical_threshold: float = _TYPICAL_THRESHOLD
+    """Least probability of a token that is typical, where the model is sure of itself."""
+    typical_alpha: float = _TYPICAL_ALPHA
+    """Times exp(-entropy), the least probability where it is not."""
+
+    def validate(self) -> None:
+        super().validate()
+        defaults = {"typical_threshold": _TYPICAL_THRESHOLD, "typical_alpha": _TYPICAL_ALPHA}
+        for name, default in defaults.items():
+            if not 0.0 < getattr(self, name) <= 1.0:
+                raise ConfigError(
+                    f"speculative {name} must be greater than 0 and at most 1, "
+                    f"not {getattr(self, name)}"
+                )
+            if self.acceptance == "exact" and getattr(self, name) != default:
+                raise ConfigError(
+                    f"speculative {name} has no effect with acceptance exact; set acceptance to "
+                    "typical, or leave it out"
+                )
+
+
+class Eagle(Method, frozen=True, kw_only=True, tag="eagle"):
+    """What one layer thinks likeliest that goes on from the model's hidden states."""
+
+    most_tokens: ClassVar[int] = MAX_TREE_TOKENS
+
+    num_tokens: int = 8
+    """Tokens of the tree that are verified a step at most."""
+    model: str = ""
+    """Folder or hub id of the head, of EAGLE 1, 2 or 3; empty: the demo model's own."""
+    quantization: HeadsQuantization = "auto"
+    depth: int = 5
+    """Tokens of the tree's longest path: steps of the head."""
+    width: int = 4
+    """Most tokens that are drafted on at each depth, and that follow one of them."""
+
+    def validate(self) -> None:
+        super().validate()
+        _within("depth", self.depth, MAX_DEPTH)
+        _within("width", self.width, MAX_WIDTH)
+
+
+SpeculativeConfig = Ngram | DraftModel | QuantizedSelf | Medusa | Eagle
 _METHODS: dict[str, type[Method]] = {
     "ngram": Ngram,
     "draft": DraftModel,
     "self": QuantizedSelf,
+    "medusa": Medusa,
+    "eagle": Eagle,
 }
 
 
@@ -151,10 +218,19 @@ def _value(name: str, value: Any, hint: Any, from_text: bool) -> Any:
         return value == "true"
     if from_text and hint is int and value.isdecimal():
         return int(value)
+    if hint is float and (from_text or type(value) in (int, float)):
+        with contextlib.suppress(ValueError):
+            return float(value)  # what is not finite is out of every range
     if not from_text and type(value) is hint:
         return value
-    word = {int: "a whole number", bool: "true or false", str: "text"}[hint]
+    word = {int: "a whole number", bool: "true or false", str: "text", float: "a number"}[hint]
     raise ConfigError(f"speculative {name} must be {word}, not {value!r}")
+
+
+def _within(name: str, value: int, most: int) -> None:
+    _at_least(name, value, 1)
+    if value > most:
+        raise ConfigError(f"speculative {name} must be at most {most}, not {value}")
 
 
 def _at_least(name: str, value: int, least: int) -> None:

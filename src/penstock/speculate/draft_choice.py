@@ -9,40 +9,59 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock import demo_model_path, draft_model_path
+from penstock import demo_model_path, draft_model_path, eagle_head_path, medusa_heads_path
 from penstock.errors import ConfigError
 from penstock.memory_budget import Served
+from penstock.models.heads import EagleSpec, HeadsSpec, MedusaSpec
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
 from penstock.quant.choice import choose
-from penstock.speculate.config import DraftModel, QuantizedSelf, SpeculativeConfig
+from penstock.speculate.config import DraftModel, Eagle, Medusa, QuantizedSelf, SpeculativeConfig
+from penstock.speculate.heads_choice import heads_spec, refuse_heads
 from penstock.weights.hub import resolve_model_folder
 
 if TYPE_CHECKING:
     from penstock.config import EngineConfig, ResolvedConfig
 
+_METHODS = {DraftModel: "draft", Medusa: "medusa", Eagle: "eagle"}
 _FEW_WEIGHTS = 8 << 20
 """Bytes that stay in one core's cache: a model of fewer gains nothing from a second thread."""
 
 
 def draft_folder(config: SpeculativeConfig | None, target: Path) -> Path | None:
-    """Where the model that drafts is; None where none does. Raises ConfigError or ModelError."""
+    """Where the model or the heads that draft are; None where none do.
+
+    Raises ConfigError or ModelError.
+    """
     if isinstance(config, QuantizedSelf):
         return target
-    if not isinstance(config, DraftModel):
+    if not isinstance(config, DraftModel | Medusa | Eagle):
         return None
     if config.model:
-        return resolve_model_folder(config.model)
+        return resolve_model_folder(config.model, heads=not isinstance(config, DraftModel))
+    own = {DraftModel: draft_model_path, Medusa: medusa_heads_path, Eagle: eagle_head_path}
     if target == demo_model_path():
-        return draft_model_path()
+        return own[type(config)]()
+    what = (
+        f"a checkpoint with the tokenizer of {target.name}"
+        if isinstance(config, DraftModel)
+        else f"heads that were trained for {target.name}"
+    )
     raise ConfigError(
-        "speculative draft needs the option 'model', a checkpoint with the tokenizer of "
-        f"{target.name}, unless that is the demo model"
+        f"speculative {_METHODS[type(config)]} needs the option 'model', {what}, unless that is "
+        "the demo model"
     )
 
 
-def draft_spec(folder: Path, target: ModelSpec, tokenizer: Path) -> ModelSpec:
-    """The model in ``folder``, if it can draft for ``target``; else raises ConfigError."""
+def draft_spec(config: EngineConfig, folder: Path, target: ModelSpec, tokenizer: Path) -> ModelSpec:
+    """What is in ``folder``, if it can draft for ``target`` as asked; else raises ConfigError.
+
+    Raises ModelError or WeightError for files that cannot be read.
+    """
+    dummy = config.load_format == "dummy"
+    if isinstance(config.speculative, Medusa | Eagle):
+        return heads_spec(config.speculative, folder, target, dummy)
+    refuse_heads(folder, dummy)
     spec = load_model_spec(folder)
     if spec.vocab_size != target.vocab_size:
         raise ConfigError(
@@ -62,7 +81,7 @@ def draft_engine_config(
     config: EngineConfig, resolved: ResolvedConfig, folder: Path, spec: ModelSpec, kv_bytes: int
 ) -> EngineConfig:
     """How the draft is loaded: as the target is, as far as it is about steps, with ``kv_bytes``."""
-    if spec.max_positions < resolved.max_model_len:
+    if spec.max_positions < resolved.max_model_len:  # of heads, none is left that has fewer
         raise ConfigError(
             f"the draft {folder.name} has {spec.max_positions} positions and requests may come to "
             f"{resolved.max_model_len} tokens; set max_model_len to at most {spec.max_positions}, "
@@ -83,7 +102,9 @@ def draft_engine_config(
         "max_model_len": resolved.max_model_len,
         "kv_cache_bytes": kv_bytes,
         "max_num_seqs": resolved.max_num_seqs,
-        "max_num_batched_tokens": resolved.max_num_batched_tokens,
+        "max_num_batched_tokens": _step_tokens(
+            spec, resolved.max_num_seqs, resolved.max_num_batched_tokens
+        ),
         "speculative": None,
     }
     changes |= _quantization(config)
@@ -102,16 +123,23 @@ def draft_logit_rows(max_sequences: int, max_tokens: int) -> int:
     return min(2 * max_sequences, max_tokens)
 
 
-def draft_served(
+def with_draft(
     config: EngineConfig, target: Served, spec: ModelSpec, block_bytes: int, on_gpu: bool
-) -> Served:
-    """How the draft of ``target`` is served, as far as memory goes; blocks are its own."""
+) -> tuple[Served, Served]:
+    """How the target of a draft is served, and the draft, as far as memory goes.
+
+    ``block_bytes`` are of the draft's own blocks.
+    """
     options = msgspec.structs.replace(config, **_quantization(config))
     activations = options.quantize_activations
     dtype = spec.dtype if config.dtype == "auto" else config.dtype
-    return replace(
+    tokens = _step_tokens(spec, target.max_sequences, target.max_tokens)
+    heads = isinstance(spec, HeadsSpec)
+    draft = replace(
         target,
         spec=spec,
+        max_len=min(target.max_len, spec.max_positions),
+        max_tokens=tokens,
         dtype=dtype,
         kv_dtype=dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
         quantization=choose(
@@ -121,9 +149,15 @@ def draft_served(
             zero_points=options.quantization_zero_points,
             activations=not on_gpu if activations is None else activations,
         ),
-        max_logit_rows=draft_logit_rows(target.max_sequences, target.max_tokens),
+        max_logit_rows=tokens if heads else draft_logit_rows(target.max_sequences, tokens),
         block_bytes=block_bytes,
     )
+    return replace(target, taps=spec.taps if isinstance(spec, EagleSpec) else ()), draft
+
+
+def _step_tokens(spec: ModelSpec, max_sequences: int, max_tokens: int) -> int:
+    """Tokens of a step of the draft; Medusa's heads read one row of each sequence."""
+    return max_sequences if isinstance(spec, MedusaSpec) else max_tokens
 
 
 def _quantization(config: EngineConfig) -> dict[str, Any]:
@@ -136,6 +170,11 @@ def _quantization(config: EngineConfig) -> dict[str, Any]:
     elif config.quantization == "none" or not _fits_scheme(config):
         changes |= {"quantization": "none", "quantization_group": None}
         changes |= {"quantization_zero_points": False, "quantize_activations": None}
+    if isinstance(asked, Medusa | Eagle) and asked.quantization != "auto":
+        changes |= {"quantization": asked.quantization, "quantization_group": None}
+        changes |= {"quantization_zero_points": False}
+        if asked.quantization == "none":
+            changes |= {"quantize_activations": None}
     return changes
 
 

@@ -13,6 +13,7 @@ from penstock.cache.kv_cache import BlockCopy, BlockTable, KvCache
 from penstock.engine.request import Sequence, Status
 from penstock.engine.step import BLOCK_SIZE, Int32s, StepInput, StepResult
 from penstock.speculate.draft import Draft, Wanted
+from penstock.speculate.rows import offsets, slots_of
 
 _FEW = 4  # known tokens that are read on the way: the last one, and what was rejected before it
 _NO_COPIES = np.empty((0, 2), np.int32)
@@ -135,9 +136,9 @@ class ModelProposer:
         """Read on, and draft; returns what was drafted of each lane."""
         tables = [lane.reading.table.block_ids for lane in lanes]
         blocks = np.frombuffer(b"".join(tables), dtype=np.int32)
-        block_starts = _offsets([len(table) for table in tables])
+        block_starts = offsets([len(table) for table in tables])
         counts = [lane.count for lane in lanes]
-        query_starts = _offsets(counts)
+        query_starts = offsets(counts)
         starts = np.array([lane.start for lane in lanes], np.int32)
         owner = np.repeat(np.arange(len(lanes), dtype=np.int32), counts)
         positions = np.arange(len(owner), dtype=np.int32) + (starts - query_starts[:-1])[owner]
@@ -148,7 +149,7 @@ class ModelProposer:
             StepInput(
                 token_ids=np.frombuffer(b"".join(tokens), dtype=np.int32),
                 positions=positions,
-                slots=_slots(blocks, block_starts[:-1][owner], positions),
+                slots=slots_of(blocks, block_starts[:-1][owner], positions),
                 query_starts=query_starts,
                 context_lens=ends,
                 block_starts=block_starts,
@@ -234,13 +235,3 @@ class _Lane:
     """Known tokens to read."""
     drafted: int
     """Tokens to draft; 0 while some of the known ones remain to be read."""
-
-
-def _slots(blocks: Int32s, first_blocks: Int32s, positions: Int32s) -> Int32s:
-    """Where each position's keys and values go; its table begins at ``first_blocks``."""
-    at: Int32s = blocks[first_blocks + positions // BLOCK_SIZE]
-    return at * np.int32(BLOCK_SIZE) + positions % BLOCK_SIZE
-
-
-def _offsets(counts: list[int]) -> Int32s:
-    return np.array([0, *np.cumsum(counts)], dtype=np.int32)

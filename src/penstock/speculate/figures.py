@@ -11,8 +11,9 @@ class DraftStats(msgspec.Struct, frozen=True, kw_only=True):
     steps: int  # that verified a draft
     drafts: int  # of one sequence in one step
     draft_tokens: int  # that were verified
+    draft_levels: int  # tokens of each draft's longest path: of chains, all
     accepted_tokens: int  # of these, those that were drawn
-    rejections: int  # drafts of which not all was
+    rejections: int  # drafts of which fewer were than the longest path has
     accepted_by_position: list[int]
     draft_seconds: float  # what making drafts took
 
@@ -25,14 +26,16 @@ class Figures:
         self.draft_seconds = 0.0
         self._drafts = 0
         self._drafted = 0
+        self._levels = 0
         self._rejections = 0
         self._accepted = [0] * (num_tokens + 1)  # drafts by how many of their tokens were accepted
 
-    def add(self, drafted: int, accepted: int) -> None:
-        """A draft of ``drafted`` tokens was verified."""
+    def add(self, drafted: int, depth: int, accepted: int) -> None:
+        """A draft of ``drafted`` tokens and this depth was verified."""
         self._drafts += 1
         self._drafted += drafted
-        self._rejections += accepted < drafted
+        self._levels += depth
+        self._rejections += accepted < depth
         self._accepted[accepted] += 1
 
     def snapshot(self) -> DraftStats:
@@ -46,6 +49,7 @@ class Figures:
             steps=self.steps,
             drafts=self._drafts,
             draft_tokens=self._drafted,
+            draft_levels=self._levels,
             accepted_tokens=sum(by_position),
             rejections=self._rejections,
             accepted_by_position=by_position,

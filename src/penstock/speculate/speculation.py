@@ -8,9 +8,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from penstock.engine.scheduled import ScheduledStep
+from penstock.engine.step import StepResult
 from penstock.speculate.controller import Controller
-from penstock.speculate.draft import Draft, Proposer, Wanted
+from penstock.speculate.draft import Draft, HiddenReader, Proposer, Wanted
 from penstock.speculate.figures import Figures
+from penstock.speculate.told import told_of
+from penstock.speculate.typical import Typical
 
 if TYPE_CHECKING:
     from penstock.engine.request import Sequence
@@ -26,7 +29,8 @@ _SETTLED = 2
 class Speculation:
     """Asks ``proposer`` for up to ``num_tokens`` drafts for every sequence that decodes.
 
-    With ``adaptive``, for as many as pay. ``clock`` gives seconds.
+    With ``adaptive``, for as many as pay. ``clock`` gives seconds. ``typical`` accepts drafts that
+    exact verification may not.
     """
 
     def __init__(
@@ -35,9 +39,12 @@ class Speculation:
         num_tokens: int,
         adaptive: bool = False,
         clock: Callable[[], float] = perf_counter,
+        typical: Typical | None = None,
     ) -> None:
+        self.typical = typical
         self.figures = Figures(num_tokens)
         self._proposer = proposer
+        self._reader = proposer if isinstance(proposer, HiddenReader) else None
         self._num_tokens = num_tokens
         self._controller = Controller(proposer.groups, num_tokens) if adaptive else None
         self._clock = clock
@@ -107,10 +114,20 @@ class Speculation:
         for each in step.sequences:
             if each.draft is not None and tokens[i]:
                 accepted = len(tokens[i]) - 1
-                self.figures.add(len(each.draft), accepted)
+                self.figures.add(len(each.draft), each.draft.depth, accepted)
                 if controller is not None:
                     controller.verified(each.sequence, each.draft.group, len(each.draft), accepted)
             i += len(each.samples)
+
+    @property
+    def reads_all_hidden(self) -> bool:
+        """Whether the hidden states of every token that the target computes are wanted."""
+        return self._reader is not None and self._reader.reads_all
+
+    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], result: StepResult) -> None:
+        """The step was taken in, with ``tokens[i]`` for ``step.samples[i]``."""
+        if self._reader is not None:
+            self._reader.observe(told_of(step, tokens), result)
 
     def check_integrity(self) -> None:
         self._proposer.check_integrity()

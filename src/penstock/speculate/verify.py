@@ -9,6 +9,10 @@ draw of plain decoding, since draws are hashes of the sequence's key and the pos
 (:mod:`penstock.sampling.draws`), so not only its distribution is that of plain decoding but its
 value, whatever the draft was and whether there was one. Penalties, ``min_tokens`` and whatever
 else depends on the output so far hold too, since a state is told each token before the next draw.
+
+Of a tree, several tokens were decided for one position. Trying them in turn, each against what the
+residual of those before it leaves, is by the same argument drawing x from p once, and going on with
+the one that x is, if it is one of them.
 """
 
 from __future__ import annotations
@@ -22,7 +26,9 @@ from penstock.engine.messages import TokenLogprobs
 from penstock.engine.scheduled import ScheduledStep
 from penstock.engine.step import StepResult
 from penstock.sampling.mask import TokenMask
-from penstock.sampling.sampler import Sampler
+from penstock.sampling.sampler import Sampled, Sampler
+from penstock.speculate.draft import Draft
+from penstock.speculate.typical import Typical
 
 if TYPE_CHECKING:
     from penstock.engine.request import Sequence
@@ -41,11 +47,26 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 class _Run(NamedTuple):
-    """Consecutive rows that one sequence draws from, each if the one before drew the draft."""
+    """Where one sequence is along its draft."""
 
     sample: int
-    row: int
-    draft: list[int]
+    first_row: int
+    """Of the last known token; its draft's rows come next."""
+    draft: Draft | None
+    node: int = -1
+    """The draft's token that was drawn last; -1: none yet."""
+
+    @property
+    def row(self) -> int:
+        return self.first_row + 1 + self.node
+
+    @property
+    def num_rows(self) -> int:
+        return 1 if self.draft is None else 1 + len(self.draft)
+
+    def child(self, token: int) -> int:
+        """As ``Draft.child``."""
+        return -1 if self.draft is None else self.draft.child(self.node, token)
 
 
 class _Texts:
@@ -60,7 +81,8 @@ class _Texts:
         """Of the next token of each."""
         if self._masks is None:
             return None
-        return [self._ahead[i].mask if i in self._ahead else self._masks[i] for i, _, _ in runs]
+        ahead, masks = self._ahead, self._masks
+        return [ahead[r.sample].mask if r.sample in ahead else masks[r.sample] for r in runs]
 
     def goes_on(self, sample: int, token: int) -> bool:
         """Take a token that is a draft; whether another may follow it."""
@@ -80,21 +102,23 @@ def verify(
     result: StepResult,
     step: ScheduledStep,
     masks: Seq[TokenMask | None] | None = None,
+    typical: Typical | None = None,
 ) -> Verified:
     """Draw for every sample of an executed step, along its draft if it has one.
 
-    ``masks`` are those of the samples' next tokens, as ``Sampler.sample`` has them. Tells the
+    ``masks`` are those of the samples' next tokens, as ``Sampler.sample`` has them. With
+    ``typical``, sequences that it applies to may go on with a draft that was not drawn. Tells the
     states what was drawn, and leaves the matchers as they are. Where a later row is unfit (NaN
     logits) the run ends before it: it is the first row of the next step, and fails the request
     there as it would have without drafts.
     """
     states = [sequence.sampling_state for sequence in step.samples]
     verified = Verified([[] for _ in states], {}, {})
-    drafts: list[list[int]] = [[] for _ in states]
+    drafts: list[Draft | None] = [None] * len(states)
     i = 0
     for each in step.sequences:
         if each.draft is not None:
-            drafts[i] = each.draft.token_ids.tolist()
+            drafts[i] = each.draft
         i += len(each.samples)
     runs: list[_Run] = []
     plain: list[_Run] = []
@@ -103,10 +127,16 @@ def verify(
     if plain:
         _take_largest(sampler, result, plain, states, verified)
     texts = _Texts(step.samples, masks)
-    position = 0
     while runs:
-        runs = _round(sampler, result, runs, position, states, texts, verified)
-        position += 1
+        sampled = sampler.sample(
+            result,
+            [run.row for run in runs],
+            [states[run.sample] for run in runs],
+            texts.masks(runs),
+        )
+        if typical is not None:
+            _let_pass(typical, result, runs, step.samples, sampled)
+        runs = _go_on(sampled, runs, states, texts, verified)
     return verified
 
 
@@ -114,46 +144,52 @@ def _take_largest(
     sampler: Sampler[Any], result: StepResult, runs: list[_Run], states: list[Any], into: Verified
 ) -> None:
     """The largest logits are all that counts: look at every row at once."""
-    rows = [row + j for _, row, draft in runs for j in range(len(draft) + 1)]
-    owners = [states[i] for i, _, draft in runs for _ in range(len(draft) + 1)]
+    rows = [row for run in runs for row in range(run.first_row, run.first_row + run.num_rows)]
+    owners = [states[run.sample] for run in runs for _ in range(run.num_rows)]
     sampled = sampler.sample(result, rows, owners)
+    chosen, errors = sampled.token_ids, sampled.errors
     first = 0
-    for i, _, draft in runs:
-        last = first + len(draft)
-        at = first
-        while at < last and sampled.token_ids[at] == draft[at - first]:
-            at += 1
-        if sampled.errors:
-            failed = next((j for j in range(first, at + 1) if j in sampled.errors), at + 1)
-            if failed == first:
-                into.errors[i] = sampled.errors[first]
-            at = failed - 1
-        into.tokens[i] += sampled.token_ids[first : at + 1]
-        first = last + 1
+    for run in runs:
+        tokens, draft, node = into.tokens[run.sample], run.draft, -1
+        while first + 1 + node not in errors:
+            token = chosen[first + 1 + node]
+            tokens.append(token)
+            node = -1 if draft is None else draft.child(node, token)
+            if node < 0:
+                break
+        if not tokens:
+            into.errors[run.sample] = errors[first]
+        first += run.num_rows
 
 
-def _round(
-    sampler: Sampler[Any],
+def _let_pass(
+    typical: Typical,
     result: StepResult,
     runs: list[_Run],
-    position: int,
-    states: list[Any],
-    texts: _Texts,
-    into: Verified,
+    samples: Seq[Sequence],
+    sampled: Sampled,
+) -> None:
+    """Put drafts that pass in the place of what was drawn."""
+    for at, run in enumerate(runs):
+        params = samples[run.sample].params
+        if run.draft is None or at in sampled.errors or not typical.applies_to(params):
+            continue
+        logits = result.logits[run.row]
+        token = typical.passing(logits, params.temperature, run.draft, run.node)
+        if token >= 0:
+            sampled.token_ids[at] = token
+
+
+def _go_on(
+    sampled: Sampled, runs: list[_Run], states: list[Any], texts: _Texts, into: Verified
 ) -> list[_Run]:
-    """Draw one token for each; returns those that go on."""
-    sampled = sampler.sample(
-        result,
-        [run.row + position for run in runs],
-        [states[run.sample] for run in runs],
-        texts.masks(runs),
-    )
+    """Take one token for each; returns those that go on."""
     further = []
     for at, run in enumerate(runs):
         i = run.sample
         error = sampled.errors.get(at)
         if error is not None:
-            if position == 0:
+            if run.node < 0:
                 into.errors[i] = error
             continue
         token = sampled.token_ids[at]
@@ -161,7 +197,7 @@ def _round(
         into.tokens[i].append(token)
         if at in sampled.logprobs:
             into.logprobs.setdefault(i, []).append(sampled.logprobs[at])
-        drafted = position < len(run.draft) and token == run.draft[position]
-        if drafted and texts.goes_on(i, token):
-            further.append(run)
+        node = run.child(token)
+        if node >= 0 and texts.goes_on(i, token):
+            further.append(run._replace(node=node))
     return further

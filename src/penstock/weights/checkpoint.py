@@ -16,7 +16,8 @@ from penstock.models.spec import DType, ModelSpec
 from penstock.weights.convert import convert
 from penstock.weights.dummy import DummyWeights
 from penstock.weights.mapping import checkpoint_name, is_idle
-from penstock.weights.safetensors import SafetensorsFile, Tensor, open_folder
+from penstock.weights.safetensors import open_folder
+from penstock.weights.tensor_file import Tensor, TensorFile
 
 _QUANTIZED: Final = (".qweight", ".qzeros", ".scales", ".g_idx", "_scale", "_scale_inv", "_packed")
 _COMPARE_BYTES: Final = 1 << 24  # at a time, so that comparing two matrices needs no copy of them
@@ -51,18 +52,18 @@ class CheckpointWeights:
     def __init__(self, folder: Path, spec: ModelSpec, dtype: DType) -> None:
         self._dtype = dtype
         found = open_folder(folder)
-        self._tensors: dict[str, tuple[SafetensorsFile, Tensor]] = {}
+        self._tensors: dict[str, tuple[TensorFile, Tensor]] = {}
         for name, shape in spec.weight_shapes().items():
             stored = checkpoint_name(name)
             if stored not in found:
                 raise _missing(folder, stored, found)
             file, tensor = self._tensors[name] = found.pop(stored)
-            _check(file, tensor, shape)
+            check_tensor(file, tensor, shape)
         if spec.tie_embeddings:
             self._check_tied_head(found)
         extra = sorted(name for name in found if not is_idle(name))
         if extra:
-            raise _unexpected(extra, found[extra[0]][0])
+            raise unexpected(extra, found[extra[0]][0])
 
     def names(self) -> Iterable[str]:
         return self._tensors.keys()
@@ -72,7 +73,7 @@ class CheckpointWeights:
         file, tensor = self._tensors[name]
         return convert(file.view(tensor.name), self._dtype, tensor.name)
 
-    def _check_tied_head(self, found: dict[str, tuple[SafetensorsFile, Tensor]]) -> None:
+    def _check_tied_head(self, found: dict[str, tuple[TensorFile, Tensor]]) -> None:
         """Some files store a tied head again: it is the embedding, or config.json is wrong."""
         stored = checkpoint_name("head")
         if stored not in found:
@@ -95,7 +96,8 @@ def _equal_bytes(a: NDArray[Any], b: NDArray[Any]) -> bool:
     )
 
 
-def _check(file: SafetensorsFile, tensor: Tensor, shape: tuple[int, ...]) -> None:
+def check_tensor(file: TensorFile, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    """Raise WeightError unless the tensor has ``shape`` and a type that models are served from."""
     where = f"{file.path}: tensor {tensor.name!r}"
     if tensor.element is None:
         raise WeightError(
@@ -109,9 +111,7 @@ def _check(file: SafetensorsFile, tensor: Tensor, shape: tuple[int, ...]) -> Non
         )
 
 
-def _missing(
-    folder: Path, name: str, found: dict[str, tuple[SafetensorsFile, Tensor]]
-) -> WeightError:
+def _missing(folder: Path, name: str, found: dict[str, tuple[TensorFile, Tensor]]) -> WeightError:
     problem = f"{folder} lacks tensor {name!r}, which config.json asks for"
     if name == checkpoint_name("head"):
         return WeightError(
@@ -125,7 +125,8 @@ def _missing(
     return WeightError(f"{problem}; take configuration and weights from one checkpoint")
 
 
-def _unexpected(names: list[str], file: SafetensorsFile) -> WeightError:
+def unexpected(names: list[str], file: TensorFile) -> WeightError:
+    """Of tensors of ``file`` that the model has no use for."""
     shown = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
     problem = f"{file.path}: {len(names)} tensor(s) have no place in the model: {shown}"
     if any(n.endswith(_QUANTIZED) for n in names):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 from penstock.models.spec import DType
-from penstock.weights.safetensors import NUMPY_DTYPES
+from penstock.weights.tensor_file import NUMPY_DTYPES
 
 
 def convert(array: NDArray[Any], dtype: DType, name: str) -> NDArray[Any]:

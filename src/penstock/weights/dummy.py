@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.models.spec import DType, ModelSpec
-from penstock.weights.safetensors import NUMPY_DTYPES
+from penstock.weights.tensor_file import NUMPY_DTYPES
 
 _PERIOD: Final = 1_048_583
 """Random values drawn. Prime, so that no two rows of a matrix begin at the same one, which would

@@ -13,13 +13,16 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?")
 # What serving needs and nothing that can run code. Only the top folder: makers keep their own
 # layouts (original/, onnx/) below it.
 _ALLOW: Final = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt"]
+_PICKLED: Final = ["medusa_lm_head.pt", "pytorch_model.bin"]
+"""Of heads, which are often published in no other form (``weights/torch_pickle.py``)."""
 _IGNORE: Final = ["*/*", "consolidated*.safetensors"]
 
 
-def resolve_model_folder(model: str, revision: str | None = None) -> Path:
+def resolve_model_folder(model: str, revision: str | None = None, heads: bool = False) -> Path:
     """The folder of ``model``: a folder's path, or a hub id, downloaded unless it is in the cache.
 
-    ``revision`` is a branch, tag or commit of a hub id. Raises ModelError where there is no such
+    ``revision`` is a branch, tag or commit of a hub id; ``heads``: what is there are heads that
+    draft. Raises ModelError where there is no such
     folder and the hub does not have it, does not grant it, or cannot be reached.
     """
     path = Path(model).expanduser()
@@ -34,16 +37,16 @@ def resolve_model_folder(model: str, revision: str | None = None) -> Path:
         raise ModelError(f"{model} is a file; give the folder of a Hugging Face checkpoint")
     if _HUB_ID.fullmatch(model) is None:
         raise ModelError(f"there is no folder {model}, and it is not a hub id (owner/name)")
-    return _download(model, revision)
+    return _download(model, revision, _ALLOW + _PICKLED if heads else _ALLOW)
 
 
-def _download(model: str, revision: str | None) -> Path:
+def _download(model: str, revision: str | None, allow: list[str]) -> Path:
     # Imported here: it takes longer than the rest of Penstock, and local folders do not need it.
     from huggingface_hub import errors, snapshot_download
 
     try:
         folder = snapshot_download(
-            model, revision=revision, allow_patterns=_ALLOW, ignore_patterns=_IGNORE
+            model, revision=revision, allow_patterns=allow, ignore_patterns=_IGNORE
         )
     except errors.GatedRepoError as e:
         raise ModelError(

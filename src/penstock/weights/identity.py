@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from penstock.errors import WeightError
-from penstock.weights.safetensors import SafetensorsFile, Tensor, open_folder
+from penstock.weights.head_files import open_heads
+from penstock.weights.safetensors import open_folder
+from penstock.weights.tensor_file import Tensor, TensorFile
 
 _SAMPLES: Final = 4
 """Places sampled in each tensor."""
@@ -30,10 +33,20 @@ class WeightFile(msgspec.Struct, frozen=True, kw_only=True):
 
 def weight_files(folder: Path) -> tuple[WeightFile, ...]:
     """The files that hold the weights of ``folder``, by name. Raises WeightError."""
-    found: dict[Path, tuple[SafetensorsFile, list[Tensor]]] = {}
-    for file, tensor in open_folder(folder).values():
-        found.setdefault(file.path, (file, []))[1].append(tensor)
-    return tuple(_identify(path, tensors) for path, (_, tensors) in sorted(found.items()))
+    return _files(open_folder(folder))
+
+
+def head_files(folder: Path, target: Path | None) -> tuple[WeightFile, ...]:
+    """Likewise, of heads that draft, and then of the ``target`` that they share weights with."""
+    own = _files(open_heads(folder))
+    return own if target is None else own + weight_files(target)
+
+
+def _files(tensors: Mapping[str, tuple[TensorFile, Tensor]]) -> tuple[WeightFile, ...]:
+    found: dict[Path, list[Tensor]] = {}
+    for file, tensor in tensors.values():
+        found.setdefault(file.path, []).append(tensor)
+    return tuple(_identify(path, tensors) for path, tensors in sorted(found.items()))
 
 
 def _identify(path: Path, tensors: list[Tensor]) -> WeightFile:

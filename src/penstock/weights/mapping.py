@@ -10,11 +10,14 @@ from typing import Final
 # "layers.3.q.bias" is what "layers.3.q" is, with ".bias" for ".weight".
 _MODEL: Final[Mapping[str, str]] = {
     "embed": "model.embed_tokens",
+    "fc": "model.fc",  # EAGLE
     "final_norm": "model.norm",
     "head": "lm_head",
 }
 _LAYER: Final[Mapping[str, str]] = {
     "attn_norm": "input_layernorm",
+    "input_norm": "input_layernorm",  # EAGLE 3: of the embedding
+    "feature_norm": "hidden_norm",  # EAGLE 3: of what is read beside it
     "q": "self_attn.q_proj",
     "k": "self_attn.k_proj",
     "v": "self_attn.v_proj",

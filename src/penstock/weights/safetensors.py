@@ -9,19 +9,14 @@ before a byte of data is touched.
 from __future__ import annotations
 
 import math
-import mmap
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn
-
-import ml_dtypes
-import numpy as np
-from numpy.typing import NDArray
+from typing import Final, NoReturn
 
 from penstock.errors import WeightError
 from penstock.models.reader import parse_json_object, read_json_object
 from penstock.models.spec import DType
+from penstock.weights.tensor_file import Tensor, TensorFile
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -37,42 +32,18 @@ _BITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("U32", "I32", "F32"), 32),
     **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
 }
-_READABLE: Final[Mapping[str, DType]] = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-
-NUMPY_DTYPES: Final[Mapping[DType, np.dtype[Any]]] = {
-    "float32": np.dtype(np.float32),
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-}
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """Where a tensor lies: bytes ``start`` to ``stop`` of the file; ``dtype`` is the header's."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    stop: int
-
-    @property
-    def element(self) -> DType | None:
-        """The dtype in Penstock's words; None if it is not one that models are served from."""
-        return _READABLE.get(self.dtype)
-
-
-class SafetensorsFile:
+class SafetensorsFile(TensorFile):
     """One file: its tensors by name, and read-only views of them.
 
-    Opening reads and checks the header alone. The file is mapped at the first :meth:`view` and
-    stays so until the last view is gone.
+    Opening reads and checks the header alone.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         try:
             size = path.stat().st_size
+            super().__init__(path, size)
             with path.open("rb") as file:
                 prefix = file.read(8)
                 length = int.from_bytes(prefix, "little")
@@ -86,46 +57,7 @@ class SafetensorsFile:
                 text = file.read(length)
         except OSError as e:
             raise WeightError(f"cannot read {path}: {e.strerror}") from e
-        self._size = size
-        self._map: mmap.mmap | None = None
-        self.tensors: Mapping[str, Tensor] = self._check(text, size)
-
-    def view(self, name: str) -> NDArray[Any]:
-        """The tensor's values in the file's dtype, read-only; zero-copy where aligned."""
-        tensor = self.tensors[name]
-        if tensor.element is None:
-            self._fail(f"holds {name} as {tensor.dtype}, which cannot be read")
-        if self._map is None:
-            self._map = self._open_map()
-        dtype = NUMPY_DTYPES[tensor.element]
-        count = math.prod(tensor.shape)
-        if count == 0:
-            return np.empty(tensor.shape, dtype)
-        self._expect(self._map, tensor)
-        array = np.frombuffer(self._map, dtype, count, tensor.start).reshape(tensor.shape)
-        if tensor.start % dtype.itemsize:
-            # Native code reads whole elements; old files may not align them.
-            array = array.copy()
-            array.flags.writeable = False
-        return array
-
-    def _expect(self, mapped: mmap.mmap, tensor: Tensor) -> None:
-        """Ask the system to start reading all of the tensor, not page by page as it is touched."""
-        first = tensor.start // mmap.PAGESIZE * mmap.PAGESIZE
-        mapped.madvise(mmap.MADV_WILLNEED, first, tensor.stop - first)
-
-    def _open_map(self) -> mmap.mmap:
-        try:
-            with self.path.open("rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as e:
-            raise WeightError(f"cannot map {self.path}: {e}") from e
-        if len(mapped) != self._size:
-            self._fail("changed while it was being read; start again")
-        return mapped
-
-    def _fail(self, problem: str) -> NoReturn:
-        raise WeightError(f"{self.path} {problem}")
+        self.tensors = self._check(text, size)
 
     def _corrupt(self, problem: str) -> NoReturn:
         self._fail(f"has a corrupt header: {problem}; download it again")
@@ -177,23 +109,23 @@ def _sizes(values: object) -> bool:
     )
 
 
-def open_folder(folder: Path) -> dict[str, tuple[SafetensorsFile, Tensor]]:
+def open_folder(folder: Path) -> dict[str, tuple[TensorFile, Tensor]]:
     """Every tensor of a checkpoint, in one file or in the shards that its index lists.
 
     Raises WeightError for a file that is missing, corrupt, or outside the folder, and for
     tensors that are missing from their shard or in two of them.
     """
     if (folder / SINGLE).exists() or (folder / SINGLE).is_symlink():
-        single = SafetensorsFile(_member(folder, SINGLE, None))
+        single = SafetensorsFile(member(folder, SINGLE, None))
         return {name: (single, tensor) for name, tensor in single.tensors.items()}
     if not (folder / INDEX).exists():
         raise _no_weights(folder)
     weight_map = _read_index(folder)
     files = {
-        shard: SafetensorsFile(_member(folder, shard, INDEX))
+        shard: SafetensorsFile(member(folder, shard, INDEX))
         for shard in sorted(set(weight_map.values()))
     }
-    found: dict[str, tuple[SafetensorsFile, Tensor]] = {}
+    found: dict[str, tuple[TensorFile, Tensor]] = {}
     for file in files.values():
         for name, tensor in file.tensors.items():
             if name in found:
@@ -234,7 +166,7 @@ def _read_index(folder: Path) -> dict[str, str]:
     return weight_map
 
 
-def _member(folder: Path, name: str, index: str | None) -> Path:
+def member(folder: Path, name: str, index: str | None) -> Path:
     """``folder / name``, if it is a file that lies in the folder or in its hub cache.
 
     The hub's cache keeps files as links from ``snapshots/<revision>`` to ``blobs`` two levels up.

@@ -18,6 +18,7 @@ import json, sys
 import torch, triton
 from triton.backends.compiler import GPUTarget
 from penstock.backends.cuda.cache import allocate
+from penstock.backends.cuda.kernels.combine import combine
 from penstock.backends.cuda.kernels.embed import embed
 from penstock.backends.cuda.kernels.norm import add_norm
 from penstock.backends.cuda.kernels.rope_write import rope_write
@@ -62,6 +63,12 @@ for dtype in (torch.bfloat16, torch.float32):
     for delta in (None, floats):
         add_norm(floats, delta, torch.zeros(4096), torch.zeros(64, 4096, dtype=dtype), 1e-5)
     select_rows(floats.to(dtype), ints, floats.to(dtype))
+    # A join of both types, the second part not aligned; the activations, alone and added.
+    combine(None, floats.to(dtype), torch.zeros(64, 8192, dtype=dtype)[:, 4096:])
+    combine(None, floats, torch.zeros(64, 4099, dtype=dtype)[:, 3:])
+    for activation in ("none", "silu", "gelu", "gelu_tanh"):
+        combine(floats, floats, floats, activation)
+        combine(None, floats, floats.to(dtype), activation)
     for kv in ("bfloat16", "int8"):
         (cache,) = allocate([KvLayer(8, 128)], kv, 2, device)
         q = torch.zeros(64, 4096, dtype=dtype)
@@ -98,6 +105,7 @@ def test_compiles(capability: int, tmp_path: Path) -> None:
     assert names == {
         "_embed",
         "_add_norm",
+        "_combine",
         "_select_rows",
         "_rope_write",
         "_copy_blocks",

@@ -272,7 +272,7 @@ def buffer_capacity(bounds: StepBounds, attention: Sequence[AttentionKernel]) ->
     """Integers that the arrays of any step take."""
     tokens, sequences = bounds.max_tokens, bounds.max_sequences
     work = [math.prod(kernel.work_shape) for kernel in attention]
-    copies = 2 * bounds.num_blocks
+    copies = 2 * max(bounds.num_blocks, 1)  # an idle step has one
     paths = min(tokens, sequences * MAX_ROWS) * MAX_ROWS
     cache = (copies, 2 * tokens, paths)
     others = (*cache, tokens * bounds.feature_size, *work)

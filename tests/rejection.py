@@ -1,4 +1,4 @@
-"""The definition of verification for drafts that were themselves drawn at random.
+"""Verification of drafts that were drawn at random: the general rule, for comparison.
 
 Where a draft was drawn from a distribution q and the output must be distributed as p, it is
 accepted with probability min(1, p/q), and else what takes its place is drawn from the residual
@@ -8,12 +8,10 @@ sampling", 2023). Of several candidates that were drawn from q without replaceme
 turn, against the residual that those before it left and q without them (recursive rejection: Miao
 et al., "SpecInfer", 2023; Li et al., "EAGLE", 2024). A chain is a tree of one candidate a node.
 
-p and q are the *processed* distributions, as whole numbers (:mod:`penstock.sampling.select`):
-ratios are compared and residuals formed in integers of any size, so no rounding tilts the outcome.
-Draws are hashes of the sequence's key, the position and what is drawn; the last resort takes the
-draw of plain decoding. Other than with drafts that were decided for certain
-(:mod:`penstock.speculate.verify`), the output is distributed as without drafts and is not the same:
-it depends on what was drafted.
+Penstock's drafts are decided for certain, where this rule comes to drawing as plain decoding does
+(:mod:`penstock.speculate.verify`); the tests hold the one against the other. p and q are
+*processed* distributions, as whole numbers (:mod:`penstock.sampling.select`), so no rounding tilts
+the outcome.
 """
 
 from __future__ import annotations

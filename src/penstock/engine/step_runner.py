@@ -1,0 +1,157 @@
+"""Runs scheduled steps and has their tokens chosen: one after the other, or overlapping by one."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from numpy.typing import NDArray
+
+from penstock.backends.base import (
+    Executor,
+    Launched,
+    OverlappingExecutor,
+    PromptReport,
+    PromptRows,
+)
+from penstock.engine.prompt_reports import PromptReports, WantedRows
+from penstock.engine.scheduled import ScheduledStep
+from penstock.engine.scheduler import Scheduler
+from penstock.engine.step import StepResult
+from penstock.engine.step_builder import build_step_input
+from penstock.errors import RequestError
+from penstock.grammar.constraints import Constraints
+from penstock.sampling.sampler import Sampled
+from penstock.speculate.typical import Typical
+from penstock.speculate.verify import Verified, verify
+
+
+class Executed(NamedTuple):
+    """A step that was run, and what came of it."""
+
+    step: ScheduledStep
+    verified: Verified
+    errors: dict[str, str]
+    """Why log-probabilities of a prompt could not be told, by request id."""
+    hidden: NDArray[Any] | None
+    """``[num_hidden, hidden]`` of the rows without logits, if there are any."""
+    result: StepResult | None
+    """All of it, until the next step; None where it stays on a device."""
+
+
+class StepRunner(Protocol):
+    """Not thread-safe."""
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a step was given to it that it has not given back."""
+        ...
+
+    def advance(self, step: ScheduledStep | None) -> Executed | None:
+        """Take a step, or None where there is nothing to do; give one back, or none."""
+        ...
+
+
+class SerialRunner:
+    """Runs a step when it gets it."""
+
+    in_flight = False
+
+    def __init__(
+        self,
+        executor: Executor,
+        constraints: Constraints,
+        prompts: PromptReports,
+        typical: Typical | None = None,
+    ) -> None:
+        """``typical``: how drafts are accepted, if not exactly."""
+        self._executor = executor
+        self._sampler = executor.sampler()
+        self._constraints = constraints
+        self._prompts = prompts
+        self._typical = typical
+
+    def advance(self, step: ScheduledStep | None) -> Executed | None:
+        if step is None:
+            return None
+        result = self._executor.run(build_step_input(step))
+        masks = self._constraints.masks(step.samples)
+        if step.num_drafted:
+            verified = verify(self._sampler, result, step, masks, self._typical)
+        else:
+            states = [sequence.sampling_state for sequence in step.samples]
+            sampled = self._sampler.sample(result, step.sample_rows, states, masks)
+            for i in sampled.particular:
+                if i not in sampled.errors:
+                    states[i].append(sampled.token_ids[i])
+            verified = _one_each(sampled)
+        errors: dict[str, str] = {}
+        if self._prompts.any:
+            wanted = self._prompts.wanted(step)
+            reports = [self._report(result, each.rows) for each in wanted]
+            errors = self._prompts.add(wanted, reports)
+        hidden = None
+        if step.num_hidden:  # a device's are fetched when they are read
+            assert result.hidden is not None
+            hidden = result.hidden[step.num_logits :]
+        return Executed(step, verified, errors, hidden, result)
+
+    def _report(self, result: StepResult, wanted: PromptRows) -> PromptReport:
+        rows = result.logits[wanted.first_row : wanted.first_row + len(wanted.targets)]
+        try:
+            return self._sampler.prompt_logprobs(rows, wanted.targets, wanted.num_top)
+        except RequestError as error:
+            return str(error)
+
+
+class OverlappingRunner:
+    """Launches a step when it gets it, and waits for the one before."""
+
+    def __init__(
+        self,
+        executor: OverlappingExecutor,
+        scheduler: Scheduler,
+        constraints: Constraints,
+        prompts: PromptReports,
+    ) -> None:
+        self._executor = executor
+        self._scheduler = scheduler
+        self._constraints = constraints
+        self._prompts = prompts
+        self._launched: _Launched | None = None
+
+    @property
+    def in_flight(self) -> bool:
+        return self._launched is not None
+
+    def advance(self, step: ScheduledStep | None) -> Executed | None:
+        before = self._launched
+        self._launched = None if step is None else self._launch(step)
+        if before is None:
+            return None
+        outcome = before.launched.wait()
+        errors = self._prompts.add(before.wanted, outcome.prompts)
+        return Executed(before.step, _one_each(outcome.sampled), errors, outcome.hidden, None)
+
+    def _launch(self, step: ScheduledStep) -> _Launched:
+        wanted = self._prompts.wanted(step)
+        launched = self._executor.launch(
+            build_step_input(step),
+            step.sample_rows,
+            [sequence.sampling_state for sequence in step.samples],
+            [each.rows for each in wanted],
+            self._constraints.masks(step.samples),
+        )
+        self._scheduler.launched(step)
+        return _Launched(step, launched, wanted)
+
+
+class _Launched(NamedTuple):
+    step: ScheduledStep
+    launched: Launched
+    wanted: list[WantedRows]
+
+
+def _one_each(sampled: Sampled) -> Verified:
+    """What was drawn without drafts: a token for every sample."""
+    logprobs = {i: [entry] for i, entry in sampled.logprobs.items()}
+    return Verified([[token] for token in sampled.token_ids], sampled.errors, logprobs)

@@ -1,0 +1,106 @@
+"""Heads that draft for a model: small models of their own that read its hidden states.
+
+What a head reads beside tokens are *features*, ``feature_size`` float32 columns a row
+(``StepInput.features``). Both kinds are :class:`~penstock.models.spec.ModelSpec`\\ s, so they are
+lowered, bound and loaded like any model; ``vocab_size`` is the target's, whose tokens they read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from penstock.models.spec import ModelSpec, layer_shapes
+
+EagleKind = Literal["eagle1", "eagle3"]
+
+STRETCHABLE = ("default", "linear", "llama3")
+"""Kinds of rope whose angle at a position does not depend on how many positions there are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedusaSpec(ModelSpec):
+    """Medusa: heads beside each other, each of which tells one token further ahead.
+
+    Features are the target's hidden state after its final norm, ``[hidden_size]``, at the row that
+    tells token t + 1; head h tells token t + 2 + h. A head is ``num_blocks`` times
+    ``x + silu(W x + b)`` and then an output matrix. There are no layers and no cache.
+    """
+
+    num_heads: int
+    num_blocks: int
+
+    @property
+    def kind(self) -> Literal["medusa"]:
+        return "medusa"
+
+    @property
+    def feature_size(self) -> int:
+        return self.hidden_size
+
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        hidden = self.hidden_size
+        shapes: dict[str, tuple[int, ...]] = {}
+        for head in range(self.num_heads):
+            for block in range(self.num_blocks):
+                at = f"heads.{head}.blocks.{block}.fc"
+                shapes[at], shapes[at + ".bias"] = (hidden, hidden), (hidden,)
+            shapes[f"heads.{head}.head"] = (self.vocab_size, hidden)
+        return shapes
+
+
+@dataclass(frozen=True, kw_only=True)
+class EagleSpec(ModelSpec):
+    """EAGLE: one layer that goes on from the target's features, a token at a time.
+
+    Row j has token j + 1, position j and features of position j, and tells token j + 2. Its
+    residual stream behind the layer is what stands for the target's features at j + 1, so drafts
+    are drafted on. ``eagle1`` is the form of EAGLE 1 and 2, which differ in their trees alone.
+
+    ``eagle1``: features are the target's hidden state after its final norm, or the residual stream
+    of the row before. The layer reads ``fc(embedding, features)`` without a norm, and the
+    target's output matrix reads what it makes of it.
+
+    ``eagle3``: features are ``len(taps)`` residual streams of the target, then the residual stream
+    of the row before; the one or the other is zero. ``fc(taps) + before`` is the residual stream;
+    attention reads the normed embedding beside it, normed too. Logits are of ``num_outputs``
+    tokens, which ids of the vocabulary these are is for ``weights/heads.py`` to tell.
+    """
+
+    kind: EagleKind
+    target_hidden_size: int
+    num_outputs: int
+    """Rows of the output matrix."""
+    taps: tuple[int, ...] = ()
+    """Layers of the target whose inputs are read."""
+    fc_bias: bool = False
+
+    @property
+    def feature_size(self) -> int:
+        if self.kind == "eagle1":
+            return self.hidden_size
+        return self.tapped_size + self.hidden_size
+
+    @property
+    def tapped_size(self) -> int:
+        """Columns of features that are the target's residual streams."""
+        return len(self.taps) * self.target_hidden_size
+
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        hidden = self.hidden_size
+        (layer,) = self.layers
+        eagle3 = self.kind == "eagle3"
+        shapes: dict[str, tuple[int, ...]] = {"embed": (self.vocab_size, hidden)}
+        shapes["fc"] = (hidden, self.tapped_size if eagle3 else 2 * hidden)
+        if self.fc_bias:
+            shapes["fc.bias"] = (hidden,)
+        if eagle3:
+            shapes["layers.0.input_norm"] = shapes["layers.0.feature_norm"] = (hidden,)
+        shapes |= layer_shapes(layer, "layers.0.", hidden, 2 * hidden if eagle3 else hidden)
+        if eagle3:
+            shapes["final_norm"] = (hidden,)
+        shapes["head"] = (self.num_outputs, hidden)
+        return shapes
+
+
+HeadsSpec = MedusaSpec | EagleSpec

@@ -1,0 +1,186 @@
+"""What lowerings of all kinds of models share: ops collected one by one, and transformer layers."""
+
+from __future__ import annotations
+
+from penstock.cache.geometry import KvDType
+from penstock.models.spec import DType, LayerSpec, ModelSpec, RopeSpec
+from penstock.plan.ops import (
+    Add,
+    Argmax,
+    Attention,
+    Buffer,
+    BufferName,
+    Element,
+    Features,
+    Gate,
+    HeadNorm,
+    Join,
+    KvWrite,
+    Linear,
+    LinearPart,
+    Op,
+    RmsNorm,
+    Rope,
+    Rows,
+)
+from penstock.plan.plan import KvLayer, Plan
+from penstock.quant.scheme import Quantization, QuantScheme
+
+RESIDUAL = "x"
+
+
+class Lowering:
+    """Collects ops and declares each buffer as it is first written."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        dtype: DType,
+        max_positions: int,
+        quantization: Quantization,
+        kv_dtype: KvDType,
+    ) -> None:
+        self._spec = spec
+        self._dtype = dtype
+        self._max_positions = max_positions
+        self._quantization = quantization
+        self._kv_dtype: KvDType = kv_dtype
+        # Matrix products read what the hardware multiplies: bfloat16 for bfloat16 weights.
+        self._activation: Element = "bfloat16" if dtype == "bfloat16" else "float32"
+        self._ops: list[Op] = []
+        self._buffers: dict[BufferName, Buffer] = {}
+        self._ropes: list[RopeSpec] = []
+
+    def _new(
+        self,
+        name: BufferName,
+        cols: int,
+        element: Element = "float32",
+        rows: Rows = Rows.TOKENS,
+    ) -> BufferName:
+        self._buffers[name] = Buffer(name, rows, cols, element)
+        return name
+
+    def _norm(self, at: str, weight: str, x: BufferName = RESIDUAL) -> BufferName:
+        """The norm of x, for a product to read."""
+        source = self._buffers[x]
+        out = self._new(at, source.cols, self._activation, source.rows)
+        self._ops.append(RmsNorm(x, out, weight, self._spec.norm_eps))
+        return out
+
+    def _readable(self, x: BufferName) -> BufferName:
+        """x as products read it: rounded where they multiply bfloat16."""
+        source = self._buffers[x]
+        if source.element == self._activation:
+            return x
+        out = self._new(f"{x}.rounded", source.cols, self._activation, source.rows)
+        self._ops.append(Join((x,), out))
+        return out
+
+    def _linear(self, x: BufferName, at: str, n: int, bias: bool) -> BufferName:
+        """A product of x with weight ``at``, into a float32 buffer of the same name."""
+        out = self._new(at, n, rows=self._buffers[x].rows)
+        part = LinearPart(at, n, f"{at}.bias" if bias else None)
+        self._ops.append(self._product(x, out, part, self._quantization.linear))
+        return out
+
+    def _product(
+        self, x: BufferName, out: BufferName, part: LinearPart, scheme: QuantScheme | None
+    ) -> Linear:
+        weight_only = scheme is not None and not self._quantization.activations
+        k = self._buffers[x].cols
+        return Linear(x, out, k, (part,), scheme=scheme, weight_only=weight_only)
+
+    def _rope_index(self, rope: RopeSpec) -> int:
+        if rope not in self._ropes:
+            self._ropes.append(rope)
+        return self._ropes.index(rope)
+
+    def _attention(self, index: int, layer: LayerSpec, h: BufferName) -> None:
+        """Attention over what is in ``h``, added to the residual stream."""
+        a, at = layer.attention, f"layers.{index}."
+        q_size, kv_size = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
+        q = self._linear(h, at + "q", q_size, a.qkv_bias)
+        k = self._linear(h, at + "k", kv_size, a.qkv_bias)
+        v = self._linear(h, at + "v", kv_size, a.qkv_bias)
+        if a.qk_norm:
+            for x, name in ((q, "q_norm"), (k, "k_norm")):
+                self._ops.append(HeadNorm(x, x, a.head_dim, at + name, self._spec.norm_eps))
+        rope = self._rope_index(a.rope)
+        rotated_q = self._new(at + "rotated_q", q_size, self._activation)
+        rotated_k = self._new(at + "rotated_k", kv_size)
+        self._ops.append(Rope(q, rotated_q, a.head_dim, rope))
+        self._ops.append(Rope(k, rotated_k, a.head_dim, rope))
+        self._ops.append(KvWrite(index, rotated_k, v, a.num_kv_heads, a.head_dim))
+        attended = self._new(at + "attended", q_size, self._activation)
+        self._ops.append(
+            Attention(
+                layer=index,
+                q=rotated_q,
+                out=attended,
+                heads=a.num_heads,
+                kv_heads=a.num_kv_heads,
+                head_dim=a.head_dim,
+                scale=a.scale,
+                window=a.window,
+            )
+        )
+        delta = self._linear(attended, at + "o", self._spec.hidden_size, a.output_bias)
+        self._ops.append(Add(RESIDUAL, delta, RESIDUAL))
+
+    def _mlp(self, index: int, layer: LayerSpec) -> None:
+        m, at = layer.mlp, f"layers.{index}."
+        h = self._norm(at + "g", at + "mlp_norm")
+        gate = self._linear(h, at + "gate", m.intermediate_size, m.bias)
+        up = self._linear(h, at + "up", m.intermediate_size, m.bias)
+        inner = self._new(at + "inner", m.intermediate_size, self._activation)
+        self._ops.append(Gate(gate, up, inner, m.activation))
+        delta = self._linear(inner, at + "down", self._spec.hidden_size, m.bias)
+        self._ops.append(Add(RESIDUAL, delta, RESIDUAL))
+
+    def _features(self, at: str, first: int, columns: int) -> BufferName:
+        """These columns of the step's features."""
+        out = self._new(at, columns)
+        self._ops.append(Features(out, first, columns))
+        return out
+
+    def _logits(self, x: BufferName, weight: str, outputs: int, at: str = "logits") -> BufferName:
+        """The output matrix of the first rows of x, which are selected ones."""
+        logits = self._new(at, outputs, rows=Rows.LOGITS)
+        part = LinearPart(weight, outputs)
+        self._ops.append(self._product(x, logits, part, self._quantization.head))
+        return logits
+
+    def _argmax(self, logits: BufferName) -> BufferName:
+        argmax = self._new("argmax", 1, "int32", Rows.LOGITS)
+        self._ops.append(Argmax(logits, argmax))
+        return argmax
+
+    def _finish(
+        self,
+        logits: BufferName,
+        argmax: BufferName,
+        hidden: BufferName,
+        taps: BufferName | None = None,
+        more_logits: tuple[BufferName, ...] = (),
+    ) -> Plan:
+        """All that was collected, with these results."""
+        spec = self._spec
+        return Plan(
+            spec=spec,
+            weight_dtype=self._dtype,
+            kv_dtype=self._kv_dtype,
+            ops=tuple(self._ops),
+            buffers=self._buffers,
+            ropes=tuple(self._ropes),
+            kv_layers=tuple(
+                KvLayer(layer.attention.num_kv_heads, layer.attention.head_dim)
+                for layer in spec.layers
+            ),
+            logits=logits,
+            argmax=argmax,
+            hidden=hidden,
+            max_positions=self._max_positions,
+            taps=taps,
+            more_logits=more_logits,
+        )

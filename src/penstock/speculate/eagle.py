@@ -1,0 +1,261 @@
+"""Drafts by an EAGLE head: a layer that goes on from the target's own features.
+
+Li et al., "EAGLE: speculative sampling requires rethinking feature uncertainty", 2024; "EAGLE-2:
+faster inference of language models with dynamic draft trees", 2024; "EAGLE-3: scaling up inference
+acceleration of large language models via training-time test", 2025. Versions 1 and 3 differ in the
+head's mathematics, which is its plan's concern, and in the features that it is given; the tree is
+EAGLE-2's for both.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.backends.base import Executor
+from penstock.cache.kv_cache import BlockCopy, KvCache
+from penstock.engine.draft_tree import MAX_ROWS
+from penstock.engine.request import Sequence, Status
+from penstock.engine.step import BLOCK_SIZE, Int32s, StepResult
+from penstock.speculate.draft import Draft, Told, Wanted
+from penstock.speculate.eagle_reading import Reading
+from penstock.speculate.rows import StepRows
+from penstock.speculate.tree import Candidate, Node, candidates, likeliest
+
+_CHUNK = 16
+"""Tokens that are read as they are told: a prompt, which nothing is drafted for yet."""
+
+
+class EagleProposer:
+    """Owns the head's executor and the books of its cache, of which nothing is shared.
+
+    ``target_columns``: of the features, those that the target tells; what follows them is the
+    head's own state, 0 for tokens that the target computed. Equal to the features' width where
+    both are alike (EAGLE 1). ``token_ids``: int32 ``[draft vocabulary]``, the target's id of each;
+    None where they are the same.
+
+    A draft grows by levels. Each takes a step, which computes the tokens of all levels so far as
+    one tree of rows behind the known text: a level's rows may not see their siblings of the step
+    before, and the target's rule for trees holds for the head as well.
+    """
+
+    groups = 1
+    cheap = False
+    reads_all = True
+
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        features: int,
+        target_columns: int,
+        depth: int,
+        width: int,
+        max_tokens: int,
+        token_ids: Int32s | None = None,
+    ) -> None:
+        self._executor = executor
+        self._sampler = executor.sampler()
+        self._features = features
+        self._target_columns = target_columns
+        self._depth = depth
+        self._width = width
+        self._max_tokens = max_tokens
+        self._token_ids = token_ids
+        self._cache = KvCache(executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=False)
+        self._readings: dict[Sequence, Reading] = {}
+        self.steady = True
+
+    def observe(self, told: Seq[Told], result: StepResult) -> None:
+        source = result.hidden if result.taps is None else result.taps
+        assert source is not None
+        self._forget_ended()
+        prompts = []
+        for sequence, first, rows in told:
+            features = source[list(rows)].astype(np.float32)
+            reading = self._readings.get(sequence)
+            if reading is None or reading.end != first or not reading.add(features):
+                reading = self._begin(sequence, first)
+                reading.add(features)
+            if len(rows) >= _CHUNK:
+                prompts.append(_Lane(sequence, reading))
+        while lanes := self._fitting(prompts):
+            self._read(lanes)
+
+    def propose(self, wanted: Seq[Wanted]) -> list[Draft | None]:
+        self._forget_ended()
+        drafts: list[Draft | None] = [None] * len(wanted)
+        asked = []
+        for i, (sequence, most) in enumerate(wanted):
+            reading = self._readings.get(sequence)
+            if reading is not None and reading.end == len(sequence.token_ids) - 1:
+                asked.append(_Lane(sequence, reading, i, most, min(self._depth, most)))
+        lanes = self._fitting(asked)
+        self.steady = all(lane.count <= self._depth + 1 for lane in lanes)
+        if lanes:
+            self._read(lanes)
+            level = 1
+            while growing := [lane for lane in lanes if lane.levels > level and lane.frontier]:
+                self._grow(growing)
+                level += 1
+        for lane in lanes:
+            if lane.nodes:
+                drafts[lane.index] = likeliest(lane.nodes, lane.most)
+        return drafts
+
+    def check_integrity(self) -> None:
+        self._cache.check_integrity()
+        held = sum(len(reading.table.block_ids) for reading in self._readings.values())
+        assert held == self._cache.num_held_blocks, "a sequence that is not read holds blocks"
+        for sequence, reading in self._readings.items():
+            assert sequence.status is not Status.RUNNING or reading.end <= len(sequence.token_ids)
+
+    def close(self) -> None:
+        self._readings.clear()
+        self._executor.close()
+
+    def _begin(self, sequence: Sequence, base: int) -> Reading:
+        old = self._readings.get(sequence)
+        if old is not None:
+            self._cache.free(old.table)
+        reading = self._readings[sequence] = Reading(base)
+        return reading
+
+    def _forget_ended(self) -> None:
+        """Of those that ended or were preempted, give the blocks back."""
+        for sequence in [s for s in self._readings if s.status is not Status.RUNNING]:
+            self._cache.free(self._readings.pop(sequence).table)
+
+    def _fitting(self, lanes: Seq[_Lane]) -> list[_Lane]:
+        """Those that can read something in a step, with blocks for that and for their drafts."""
+        budget = self._max_tokens
+        fitting = []
+        for lane in lanes:
+            reading, cache = lane.reading, self._cache
+            start = reading.num_computed
+            # A row needs the token behind its position.
+            ready = len(lane.sequence.token_ids) - 1 - reading.base - start
+            room = cache.room(reading.table, start)
+            lane.count = min(reading.num_pending, ready, room, budget)
+            if lane.count <= 0:
+                continue
+            if lane.count < reading.num_pending:
+                lane.levels = 0
+            spare = min(room - lane.count, budget, MAX_ROWS) // self._width
+            lane.levels = min(lane.levels, 1 + spare)
+            rows = max(lane.levels - 1, 0) * self._width
+            self._make_room(reading, start + lane.count + rows)
+            budget -= max(lane.count, rows)
+            fitting.append(lane)
+        return fitting
+
+    def _make_room(self, reading: Reading, end: int) -> None:
+        if not reading.table.block_ids:
+            fits = self._cache.begin(reading.table, [], end, end)
+        else:
+            copies: list[BlockCopy] = []
+            fits = self._cache.extend(reading.table, reading.num_computed, end, copies)
+            assert not copies, "a head's blocks are its own"
+        assert fits, "there was room"
+
+    def _read(self, lanes: Seq[_Lane]) -> None:
+        """Read what was told; those that draft find the candidates of the next token."""
+        step = StepRows(self._features)
+        drafting = []
+        for lane in lanes:
+            reading, tokens = lane.reading, lane.sequence.token_ids
+            start, first = reading.num_computed, reading.base + reading.num_computed + 1
+            features = step.add(
+                reading.table,
+                start,
+                tokens[first : first + lane.count],
+                range(start, start + lane.count),
+                1 if lane.levels else 0,
+            )
+            features[:, : self._target_columns] = reading.take(lane.count)
+            if lane.levels:
+                drafting.append(lane)
+        result = self._executor.run(step.step_input())
+        if drafting:
+            self._take(drafting, [[-1]] * len(drafting), result)
+
+    def _grow(self, lanes: Seq[_Lane]) -> None:
+        """Compute the likeliest of each lane's newest nodes, and find what may follow them."""
+        step = StepRows(self._features)
+        chosen = []
+        for lane in lanes:
+            best = sorted(lane.frontier, key=lambda node: -lane.nodes[node].score)[: self._width]
+            lane.expanded += best
+            chosen.append(best)
+            # Alone on its level, a token sees all that was computed before it.
+            again = 0 if self._width > 1 else len(lane.expanded) - 1
+            rows = lane.expanded[again:]
+            start = lane.reading.num_computed
+            depth = {-1: start - 1}
+            for node in lane.expanded:
+                depth[node] = depth[lane.nodes[node].parent] + 1
+            features = step.add(
+                lane.reading.table,
+                start + again,
+                array("i", [lane.nodes[node].token for node in rows]),
+                [depth[node] for node in rows],
+                len(best),
+                [lane.row_of(lane.nodes[node].parent) for node in rows] if not again else None,
+            )
+            states = [lane.states[lane.nodes[node].parent] for node in rows]
+            features[:, self._features - len(states[0]) :] = states
+        self._take(lanes, chosen, self._executor.run(step.step_input()))
+
+    def _take(self, lanes: Seq[_Lane], computed: Seq[list[int]], result: StepResult) -> None:
+        """What follows the nodes that were ``computed`` of each lane; -1: its last known token."""
+        assert result.hidden is not None
+        states = result.hidden.astype(np.float32)  # the next step overwrites it
+        row = 0
+        found = self._candidates(result)
+        for lane, nodes in zip(lanes, computed, strict=True):
+            lane.frontier = []
+            for node in nodes:
+                lane.states[node] = states[row]
+                score = lane.nodes[node].score if node >= 0 else 0.0
+                for token, logprob in found[row]:
+                    lane.frontier.append(len(lane.nodes))
+                    lane.nodes.append(Node(token, node, score + logprob))
+                row += 1
+
+    def _candidates(self, result: StepResult) -> list[list[Candidate]]:
+        ids = self._token_ids
+        if self._width == 1:
+            tokens = result.argmax if ids is None else ids[result.argmax]
+            return [[(token, 0.0)] for token in tokens.tolist()]
+        found = candidates(self._sampler, result.logits, self._width)
+        if ids is None:
+            return found
+        return [[(int(ids[token]), logprob) for token, logprob in each] for each in found]
+
+
+@dataclass(eq=False, slots=True)
+class _Lane:
+    """What one call reads and drafts of a sequence."""
+
+    sequence: Sequence
+    reading: Reading
+    index: int = -1
+    most: int = 0
+    levels: int = 0
+    """How deep its tree may be; 0: it only reads."""
+    count: int = 0
+    """Rows to read."""
+    nodes: list[Node] = field(default_factory=list)
+    frontier: list[int] = field(default_factory=list)
+    """Nodes that may be computed next."""
+    expanded: list[int] = field(default_factory=list)
+    """Nodes that were computed, in the order of their rows."""
+    states: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    """What computing a node gave: features of what follows it. -1: of the last known token."""
+
+    def row_of(self, node: int) -> int:
+        return -1 if node < 0 else self.expanded.index(node)

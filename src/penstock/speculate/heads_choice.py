@@ -1,0 +1,75 @@
+"""Whether heads can draft for a model: decided before any weight is read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.errors import ConfigError
+from penstock.models.heads import STRETCHABLE, EagleSpec, HeadsSpec
+from penstock.models.heads_config import HeadsKind, heads_in, load_heads_spec
+from penstock.models.spec import ModelSpec
+from penstock.speculate.config import Eagle, Medusa
+
+_WORDS: dict[HeadsKind, str] = {"medusa": "Medusa heads", "eagle": "an EAGLE head"}
+
+
+def heads_spec(asked: Medusa | Eagle, folder: Path, target: ModelSpec, dummy: bool) -> HeadsSpec:
+    """The heads in ``folder``, if they can draft for ``target`` as asked.
+
+    Weights that are ``dummy`` are not looked at. Raises ConfigError with the reason, and what
+    reading the folder raises.
+    """
+    kind: HeadsKind = "medusa" if isinstance(asked, Medusa) else "eagle"
+    found = heads_in(folder, dummy)
+    # Without weights to tell them apart, a Llama of one layer may be an EAGLE head.
+    if found != kind and not (found is None and kind == "eagle" and dummy):
+        held = "an ordinary model" if found is None else _WORDS[found]
+        raise ConfigError(
+            f"{folder} holds {held}, not {_WORDS[kind]}; draft with "
+            f"{found or 'draft'}:model={folder}, or give the folder of the heads"
+        )
+    spec = load_heads_spec(folder, kind, target, dummy)
+    if spec.vocab_size != target.vocab_size:
+        raise ConfigError(
+            f"the heads in {folder.name} are for a vocabulary of {spec.vocab_size} tokens and the "
+            f"model has one of {target.vocab_size}; take heads that were trained for it"
+        )
+    hidden = spec.target_hidden_size if isinstance(spec, EagleSpec) else spec.hidden_size
+    if hidden != target.hidden_size:
+        raise ConfigError(
+            f"the heads in {folder.name} read hidden states of size {hidden} and the model's have "
+            f"size {target.hidden_size}; take heads that were trained for it"
+        )
+    return spec
+
+
+def refuse_heads(folder: Path, dummy: bool) -> None:
+    """Raise ConfigError where a folder that is to hold an ordinary model holds heads."""
+    found = heads_in(folder, dummy)
+    if found is not None:
+        raise ConfigError(
+            f"{folder} holds {_WORDS[found]}, not a model; draft with {found}:model={folder}"
+        )
+
+
+def stretched(spec: HeadsSpec, positions: int, folder: Path) -> tuple[HeadsSpec, tuple[str, ...]]:
+    """The heads with at least so many positions, and a note where they were trained for fewer.
+
+    Only rotation depends on the position. Raises ConfigError where its angles depend on how many
+    positions there are.
+    """
+    if spec.max_positions >= positions:
+        return spec, ()
+    kind = spec.layers[0].attention.rope.kind
+    if kind not in STRETCHABLE:
+        raise ConfigError(
+            f"the head {folder.name} has {spec.max_positions} positions, by rope scaling of kind "
+            f"{kind}, and requests may come to {positions} tokens; set max_model_len to at most "
+            f"{spec.max_positions}, or take a head with more"
+        )
+    note = (
+        f"the head {folder.name} was trained for {spec.max_positions} positions and requests may "
+        f"come to {positions} tokens: fewer of its drafts may be accepted behind them"
+    )
+    return replace(spec, max_positions=positions), (note,)

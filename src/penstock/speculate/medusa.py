@@ -1,0 +1,96 @@
+"""Drafts by Medusa heads: each tells one further token from one hidden state of the target.
+
+Cai et al., "Medusa: simple LLM inference acceleration framework with multiple decoding heads",
+2024. The head that knows the token after next does not know the next one, so candidates of the
+heads are combined into a tree; which combinations are verified is decided by the heads'
+probabilities, not by a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.backends.base import Executor
+from penstock.engine.step import StepInput, StepResult
+from penstock.speculate.draft import Draft, Told, Wanted
+from penstock.speculate.tree import Candidate, candidates, independent
+
+_WIDTH = 4
+"""Candidates of each head."""
+
+
+class _Seen(NamedTuple):
+    """The hidden state from which a sequence's token at ``position + 1`` was drawn."""
+
+    position: int
+    state: NDArray[np.float32]
+
+
+class MedusaProposer:
+    """Owns the executor of the heads. Keeps the last hidden state of each sequence with it."""
+
+    groups = 1
+    cheap = False
+    steady = True
+    reads_all = False
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._sampler = executor.sampler()
+
+    def observe(self, told: Seq[Told], result: StepResult) -> None:
+        if not told:
+            return
+        assert result.hidden is not None
+        states = result.hidden[[each.rows[-1] for each in told]].astype(np.float32)
+        for each, state in zip(told, states, strict=True):
+            position = each.first + len(each.rows) - 1
+            each.sequence.draft_state = _Seen(position, state)
+
+    def propose(self, wanted: Seq[Wanted]) -> list[Draft | None]:
+        drafts: list[Draft | None] = [None] * len(wanted)
+        lanes: list[int] = []
+        states: list[NDArray[np.float32]] = []
+        for i, (sequence, _) in enumerate(wanted):
+            seen = sequence.draft_state
+            # A sequence that was forked or computed again may not have been seen this far.
+            if seen is not None and seen.position == len(sequence.token_ids) - 2:
+                lanes.append(i)
+                states.append(seen.state)
+        if not lanes:
+            return drafts
+        levels = self._run(np.stack(states))
+        for lane, i in enumerate(lanes):
+            drafts[i] = independent([level[lane] for level in levels], wanted[i].most)
+        return drafts
+
+    def check_integrity(self) -> None: ...
+
+    def close(self) -> None:
+        self._executor.close()
+
+    def _run(self, states: NDArray[np.float32]) -> list[list[list[Candidate]]]:
+        """By head, by lane: the likeliest tokens. ``states`` ``[lanes, hidden]``."""
+        count = len(states)
+        numbers = np.arange(count + 1, dtype=np.int32)
+        nothing = np.zeros(count, np.int32)
+        result = self._executor.run(
+            StepInput(
+                token_ids=nothing,
+                positions=nothing,
+                slots=nothing,  # there is no cache
+                query_starts=numbers,
+                context_lens=nothing + 1,
+                block_starts=numbers,
+                block_ids=nothing,
+                logit_rows=numbers[:-1],
+                block_copies=np.empty((0, 2), np.int32),
+                features=states,
+            )
+        )
+        heads = (result.logits, *result.more_logits)
+        return [candidates(self._sampler, logits, _WIDTH) for logits in heads]

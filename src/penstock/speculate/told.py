@@ -1,0 +1,41 @@
+"""Which of a step's hidden states are of tokens that belong to a sequence, now that it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+from penstock.engine.request import Status
+from penstock.engine.scheduled import ScheduledSequence, ScheduledStep
+from penstock.speculate.draft import Told
+
+
+def told_of(step: ScheduledStep, tokens: Seq[list[int]]) -> list[Told]:
+    """Of the sequences that go on; of drafts, those on the path that was accepted.
+
+    ``tokens[i]`` were drawn for ``step.samples[i]``. Rows are numbered as in ``StepResult.hidden``:
+    first those with logits, then the others. Siblings that are forked in this step are told what
+    their leader is.
+    """
+    told: list[Told] = []
+    logits, hidden, sample = 0, step.num_logits, 0
+    for each in step.sequences:
+        rows: Seq[int] = range(logits, logits + each.num_logits)
+        first = each.start + each.num_tokens - each.num_logits
+        if each.draft is not None:
+            rows = _accepted(each, rows, tokens[sample])
+        elif each.num_hidden:
+            rows = [*range(hidden, hidden + each.num_hidden), *rows]
+            first -= each.num_hidden
+        logits += each.num_logits
+        hidden += each.num_hidden
+        sample += len(each.samples)
+        for sequence in each.samples or (each.sequence,):
+            if rows and sequence.status is Status.RUNNING:
+                told.append(Told(sequence, first, rows))
+    return told
+
+
+def _accepted(each: ScheduledSequence, rows: Seq[int], drawn: list[int]) -> Seq[int]:
+    """Of the rows of the last known token and of a draft."""
+    assert each.draft is not None
+    return [rows[0], *(rows[1 + node] for node in each.draft.path(drawn[:-1]))]

@@ -1,0 +1,101 @@
+"""A file that holds tensors: where each lies, and read-only views of the mapped bytes."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import WeightError
+from penstock.models.spec import DType
+
+NUMPY_DTYPES: Final[Mapping[DType, np.dtype[Any]]] = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+_READABLE: Final[Mapping[str, DType]] = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+_INTEGERS: Final[Mapping[str, np.dtype[Any]]] = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Where a tensor lies: bytes ``start`` to ``stop`` of the file; ``dtype`` is the file's word,
+    in the names of safetensors."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+    @property
+    def element(self) -> DType | None:
+        """The dtype in Penstock's words; None if it is not one that models are served from."""
+        return _READABLE.get(self.dtype)
+
+
+class TensorFile:
+    """Base. ``tensors`` are by name, each checked to lie within the ``size`` bytes of the file.
+
+    The file is mapped at the first view and stays so until the last view is gone.
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path = path
+        self._size = size
+        self._map: mmap.mmap | None = None
+        self.tensors: Mapping[str, Tensor] = {}
+
+    def view(self, name: str) -> NDArray[Any]:
+        """The tensor's values in the file's dtype, read-only; zero-copy where aligned."""
+        tensor = self.tensors[name]
+        if tensor.element is None:
+            self._fail(f"holds {name} as {tensor.dtype}, which cannot be read")
+        return self._view(tensor, NUMPY_DTYPES[tensor.element])
+
+    def integers(self, name: str) -> NDArray[Any]:
+        """As :meth:`view`, of a tensor of 32- or 64-bit integers."""
+        tensor = self.tensors[name]
+        if tensor.dtype not in _INTEGERS:
+            self._fail(f"holds {name} as {tensor.dtype}; it must be I32 or I64")
+        return self._view(tensor, _INTEGERS[tensor.dtype])
+
+    def _view(self, tensor: Tensor, dtype: np.dtype[Any]) -> NDArray[Any]:
+        if self._map is None:
+            self._map = self._open_map()
+        count = math.prod(tensor.shape)
+        if count == 0:
+            return np.empty(tensor.shape, dtype)
+        self._expect(self._map, tensor)
+        array = np.frombuffer(self._map, dtype, count, tensor.start).reshape(tensor.shape)
+        if tensor.start % dtype.itemsize:
+            # Native code reads whole elements; old files may not align them.
+            array = array.copy()
+            array.flags.writeable = False
+        return array
+
+    def _expect(self, mapped: mmap.mmap, tensor: Tensor) -> None:
+        """Ask the system to start reading all of the tensor, not page by page as it is touched."""
+        first = tensor.start // mmap.PAGESIZE * mmap.PAGESIZE
+        mapped.madvise(mmap.MADV_WILLNEED, first, tensor.stop - first)
+
+    def _open_map(self) -> mmap.mmap:
+        try:
+            with self.path.open("rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as e:
+            raise WeightError(f"cannot map {self.path}: {e}") from e
+        if len(mapped) != self._size:
+            self._fail("changed while it was being read; start again")
+        return mapped
+
+    def _fail(self, problem: str) -> NoReturn:
+        raise WeightError(f"{self.path} {problem}")

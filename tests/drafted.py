@@ -1,0 +1,67 @@
+"""Engines whose model is a hash of what it reads, played with drafts and without."""
+
+from __future__ import annotations
+
+import msgspec
+from oracle import Recorder, Texts
+from overlap_executor import HashExecutor
+from overlapped import POISON, VOCAB, check, make_core
+from stories import Arrival, Stories, play
+
+from penstock.engine.loader import Blueprint
+from penstock.engine.messages import EngineStats
+from penstock.sampling.params import SamplingParams
+from penstock.speculate.draft import Proposer
+from penstock.speculate.speculation import Speculation
+from penstock.speculate.typical import Typical
+
+
+def told(
+    blueprint: Blueprint,
+    listed: list[Arrival],
+    proposer: Proposer,
+    num_tokens: int = 4,
+    num_blocks: int = 30,
+    typical: Typical | None = None,
+    **limits: int,
+) -> tuple[Stories, EngineStats]:
+    executor = HashExecutor(num_blocks, VOCAB, POISON)
+    speculation = Speculation(proposer, num_tokens, typical=typical)
+    core = make_core(blueprint, executor, speculation, **limits)
+    stories = play(core, listed, lambda: check(core, executor))
+    stats = core.stats()
+    assert stats.kv_blocks_used == 0
+    core.close()
+    return stories, stats
+
+
+def mixed() -> list[Arrival]:
+    """Requests of every kind that together need more blocks than there are."""
+    kinds = [
+        SamplingParams(temperature=0, max_tokens=100, ignore_eos=True, logprobs=2),
+        SamplingParams(temperature=0.7, max_tokens=100, seed=1, n=2, logprobs=2),
+        SamplingParams(temperature=1.3, max_tokens=100, seed=2, repetition_penalty=1.3),
+        SamplingParams(temperature=0.7, max_tokens=100, seed=3, min_tokens=20, frequency_penalty=1),
+        SamplingParams(temperature=0, max_tokens=100, stop_token_ids=(5, 6), prompt_logprobs=1),
+    ]
+    return [
+        Arrival(
+            i,
+            [i + 4] * 9,
+            msgspec.structs.replace(params, logit_bias={POISON: -100.0}),
+            0,
+            20 if i == 3 else None,
+            None,
+            False,
+        )
+        for i, params in enumerate(kinds)
+    ]
+
+
+LIMITS = {"max_num_seqs": 6, "max_num_batched_tokens": 30}
+
+
+def plain_stories(blueprint: Blueprint) -> tuple[Stories, Texts, EngineStats]:
+    recorder = Recorder()
+    stories, stats = told(blueprint, mixed(), recorder, num_blocks=9, **LIMITS)
+    return stories, recorder.texts(), stats
