@@ -63,7 +63,7 @@ def native_sampler(vocab: int) -> NativeSampler:
         kv_elem="float32",
         kv_layers=[],
     )
-    return NativeSampler(module, executor)
+    return NativeSampler(module, executor, vocab)
 
 
 def measure(

@@ -25,11 +25,11 @@ struct PySampleState {
 // Chooses on the threads of an executor, whose steps must not run meanwhile.
 struct PySampler {
   PyExecutor& executor;
+  int64_t columns;  // of logits
   std::vector<RowSampler> rows;  // one a thread
 
-  explicit PySampler(PyExecutor& owner) : executor(owner) {
-    const ExecutorShape& shape = owner.get().shape();
-    for (int i = 0; i < shape.threads; ++i) rows.emplace_back(shape.vocabulary);
+  PySampler(PyExecutor& owner, int64_t outputs) : executor(owner), columns(outputs) {
+    for (int i = 0; i < owner.get().shape().threads; ++i) rows.emplace_back(columns);
   }
   PySampler(const PySampler&) = delete;
 
@@ -87,8 +87,8 @@ void construct_state(PySampleState* self, int64_t vocabulary, uint64_t key, doub
 }
 
 void check_rows(const PySampler& self, const Logits& logits, const std::vector<int64_t>& rows) {
-  expect(int64_t(logits.shape(1)) == self.executor.get().shape().vocabulary,
-         "logits have another vocabulary than the executor");
+  expect(int64_t(logits.shape(1)) == self.columns,
+         "logits have other columns than the sampler was made for");
   for (const int64_t row : rows)
     expect(row >= 0 && row < int64_t(logits.shape(0)), "a row lies outside the logits");
 }
@@ -177,7 +177,12 @@ void bind_sample(nb::module_& m) {
       .def_prop_ro("num_output",
                    [](const PySampleState& self) { return self.native.num_output(); });
   nb::class_<PySampler>(m, "Sampler")
-      .def(nb::init<PyExecutor&>(), "executor"_a, nb::keep_alive<1, 2>())
+      .def("__init__",
+           [](PySampler* self, PyExecutor& executor, int64_t columns) {
+             expect(columns > 0, "logits have at least one column");
+             new (self) PySampler(executor, columns);
+           },
+           "executor"_a, "columns"_a, nb::keep_alive<1, 2>())
       .def("choose", &choose, "logits"_a, "rows"_a, "states"_a,
            "masks"_a.none() = nb::none())
       .def("report", &report, "logits"_a, "rows"_a, "token_ids"_a, "counts"_a);

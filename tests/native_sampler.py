@@ -25,4 +25,4 @@ def bare_executor(module: Any, vocab: int, threads: int = 1) -> Any:
 
 
 def native_sampler(module: Any, vocab: int, threads: int = 1) -> NativeSampler:
-    return NativeSampler(module, bare_executor(module, vocab, threads))
+    return NativeSampler(module, bare_executor(module, vocab, threads), vocab)

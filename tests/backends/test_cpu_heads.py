@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tiny_plans import Chunk, make_spec, step_of, tokens_of
+from tree_steps import Accepted, tree_step
 
 from penstock.backends import Limits
 from penstock.backends.cpu import native
@@ -91,6 +92,28 @@ def test_a_row_of_a_head_is_bitwise_its_own(name: str, dtype: DType, isa: str) -
             outcomes.add(b"".join(each[-1].tobytes() for each in arrays(result)))
         executor.close()
     assert len(outcomes) == 1
+
+
+@pytest.mark.parametrize("isa", VARIANTS)
+@pytest.mark.parametrize("name", ["eagle", "eagle3"])
+def test_a_tree_of_a_head_is_bitwise_its_paths(name: str, isa: str) -> None:
+    """What a head tells of a draft depends on the drafts before it, and on no others."""
+    plan = fuse(HEADS[name]("bfloat16"))
+    trees, plain = executor_of(plan, isa), executor_of(plan, isa, 1)
+    known = Accepted(A[:45], list(A_BLOCKS))
+    for executor in (trees, plain):
+        executor.run(with_features(step_of([Chunk(A, 0, 45, A_BLOCKS)]), plan))
+    tree = known.branches(tokens_of(9, 6), [-1, 0, 0, 1, 2, 2])
+    others = [Chunk(B, 0, 20, B_BLOCKS)]
+    together = arrays(trees.run(with_features(tree_step([*others, tree]), plan)))
+    for path in ([0, 1, 3], [0, 2, 4], [0, 2, 5]):
+        tokens = np.concatenate([A[:45], tree.tokens[45:][path]])
+        step = step_of([Chunk(tokens, 45, 48, A_BLOCKS, rows=[45, 46, 47])])
+        alone = arrays(plain.run(with_features(step, plan)))
+        for whole, line in zip(together, alone, strict=True):
+            assert whole[1:][path].tobytes() == line.tobytes()
+    trees.close()
+    plain.close()
 
 
 @settings(deadline=None, max_examples=25)

@@ -166,7 +166,7 @@ def test_what_no_row_can_be_is_refused() -> None:
         logits = np.zeros((2, 20), np.float32)
         with pytest.raises(ValueError, match="outside the logits"):
             sampler.draw(logits, [2], [state])
-        with pytest.raises(ValueError, match="another vocabulary"):
+        with pytest.raises(ValueError, match="other columns"):
             sampler.draw(np.zeros((2, 21), np.float32), [0], [state])
         with pytest.raises(ValueError, match="a mask has another vocabulary"):
             sampler.draw(logits, [0], [state], [np.zeros(2, np.uint32)])
@@ -187,7 +187,7 @@ def test_what_no_row_can_be_is_refused() -> None:
 def test_a_closed_executor_samples_no_more() -> None:
     for module in MODULES:
         executor = bare_executor(module, 20)
-        sampler = NativeSampler(module, executor)
+        sampler = NativeSampler(module, executor, 20)
         state = sampler.state(SamplingParams(), 1, [], 20)
         executor.close()
         with pytest.raises(RuntimeError, match="closed"):

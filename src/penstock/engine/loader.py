@@ -26,7 +26,7 @@ from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.speculate.draft_choice import draft_engine_config, draft_folder, draft_spec
-from penstock.speculate.heads_choice import stretched
+from penstock.speculate.heads_choice import refuse_heads, stretched
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.heads import HeadWeights, Int32s, read_token_map, takes_from_target
 from penstock.weights.hub import resolve_model_folder
@@ -59,6 +59,7 @@ def draw(config: EngineConfig) -> Blueprint:
     )
     # The revision is the model's; a tokenizer from elsewhere has its own history.
     tokenizer = resolve_model_folder(config.tokenizer) if config.tokenizer else folder
+    refuse_heads(folder, config.load_format == "dummy")
     return _draw(config, folder, tokenizer, load_model_spec(folder))
 
 
@@ -148,7 +149,7 @@ def load(
         cpus=config.cpus,
         deterministic=config.deterministic,
         rows_per_sequence=config.rows_per_sequence,
-        trees=config.speculative is not None,
+        trees=config.speculative is not None or isinstance(blueprint.spec, HeadsSpec),
     )
     shelf = Shelf.of(config, blueprint.plan, note)
     with shelf.take() as kept:

@@ -60,6 +60,8 @@ def heads_in(folder: Path, dummy: bool = False) -> HeadsKind | None:
     Told from config.json, and where that may be of either (EAGLE 1 looks like a Llama of one
     layer) from the names of the weights. Raises ModelError or WeightError.
     """
+    if not (folder / "config.json").is_file():
+        return None
     config = _read(folder)
     if config.has("medusa_num_heads"):
         return "medusa"

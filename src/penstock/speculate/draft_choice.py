@@ -103,7 +103,7 @@ def draft_engine_config(
         "kv_cache_bytes": kv_bytes,
         "max_num_seqs": resolved.max_num_seqs,
         "max_num_batched_tokens": _step_tokens(
-            spec, resolved.max_num_seqs, resolved.max_num_batched_tokens
+            config, spec, resolved.max_num_seqs, resolved.max_num_batched_tokens
         ),
         "speculative": None,
     }
@@ -133,7 +133,7 @@ def with_draft(
     options = msgspec.structs.replace(config, **_quantization(config))
     activations = options.quantize_activations
     dtype = spec.dtype if config.dtype == "auto" else config.dtype
-    tokens = _step_tokens(spec, target.max_sequences, target.max_tokens)
+    tokens = _step_tokens(config, spec, target.max_sequences, target.max_tokens)
     heads = isinstance(spec, HeadsSpec)
     draft = replace(
         target,
@@ -155,9 +155,13 @@ def with_draft(
     return replace(target, taps=spec.taps if isinstance(spec, EagleSpec) else ()), draft
 
 
-def _step_tokens(spec: ModelSpec, max_sequences: int, max_tokens: int) -> int:
-    """Tokens of a step of the draft; Medusa's heads read one row of each sequence."""
-    return max_sequences if isinstance(spec, MedusaSpec) else max_tokens
+def _step_tokens(config: EngineConfig, spec: ModelSpec, max_sequences: int, max_tokens: int) -> int:
+    """Tokens of a step of the draft, of a target whose steps have ``max_tokens``."""
+    if isinstance(spec, MedusaSpec):  # reads one row of each sequence
+        return max_sequences
+    if isinstance(config.speculative, Eagle):  # every sequence drafts on so many tokens at once
+        return max(max_tokens, max_sequences * config.speculative.width)
+    return max_tokens
 
 
 def _quantization(config: EngineConfig) -> dict[str, Any]:

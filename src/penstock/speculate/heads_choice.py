@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, WeightError
 from penstock.models.heads import STRETCHABLE, EagleSpec, HeadsSpec
 from penstock.models.heads_config import HeadsKind, heads_in, load_heads_spec
 from penstock.models.spec import ModelSpec
@@ -46,7 +46,10 @@ def heads_spec(asked: Medusa | Eagle, folder: Path, target: ModelSpec, dummy: bo
 
 def refuse_heads(folder: Path, dummy: bool) -> None:
     """Raise ConfigError where a folder that is to hold an ordinary model holds heads."""
-    found = heads_in(folder, dummy)
+    try:
+        found = heads_in(folder, dummy)
+    except WeightError:  # loading the model will say so
+        return
     if found is not None:
         raise ConfigError(
             f"{folder} holds {_WORDS[found]}, not a model; draft with {found}:model={folder}"

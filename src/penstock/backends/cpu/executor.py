@@ -76,7 +76,7 @@ class CpuExecutor:
 
     def sampler(self) -> NativeSampler:
         """Runs on this executor's threads; not while a step does, nor after :meth:`close`."""
-        return NativeSampler(load(self.isa), self._native)
+        return NativeSampler(load(self.isa), self._native, self._logits.shape[1])
 
     def close(self) -> None:
         """End the threads and free weights and cache. Results already returned stay readable."""

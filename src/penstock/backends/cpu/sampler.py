@@ -27,9 +27,10 @@ _ERRORS = {
 class NativeSampler(Sampler[NativeSampleState]):
     """What :class:`~penstock.sampling.reference.NumpySampler` computes, bit by bit."""
 
-    def __init__(self, module: NativeModule, executor: NativeExecutor) -> None:
+    def __init__(self, module: NativeModule, executor: NativeExecutor, columns: int) -> None:
+        """``columns`` of the logits: the vocabulary, or what a head that drafts knows of it."""
         self._module = module
-        self._native = module.Sampler(executor)
+        self._native = module.Sampler(executor, columns)
 
     def state(
         self,
