@@ -14,6 +14,7 @@ from penstock.config import EngineConfig, ResolvedConfig, resolve
 from penstock.errors import ConfigError
 from penstock.gpu import Gpu, GpuSearch
 from penstock.hardware import Hardware, detect
+from penstock.speculate.config import QuantizedSelf
 
 GIB = 1 << 30
 H100 = Gpu("NVIDIA H100", 80 * GIB, 79 * GIB, 132, (9, 0))
@@ -109,3 +110,17 @@ class TestWithTorch:
         assert (config.quantize_activations, config.deterministic) == (True, False)
         assert (config.max_num_seqs, config.max_num_batched_tokens) == (3, 64)
         assert config.kv_cache_bytes <= 1 << 24
+
+    def test_a_draft_is_reckoned_beside_its_target(self) -> None:
+        spec, folder = make_spec(), Path("m")
+        asked = EngineConfig(speculative=QuantizedSelf(num_tokens=4))
+        config = resolve(asked, machine(H100), spec, folder, folder, spec)
+        assert (config.max_logit_rows, config.rows_per_sequence) == (2048, 5)
+        plain = resolved(H100)
+        assert (plain.max_logit_rows, plain.rows_per_sequence) == (2048, 1)
+        assert config.num_blocks == plain.num_blocks
+        assert config.kv_cache_bytes == 2 * plain.kv_cache_bytes
+        draft = resolve(EngineConfig(), machine(H100), spec, folder, folder, drafts=True)
+        assert (draft.max_logit_rows, draft.rows_per_sequence) == (512, 2)
+        with pytest.raises(ConfigError, match=r"has 1.00 GiB free.* of the same for the draft"):
+            resolve(asked, machine(replace(H100, memory_free=GIB)), spec, folder, folder, spec)

@@ -25,6 +25,7 @@ from penstock.quant.choice import QuantizationName, choose
 from penstock.quant.memory import weight_bytes
 from penstock.quant.scheme import Quantization
 from penstock.speculate.config import SpeculativeConfig, describe
+from penstock.speculate.draft_choice import draft_logit_rows, with_draft
 from penstock.threads import Threads, choose_threads
 
 LoadFormat = Literal["auto", "dummy"]
@@ -131,8 +132,12 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_dtype: KvDType
     max_num_seqs: int
     max_num_batched_tokens: int
+    max_logit_rows: int
+    """Of a step."""
     enable_prefix_caching: bool
     speculative: SpeculativeConfig | None
+    drafts: bool
+    """This model drafts for another, a token of each sequence a step."""
     artifact_dir: str | None
     """None: no artifacts are read or kept."""
     seed: int
@@ -142,6 +147,13 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     where they share none."""
     notes: tuple[str, ...] = ()
     """What whoever starts the engine should know of it, a line each."""
+
+    @property
+    def rows_per_sequence(self) -> int:
+        """Rows of a sequence in steps that are run again and again: ``Limits``."""
+        if self.speculative is not None:
+            return 1 + self.speculative.num_tokens
+        return 2 if self.drafts else 1
 
     @property
     def schemes(self) -> Quantization:
@@ -169,10 +181,12 @@ def resolve(
     model_path: Path,
     tokenizer_path: Path,
     draft: ModelSpec | None = None,
+    drafts: bool = False,
 ) -> ResolvedConfig:
     """Decide every open option for this machine and model; raise ConfigError naming the fix.
 
-    ``draft``: a model that drafts, whose cache shares the budget, block for block.
+    ``draft``: a model that drafts, whose cache shares the budget, block for block. ``drafts``: this
+    one does, a token of each sequence a step.
     """
     reasons: dict[str, str] = {}
 
@@ -239,9 +253,8 @@ def resolve(
         )
     decide("kv_cache_dtype", config.kv_cache_dtype, "the weights' type")
     kv_dtype: KvDType = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
-    block_bytes = kv_block_bytes(spec, kv_dtype)
-    if draft is not None:
-        block_bytes += draft_block_bytes(config, draft)
+    draft_bytes = 0 if draft is None else draft_block_bytes(config, draft)
+    block_bytes = kv_block_bytes(spec, kv_dtype) + draft_bytes
     most_len = config.max_model_len or spec.max_positions
     if most_len > spec.max_positions:
         raise ConfigError(
@@ -256,16 +269,21 @@ def resolve(
         max_len=most_len,
         max_sequences=max_num_seqs,
         max_tokens=budget,
+        # Prompt log-probabilities want logits for every token of a chunk.
+        max_logit_rows=draft_logit_rows(max_num_seqs, budget) if drafts else budget,
         block_bytes=block_bytes,
         deterministic=config.deterministic,
     )
+    drafting = None
+    if draft is not None:
+        served, drafting = with_draft(config, served, draft, draft_bytes, on_gpu)
     asked = config.kv_cache_bytes
     if chosen.gpu is not None:
-        memory = gpu_budget(served, asked, chosen.gpu)
+        memory = gpu_budget(served, asked, chosen.gpu, drafting)
     else:
         available = hardware.memory_available
-        if draft is not None:
-            available -= weight_bytes(draft, dtype, schemes)
+        if drafting is not None:
+            available -= weight_bytes(drafting.spec, drafting.dtype, drafting.quantization)
         memory = host_budget(served, asked, available)
     reasons["weight_bytes"] = (
         f"all in {dtype}" if schemes.linear is None else f"codes, scales, and the rest in {dtype}"
@@ -295,11 +313,6 @@ def resolve(
     )
     if config.speculative is not None:
         config.speculative.validate()
-        if on_gpu:
-            raise ConfigError(
-                "speculative decoding is not there yet on a GPU; leave speculative out, or set "
-                "backend to cpu"
-            )
         reasons["speculative"] = f"{describe(config.speculative)}, as asked"
     artifact_dir, reasons["artifact_dir"] = _artifact_dir(config, backend)
     return ResolvedConfig(
@@ -324,8 +337,10 @@ def resolve(
         kv_cache_dtype=kv_dtype,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,
+        max_logit_rows=served.max_logit_rows,
         enable_prefix_caching=config.enable_prefix_caching,
         speculative=config.speculative,
+        drafts=drafts,
         artifact_dir=artifact_dir,
         seed=config.seed,
         reasons=reasons,

@@ -25,8 +25,12 @@ class Served:
     max_len: int
     max_sequences: int
     max_tokens: int
+    max_logit_rows: int
     block_bytes: int
+    """Of the cache, the draft's part included where a model drafts."""
     deterministic: bool
+    taps: tuple[int, ...] = ()
+    """Layers whose input heads that draft are told."""
 
     @property
     def all_sequences_bytes(self) -> int:
@@ -57,24 +61,42 @@ def host_budget(served: Served, asked: int | None, available: int) -> Budget:
     return Budget(weights, kv_bytes, why)
 
 
-def gpu_budget(served: Served, asked: int | None, gpu: Gpu) -> Budget:
-    """Of a GPU's free memory; raises ConfigError where the model does not fit."""
+def gpu_budget(served: Served, asked: int | None, gpu: Gpu, draft: Served | None = None) -> Budget:
+    """Of a GPU's free memory; raises ConfigError where the model, and its draft, do not fit."""
     from penstock.backends import Limits
-    from penstock.backends.cuda.memory import divide
+    from penstock.backends.cuda.memory import divide, needs
     from penstock.plan.fuse import fuse
     from penstock.plan.lower import lower
     from penstock.plan.plan import Plan
 
-    def plan_with(quantization: Quantization) -> Plan:
-        return fuse(lower(served.spec, served.dtype, served.max_len, quantization, served.kv_dtype))
+    def plan_of(model: Served, quantization: Quantization) -> Plan:
+        return fuse(
+            lower(
+                model.spec,
+                model.dtype,
+                model.max_len,
+                quantization,
+                model.kv_dtype,
+                taps=model.taps,
+            )
+        )
 
-    limits = Limits(
-        num_blocks=0,
-        max_tokens=served.max_tokens,
-        max_logit_rows=served.max_tokens,
-        max_sequences=served.max_sequences,
-        threads=1,
-        deterministic=served.deterministic,
+    def limits_of(model: Served) -> Limits:
+        return Limits(
+            num_blocks=0,
+            max_tokens=model.max_tokens,
+            max_logit_rows=model.max_logit_rows,
+            max_sequences=model.max_sequences,
+            threads=1,
+            deterministic=model.deterministic,
+        )
+
+    return divide(
+        lambda quantization: plan_of(served, quantization),
+        served.quantization,
+        limits_of(served),
+        gpu.memory_free,
+        asked,
+        served.all_sequences_bytes,
+        None if draft is None else needs(plan_of(draft, draft.quantization), limits_of(draft)),
     )
-    wanted = served.all_sequences_bytes
-    return divide(plan_with, served.quantization, limits, gpu.memory_free, asked, wanted)

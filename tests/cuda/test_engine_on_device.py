@@ -38,3 +38,25 @@ def test_tokens_do_not_depend_on_the_batch(quantization: Any) -> None:
             list(llm.generate([request], params)[0].outputs[0].token_ids) for request in requests
         ]
     assert together == alone
+
+
+@pytest.mark.parametrize("method", ["ngram:min_match=1", "draft:num_tokens=3", "self:num_tokens=3"])
+def test_drafts_change_nothing(method: str) -> None:
+    from penstock import LLM, SamplingParams
+
+    prompts = ["def fib(n):\n    ", "import os\n\n\nclass Path:\n    def", "for i in range("]
+    params = [
+        SamplingParams(temperature=0, max_tokens=48, ignore_eos=True, logprobs=2),
+        SamplingParams(temperature=0.8, top_p=0.9, seed=1, max_tokens=48, repetition_penalty=1.2),
+        SamplingParams(temperature=0, max_tokens=48, ignore_eos=True),
+    ]
+
+    def said(**options: Any) -> list[Any]:
+        with LLM(backend="cuda", max_model_len=256, max_num_seqs=4, **options) as llm:
+            outputs = [output.outputs[0] for output in llm.generate(prompts, params)]
+            llm.check_integrity()
+        if options:
+            assert sum(output.num_accepted_tokens for output in outputs) > 5
+        return [(list(o.token_ids), o.logprobs, o.finish_reason) for o in outputs]
+
+    assert said(speculative=f"{method},adaptive=false") == said()

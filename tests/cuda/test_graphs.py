@@ -17,7 +17,15 @@ from penstock.plan.lower import lower
 from penstock.quant.choice import choose
 from penstock.weights.dummy import DummyWeights
 
-LIMITS = Limits(num_blocks=400, max_tokens=256, max_logit_rows=256, max_sequences=64, threads=1)
+LIMITS = Limits(
+    num_blocks=400,
+    max_tokens=256,
+    max_logit_rows=256,
+    max_sequences=64,
+    threads=1,
+    rows_per_sequence=4,
+    trees=True,
+)
 LENGTH = 150
 ROW = tokens_of(1, LENGTH)
 BLOCKS = [390, 391, 392, 393, 394]
@@ -65,20 +73,29 @@ def restore(executor: Any, kept: list[Any]) -> None:
         data.copy_(old)
 
 
+@pytest.mark.parametrize("drafted", [0, 1, 3])
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 13, 17, 33, 64])
-def test_a_replayed_step_has_the_bits_of_a_launched_one(count: int, executor: Any) -> None:
+def test_a_replayed_step_has_the_bits_of_a_launched_one(
+    count: int, drafted: int, executor: Any
+) -> None:
+    """Steps that decode, and those that verify drafts behind each token."""
     import torch
 
-    step = step_of(fill(executor, count))
+    from penstock.backends.cuda.graphs import bucket_of
+
+    chunks = fill(executor, count)
+    step = step_of([replace(c, stop=41 + drafted, rows=range(40, 41 + drafted)) for c in chunks])
+    rows = count * (1 + drafted)
     kept = snapshot(executor)
     assert executor._graphs is not None
+    assert bucket_of(step, executor._buckets) is not None
     replayed = executor.run(step)
     logits, argmax = replayed.logits.copy(), replayed.argmax.copy()
     written = snapshot(executor)
     restore(executor, kept)
-    launched, launched_argmax, _ = executor._launch(step)
-    np.testing.assert_array_equal(logits, launched[:count].cpu().numpy())
-    np.testing.assert_array_equal(argmax, launched_argmax[:count, 0].cpu().numpy())
+    launched, launched_argmax, *_ = executor._launch(step)
+    np.testing.assert_array_equal(logits, launched[:rows].cpu().numpy())
+    np.testing.assert_array_equal(argmax, launched_argmax[:rows, 0].cpu().numpy())
     for data, expected in zip(snapshot(executor), written, strict=True):
         assert torch.equal(data, expected)
     assert any(not torch.equal(a, b) for a, b in zip(kept, written, strict=True))

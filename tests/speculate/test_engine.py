@@ -14,12 +14,11 @@ from overlap_executor import Deferred, HashExecutor
 from overlapped import POISON, VOCAB, check, make_core
 from stories import Arrival, Stories, arrivals, play, same
 
-from penstock.engine.core import EngineCore
 from penstock.engine.loader import Blueprint
 from penstock.engine.messages import EngineRequest, EngineStats, FinishReason
 from penstock.engine.scheduled import ScheduledSequence
 from penstock.engine.scheduler import Scheduler
-from penstock.errors import ConfigError
+from penstock.engine.step import StepInput, StepResult
 from penstock.sampling.params import SamplingParams
 from penstock.speculate.config import Ngram
 from penstock.speculate.draft import Draft, Proposer, Wanted, draft_tree
@@ -182,10 +181,21 @@ def test_who_never_drafts_is_seldom_asked(blueprint: Blueprint) -> None:
     assert core.stats().drafts.accepted_tokens > 10  # type: ignore[union-attr]
 
 
-def test_overlapping_steps_are_refused(blueprint: Blueprint) -> None:
-    executor = Deferred(HashExecutor(30, VOCAB), True, failed_token=9)
-    with pytest.raises(ConfigError, match="overlap"):
-        EngineCore(blueprint, executor, Speculation(Recorder(), 4))
+class InTurn(Deferred):
+    """Can do both; ``Deferred`` counts launches."""
+
+    def run(self, step: StepInput) -> StepResult:
+        return self.inner.run(step)
+
+
+def test_steps_with_drafts_are_not_launched_ahead(blueprint: Blueprint) -> None:
+    plain, texts, _ = plain_stories(blueprint)
+    inner = HashExecutor(9, VOCAB, POISON)
+    executor = InTurn(inner)
+    core = make_core(blueprint, executor, Speculation(Oracle(texts, VOCAB, 0.9), 4), **LIMITS)
+    same(play(core, mixed(), lambda: check(core, inner)), plain)
+    assert executor.launches == 0
+    assert core.stats().drafts.accepted_tokens > 0  # type: ignore[union-attr]
 
 
 def test_a_draft_is_cut_from_behind() -> None:

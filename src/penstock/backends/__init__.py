@@ -11,8 +11,10 @@ from penstock.backends.base import (
     OverlappingExecutor,
     PackedWeights,
     Packing,
+    SelfFeedingExecutor,
     WeightSource,
     overlapping,
+    self_feeding,
 )
 from penstock.errors import ConfigError
 from penstock.plan.plan import Plan
@@ -23,10 +25,12 @@ __all__ = [
     "OverlappingExecutor",
     "PackedWeights",
     "Packing",
+    "SelfFeedingExecutor",
     "WeightSource",
     "bind",
     "overlapping",
     "packing",
+    "self_feeding",
 ]
 
 

@@ -32,6 +32,11 @@ class Limits:
     """The CPU of each thread; empty: where the system puts them."""
     deterministic: bool = True
     """No row's result depends on other rows. Only the cuda backend can do without."""
+    rows_per_sequence: int = 1
+    """Token rows of a sequence in steps that are run again and again: with drafts that are
+    verified, or read, more than one. Speed alone depends on it."""
+    trees: bool = False
+    """Steps may hold draft trees. Only when kernels for them are made depends on it."""
 
 
 class WeightSource(Protocol):
@@ -172,6 +177,7 @@ class Launched(Protocol):
 class OverlappingExecutor(Executor, Protocol):
     """An executor that takes the next step while one runs: the engine then works ahead by one.
 
+    An engine that speculates calls ``run`` instead, and never ``launch``.
     Steps run in the order of their launches, each seeing all that those before it wrote.
     """
 
@@ -202,6 +208,24 @@ class OverlappingExecutor(Executor, Protocol):
         exception the executor can only be closed.
         """
         ...
+
+
+class SelfFeedingExecutor(Executor, Protocol):
+    """An executor whose next step can take the likeliest tokens of the last from where they are:
+    whoever only wants those need not wait for each step before it starts the next."""
+
+    def follow(self, step: StepInput) -> StepResult:
+        """Start a step as ``run`` does, without waiting for it; whoever reads the result does.
+
+        A negative ``~i`` in ``step.token_ids`` is ``argmax[i]`` of the step before, which was also
+        run or followed. The result's ``argmax`` stays as it is when the next step begins.
+        """
+        ...
+
+
+def self_feeding(executor: Executor) -> SelfFeedingExecutor | None:
+    """The executor as one whose steps can follow each other, if they can."""
+    return cast(SelfFeedingExecutor, executor) if hasattr(executor, "follow") else None
 
 
 def overlapping(executor: Executor) -> OverlappingExecutor | None:

@@ -37,9 +37,7 @@ def run(args: argparse.Namespace) -> int:
     for line in _tuned(blueprint):
         print(f"tuned    {line}")
     if not args.no_plan:
-        memory = plan_memory(
-            blueprint.plan, config.max_num_batched_tokens, config.max_num_batched_tokens
-        )
+        memory = plan_memory(blueprint.plan, config.max_num_batched_tokens, config.max_logit_rows)
         print("\n" + explain(blueprint.plan, memory))
     return 0
 

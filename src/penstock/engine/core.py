@@ -26,7 +26,7 @@ from penstock.engine.scheduled import ScheduledStep
 from penstock.engine.scheduler import Scheduler
 from penstock.engine.step import BLOCK_SIZE
 from penstock.engine.step_runner import Executed, OverlappingRunner, SerialRunner, StepRunner
-from penstock.errors import ConfigError, RequestError
+from penstock.errors import RequestError
 from penstock.grammar.constraints import Constraints
 from penstock.models.spec import ModelSpec
 from penstock.pooling.pooler import Pooler
@@ -42,7 +42,7 @@ class EngineCore:
     ends with ``FinishReason.ERROR`` and its message; the others go on.
 
     With an OverlappingExecutor a step is scheduled and launched while the one before it runs, of
-    which :meth:`step` then returns what came; what comes is the same.
+    which :meth:`step` then returns what came; what comes is the same. Not with speculation.
     """
 
     def __init__(
@@ -51,13 +51,9 @@ class EngineCore:
         config = blueprint.config
         self._blueprint = blueprint
         self._executor = executor
-        self._overlapping = overlapping(executor)
-        if self._overlapping is not None and (speculation or config.speculative):
-            raise ConfigError(
-                "speculative decoding is not there yet for steps that overlap, as on a GPU; leave "
-                "speculative out, or set backend to cpu"
-            )
         self._speculation = speculation or make_speculation(blueprint)
+        # What may be drafted next depends on what was accepted, so such steps do not overlap.
+        self._overlapping = None if self._speculation is not None else overlapping(executor)
         cache = KvCache(
             executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=config.enable_prefix_caching
         )

@@ -63,13 +63,16 @@ def draw(config: EngineConfig) -> Blueprint:
     return _draw(config, folder, tokenizer, load_model_spec(folder))
 
 
-def _draw(config: EngineConfig, folder: Path, tokenizer: Path, spec: ModelSpec) -> Blueprint:
+def _draw(
+    config: EngineConfig, folder: Path, tokenizer: Path, spec: ModelSpec, drafts: bool = False
+) -> Blueprint:
+    """``drafts``: the model drafts for another, a token of each sequence a step."""
     hardware = detect()
     if config.backend in ("auto", "cuda"):
         hardware = with_gpu(hardware)
     drafting = draft_folder(config.speculative, folder)
     draft = None if drafting is None else draft_spec(config, drafting, spec, tokenizer)
-    resolved = resolve(config, hardware, spec, folder, tokenizer, draft)
+    resolved = resolve(config, hardware, spec, folder, tokenizer, draft, drafts)
     if resolved.backend == "cpu":
         resolved = msgspec.structs.replace(resolved, notes=(*resolved.notes, *_kernel_notes()))
     plan = fuse(
@@ -92,7 +95,11 @@ def _draw(config: EngineConfig, folder: Path, tokenizer: Path, spec: ModelSpec) 
             target = resolved.model_path
     kv_bytes = resolved.num_blocks * draft_block_bytes(config, draft)
     drafted = _draw(
-        draft_engine_config(config, resolved, drafting, draft, kv_bytes), drafting, drafting, draft
+        draft_engine_config(config, resolved, drafting, draft, kv_bytes),
+        drafting,
+        drafting,
+        draft,
+        drafts=not isinstance(draft, HeadsSpec),
     )
     if target is not None:
         its = msgspec.structs.replace(drafted.config, target_path=target)
@@ -136,12 +143,13 @@ def load(
     limits = Limits(
         num_blocks=config.num_blocks,
         max_tokens=config.max_num_batched_tokens,
-        # Prompt log-probabilities want logits for every token of a chunk.
-        max_logit_rows=config.max_num_batched_tokens,
+        max_logit_rows=config.max_logit_rows,
         max_sequences=config.max_num_seqs,
         threads=config.threads,
         cpus=config.cpus,
         deterministic=config.deterministic,
+        rows_per_sequence=config.rows_per_sequence,
+        trees=config.speculative is not None or isinstance(blueprint.spec, HeadsSpec),
     )
     shelf = Shelf.of(config, blueprint.plan, note)
     with shelf.take() as kept:

@@ -102,7 +102,10 @@ class StepInput:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What the executor computed. The arrays are views that the next step overwrites."""
+    """What the executor computed. The arrays are views that the next step overwrites.
+
+    Of a device, what is asked for may be fetched only then (``backends/cuda/result.py``).
+    """
 
     logits: Float32s  # [R, vocab_size]
     argmax: Int32s  # [R] index of the largest logit, the lowest on ties; of a NaN if there is one
@@ -118,3 +121,8 @@ class StepResult:
     taps, side by side. None where it taps none."""
     more_logits: tuple[Float32s, ...] = ()
     """[R, outputs] of each head after the first."""
+
+    def peaks(self, rows: Int32s) -> Float32s:
+        """The largest logit of each of these rows; a NaN of a row that has one."""
+        largest: Float32s = self.logits[rows, self.argmax[rows]]
+        return largest

@@ -89,7 +89,10 @@ class SerialRunner:
             wanted = self._prompts.wanted(step)
             reports = [self._report(result, each.rows) for each in wanted]
             errors = self._prompts.add(wanted, reports)
-        hidden = result.hidden[step.num_logits :] if result.hidden is not None else None
+        hidden = None
+        if step.num_hidden:  # a device's are fetched when they are read
+            assert result.hidden is not None
+            hidden = result.hidden[step.num_logits :]
         return Executed(step, verified, errors, hidden, result)
 
     def _report(self, result: StepResult, wanted: PromptRows) -> PromptReport:

@@ -115,7 +115,7 @@ class Sampler(ABC, Generic[State]):
         any, has one for each state whose options have a grammar. ``result`` is only read. Does not
         append the tokens to the states.
         """
-        token_ids, errors = _largest(result, rows)
+        token_ids, errors = largest(result, rows)
         particular = [i for i, state in enumerate(states) if not state.plain]
         if not particular:
             return Sampled(token_ids, errors)
@@ -155,14 +155,14 @@ class Sampler(ABC, Generic[State]):
         return self.token_logprobs(logits, range(len(targets)), targets, [count] * len(targets))
 
 
-def _largest(result: StepResult, rows: Sequence[int]) -> tuple[list[int], dict[int, str]]:
+def largest(result: StepResult, rows: Sequence[int]) -> tuple[list[int], dict[int, str]]:
     """Each row's arg max, and what is wrong with rows where that is no finite number.
 
     The arg max of a row that holds a NaN is a NaN, so looking at the winners finds every one.
     """
     index = np.array(rows, np.int32)
     winners: Int32s = result.argmax[index]
-    peaks = result.logits[index, winners]
+    peaks = result.peaks(index)
     errors: dict[int, str] = {}
     if not np.isfinite(peaks).all():
         found = {i: logits_error(peak) for i, peak in enumerate(peaks.tolist())}

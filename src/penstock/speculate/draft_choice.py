@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,11 @@ import msgspec
 
 from penstock import demo_model_path, draft_model_path, eagle_head_path, medusa_heads_path
 from penstock.errors import ConfigError
-from penstock.models.heads import MedusaSpec
+from penstock.memory_budget import Served
+from penstock.models.heads import EagleSpec, HeadsSpec, MedusaSpec
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
+from penstock.quant.choice import choose
 from penstock.speculate.config import DraftModel, Eagle, Medusa, QuantizedSelf, SpeculativeConfig
 from penstock.speculate.heads_choice import heads_spec, refuse_heads
 from penstock.weights.hub import resolve_model_folder
@@ -99,9 +102,72 @@ def draft_engine_config(
         "max_model_len": resolved.max_model_len,
         "kv_cache_bytes": kv_bytes,
         "max_num_seqs": resolved.max_num_seqs,
-        "max_num_batched_tokens": resolved.max_num_batched_tokens,
+        "max_num_batched_tokens": _step_tokens(
+            config, spec, resolved.max_num_seqs, resolved.max_num_batched_tokens
+        ),
         "speculative": None,
     }
+    changes |= _quantization(config)
+    parameters = sum(_size(shape) for shape in spec.weight_shapes().values())
+    if resolved.backend == "cpu" and parameters * 2 <= _FEW_WEIGHTS:
+        changes |= {"threads": 1}
+    return msgspec.structs.replace(config, **changes)
+
+
+def draft_logit_rows(max_sequences: int, max_tokens: int) -> int:
+    """Rows with logits in a step of a model that drafts.
+
+    It wants one a sequence. On a GPU every row of a step that is replayed from a CUDA graph has
+    them, and after a draft that was accepted whole there are two a sequence.
+    """
+    return min(2 * max_sequences, max_tokens)
+
+
+def with_draft(
+    config: EngineConfig, target: Served, spec: ModelSpec, block_bytes: int, on_gpu: bool
+) -> tuple[Served, Served]:
+    """How the target of a draft is served, and the draft, as far as memory goes.
+
+    ``block_bytes`` are of the draft's own blocks.
+    """
+    options = msgspec.structs.replace(config, **_quantization(config))
+    activations = options.quantize_activations
+    dtype = spec.dtype if config.dtype == "auto" else config.dtype
+    tokens = _step_tokens(config, spec, target.max_sequences, target.max_tokens)
+    heads = isinstance(spec, HeadsSpec)
+    draft = replace(
+        target,
+        spec=spec,
+        max_len=min(target.max_len, spec.max_positions),
+        max_tokens=tokens,
+        dtype=dtype,
+        kv_dtype=dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
+        quantization=choose(
+            options.quantization,
+            options.quantization_group,
+            options.quantize_head,
+            zero_points=options.quantization_zero_points,
+            activations=not on_gpu if activations is None else activations,
+        ),
+        max_logit_rows=tokens if heads else draft_logit_rows(target.max_sequences, tokens),
+        block_bytes=block_bytes,
+    )
+    return replace(target, taps=spec.taps if isinstance(spec, EagleSpec) else ()), draft
+
+
+def _step_tokens(config: EngineConfig, spec: ModelSpec, max_sequences: int, max_tokens: int) -> int:
+    """Tokens of a step of the draft, of a target whose steps have ``max_tokens``."""
+    if isinstance(spec, MedusaSpec):  # reads one row of each sequence
+        return max_sequences
+    if isinstance(config.speculative, Eagle):  # every sequence drafts on so many tokens at once
+        return max(max_tokens, max_sequences * config.speculative.width)
+    return max_tokens
+
+
+def _quantization(config: EngineConfig) -> dict[str, Any]:
+    """The options in which the draft's quantization differs from its target's."""
+    asked = config.speculative
+    changes: dict[str, Any] = {}
     if isinstance(asked, QuantizedSelf):
         changes |= {"quantization": asked.quantization, "quantization_group": None}
         changes |= {"quantization_zero_points": False}
@@ -113,15 +179,7 @@ def draft_engine_config(
         changes |= {"quantization_zero_points": False}
         if asked.quantization == "none":
             changes |= {"quantize_activations": None}
-    if isinstance(spec, MedusaSpec):  # reads one row of each sequence
-        changes |= {"max_num_batched_tokens": resolved.max_num_seqs}
-    if isinstance(asked, Eagle):  # every sequence drafts on so many tokens at once
-        least = resolved.max_num_seqs * asked.width
-        changes |= {"max_num_batched_tokens": max(resolved.max_num_batched_tokens, least)}
-    parameters = sum(_size(shape) for shape in spec.weight_shapes().values())
-    if resolved.backend == "cpu" and parameters * 2 <= _FEW_WEIGHTS:
-        changes |= {"threads": 1}
-    return msgspec.structs.replace(config, **changes)
+    return changes
 
 
 def _fits_scheme(config: EngineConfig) -> bool:

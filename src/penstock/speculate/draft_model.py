@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.backends.base import Executor
+from penstock.backends.base import Executor, self_feeding
 from penstock.cache.kv_cache import BlockCopy, BlockTable, KvCache
 from penstock.engine.request import Sequence, Status
-from penstock.engine.step import BLOCK_SIZE, Int32s, StepInput
+from penstock.engine.step import BLOCK_SIZE, Int32s, StepInput, StepResult
 from penstock.speculate.draft import Draft, Wanted
 from penstock.speculate.rows import offsets, slots_of
 
@@ -46,6 +46,9 @@ class ModelProposer:
 
     def __init__(self, executor: Executor, max_tokens: int, prefix_caching: bool) -> None:
         self._executor = executor
+        feeding = self_feeding(executor)
+        self._run_step = executor.run if feeding is None else feeding.follow
+        self._feeds_itself = feeding is not None
         self._max_tokens = max_tokens
         self._cache = KvCache(executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=prefix_caching)
         self.steady = True
@@ -142,7 +145,7 @@ class ModelProposer:
         drafting = sum(lane.drafted > 0 for lane in lanes)
         ends = starts + np.array(counts, np.int32)
         tokens = [lane.sequence.token_ids[lane.start : lane.start + lane.count] for lane in lanes]
-        result = self._executor.run(
+        result = self._run_step(
             StepInput(
                 token_ids=np.frombuffer(b"".join(tokens), dtype=np.int32),
                 positions=positions,
@@ -155,10 +158,7 @@ class ModelProposer:
                 block_copies=_NO_COPIES,
             )
         )
-        columns = [result.argmax.tolist()]
-        longest = lanes[0].drafted
-        if longest > 1:
-            columns += self._draft_on(lanes, result.argmax, longest, ends, blocks, block_starts)
+        columns = self._draft_on(lanes, result, drafting, ends, blocks, block_starts)
         drafts = [array("i") for _ in lanes]
         for column in columns:
             for draft, token in zip(drafts, column, strict=False):
@@ -172,34 +172,43 @@ class ModelProposer:
     def _draft_on(
         self,
         lanes: list[_Lane],
-        first: Int32s,
-        longest: int,
+        first: StepResult,
+        drafting: int,
         ends: Int32s,
         blocks: Int32s,
         block_starts: Int32s,
     ) -> list[list[int]]:
-        """Draft the second tokens, the third, ... of those lanes that want so many.
+        """Draft the second tokens, the third, ... of those lanes that want so many; returns the
+        first, the second, ...
 
-        ``first`` [drafting lanes] are the first, not read yet. The arrays of all steps are made at
-        once: at one sequence, making them takes as long as a small model's step.
+        ``first`` has the first tokens of the ``drafting`` lanes that draft, not read yet. The
+        arrays of all steps are made at once: at one sequence, making them takes as long as a small
+        model's step. An executor that feeds itself runs all steps before any token is known here.
         """
         # Lanes with few drafts are computed too, and not used: their table may end before.
-        count = len(first)
+        count, longest = drafting, lanes[0].drafted
+        if longest <= 1:
+            return [first.argmax.tolist()]
         positions = ends[:count] + np.arange(longest - 1, dtype=np.int32)[:, None]
         indices = np.minimum(block_starts[:count] + positions // BLOCK_SIZE, len(blocks) - 1)
         slots = blocks[indices] * np.int32(BLOCK_SIZE) + positions % BLOCK_SIZE
         contexts = positions + 1
         numbers = np.arange(count + 1, dtype=np.int32)
         columns: list[list[int]] = []
-        tokens = first
+        results = [first]
         rows = count
         for step in range(longest - 1):
             while lanes[rows - 1].drafted <= step + 1:
                 rows -= 1
+            if self._feeds_itself:
+                tokens = ~numbers[:rows]
+            else:
+                tokens = results[-1].argmax[:rows].copy()  # the next result overwrites it
+                columns.append(results.pop().argmax.tolist())
             table_ends = block_starts[: rows + 1]
-            result = self._executor.run(
+            result = self._run_step(
                 StepInput(
-                    token_ids=tokens[:rows].copy(),  # the next result overwrites it
+                    token_ids=tokens,
                     positions=positions[step, :rows],
                     slots=slots[step, :rows],
                     query_starts=numbers[: rows + 1],
@@ -210,9 +219,8 @@ class ModelProposer:
                     block_copies=_NO_COPIES,
                 )
             )
-            tokens = result.argmax
-            columns.append(tokens.tolist())
-        return columns
+            results.append(result)
+        return columns + [result.argmax.tolist() for result in results]
 
 
 @dataclass(slots=True)

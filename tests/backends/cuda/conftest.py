@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -21,8 +23,8 @@ def device() -> Any:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-@pytest.fixture
-def steady_sums(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
+@contextmanager
+def _steady(device: Any) -> Iterator[None]:
     """Products whose rows have the same bits in a tile of any shape, as they have on a GPU.
 
     The interpreter's are NumPy's, which takes a row's sum in another order where there are other
@@ -30,6 +32,7 @@ def steady_sums(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
     the tile; so does this, eight products at a time, each eight exactly.
     """
     if device.type != "cpu":
+        yield
         return
     import numpy as np
     from triton.runtime import interpreter
@@ -40,4 +43,19 @@ def steady_sums(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
             sums = (sums + x[:, k : k + 8] @ y[k : k + 8]).astype(d.data.dtype)
         return interpreter.TensorHandle(sums, d.dtype.scalar)
 
-    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)
+        yield
+
+
+@pytest.fixture
+def steady_sums(device: Any) -> Iterator[None]:
+    with _steady(device):
+        yield
+
+
+@pytest.fixture(scope="module")
+def steady_module(device: Any) -> Iterator[None]:
+    """As ``steady_sums``, for all of a module's tests and fixtures."""
+    with _steady(device):
+        yield

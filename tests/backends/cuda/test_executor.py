@@ -18,7 +18,7 @@ from tiny_plans import Chunk, broken, make_spec, step_of, tokens_of  # noqa: E40
 from penstock.backends import Limits  # noqa: E402
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
-from penstock.backends.cuda.step import idle_decode, idle_step  # noqa: E402
+from penstock.backends.cuda.step import idle_decode, idle_step, idle_tree  # noqa: E402
 from penstock.backends.reference.executor import ReferenceExecutor  # noqa: E402
 from penstock.cache.geometry import KvDType  # noqa: E402
 from penstock.engine.step import StepInput  # noqa: E402
@@ -172,6 +172,7 @@ def test_padding_changes_nothing(tiny: CudaExecutor) -> None:
     caches = [[data.clone() for data in cache.arrays] for cache in executor._caches]
     step = step_of([Chunk(A, 33, 34, A_BLOCKS), Chunk(C, 5, 6, [2]), Chunk(B, 0, 1, B_BLOCKS)])
     plain = executor.run(step)
+    expected = plain.logits
     written = [[data.clone() for data in cache.arrays] for cache in executor._caches]
     for cache, before in zip(executor._caches, caches, strict=True):
         for data, old in zip(cache.arrays, before, strict=True):
@@ -179,7 +180,7 @@ def test_padding_changes_nothing(tiny: CudaExecutor) -> None:
     executor._write_decode(step, 4)
     logits, argmax, *_ = executor._program.run(executor._buffer.views(executor._layout(4)))
     assert logits.shape == (4, 211)
-    np.testing.assert_array_equal(logits[:3].cpu().numpy(), plain.logits)
+    np.testing.assert_array_equal(logits[:3].cpu().numpy(), expected)
     np.testing.assert_array_equal(argmax[:3, 0].cpu().numpy(), plain.argmax)
     for cache, after in zip(executor._caches, written, strict=True):
         for data, new in zip(cache.arrays, after, strict=True):
@@ -207,16 +208,16 @@ class Recorded:
 
 
 @pytest.mark.usefixtures("steady_sums")
-def test_decode_steps_are_replayed_and_others_launched(device: Any) -> None:
+def test_small_steps_are_replayed_and_others_launched(device: Any) -> None:
     spec = SPECS["window"]
-    limits = replace(LIMITS, max_tokens=12, max_logit_rows=12)
+    limits = replace(LIMITS, max_tokens=12, max_logit_rows=12, rows_per_sequence=2)
     weights = DummyWeights(spec, 3, "float32")
     plain, graphed = (bind(make_plan(spec, "float32"), weights, limits, device) for _ in range(2))
     graphs = Recorded()
     graphed._graphs = graphs
     for size in reversed(graphed._buckets):
         graphed._capture(size, graphs)
-    assert sorted(graphs.recorded) == [1, 2, 4]
+    assert sorted(graphs.recorded) == [1, 2, 4, 8]
     decode = [Chunk(A, 8, 9, A_BLOCKS), Chunk(C, 3, 4, [2]), Chunk(B, 0, 1, B_BLOCKS)]
     for chunks, copies in (
         ([Chunk(A, 0, 8, A_BLOCKS), Chunk(C, 0, 3, [2])], ()),
@@ -224,12 +225,14 @@ def test_decode_steps_are_replayed_and_others_launched(device: Any) -> None:
         ([Chunk(A, 9, 10, A_BLOCKS)], ()),
         ([Chunk(A, 10, 11, [20])], [(7, 20)]),
         ([Chunk(C, 4, 5, [2]), Chunk(A, 11, 12, [20])], ()),
+        # Drafts: three rows are verified beside two that are read.
+        ([Chunk(A, 12, 15, [20], rows=[12, 13, 14]), Chunk(C, 5, 7, [2])], ()),
     ):
         step = step_of(chunks, copies)
         expected, got = plain.run(step), graphed.run(step)
         np.testing.assert_array_equal(got.logits, expected.logits)
         np.testing.assert_array_equal(got.argmax, expected.argmax)
-    assert graphs.replayed == [4, 1, 2]
+    assert graphs.replayed == [4, 1, 2, 8]
     graphed.close()
     assert not graphs.recorded
 
@@ -239,8 +242,9 @@ def test_what_is_launched_before_the_first_request_leaves_the_cache_alone(
 ) -> None:
     tiny.run(step_of([Chunk(A, 0, 33, A_BLOCKS), Chunk(C, 0, 5, [0])]))
     before = [data.clone() for cache in tiny._caches for data in cache.arrays]
-    logits = tiny._launch(idle_step(5, 2), attending=idle_decode(0)).logits
-    assert logits.shape == (2, 211)
+    for step, rows in ((idle_step(5, 2), 2), (idle_tree(), 3)):
+        logits = tiny._launch(step, attending=idle_decode(0)).logits
+        assert logits.shape == (rows, 211)
     after = [data for cache in tiny._caches for data in cache.arrays]
     assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
 

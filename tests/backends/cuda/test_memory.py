@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tiny_plans import make_spec  # noqa: E402
 
 from penstock.backends import Limits  # noqa: E402
 from penstock.backends.cuda.bind import bind  # noqa: E402
-from penstock.backends.cuda.memory import RESERVE, divide, needs  # noqa: E402
+from penstock.backends.cuda.memory import DRAFT_RESERVE, RESERVE, divide, needs  # noqa: E402
 from penstock.errors import ConfigError  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
@@ -57,6 +58,20 @@ def test_what_is_reckoned_is_what_binding_allocates(name: Any, device: Any) -> N
     reckoned = need.total - RESERVE - (kept - stages)
     assert 0 <= reckoned <= 200 * attention
     assert need.weights + need.activations < kept - stages
+
+
+def test_a_draft_takes_its_part_before_the_cache() -> None:
+    draft = needs(plan_with(NONE), replace(LIMITS, max_logit_rows=8))
+    need = needs(plan_with(NONE), LIMITS)
+    assert draft.total < need.total
+    both = need.total + draft.total - RESERVE + DRAFT_RESERVE
+    budget = divide(plan_with, NONE, LIMITS, both + 1000, None, 5000, draft)
+    assert (budget.kv_cache, budget.weights) == (1000, need.weights)
+    assert "of the same for the draft, and 1.25 GiB kept free" in budget.why
+    with pytest.raises(ConfigError, match=r"for the draft.* no draft model \(speculative ngram"):
+        divide(plan_with, NONE, LIMITS, both, None, 5000, draft)
+    with pytest.raises(ConfigError, match="use a GPU with more memory"):
+        divide(plan_with, NONE, LIMITS, GIB // 4, None, 5000, draft)
 
 
 def test_the_cache_gets_what_is_left() -> None:

@@ -29,6 +29,10 @@ def largest(rows: np.ndarray, device: Any) -> list[int]:
     argmax = Argmax(len(rows) + 2, rows.shape[1], device)
     out = torch.full((len(rows), 1), -1, dtype=torch.int32, device=device)
     argmax.run(torch.from_numpy(rows).to(device), out)
+    winners = argmax.winners[: len(rows)].cpu().numpy()
+    assert winners[:, 0].tolist() == out[:, 0].tolist()
+    peaks = np.ascontiguousarray(winners[:, 1]).view(np.float32)
+    np.testing.assert_array_equal(peaks, rows[np.arange(len(rows)), winners[:, 0]])
     return out[:, 0].tolist()
 
 

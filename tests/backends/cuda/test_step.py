@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,17 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-from tiny_plans import Chunk, step_of, tokens_of  # noqa: E402
+from tiny_plans import Chunk, broken, step_of, tokens_of  # noqa: E402
 
-from penstock.backends.cuda.graphs import bucket_of, bucket_sizes  # noqa: E402
+from penstock.backends import Limits  # noqa: E402
+from penstock.backends.cuda.graphs import bucket_of, bucket_sizes, graphed_rows  # noqa: E402
 from penstock.backends.cuda.step import (  # noqa: E402
     Layout,
     StepBuffer,
     arrays_of,
     idle_decode,
     idle_step,
+    idle_tree,
     pad_decode,
 )
 
@@ -52,14 +55,38 @@ def test_a_decode_step_takes_the_smallest_bucket_that_holds_it() -> None:
     assert bucket_of(decode(7), sizes) is None
 
 
-def test_a_step_that_does_more_than_decode_has_no_bucket() -> None:
-    sizes = bucket_sizes(8)
-    assert bucket_of(decode(2, [(7, 8)]), sizes) is None  # copies blocks
-    assert bucket_of(step_of([Chunk(TOKENS, 0, 2, [1])]), sizes) is None  # prefills
-    assert bucket_of(step_of([Chunk(TOKENS, 0, 1, [1], rows=[])]), sizes) is None  # no logits
+def test_buckets_are_of_rows_whosever_they_are() -> None:
+    sizes = bucket_sizes(64)
+    verified = Chunk(TOKENS, 5, 9, [2], rows=range(5, 9))
+    assert bucket_of(step_of([verified]), sizes) == 4
+    assert bucket_of(step_of([verified, Chunk(TOKENS, 0, 2, [1])]), sizes) == 8
     two = [Chunk(TOKENS, 0, 1, [1]), Chunk(TOKENS, 5, 6, [2], rows=[])]
-    assert bucket_of(step_of(two), sizes) is None
-    assert bucket_of(step_of([Chunk(TOKENS, 0, 1, [1])]), sizes) == 1
+    assert bucket_of(step_of(two), sizes) == 2
+    # Every row gets logits, which cost next to nothing for 16 of them, and else half the rows'.
+    assert bucket_of(step_of([Chunk(TOKENS, 0, 16, [1])]), sizes) == 16
+    assert bucket_of(step_of([Chunk(TOKENS, 0, 17, [1])]), sizes) is None
+    assert bucket_of(step_of([Chunk(TOKENS, 0, 18, [1], rows=range(9))]), sizes) == 24
+
+
+def test_a_step_that_does_more_than_its_rows_has_no_bucket() -> None:
+    sizes = bucket_sizes(8)
+    chunk = Chunk(TOKENS, 0, 3, [1])
+    assert bucket_of(step_of([chunk]), sizes) == 4
+    assert bucket_of(step_of([chunk], [(7, 8)]), sizes) is None  # copies blocks
+    assert bucket_of(step_of([replace(chunk, rows=[])]), sizes) is None  # no logits
+    assert bucket_of(step_of([replace(chunk, hidden=[0])]), sizes) is None
+    assert bucket_of(broken(step_of([chunk]), tree_parents=[-1, 0, 0]), sizes) is None
+    assert bucket_of(broken(step_of([chunk]), slot_moves=[[40, 41]]), sizes) is None
+
+
+def test_the_largest_graph_has_room_for_the_drafts_of_all() -> None:
+    limits = Limits(num_blocks=1, max_tokens=2048, max_logit_rows=2048, max_sequences=64, threads=1)
+    assert graphed_rows(limits) == 64
+    assert graphed_rows(replace(limits, rows_per_sequence=5)) == 320
+    assert graphed_rows(replace(limits, rows_per_sequence=9)) == 512
+    assert graphed_rows(replace(limits, max_sequences=600, rows_per_sequence=9)) == 600
+    assert graphed_rows(replace(limits, rows_per_sequence=5, max_logit_rows=128)) == 128
+    assert graphed_rows(replace(limits, max_tokens=8)) == 8
 
 
 def test_padding_computes_nothing() -> None:
@@ -78,6 +105,17 @@ def test_padding_computes_nothing() -> None:
     assert (idle.num_tokens, idle.num_sequences, len(idle.logit_rows)) == (4, 4, 4)
     assert not idle.context_lens.any()
     assert (idle_step(7, 7).slots == -1).all()
+    assert bucket_of(idle_tree(), (8,)) is None
+
+
+def test_padding_keeps_drafts_and_the_order_of_logits() -> None:
+    chunks = [Chunk(TOKENS, 5, 8, [2], rows=[6, 7]), Chunk(TOKENS, 40, 41, [3, 4])]
+    padded = pad_decode(step_of(chunks), 6)
+    assert padded.query_starts.tolist() == [0, 3, 4, 5, 6]
+    assert padded.context_lens.tolist() == [8, 41, 0, 0]
+    assert padded.block_starts.tolist() == [0, 1, 3, 3, 3]
+    assert padded.logit_rows.tolist() == [1, 2, 3, 3, 4, 5]
+    assert padded.positions.tolist() == [5, 6, 7, 40, 0, 0]
 
 
 def test_arrays_arrive_as_they_are(device: Any) -> None:

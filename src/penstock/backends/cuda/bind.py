@@ -16,6 +16,7 @@ from penstock.backends.cuda.cache import allocate
 from penstock.backends.cuda.check import StepBounds
 from penstock.backends.cuda.executor import CudaExecutor
 from penstock.backends.cuda.failure import gpu_failed
+from penstock.backends.cuda.graphs import graphed_rows
 from penstock.backends.cuda.kernels.combine import combine
 from penstock.backends.cuda.kernels.embed import embed
 from penstock.backends.cuda.kernels.norm import MAX_COLS, add_norm
@@ -79,10 +80,12 @@ def bind(
             binder.caches,
             step_bounds(plan, limits),
             DeviceSampler(sampler_sizes(plan, limits), device),
+            binder.winners,
+            graphed_rows(limits),
             device,
         )
         fill_all(binder.fills, weights)
-        executor.prepare()
+        executor.prepare(limits.trees)
     except ValueError as error:
         raise ConfigError(
             f"the cuda backend cannot run this model as asked: {error}; choose --backend cpu"
@@ -178,6 +181,8 @@ class _Binder:
         self.fills: list[Fill] = []
         self.attention: list[AttentionKernel] = []
         """One of each geometry; a step has a work list for each."""
+        self.winners: Tensor
+        """``Argmax.winners`` of the plan's result."""
         self.caches = allocate(plan.kv_layers, plan.kv_dtype, limits.num_blocks, device)
         self._plan = plan
         self._limits = limits
@@ -310,6 +315,8 @@ class _Binder:
     def _argmax(self, op: ops.Argmax) -> None:
         cols = self._plan.buffers[op.x].cols
         argmax = Argmax(self._limits.max_logit_rows, cols, self._device)
+        if op.out == self._plan.argmax:
+            self.winners = argmax.winners
 
         def launch(views: Views, step: DeviceStep) -> None:
             argmax.run(views[op.x], views[op.out])

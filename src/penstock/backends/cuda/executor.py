@@ -13,12 +13,14 @@ from penstock.backends.cuda.attention import AttentionKernel
 from penstock.backends.cuda.cache import LayerCache
 from penstock.backends.cuda.check import StepBounds
 from penstock.backends.cuda.failure import gpu_failed
+from penstock.backends.cuda.fetched import FetchedRows
 from penstock.backends.cuda.graphs import DecodeGraphs, bucket_of, bucket_sizes
 from penstock.backends.cuda.kernels.awaited import put_awaited
 from penstock.backends.cuda.kernels.rows import copy_blocks, move_slots
 from penstock.backends.cuda.kernels.tiles import row_steps
-from penstock.backends.cuda.launched import CudaLaunch, FetchedRows
+from penstock.backends.cuda.launched import CudaLaunch
 from penstock.backends.cuda.program import Program, Results
+from penstock.backends.cuda.result import DeviceResult
 from penstock.backends.cuda.sample_outcome import Reported
 from penstock.backends.cuda.sample_state import DeviceSampleState
 from penstock.backends.cuda.sampler import DeviceSampler
@@ -29,10 +31,11 @@ from penstock.backends.cuda.step import (
     arrays_of,
     idle_decode,
     idle_step,
+    idle_tree,
     pad_decode,
 )
 from penstock.engine.draft_tree import MAX_ROWS
-from penstock.engine.step import Int32s, StepInput, StepResult
+from penstock.engine.step import Int32s, StepInput
 from penstock.errors import ConfigError, first_line
 from penstock.sampling.mask import TokenMask
 
@@ -41,10 +44,10 @@ class CudaExecutor:
     """Runs steps on one GPU, or interpreted on the CPU. Made by ``cuda.bind.bind``.
 
     An ``OverlappingExecutor``: a step's tokens are chosen on the device, where the next step, which
-    the host launches meanwhile, finds them.
+    the host launches meanwhile, finds them. Steps with drafts are run one after the other.
 
-    A step that decodes is padded to a bucket and replayed from a CUDA graph; any other is launched
-    op by op. Both run the same kernels, so the same bits come out.
+    A step that decodes, or verifies drafts, is padded to a bucket and replayed from a CUDA graph;
+    any other is launched op by op. Both run the same kernels, so the same bits come out.
     """
 
     packed = None
@@ -57,19 +60,24 @@ class CudaExecutor:
         caches: Sequence[LayerCache],
         bounds: StepBounds,
         sampler: DeviceSampler,
+        winners: Tensor,
+        most_graphed: int,
         device: torch.device,
     ) -> None:
+        """``winners``: ``kernels.rows.Argmax.winners`` of the program's logits; ``most_graphed``:
+        rows of the largest step that is captured."""
         self.num_blocks = bounds.num_blocks
         self._program: Program | None = program
         self._attention = tuple(attention)
         self._caches = tuple(caches)
         self._bounds = bounds
         self._sampler = sampler
-        self._sampled: Tensor | None = None  # what the last launch chose, for the next to read
+        self._winners = winners
+        self._latest: DeviceResult | None = None
+        self._awaited: Tensor | None = None  # what the last step chose, for the next to read
         self._device = device
         self._buffer = StepBuffer(buffer_capacity(bounds, attention), device)
-        most = min(bounds.max_sequences, bounds.max_logit_rows, bounds.max_tokens)
-        self._buckets = bucket_sizes(most)
+        self._buckets = bucket_sizes(most_graphed)
         self._layouts: dict[int, Layout] = {}
         self._results: dict[int, Results] = {}
         self._graphs: DecodeGraphs | None = None
@@ -78,8 +86,10 @@ class CudaExecutor:
     def device(self) -> torch.device:
         return self._device
 
-    def prepare(self) -> None:
+    def prepare(self, trees: bool = False) -> None:
         """Compile kernels and capture the graphs: no request waits for that. On a GPU only.
+
+        ``trees``: also the kernels of steps with draft trees.
 
         Raises EngineDeadError where the GPU fails, ConfigError where it has too little memory.
         """
@@ -90,6 +100,10 @@ class CudaExecutor:
                 rows = min(tokens, self._bounds.max_logit_rows)
                 step = idle_step(tokens, rows, self._bounds.feature_size)
                 self._launch(step, attending=idle_decode(0))
+            one = torch.zeros(1, dtype=torch.int32, device=self._device)
+            put_awaited(one, one)
+            if trees and min(self._bounds.max_tokens, self._bounds.max_logit_rows) >= 3:
+                self._launch(idle_tree(self._bounds.feature_size), attending=idle_decode(0))
             self._graphs = DecodeGraphs()
             for size in reversed(self._buckets):  # the largest first: smaller ones fit its memory
                 self._capture(size, self._graphs)
@@ -103,28 +117,25 @@ class CudaExecutor:
         except RuntimeError as error:
             raise gpu_failed(error) from error
 
-    def run(self, step: StepInput) -> StepResult:
-        """Run one step, wait for it, and copy what it computed to the host.
+    def run(self, step: StepInput) -> DeviceResult:
+        """Run one step and wait for it; of the result, the host gets what is read.
 
         Raises ValueError on a step that is malformed or exceeds the limits of ``bind``, before
         anything is written; EngineDeadError where the GPU fails, after which nothing runs;
         RuntimeError after :meth:`close`.
         """
         self._check(step, awaited=0)
-        rows = len(step.logit_rows)
-        try:
-            results = self._start(step)
-            selected = rows + len(step.hidden_rows)
-            taps = results.taps
-            return StepResult(
-                logits=results.logits[:rows].cpu().numpy(),
-                argmax=results.argmax[:rows, 0].cpu().numpy(),
-                hidden=results.hidden[:selected].float().cpu().numpy(),
-                taps=None if taps is None else taps[:selected].cpu().numpy(),
-                more_logits=tuple(each[:rows].cpu().numpy() for each in results.more_logits),
-            )
-        except RuntimeError as error:
-            raise gpu_failed(error) from error
+        result = self._run(step)
+        result.wait()
+        return result
+
+    def follow(self, step: StepInput) -> DeviceResult:
+        """Queue a step; see ``backends.base.SelfFeedingExecutor``.
+
+        Raises as :meth:`run`.
+        """
+        self._check(step, self._num_awaited)
+        return self._run(step)
 
     def runs_ahead(self, state: DeviceSampleState) -> bool:
         """Every sequence does that has no grammar: nothing of sampling waits for the host."""
@@ -142,12 +153,12 @@ class CudaExecutor:
 
         Raises as :meth:`run`.
         """
-        self._check(step, awaited=0 if self._sampled is None else len(self._sampled))
+        self._check(step, self._num_awaited)
         try:
             results = self._start(step)
             logits, argmax = results.logits, results.argmax
             drawn = self._sampler.launch(logits, argmax, rows, states, masks)
-            self._sampled = drawn.token_ids
+            self._awaited = drawn.token_ids
             reports = [self._report(logits, argmax, each) for each in prompts]
             hidden = None
             if len(step.hidden_rows):  # behind the logits' rows; such a step is not padded
@@ -163,16 +174,32 @@ class CudaExecutor:
         """Free weights, cache and graphs."""
         if self._graphs is not None:
             self._graphs.close()
-        self._graphs = self._program = self._sampled = None
+        if self._latest is not None:
+            self._latest.end()
+        self._graphs = self._program = self._awaited = self._latest = None
         self._caches = self._attention = ()
         self._results.clear()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
+    @property
+    def _num_awaited(self) -> int:
+        return 0 if self._awaited is None else len(self._awaited)
+
     def _check(self, step: StepInput, awaited: int) -> None:
         if self._program is None:
             raise RuntimeError("the executor is closed")
         self._bounds.check(step, awaited)
+
+    def _run(self, step: StepInput) -> DeviceResult:
+        try:
+            results = self._start(step)
+            rows = len(step.logit_rows)
+            self._latest = DeviceResult(results, self._winners, rows, len(step.hidden_rows))
+            self._awaited = self._latest.on_device.argmax.reshape(-1)
+            return self._latest
+        except RuntimeError as error:
+            raise gpu_failed(error) from error
 
     def _report(self, logits: Tensor, argmax: Tensor, wanted: PromptRows) -> Reported:
         rows = slice(wanted.first_row, wanted.first_row + len(wanted.targets))
@@ -182,6 +209,8 @@ class CudaExecutor:
 
     def _start(self, step: StepInput) -> Results:
         """Queue a step; rows of padding are behind those of the step."""
+        if self._latest is not None:
+            self._latest.end()
         if self._graphs is not None:
             bucket = bucket_of(step, self._buckets)
             if bucket is not None:
@@ -205,7 +234,7 @@ class CudaExecutor:
         return self._program.run(device_step)
 
     def _write_decode(self, step: StepInput, bucket: int) -> None:
-        """Put a decode step, padded, where the graph of its bucket reads it."""
+        """Put a step, padded, where the graph of its bucket reads it."""
         # Attention's work is planned of the step as it is: it has none for padding.
         work = [kernel.plan_work(step) for kernel in self._attention]
         self._send(step, self._layout(bucket), arrays_of(pad_decode(step, bucket), work))
@@ -214,8 +243,8 @@ class CudaExecutor:
         """Queue the copy of a step's arrays, and put in the tokens that the host does not know."""
         self._buffer.write(layout, arrays)
         device_step = self._buffer.views(layout, len(step.hidden_rows))
-        if self._sampled is not None and int(step.token_ids.min(initial=0)) < 0:
-            put_awaited(device_step.token_ids, self._sampled)
+        if self._awaited is not None and int(step.token_ids.min(initial=0)) < 0:
+            put_awaited(device_step.token_ids, self._awaited)
         return device_step
 
     def _capture(self, size: int, graphs: DecodeGraphs) -> None:
@@ -247,5 +276,6 @@ def buffer_capacity(bounds: StepBounds, attention: Sequence[AttentionKernel]) ->
     paths = min(tokens, sequences * MAX_ROWS) * MAX_ROWS
     cache = (copies, 2 * tokens, paths)
     others = (*cache, tokens * bounds.feature_size, *work)
-    lengths = (*[tokens] * 3, *[sequences + 1] * 3, bounds.max_logit_rows, *others)
+    # A padded step may have as many sequences as tokens.
+    lengths = (*[tokens] * 3, *[tokens + 1] * 3, bounds.max_logit_rows, *others)
     return Layout.of((*lengths, bounds.max_block_ids)).size

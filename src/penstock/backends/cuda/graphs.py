@@ -1,7 +1,9 @@
-"""Decode steps as CUDA graphs: one for each of a few sizes, to which a step is padded.
+"""Small steps as CUDA graphs: one for each of a few numbers of rows, to which a step is padded.
 
 A step of a large model is hundreds of launches, which take the CPU longer than the GPU needs to
-decode one token of each sequence. A graph launches them all at once.
+decode one token of each sequence. A graph launches them all at once. What is launched depends on
+the rows alone and not on whose they are, so a graph serves steps that decode, steps that verify
+drafts, and steps of a model that reads a few tokens before it drafts.
 """
 
 from __future__ import annotations
@@ -11,37 +13,55 @@ from collections.abc import Callable
 
 import torch
 
+from penstock.backends.base import Limits
 from penstock.backends.cuda.step import DeviceStep
 from penstock.engine.step import StepInput
 
+_MOST_ROWS = 512
+"""Of steps with drafts: with more, the GPU takes longer than launching it op by op."""
+_FREE_ROWS = 16
+"""A product takes about as long for so many rows as for one."""
 
-def bucket_sizes(max_sequences: int) -> tuple[int, ...]:
-    """Sequences of the decode steps that are captured: 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, ...
 
-    Ascending, and up to ``max_sequences``. Fewer than half of a step's rows are padding, and from
+def graphed_rows(limits: Limits) -> int:
+    """Rows of the largest step that is captured."""
+    drafting = min(limits.max_sequences * limits.rows_per_sequence, _MOST_ROWS)
+    rows = max(limits.max_sequences, drafting)
+    return min(rows, limits.max_logit_rows, limits.max_tokens)
+
+
+def bucket_sizes(most: int) -> tuple[int, ...]:
+    """Rows of the steps that are captured: 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, ...
+
+    Ascending, and up to ``most``. Fewer than half of a step's rows are padding, and from
     16 on at most a third.
     """
     sizes, size = [], 1
-    while size < max_sequences:
+    while size < most:
         sizes.append(size)
         power_of_two = size & (size - 1) == 0
         if size < 16:
             size *= 2
         else:
             size = size * 3 // 2 if power_of_two else size // 3 * 4
-    return (*sizes, max_sequences)
+    return (*sizes, most)
 
 
 def bucket_of(step: StepInput, sizes: tuple[int, ...]) -> int | None:
-    """The bucket that a step may be padded to; None if it does more than decode.
+    """The bucket that a step may be padded to; None if it is too large, or of another kind.
 
-    It must compute one token of each sequence, with logits for each, and copy or move nothing.
+    In a graph every row gets logits, so most of them must want them, or they must be few. It
+    copies and moves nothing, tells no further hidden states, and no sequence branches.
     """
-    count = step.num_sequences
-    decodes = step.num_tokens == count == len(step.logit_rows)
-    decodes = decodes and not len(step.block_copies) and not len(step.slot_moves)
-    at = bisect_left(sizes, count)
-    return sizes[at] if decodes and at < len(sizes) else None
+    tokens, rows = step.num_tokens, len(step.logit_rows)
+    if rows == 0 or tokens > max(_FREE_ROWS, 2 * rows):
+        return None
+    if len(step.block_copies) or len(step.slot_moves) or len(step.hidden_rows):
+        return None
+    if len(step.tree_parents) and tokens > step.num_sequences:
+        return None
+    at = bisect_left(sizes, tokens)
+    return sizes[at] if at < len(sizes) else None
 
 
 class DecodeGraphs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -35,6 +35,8 @@ from penstock.quant.scheme import Quantization
 RESERVE: Final = 1 << 30
 """Bytes left for what is not reckoned: code of kernels, CUDA graphs, penalties, libraries, weights
 on their way, and memory lost between allocations."""
+DRAFT_RESERVE: Final = RESERVE // 4
+"""The same for a model that drafts: its graphs, and kernels for its shapes."""
 
 _NOWHERE = torch.device("meta")
 """Tensors of it have a size and no memory."""
@@ -47,16 +49,28 @@ class Needs:
     weights: int
     activations: int
     tables_and_scratch: int
+    draft: Needs | None = None
+    """Of the model that drafts, where one does."""
+
+    @property
+    def reserve(self) -> int:
+        """What is kept free."""
+        return RESERVE if self.draft is None else RESERVE + DRAFT_RESERVE
 
     @property
     def total(self) -> int:
-        return self.weights + self.activations + self.tables_and_scratch + RESERVE
+        return self._own + (0 if self.draft is None else self.draft._own) + self.reserve
+
+    @property
+    def _own(self) -> int:
+        return self.weights + self.activations + self.tables_and_scratch
 
     def __str__(self) -> str:
+        draft = "" if self.draft is None else f"{gib(self.draft._own)} of the same for the draft, "
         return (
             f"{gib(self.weights)} of weights, {gib(self.activations)} of activations, "
-            f"{gib(self.tables_and_scratch)} of tables and scratch, and {gib(RESERVE)} kept free "
-            "for kernels and CUDA graphs"
+            f"{gib(self.tables_and_scratch)} of tables and scratch, {draft}and "
+            f"{gib(self.reserve)} kept free for kernels and CUDA graphs"
         )
 
 
@@ -104,14 +118,16 @@ def divide(
     free: int,
     asked: int | None,
     wanted: int,
+    draft: Needs | None = None,
 ) -> Budget:
     """What the KV cache gets of ``free`` bytes.
 
     ``plan_with`` makes the fused plan for weights quantized so. ``asked`` is the user's number of
     bytes; without one the cache gets what is left, at most the ``wanted`` bytes that all sequences
-    could fill. Raises ConfigError, with the arithmetic and what would fit, where it does not.
+    could fill. ``draft``: what a model takes that drafts; its cache is part of the numbers of
+    bytes. Raises ConfigError, with the arithmetic and what would fit, where it does not.
     """
-    need = needs(plan_with(quantization), limits)
+    need = replace(needs(plan_with(quantization), limits), draft=draft)
     left = free - need.total
     if left <= 0 or (asked is not None and asked > left):
         cache = "" if asked is None else f", and {gib(asked)} of KV cache"
@@ -119,6 +135,8 @@ def divide(
         fits += _smaller(plan_with, need, limits, free - (asked or 0))
         if need.activations > RESERVE:
             fits.append("less max_num_batched_tokens")
+        if draft is not None and replace(need, draft=None).total < free - (asked or 0):
+            fits.append("no draft model (speculative ngram needs none)")
         helps = f"what helps: {', or '.join(fits)}" if fits else "use a GPU with more memory"
         raise ConfigError(f"the GPU has {gib(free)} free, too little for {need}{cache}; {helps}")
     if asked is not None:
@@ -135,7 +153,8 @@ def _smaller(
     found = []
     names: tuple[QuantizationName, ...] = ("int8", "int4")
     for name in names:
-        other = needs(plan_with(choose(name, None, True, activations=False)), limits)
+        plan = plan_with(choose(name, None, True, activations=False))
+        other = replace(needs(plan, limits), draft=need.draft)
         if other.weights < need.weights and other.total < free:
             found.append(f"quantization {name} ({gib(other.weights)} of weights)")
     return found

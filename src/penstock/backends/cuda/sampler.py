@@ -10,7 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from penstock.backends.cuda.failure import gpu_failed
 from penstock.backends.cuda.kernels import sample_jobs as jobs
+from penstock.backends.cuda.result import DeviceResult
 from penstock.backends.cuda.sample_buffers import LaunchBuffers, Sizes
 from penstock.backends.cuda.sample_launch import Launcher
 from penstock.backends.cuda.sample_outcome import MAX_IN_FLIGHT, Drawn, Reported
@@ -22,7 +24,7 @@ from penstock.errors import RequestError
 from penstock.sampling.draw_arrays import draws64
 from penstock.sampling.mask import TokenMask, words_for
 from penstock.sampling.params import MAX_LOGPROBS, SamplingParams
-from penstock.sampling.sampler import Sampled, Sampler
+from penstock.sampling.sampler import Sampled, Sampler, largest
 
 Logits = NDArray[np.float32] | Tensor
 
@@ -33,6 +35,7 @@ class DeviceSampler(Sampler[DeviceSampleState]):
     :meth:`launch` queues a step's choices on the current stream and returns at once; the next
     step may be queued before their outcome is known. The methods of
     :class:`~penstock.sampling.sampler.Sampler` wait. Logits may be NumPy arrays there, or tensors.
+    Of a :class:`DeviceResult`, rows that are not plainly greedy are read where they are.
     """
 
     def __init__(self, sizes: Sizes, device: torch.device) -> None:
@@ -126,17 +129,28 @@ class DeviceSampler(Sampler[DeviceSampleState]):
         states: Sequence[DeviceSampleState],
         masks: Sequence[TokenMask | None] | None = None,
     ) -> Sampled:
-        logits, argmax = self._on_device(result.logits), self._on_device(result.argmax)
-        outcome = Sampled([], {}, {}, [])
-        for start in range(0, len(states), self._sizes.rows):
-            some = slice(start, start + self._sizes.rows)
-            mine = None if masks is None else masks[some]
-            part = self.launch(logits, argmax, rows[some], states[some], mine, advance=False).wait()
-            outcome.token_ids.extend(part.token_ids)
-            outcome.errors.update({start + i: error for i, error in part.errors.items()})
-            outcome.logprobs.update({start + i: each for i, each in part.logprobs.items()})
-            outcome.particular.extend(start + i for i in part.particular)
-        return outcome
+        if masks is not None:
+            _one_a_row(masks, len(states))
+        token_ids, errors = largest(result, rows)
+        particular = [i for i, state in enumerate(states) if not state.plain]
+        if not particular:
+            return Sampled(token_ids, errors)
+        if isinstance(result, DeviceResult):
+            logits, argmax = result.on_device.logits, result.on_device.argmax
+        else:
+            logits, argmax = self._on_device(result.logits), self._on_device(result.argmax)
+        drawn = self._draw(
+            logits,
+            argmax,
+            [rows[i] for i in particular],
+            [states[i] for i in particular],
+            None if masks is None else [masks[i] for i in particular],
+        )
+        for i, token in zip(particular, drawn.token_ids, strict=True):
+            token_ids[i] = token
+        errors |= {particular[at]: error for at, error in drawn.errors.items()}
+        logprobs = {particular[at]: entry for at, entry in drawn.logprobs.items()}
+        return Sampled(token_ids, errors, logprobs, particular)
 
     def draw(
         self,
@@ -147,8 +161,7 @@ class DeviceSampler(Sampler[DeviceSampleState]):
     ) -> tuple[list[int], dict[int, str]]:
         logits = self._on_device(logits)
         argmax = logits.argmax(dim=1).to(torch.int32)
-        result = StepResult(logits, argmax)  # type: ignore[arg-type]
-        sampled = self.sample(result, rows, states, masks)
+        sampled = self._draw(logits, argmax, rows, states, masks)
         return sampled.token_ids, sampled.errors
 
     def token_logprobs(
@@ -187,6 +200,29 @@ class DeviceSampler(Sampler[DeviceSampleState]):
             raise ValueError(f"{len(logits)} rows of logits for {len(targets)} target tokens")
         rows = range(len(targets))
         return self._report(logits, argmax.reshape(-1), rows, targets, [count] * len(targets))
+
+    def _draw(
+        self,
+        logits: Tensor,
+        argmax: Tensor,
+        rows: Sequence[int],
+        states: Sequence[DeviceSampleState],
+        masks: Sequence[TokenMask | None] | None,
+    ) -> Sampled:
+        """As many launches as it takes, each waited for; nothing ``particular`` is told."""
+        outcome = Sampled([], {}, {})
+        for start in range(0, len(states), self._sizes.rows):
+            some = slice(start, start + self._sizes.rows)
+            mine = None if masks is None else masks[some]
+            try:
+                drawn = self.launch(logits, argmax, rows[some], states[some], mine, advance=False)
+                part = drawn.wait()
+            except RuntimeError as error:
+                raise gpu_failed(error) from error
+            outcome.token_ids.extend(part.token_ids)
+            outcome.errors.update({start + i: error for i, error in part.errors.items()})
+            outcome.logprobs.update({start + i: each for i, each in part.logprobs.items()})
+        return outcome
 
     def _report(
         self,
@@ -232,8 +268,7 @@ class DeviceSampler(Sampler[DeviceSampleState]):
     def _send_masks(self, records: NDArray[np.int64], masks: Sequence[TokenMask | None]) -> None:
         """Queue the copy of masks, and tell records where they will be."""
         masked = [i for i, mask in enumerate(masks) if mask is not None]
-        if len(masks) != len(records):
-            raise ValueError(f"{len(masks)} masks for {len(records)} choices: one a row, or None")
+        _one_a_row(masks, len(records))
         if not masked:
             return
         words = words_for(self._sizes.vocab)
@@ -257,6 +292,11 @@ class DeviceSampler(Sampler[DeviceSampleState]):
         if isinstance(array, np.ndarray):
             array = torch.from_numpy(np.ascontiguousarray(array))
         return array.to(self._device)
+
+
+def _one_a_row(masks: Sequence[TokenMask | None], count: int) -> None:
+    if len(masks) != count:
+        raise ValueError(f"{len(masks)} masks for {count} choices: one a row, or None")
 
 
 def _fill(

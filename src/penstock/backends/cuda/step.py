@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -106,8 +106,12 @@ def arrays_of(step: StepInput, work: Sequence[Int32s] = ()) -> tuple[Int32s, ...
 
 
 def pad_decode(step: StepInput, size: int) -> StepInput:
-    """A step of one token a sequence, grown to ``size`` sequences that compute nothing."""
-    missing = size - step.num_sequences
+    """A step grown to ``size`` tokens, of sequences that compute nothing, with logits for each.
+
+    The step must have a bucket (``graphs.bucket_of``). Its own logits come first.
+    """
+    tokens, rows = step.num_tokens, len(step.logit_rows)
+    missing = size - tokens
 
     def grown(array: Int32s, value: int) -> Int32s:
         return np.concatenate([array, np.full(missing, value, np.int32)])
@@ -116,11 +120,13 @@ def pad_decode(step: StepInput, size: int) -> StepInput:
         token_ids=grown(step.token_ids, 0),
         positions=grown(step.positions, 0),
         slots=grown(step.slots, -1),
-        query_starts=np.arange(size + 1, dtype=np.int32),
+        query_starts=np.concatenate(
+            [step.query_starts, np.arange(tokens + 1, size + 1, dtype=np.int32)]
+        ),
         context_lens=grown(step.context_lens, 0),
         block_starts=grown(step.block_starts, int(step.block_starts[-1])),
         block_ids=step.block_ids,
-        logit_rows=np.arange(size, dtype=np.int32),
+        logit_rows=np.concatenate([step.logit_rows, np.arange(rows, size, dtype=np.int32)]),
         block_copies=step.block_copies,
         features=np.concatenate(
             [step.features, np.zeros((missing, step.features.shape[1]), np.float32)]
@@ -162,6 +168,12 @@ def idle_step(tokens: int, logit_rows: int, feature_size: int = 0) -> StepInput:
         block_copies=np.zeros((1, 2), np.int32),
         features=np.zeros((tokens, feature_size), np.float32),
     )
+
+
+def idle_tree(feature_size: int = 0) -> StepInput:
+    """As :func:`idle_step`, of a token that two others follow; moves a slot onto itself, too."""
+    parents, moves = np.array([-1, 0, 0], np.int32), np.zeros((1, 2), np.int32)
+    return replace(idle_step(3, 3, feature_size), tree_parents=parents, slot_moves=moves)
 
 
 class StepBuffer:

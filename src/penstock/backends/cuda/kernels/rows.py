@@ -35,17 +35,22 @@ def select_rows(x: Tensor, logit_rows: Tensor, out: Tensor) -> None:
 
 
 class Argmax:
-    """``plan.ops.Argmax`` of rows of ``cols`` float32: the largest of each chunk, then of these."""
+    """``plan.ops.Argmax`` of rows of ``cols`` float32: the largest of each chunk, then of these.
+
+    ``winners`` int32 ``[max_rows, 2]`` has each row's outcome once more, and the bits of the logit
+    there (a NaN where the row has one): all that the host need know of greedy rows, in one piece.
+    """
 
     def __init__(self, max_rows: int, cols: int, device: torch.device) -> None:
         self._chunks = triton.cdiv(cols, _ARGMAX_BLOCK)
         shape = (max_rows, self._chunks)
         self._keys = torch.empty(shape, dtype=torch.int32, device=device)
         self._columns = torch.empty(shape, dtype=torch.int32, device=device)
+        self.winners = torch.empty((max_rows, 2), dtype=torch.int32, device=device)
 
     @staticmethod
     def scratch_bytes(max_rows: int, cols: int) -> int:
-        return 2 * max_rows * -(-cols // _ARGMAX_BLOCK) * 4
+        return 2 * max_rows * (-(-cols // _ARGMAX_BLOCK) + 1) * 4
 
     def run(self, x: Tensor, out: Tensor) -> None:
         """x ``[R, cols]``; out int32 ``[R, 1]``."""
@@ -69,6 +74,7 @@ class Argmax:
             self._keys,
             self._columns,
             out,
+            self.winners,
             rows,
             self._chunks,
             out.stride(0),
@@ -156,16 +162,20 @@ def _largest_of_chunk(
 
 @triton.jit(do_not_specialize=["rows"])
 def _largest_of_row(
-    keys, winners, out, rows, chunks, out_stride, ROWS: tl.constexpr, BLOCK: tl.constexpr
+    keys, columns, out, winners, rows, chunks, out_stride, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     chunk = tl.arange(0, BLOCK)[None, :]
     inside = (row < rows)[:, None] & (chunk < chunks)
     place = row[:, None] * chunks + chunk
     key = tl.load(keys + place, mask=inside, other=-2147483648)
-    winner = tl.load(winners + place, mask=inside, other=0x7FFFFFFF)
-    first = tl.where(key == tl.max(key, axis=1)[:, None], winner, 0x7FFFFFFF)
-    tl.store(out + row * out_stride, tl.min(first, axis=1), mask=row < rows)
+    column = tl.load(columns + place, mask=inside, other=0x7FFFFFFF)
+    largest = tl.max(key, axis=1)
+    first = tl.min(tl.where(key == largest[:, None], column, 0x7FFFFFFF), axis=1)
+    tl.store(out + row * out_stride, first, mask=row < rows)
+    tl.store(winners + row * 2, first, mask=row < rows)
+    bits = tl.where(largest < 0, largest ^ 0x7FFFFFFF, largest)  # of the float that the key was
+    tl.store(winners + row * 2 + 1, bits, mask=row < rows)
 
 
 @triton.jit(do_not_specialize=["count"])

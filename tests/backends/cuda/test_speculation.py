@@ -1,0 +1,112 @@
+"""Drafts on a GPU, by every method: what comes is what comes without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("triton", reason="triton is not installed")
+
+from grammars import byte_blueprint
+from stories import Arrival, Stories, play, same
+
+from penstock.cache.geometry import BLOCK_SIZE
+from penstock.cache.kv_cache import KvCache
+from penstock.engine.core import EngineCore
+from penstock.engine.loader import load
+from penstock.engine.messages import EngineStats
+from penstock.grammar.spec import GrammarSpec
+from penstock.sampling.params import SamplingParams
+from penstock.speculate.config import DraftModel, Ngram, QuantizedSelf
+
+pytestmark = pytest.mark.slow
+
+BLOCK_BYTES = 2 * 16 * BLOCK_SIZE * 4
+"""Of ``byte_blueprint``'s model."""
+NUM_BLOCKS = 5
+
+
+def arrivals() -> list[Arrival]:
+    """Of every kind, and more than there are blocks for once each has filled its first."""
+    kinds = [
+        SamplingParams(temperature=0, max_tokens=7, ignore_eos=True),
+        SamplingParams(
+            temperature=0.7,
+            seed=1,
+            max_tokens=7,
+            ignore_eos=True,
+            top_p=0.9,
+            repetition_penalty=1.3,
+        ),
+        SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=2, prompt_logprobs=1),
+        SamplingParams(temperature=1.0, grammar=GrammarSpec(kind="regex", text="(ab){3}"), seed=2),
+    ]
+    return [
+        Arrival(0, [97, 98] * 14 + [100 + i], params, 0, None, None, False)
+        for i, params in enumerate(kinds)
+    ]
+
+
+def told(folder: Path, speculative: Any) -> tuple[Stories, EngineStats]:
+    models = 1 if speculative is None or isinstance(speculative, Ngram) else 2
+    blueprint = byte_blueprint(
+        folder,
+        backend="cuda",
+        max_num_seqs=4,
+        max_num_batched_tokens=128,
+        max_model_len=64,
+        kv_cache_bytes=NUM_BLOCKS * BLOCK_BYTES * models,
+        speculative=speculative,
+    )
+    core = EngineCore(blueprint, load(blueprint))
+    assert core.config.num_blocks == NUM_BLOCKS
+    stories = play(core, arrivals(), core.check_integrity)
+    stats = core.stats()
+    core.close()
+    return stories, stats
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_margin(steady_module: None) -> Iterator[None]:
+    """Sequences are admitted without regard to what running ones will want: some are preempted
+    after a few tokens, and not only when they have filled several blocks."""
+    begin = KvCache.begin
+
+    def hasty(self: KvCache, *wanted: Any, reserve: int = 0) -> bool:
+        return begin(self, *wanted)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(KvCache, "begin", hasty)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bytes")
+
+
+@pytest.fixture(scope="module")
+def plain(no_margin: None, folder: Path) -> Stories:
+    stories, stats = told(folder, None)
+    assert stats.preemptions > 0
+    assert stats.drafts is None
+    return stories
+
+
+@pytest.mark.parametrize("method", ["ngram", "draft", "self"])
+def test_drafts_change_nothing(method: str, plain: Stories, folder: Path) -> None:
+    asked = {
+        "ngram": Ngram(num_tokens=3, min_match=1, adaptive=False),
+        "draft": DraftModel(model=str(folder), num_tokens=3, adaptive=False),
+        "self": QuantizedSelf(num_tokens=2, adaptive=False),
+    }
+    stories, stats = told(folder, asked[method])
+    same(stories, plain)
+    assert stats.preemptions > 0
+    assert stats.drafts is not None
+    assert stats.drafts.accepted_tokens > 0
+    assert stats.drafts.rejections > 0
