@@ -21,7 +21,7 @@ make them equal and their logits tie."""
 
 @lru_cache(maxsize=1)
 def _normal(seed: int) -> NDArray[np.float32]:
-    """The block ``[_PERIOD]``, read-only; kept, since tests make hundreds of sources of one seed."""
+    """The block ``[_PERIOD]``, read-only. Kept: tests make hundreds of sources of one seed."""
     generator = np.random.Generator(np.random.Philox(seed & (2**64 - 1)))
     values = generator.standard_normal(_PERIOD, np.float32)
     values.flags.writeable = False
