@@ -214,3 +214,28 @@ def test_a_draft_tree() -> None:
     assert tree.cut(3).parents == parents[:3]
     assert tree.cut(2) == Draft(array("i", [5, 6]), 1), "a chain has no parents"
     assert tree.cut(5) is tree
+
+
+def test_a_sequence_that_ends_as_another_of_its_request_fails_is_told(blueprint: Blueprint) -> None:
+    """With drafts or without: both happen in one step."""
+
+    def request(seed: int, max_tokens: int) -> list[Arrival]:
+        params = SamplingParams(seed=seed, max_tokens=max_tokens, n=2, ignore_eos=True)
+        return [Arrival(0, [3, 4, 5], params, 0, None, None, False)]
+
+    for seed in range(200):
+        first, second = (
+            s.tokens for s in told(blueprint, request(seed, 40), Recorder())[0].values()
+        )
+        if first[-1] == POISON and len(first) > 2 and POISON not in second:
+            break
+    else:
+        raise AssertionError("no such seed")
+    recorder = Recorder()
+    failed, ended = told(blueprint, request(seed, len(first) + 1), recorder)[0].values()
+    assert failed.ended(FinishReason.ERROR)
+    assert ended.ended(FinishReason.LENGTH)
+    assert ended.tokens[:-1] == second
+    drafting = Oracle(recorder.texts(), VOCAB, 1.0)
+    for story in told(blueprint, request(seed, len(first) + 1), drafting)[0].values():
+        assert story.ended(FinishReason.ERROR, FinishReason.LENGTH)
