@@ -69,7 +69,8 @@ def test_a_new_sequence_is_not_judged_by_the_last() -> None:
     engine = SimulatedEngine(FLAT, 0.8, 1)
     engine.run(500)
     engine.alpha = 0.0
-    engine.run(200)
+    engine.arrive()
+    engine.run(60)
     before = engine.drafted
     engine.alpha = 0.8
     engine.arrive()

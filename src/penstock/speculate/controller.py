@@ -46,6 +46,9 @@ _FEW = 8
 """Tokens that a model may read besides drafting, and take no longer for it."""
 _HORIZON = 64
 """Steps in which reading a sequence must pay: not much more is known of its future."""
+_FIRST_READINGS, _MOST_FIRST = 3, 3.0
+"""Of these the least is believed, and of the very first so many steps are booked at most: a model
+that was never used takes several times as long."""
 _OUTLIER = 2.0
 _MOST_READING = 64.0
 """What others do with the processor is not booked: steps take so many times what is believed at
@@ -93,6 +96,7 @@ class Controller:
         self._verifying = StepCosts()  # of steps with drafts
         self._drafting: dict[int, StepCosts] = {}  # by the width of sequences; of K
         self._reading = 0.0  # seconds a token
+        self._readings = 0  # that were seen
         self._unread = 0  # tokens that the drafts that were asked for last have read
         self._accounts: dict[int, Account] = {}  # by the width of decoding sequences
         self._account = self._account_of(1)
@@ -186,7 +190,7 @@ class Controller:
         else:
             self._verifying.add(rows, seconds)
             seconds = min(seconds, _OUTLIER * usual)
-        drafting, reading = self._split(made)
+        drafting, reading = self._split(made, decoding)
         gained, self._accepted = self._accepted / decoding, 0
         if plain:
             took = (seconds + drafting) / plain
@@ -194,7 +198,7 @@ class Controller:
             if account.drafted(1.0 + gained - took, spent, (1.0 + gained) / took):
                 self._plain.renew(decoding)
 
-    def _split(self, made: Made) -> tuple[float, float]:
+    def _split(self, made: Made, decoding: int) -> tuple[float, float]:
         """Seconds that drafting took by itself, and reading what was not read before."""
         width = made.sequences.bit_length()
         costs = self._drafting.get(width)
@@ -206,9 +210,16 @@ class Controller:
             return min(made.seconds, _OUTLIER * usual), 0.0
         drafting = min(costs.seconds(made.longest), made.seconds)
         reading = made.seconds - drafting
-        if self._unread > _FEW:
-            each = reading / self._unread
-            self._reading += (each - self._reading) * (_NEWEST if self._reading else 1.0)
+        if self._unread <= _FEW:
+            return drafting, reading
+        each = reading / self._unread
+        self._readings += 1
+        if self._readings <= _FIRST_READINGS:
+            self._reading = min(each, self._reading or each)
+        else:
+            self._reading += (each - self._reading) * _NEWEST
+        if self._readings == 1:
+            reading = min(reading, _MOST_FIRST * self._plain.seconds(decoding))
         return drafting, reading
 
     def _length(
@@ -293,7 +304,7 @@ class Controller:
         width = decoding.bit_length()
         account = self._accounts.get(width)
         if account is None:
-            account = self._accounts[width] = Account()
+            account = self._accounts[width] = Account(width)
         return account
 
     def _record(self, sequence: Sequence) -> Acceptance:
