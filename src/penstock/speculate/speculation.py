@@ -8,9 +8,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from penstock.engine.scheduled import ScheduledStep
-from penstock.speculate.controller import Controller, Made, Offer
+from penstock.speculate.controller import Controller, Offer
 from penstock.speculate.draft import Draft, Proposer, Wanted
 from penstock.speculate.figures import Figures
+from penstock.speculate.times import Made
 
 if TYPE_CHECKING:
     from penstock.engine.request import Sequence
