@@ -10,7 +10,8 @@ from simulated_engine import Costs, SimulatedEngine
 from penstock.engine.messages import EngineRequest
 from penstock.engine.request import Sequence, make_sequences
 from penstock.sampling.params import SamplingParams
-from penstock.speculate.controller import Controller, Made, Offer
+from penstock.speculate.controller import Controller, Offer
+from penstock.speculate.times import Made
 
 FLAT = Costs(lambda rows: 0.98 + 0.02 * rows, lambda n: 0.08 + 0.004 * n, 0.0, 0.05, 0.05)
 STEEP = Costs(lambda rows: 0.8 + 0.12 * rows, lambda n: 0.1 + 0.02 * n, 0.0, 0.15, 0.05)
@@ -69,7 +70,8 @@ def test_a_new_sequence_is_not_judged_by_the_last() -> None:
     engine = SimulatedEngine(FLAT, 0.8, 1)
     engine.run(500)
     engine.alpha = 0.0
-    engine.run(200)
+    engine.arrive()
+    engine.run(60)
     before = engine.drafted
     engine.alpha = 0.8
     engine.arrive()

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 _ALLOWED = 0.008
 """Of the time, what may be lost to drafts that fail."""
-_FIRST_BALANCE, _MOST_BALANCE, _LEAST_BALANCE = 6.0, 8.0, -32.0
+_FIRST_BALANCE, _MOST_ALLOWED, _LEAST_BALANCE = 6.0, 8.0, -32.0
+_MOST_EARNED = 16.0
+"""What drafts earned may be lost again, beyond what is allowed to be lost: a sequence whose drafts
+fail costs some ten steps before it is known, also where others gain by them. A batch's gains and
+losses are more even, and less is kept of them."""
 _FOR_TRIALS, _LEAST_PAUSE, _MOST_PAUSE = 0.005, 32, 1024
 """Of the time, what trials may take that fail like the last; and steps from one to the next."""
 _MARGIN, _LEAST_MARGIN = 1.02, 0.97
@@ -15,8 +19,8 @@ _TRIAL = 4
 _GIVEN_UP = 4
 """Steps in a row for which it was believed that no draft pays."""
 _PER_ARRIVAL = 4
-"""Steps a sequence after which a new one is enough to ask anew whether drafts may pay."""
-_LEAST_PRICE = 0.25
+"""Steps for each of the others after which a new one is enough to ask anew."""
+_LEAST_PRICE = 0.5
 _MIXED = 32
 """Steps in a row with prompts in them: who waits for one without waits too long."""
 _INSTALMENT = 1 / 32
@@ -45,9 +49,10 @@ class Account:
         "_closed",
         "_debt",
         "_drafted",
+        "_earned",
         "_idle",
         "_mixed",
-        "_opened_with",
+        "_most",
         "_pause",
         "_period",
         "_price",
@@ -60,20 +65,23 @@ class Account:
         "trial",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
+        """``width``: bits of the number of sequences."""
         self.is_open = True
         self.to_time = 0
         """Steps without drafts that are to be timed before there are drafts again."""
         self.trial = _TRIAL
         """Steps that are to have drafts whatever is believed of them."""
-        self.balance = self._opened_with = _FIRST_BALANCE
+        self.balance = _FIRST_BALANCE
         """What may yet be lost."""
         self._closed = 0  # steps since it was
         self._debt = 0.0  # what was spent for many steps to come
         self._drafted = False  # since it was opened
+        self._earned = 0.0  # since then
         self._idle = 0  # steps in a row
         self._pause = 0.0
         self._mixed = 0  # steps in a row that could not be timed
+        self._most = _MOST_ALLOWED + _MOST_EARNED / max(width, 1)
         self._period = _FIRST_PERIOD
         self._price = _LEAST_PRICE
         self._speed = 1.0  # tokens a second, as times those without drafts
@@ -88,7 +96,7 @@ class Account:
     @property
     def margin(self) -> float:
         """How many times faster drafts must be believed to be."""
-        share = max(self.balance, 0.0) / _MOST_BALANCE
+        share = min(max(self.balance / _MOST_ALLOWED, 0.0), 1.0)
         return _MARGIN + (_LEAST_MARGIN - _MARGIN) * share
 
     def plain(self, steps: int, lost: float, timed: bool) -> bool:
@@ -103,7 +111,7 @@ class Account:
             self.to_time = max(self.to_time - 1, 0)
         else:
             self._untimed += steps
-        self._put(steps * _ALLOWED - lost)
+        self._put(steps, -lost)
         if self.is_open:
             return False
         self._waited += steps
@@ -114,7 +122,7 @@ class Account:
         return True
 
     def arrived(self, decoding: int, price: float) -> None:
-        """A sequence has begun, of which may be true what was not of the ``decoding`` before it.
+        """One of ``decoding`` sequences has begun, of which may be true what was not of the others.
 
         ``price``: of being ready to draft for it.
         """
@@ -122,7 +130,7 @@ class Account:
         self._mixed += 1
         if self._mixed >= _MIXED:
             self.to_time = 0
-        if self.is_open or self._closed < _PER_ARRIVAL * decoding:
+        if self.is_open or self._closed < _PER_ARRIVAL * (decoding - 1):
             return
         if self.balance >= 1.0 + 1.5 * price:
             self._open(0)
@@ -140,7 +148,8 @@ class Account:
         self._debt += spent
         due = self._debt * _INSTALMENT
         self._debt -= due
-        self._put(_ALLOWED + saved - due)
+        self._earned += saved - due
+        self._put(1, saved - due)
         lost = max(1.0 - 1.0 / self._speed, 0.0) * _UNTIMED
         period = min(max(lost / _FOR_TIMING, _LEAST_PERIOD), _MOST_PERIOD)
         if self._untimed < min(period, self._period):
@@ -155,9 +164,10 @@ class Account:
         if self._idle >= _GIVEN_UP:
             self._close()
 
-    def _put(self, amount: float) -> None:
-        balance = self.balance + amount
-        self.balance = min(max(balance, _LEAST_BALANCE), _MOST_BALANCE)
+    def _put(self, steps: int, earned: float) -> None:
+        allowed = max(min(_MOST_ALLOWED - self.balance, steps * _ALLOWED), 0.0)
+        balance = self.balance + allowed + earned
+        self.balance = min(max(balance, _LEAST_BALANCE), self._most)
         if self.balance < 0.0 and self.is_open:
             self._close()
 
@@ -166,17 +176,17 @@ class Account:
         self.trial = trial
         self._drafted = False
         self._idle = 0
-        self._opened_with = self.balance
+        self._earned = 0.0
         if trial:
             self._period = _FIRST_PERIOD
 
     def _close(self) -> None:
         self.is_open = False
         self.balance = max(self.balance - self._debt, _LEAST_BALANCE)
+        self._earned -= self._debt
         self._debt = 0.0
         if self._drafted:
-            lost = self._opened_with - self.balance
-            self._price = min(max(lost, _LEAST_PRICE), _MOST_BALANCE)
+            self._price = min(max(-self._earned, _LEAST_PRICE), _MOST_ALLOWED)
         if self._drafted or self.trial:
             self._waited = 0
         self._pause = min(max(self._price / _FOR_TRIALS, _LEAST_PAUSE), _MOST_PAUSE)

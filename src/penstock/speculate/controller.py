@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.speculate.acceptance import Acceptance
 from penstock.speculate.account import Account
-from penstock.speculate.costs import StepCosts
+from penstock.speculate.times import FEW, Made, Times
 
 if TYPE_CHECKING:
     from penstock.engine.request import Sequence
@@ -42,16 +42,8 @@ _REST = 15
 small model 500."""
 _FIRST_TIMED = 8
 """Steps without drafts before there are any."""
-_FEW = 8
-"""Tokens that a model may read besides drafting, and take no longer for it."""
 _HORIZON = 64
 """Steps in which reading a sequence must pay: not much more is known of its future."""
-_OUTLIER = 2.0
-_MOST_READING = 64.0
-"""What others do with the processor is not booked: steps take so many times what is believed at
-most, and reading so many steps."""
-_NEWEST = 0.1
-"""Weight of the newest measurement of what reading takes."""
 _OLD = 0.4
 """How much of what was known of acceptance counts in a trial after a pause."""
 
@@ -62,17 +54,6 @@ class Offer(NamedTuple):
     sequence: Sequence
     group: int
     most: int
-
-
-class Made(NamedTuple):
-    """What it took to draft."""
-
-    sequences: int
-    longest: int
-    """Tokens of the longest draft."""
-    seconds: float
-    steady: bool
-    """Nothing was read for it but what always is."""
 
 
 class Controller:
@@ -89,10 +70,7 @@ class Controller:
         self._num_tokens = num_tokens
         self._reads = reads
         self._common = Acceptance(groups, num_tokens, trees=trees)  # of all sequences
-        self._plain = StepCosts()  # of steps without drafts
-        self._verifying = StepCosts()  # of steps with drafts
-        self._drafting: dict[int, StepCosts] = {}  # by the width of sequences; of K
-        self._reading = 0.0  # seconds a token
+        self._times = Times(num_tokens, reads)
         self._unread = 0  # tokens that the drafts that were asked for last have read
         self._accounts: dict[int, Account] = {}  # by the width of decoding sequences
         self._account = self._account_of(1)
@@ -116,12 +94,12 @@ class Controller:
         self._unread = 0
         if not offers or not account.drafts:
             return lengths
-        if not self._plain.knows(decoding):
+        if not self._times.plain.knows(decoding):
             account.to_time = _FIRST_TIMED
             return lengths
         # The youngest: they have the longest way to go.
         first = max(len(offers) - _LOOKING, 0) if account.trial else 0
-        prices = self._prices(decoding, len(offers) - first)
+        prices = self._times.prices(decoding, len(offers) - first)
         for i in range(first, len(offers)):
             lengths[i] = self._length(offers[i], account, prices, decoding, len(offers) - first)
         if self._reads and not any(lengths):
@@ -155,8 +133,8 @@ class Controller:
         self._plain_steps += steps
         timed = self._plain_steps > _SETTLED
         if timed:
-            self._plain.add(decoding, seconds)
-        usual = self._plain.seconds(decoding)
+            self._times.plain.add(decoding, seconds)
+        usual = self._times.plain.seconds(decoding)
         lost = asking
         if not timed:
             lost += min(max(seconds - usual, -usual), usual)
@@ -166,8 +144,8 @@ class Controller:
 
     def arrived(self, decoding: int, tokens: int) -> None:
         """So many ``tokens`` of prompts were read in a step of ``decoding`` sequences."""
-        plain = self._plain.seconds(decoding)
-        reading = tokens * self._reading / plain if plain else 0.0
+        plain = self._times.plain.seconds(decoding)
+        reading = tokens * self._times.reading / plain if plain else 0.0
         self._account.arrived(decoding, reading)
 
     def drafts_took(self, made: Made, decoding: int, drafted: int, seconds: float | None) -> None:
@@ -178,38 +156,15 @@ class Controller:
         account = self._account = self._account_of(decoding)
         self._since_look += 1
         self._plain_steps = 0
-        rows = decoding + drafted
-        plain = self._plain.seconds(decoding)
-        usual = max(self._verifying_seconds(rows), plain)
-        if seconds is None:
-            seconds = usual
-        else:
-            self._verifying.add(rows, seconds)
-            seconds = min(seconds, _OUTLIER * usual)
-        drafting, reading = self._split(made)
+        plain = self._times.plain.seconds(decoding)
+        verifying = self._times.verified(decoding, drafted, seconds)
+        drafting, reading = self._times.made(made, self._unread, plain)
         gained, self._accepted = self._accepted / decoding, 0
         if plain:
-            took = (seconds + drafting) / plain
-            spent = min(reading / plain, _MOST_READING)
-            if account.drafted(1.0 + gained - took, spent, (1.0 + gained) / took):
-                self._plain.renew(decoding)
-
-    def _split(self, made: Made) -> tuple[float, float]:
-        """Seconds that drafting took by itself, and reading what was not read before."""
-        width = made.sequences.bit_length()
-        costs = self._drafting.get(width)
-        if costs is None:
-            costs = self._drafting[width] = StepCosts(free=True)
-        if made.steady:
-            usual = costs.seconds(made.longest) or made.seconds
-            costs.add(made.longest, made.seconds)
-            return min(made.seconds, _OUTLIER * usual), 0.0
-        drafting = min(costs.seconds(made.longest), made.seconds)
-        reading = made.seconds - drafting
-        if self._unread > _FEW:
-            each = reading / self._unread
-            self._reading += (each - self._reading) * (_NEWEST if self._reading else 1.0)
-        return drafting, reading
+            took = (verifying + drafting) / plain
+            saved = 1.0 + gained - took
+            if account.drafted(saved, reading / plain, (1.0 + gained) / took):
+                self._times.plain.renew(decoding)
 
     def _length(
         self, offer: Offer, account: Account, prices: list[float], decoding: int, drafting: int
@@ -226,7 +181,7 @@ class Controller:
         if best_rate < account.margin:
             best = 0
         unread = self._to_read(sequence, record)
-        if best and unread * self._reading > self._worth(offer, best_rate, decoding):
+        if best and unread * self._times.reading > self._worth(offer, best_rate, decoding):
             best = 0
         if best:
             record.skipped, record.patience = 0, _FIRST_PATIENCE
@@ -243,8 +198,8 @@ class Controller:
         """Whether a look is worth reading so much, beside what is read for others."""
         if not unread:
             return True
-        seconds = (self._unread + unread) * self._reading
-        return seconds <= account.balance * self._plain.seconds(decoding)
+        seconds = (self._unread + unread) * self._times.reading
+        return seconds <= account.balance * self._times.plain.seconds(decoding)
 
     def _looks(self, record: Acceptance, account: Account, possible: float) -> bool:
         """Whether to look all the same; not where all might be accepted and it would not pay."""
@@ -260,40 +215,19 @@ class Controller:
 
     def _to_read(self, sequence: Sequence, record: Acceptance) -> int:
         unread = len(sequence.token_ids) - record.read if self._reads else 0
-        return unread if unread > _FEW else 0
+        return unread if unread > FEW else 0
 
     def _worth(self, offer: Offer, rate: float, decoding: int) -> float:
         """Seconds that drafts for this sequence may save yet."""
         sequence = offer.sequence
         steps = min(sequence.max_total_tokens - len(sequence.token_ids), _HORIZON)
-        return (rate - 1.0) * self._plain.seconds(decoding) / decoding * steps
-
-    def _prices(self, decoding: int, drafting: int) -> list[float]:
-        """Of steps with drafts of 1, 2, ... tokens for ``drafting`` of ``decoding`` sequences; one
-        without drafts costs 1."""
-        plain = self._plain.seconds(decoding)
-        costs = self._drafting.get(drafting.bit_length()) if self._reads else None
-        most = max(self._verifying.most_rows, decoding)
-        reach = max(most * 1.5, most + 2)
-        prices: list[float] = []
-        for count in range(1, self._num_tokens + 1):
-            rows = decoding + drafting * count
-            if count > 1 and rows > reach:
-                break  # felt out little by little: in a large batch many rows may take long
-            seconds = max(self._verifying_seconds(rows), plain)
-            if costs is not None:
-                seconds += costs.seconds(count)
-            prices.append(seconds / plain)
-        return prices
-
-    def _verifying_seconds(self, rows: int) -> float:
-        return self._verifying.seconds(rows) or self._plain.seconds(rows)
+        return (rate - 1.0) * self._times.plain.seconds(decoding) / decoding * steps
 
     def _account_of(self, decoding: int) -> Account:
         width = decoding.bit_length()
         account = self._accounts.get(width)
         if account is None:
-            account = self._accounts[width] = Account()
+            account = self._accounts[width] = Account(width)
         return account
 
     def _record(self, sequence: Sequence) -> Acceptance:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from penstock.engine.scheduled import ScheduledStep
 from penstock.engine.step import StepResult
-from penstock.speculate.controller import Controller, Made, Offer
+from penstock.speculate.controller import Controller, Offer
 from penstock.speculate.draft import Draft, HiddenReader, Proposer, Wanted
 from penstock.speculate.figures import Figures
+from penstock.speculate.times import Made
 from penstock.speculate.told import told_of
 from penstock.speculate.typical import Typical
 
