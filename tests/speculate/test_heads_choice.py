@@ -134,14 +134,15 @@ def test_dummy_weights_need_no_files(tmp_path: Path, method: str) -> None:
         drawn(method, tmp_path)
 
 
-def test_quantization_is_asked_for_or_the_targets(eagle1: Path) -> None:
+def test_quantization_is_asked_for_or_the_targets_or_int8(eagle1: Path) -> None:
     def scheme(options: str = "", **target: Any) -> object:
         draft = drawn(f"eagle:model={eagle1}{options}", eagle1, **target).draft
         assert draft is not None
         return draft.config.schemes.linear
 
-    assert scheme() is None
-    assert scheme(quantization="int8") == GridScheme(8)
+    assert scheme() == GridScheme(8)
+    assert scheme(quantization="int4") == GridScheme(4)
+    assert scheme(",quantization=none") is None
     assert scheme(",quantization=none", quantization="int8") is None
     assert scheme(",quantization=int4") == GridScheme(4)
     draft = drawn(f"eagle:model={eagle1},quantization=int8", eagle1).draft

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from published_heads import (
+from head_checkpoints import (
     EAGLE1,
     EAGLE3,
     MEDUSA,

@@ -174,10 +174,15 @@ def _quantization(config: EngineConfig) -> dict[str, Any]:
     elif config.quantization == "none" or not _fits_scheme(config):
         changes |= {"quantization": "none", "quantization_group": None}
         changes |= {"quantization_zero_points": False, "quantize_activations": None}
-    if isinstance(asked, Medusa | Eagle) and asked.quantization != "auto":
-        changes |= {"quantization": asked.quantization, "quantization_group": None}
+    if isinstance(asked, Medusa | Eagle) and (
+        asked.quantization != "auto" or changes.get("quantization") == "none"
+    ):
+        bits = "int8" if asked.quantization == "auto" else asked.quantization
+        changes |= {"quantization": bits, "quantization_group": None}
         changes |= {"quantization_zero_points": False}
-        if asked.quantization == "none":
+        if asked.quantization == "auto":
+            changes |= {"quantize_head": True}
+        if bits == "none":
             changes |= {"quantize_activations": None}
     return changes
 
