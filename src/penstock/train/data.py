@@ -104,9 +104,7 @@ def _read(file: Path, name: str, tokenizer: Tokenizer) -> Iterator[Sample]:
 
 
 def _sample(line: Line, name: str, where: str, tokenizer: Tokenizer) -> Sample:
-    given = [
-        field for field in ("text", "prompt", "messages") if getattr(line, field) is not None
-    ]
+    given = [field for field in ("text", "prompt", "messages") if getattr(line, field) is not None]
     if len(given) != 1 or (line.completion is not None and line.prompt is None):
         raise ConfigError(
             f'{where}: each line needs "text", or "prompt" and "completion", or "messages"'

@@ -30,10 +30,17 @@ class DraftAttention(nn.Module):
 
     def __init__(self, config: LlamaConfig, inputs: int) -> None:
         super().__init__()
-        self.head_dim: int = config.head_dim
-        self.group: int = config.num_attention_heads // config.num_key_value_heads
-        queries = config.num_attention_heads * self.head_dim
-        others = config.num_key_value_heads * self.head_dim
+        heads, kv_heads, head_dim = (
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+        )
+        # LlamaConfig has filled in what was not given.
+        assert kv_heads is not None
+        assert head_dim is not None
+        self.head_dim = head_dim
+        self.group = heads // kv_heads
+        queries, others = heads * head_dim, kv_heads * head_dim
         self.q_proj = nn.Linear(inputs, queries, bias=False)
         self.k_proj = nn.Linear(inputs, others, bias=False)
         self.v_proj = nn.Linear(inputs, others, bias=False)
@@ -73,11 +80,13 @@ class DraftAttention(nn.Module):
 
     def _heads(self, x: Tensor) -> Tensor:
         """``[B, R, heads * D]`` as ``[B, heads, R, D]``."""
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        heads: Tensor = x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # type: ignore[no-untyped-call]
+        return heads
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotates pairs ``(i, i + D / 2)`` of ``[B, heads, R, D]`` by ``[1, R, D]``, in float32."""
     low, high = x.float().chunk(2, dim=-1)
     turned = torch.cat((-high, low), dim=-1)
-    return (x.float() * cos[:, None] + turned * sin[:, None]).to(x.dtype)
+    rotated: Tensor = (x.float() * cos[:, None] + turned * sin[:, None]).to(x.dtype)
+    return rotated

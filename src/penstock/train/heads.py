@@ -58,6 +58,14 @@ class Heads(nn.Module, ABC):
         """The drafts for each position ahead, the nearest first."""
 
     @abstractmethod
+    def linear_pairs(self, observed: Observed) -> list[tuple[Tensor, Tensor]]:
+        """``(x [..., A], y [..., B])``: what :meth:`start_from` wants linear maps from and to."""
+
+    @abstractmethod
+    def start_from(self, maps: list[Tensor]) -> None:
+        """Take on the map ``[B, A]`` of each pair, before the first step."""
+
+    @abstractmethod
     def config(self) -> Mapping[str, object]:
         """What ``config.json`` says."""
 

@@ -79,12 +79,14 @@ def train(
     heads: Heads,
     target: Target,
     batches: Iterator[Tensor],
-    held_out: Callable[[], Iterable[Tensor]],
+    held_out: Callable[[bool], Iterable[Tensor]],
     schedule: Schedule,
     tell: Callable[[Report], None],
     now: Callable[[], float] = time.monotonic,
 ) -> Report:
     """Train until the minutes are over, telling ``tell`` of every look, the last one included.
+
+    ``held_out(final)`` makes the batches to look at, which may be fewer until the last look.
 
     Minutes are of training alone, without looks. An interrupt (Ctrl-C) ends training early: the
     last report then is not ``complete``.
@@ -113,7 +115,7 @@ def train(
         done = used >= budget or step == schedule.most_steps
         if done or interrupted or used - looked_at >= schedule.look_every * 60:
             looked_at = used
-            seen = agreement(heads, target, held_out())
+            seen = agreement(heads, target, held_out(done))
             report = Report(step, tokens, used / 60, smooth, seen, done)
             tell(report)
             if done or interrupted:
@@ -134,7 +136,7 @@ def _step(
     with torch.autocast(torch.device(target.device).type, dtype=torch.bfloat16):
         observed: Observed = target.observe(windows, heads.layers)
         loss = heads.loss(observed)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     nn.utils.clip_grad_norm_(heads.parameters(), 1.0)
     for optimizer in optimizers:
         optimizer.step()

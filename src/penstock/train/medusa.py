@@ -72,12 +72,19 @@ class MedusaHeads(Heads):
             for h, (rows, ahead) in enumerate(self._spans(observed))
         ]
 
+    def linear_pairs(self, observed: Observed) -> list[tuple[Tensor, Tensor]]:
+        """Hidden states, and those which the target's output matrix would read further ahead."""
+        hidden = observed.hidden
+        return [(hidden[:, rows], hidden[:, ahead]) for rows, ahead in self._spans(observed)]
+
+    def start_from(self, maps: list[Tensor]) -> None:
+        for output, map_ in zip(self.outputs, maps, strict=True):
+            output.copy_(output @ map_)
+
     def _spans(self, observed: Observed) -> list[tuple[slice, slice]]:
         """By head: the rows it reads, and the rows of the target that tell the same tokens."""
         length = observed.tokens.shape[1]
-        return [
-            (slice(0, length - 1 - h), slice(1 + h, length)) for h in range(len(self.outputs))
-        ]
+        return [(slice(0, length - 1 - h), slice(1 + h, length)) for h in range(len(self.outputs))]
 
     def config(self) -> Mapping[str, object]:
         return {

@@ -34,7 +34,9 @@ class Target:
                 f"transformers cannot load {folder}: {first_line(error)}; heads are trained for "
                 "checkpoints with a config.json and .safetensors weights"
             ) from error
-        self.model = model.to(device).eval().requires_grad_(False)
+        nn.Module.to(model, device)
+        model.eval()  # type: ignore[no-untyped-call]
+        self.model = model.requires_grad_(False)
         self.num_layers: int = model.config.num_hidden_layers
 
     @property
@@ -47,7 +49,7 @@ class Target:
     @property
     def output(self) -> Tensor:
         """The output matrix, ``[V, H]``."""
-        module = self.model.get_output_embeddings()
+        module = self.model.get_output_embeddings()  # type: ignore[no-untyped-call]
         assert isinstance(module, nn.Linear)
         return module.weight
 
