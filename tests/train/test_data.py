@@ -127,7 +127,7 @@ def test_of_one_text_the_end_is_held_out() -> None:
 
 def test_a_split_without_either_part_is_refused() -> None:
     two = [Sample("a.txt", [1]), Sample("b.txt", [2])]
-    with pytest.raises(ConfigError, match="left for the held-out share.*--held-out"):
+    with pytest.raises(ConfigError, match=r"left for the held-out share.*--held-out"):
         split(two, 0.001)
     with pytest.raises(ConfigError, match="left for training"):
         split(two, 0.999)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor
 from penstock.train.eagle1 import Eagle1Heads
 from penstock.train.eagle3 import Eagle3Heads
 from penstock.train.heads import Heads, soft_cross_entropy
+from penstock.train.loop import Report, Schedule, rate_at, train
 from penstock.train.medusa import MedusaHeads
 from penstock.train.target import Target
 
@@ -170,3 +172,64 @@ def test_a_linear_start_finds_a_linear_rule(target: Target, kind: str) -> None:
     warm_start(heads, target, windows)
     after = [heads.loss(target.observe(w)).item() for w in windows]
     assert all(b < 0.9 * a for a, b in zip(before, after, strict=True)), (before, after)
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle1", "eagle3"])
+def test_steps_lower_the_loss(target: Target, kind: str) -> None:
+    """On windows seen again and again, towards the entropy of what the target says."""
+    if kind == "medusa":
+        heads: Heads = MedusaHeads(target.output, 2, 1, "base")
+    elif kind == "eagle1":
+        heads = Eagle1Heads(target.draft_config(), target.embedding, target.output)
+    else:
+        heads = eagle3(target)
+    windows = tokens(4, 32)
+    observed = target.observe(windows, heads.layers)
+    with torch.no_grad():
+        before = heads.loss(observed).item()
+    reports: list[Report] = []
+    last = train(
+        heads,
+        target,
+        itertools.repeat(windows),
+        lambda final: [windows],
+        Schedule(minutes=60.0, learning_rate=8e-3, most_steps=40),
+        reports.append,
+    )
+    with torch.no_grad():
+        after = heads.loss(observed).item()
+    assert reports == [last]
+    assert (last.step, last.tokens, last.complete) == (40, 40 * 128, True)
+    wanted = observed.logits.softmax(-1)
+    entropy = soft_cross_entropy(observed.logits, wanted).item()
+    floor = 0.0 if kind == "eagle1" else entropy * sum(0.8**i for i in range(len(last.agreement)))
+    assert after - floor < 0.7 * (before - floor), (before, after, floor)
+    assert last.agreement[0] > 0.3  # of 301 tokens
+
+
+def test_the_schedule_follows_the_clock(target: Target) -> None:
+    """Ten seconds a step: the run ends with its minutes, and looks on the way."""
+    heads = MedusaHeads(target.output, 1, 1, "base")
+    windows = tokens(1, 16)
+    clock = itertools.count(0, 5)
+    finals: list[bool] = []
+    reports: list[Report] = []
+
+    def held_out(final: bool) -> list[Tensor]:
+        finals.append(final)
+        return [windows]
+
+    train(
+        heads,
+        target,
+        itertools.repeat(windows),
+        held_out,
+        Schedule(minutes=1.0, learning_rate=1e-3, look_every=0.5),
+        reports.append,
+        now=lambda: float(next(clock)),
+    )
+    assert [report.step for report in reports] == [6, 12]
+    assert [report.minutes for report in reports] == [0.5, 1.0]
+    assert finals == [report.complete for report in reports] == [False, True]
+    assert rate_at(0.0) < 0.02 < rate_at(0.3) == 1.0
+    assert rate_at(1.0) < 0.01
