@@ -65,7 +65,12 @@ class Layer:
 
 
 def eagle1_chain(
-    tensors: Tensors, config: Mapping[str, object], output: Tensor, hidden: Tensor, ids: Tensor
+    tensors: Tensors,
+    config: Mapping[str, object],
+    embedding: Tensor,
+    output: Tensor,
+    hidden: Tensor,
+    ids: Tensor,
 ) -> list[Tensor]:
     """Logits of a draft after a prefix of ``len(hidden)`` tokens.
 
@@ -76,7 +81,7 @@ def eagle1_chain(
     rows, x = [], hidden[0]
     for j in range(len(ids) - 1):
         feature = hidden[j] if j < len(hidden) else x
-        wide = torch.cat((tensors["embed_tokens.weight"][ids[j + 1]], feature))
+        wide = torch.cat((embedding[ids[j + 1]], feature))
         wide = tensors["fc.weight"] @ wide + tensors["fc.bias"]
         x = layer.row(wide, wide)
         rows.append(output @ x)

@@ -39,7 +39,6 @@ def layer(prefix: str, inputs: int) -> dict[str, tuple[int, ...]]:
 
 
 EAGLE1 = {
-    "embed_tokens.weight": (VOCAB, H),
     "fc.weight": (H, 2 * H),
     "fc.bias": (H,),
     **layer("layers.0.", H),
@@ -115,7 +114,8 @@ def test_the_published_form_is_written(
         assert "draft_vocab_size" not in config
     else:
         assert (config["draft_vocab_size"], config["target_hidden_size"]) == (40, H)
-        assert config["eagle_config"] == {"eagle_aux_hidden_state_layer_ids": [2, 2, 2]}
+        assert config["eagle_aux_hidden_state_layer_ids"] == [2, 2, 2]
+        assert config["eagle_config"] == {"eagle_aux_hidden_state_layer_ids": [1, 1, 1]}
     agreement = record["held_out_agreement"]
     assert isinstance(agreement, list)
     assert all(0 < share < 1 for share in agreement)
@@ -186,6 +186,7 @@ def test_options_that_do_nothing_here_are_refused(
         (("medusa", "--layers", "1,2,3"), "--layers: is an option of eagle 3 heads"),
         (("eagle", "--num-heads", "3"), "--num-heads: is an option of medusa heads"),
         (("eagle", "--version", "1", "--draft-vocab", "9"), "is an option of eagle 3 heads"),
+        (("eagle", "--token-weight", "1"), "--token-weight: is an option of eagle 1 heads"),
         (("eagle", "--temperature", "1"), "says how --self-generate writes"),
         (("eagle", "--layers", "1,2"), "not three layers: '1,2'"),
         (("eagle", "--version", "2"), "invalid choice"),
@@ -211,6 +212,10 @@ def test_what_the_model_cannot_be_trained_for_is_refused(
         (
             ("eagle", folder, "--draft-vocab", "302", "--context", "64"),
             "more than the model's 301 tokens",
+        ),
+        (
+            ("eagle", folder, "--draft-vocab", "302", "--context", "64"),
+            "than the model's 301 tokens",
         ),
         (("eagle", folder, "--context", "257"), "more than the model's 256 positions"),
         (("eagle", small), "the model has 2 layers, and EAGLE 3 reads"),

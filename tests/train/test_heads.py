@@ -89,7 +89,6 @@ def test_unrolled_eagle3_is_the_draft_of_every_prefix(target: Target) -> None:
 
 def test_unrolled_eagle1_is_the_draft_of_every_prefix(target: Target) -> None:
     heads = Eagle1Heads(target.draft_config(), target.embedding, target.output, STEPS).eval()
-    heads.embedding.copy_(heads.embedding.bfloat16())
     randomize(heads)
     observed = target.observe(tokens(1))
     with torch.no_grad():
@@ -99,6 +98,7 @@ def test_unrolled_eagle1_is_the_draft_of_every_prefix(target: Target) -> None:
         chain = eagle1_chain(
             floats(heads),
             heads.config(),
+            target.embedding,
             target.output,
             observed.hidden[0, : j + 1],
             ids[: j + 1 + STEPS],

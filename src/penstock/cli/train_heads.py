@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli.options import positive_int
 from penstock.cli.parser import UsageError
+from penstock.cli.train_values import layers, not_negative, positive, share, window
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ ONLY_OF: Final = {
     "steps": ("eagle",),
     "layers": ("eagle 3",),
     "draft_vocab": ("eagle 3",),
+    "token_weight": ("eagle 1",),
 }
 """Options that only some heads have."""
 
@@ -69,18 +70,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_training(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("training")
     group.add_argument(
-        "--minutes", type=_positive, default=30.0, help="time spent in training steps (default: 30)"
+        "--minutes", type=positive, default=30.0, help="time spent in training steps (default: 30)"
     )
     group.add_argument(
         "--held-out",
-        type=_share,
+        type=share,
         default=0.03,
         metavar="SHARE",
         help="documents not trained on, chosen by a hash of their names (default: 0.03)",
     )
     group.add_argument(
         "--context",
-        type=_window,
+        type=window,
         default=512,
         metavar="TOKENS",
         help="length of a window of text (default: 512)",
@@ -94,7 +95,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--learning-rate",
-        type=_positive,
+        type=positive,
         metavar="RATE",
         help="at its highest (default: 0.5 / the model's hidden size)",
     )
@@ -128,7 +129,7 @@ def _add_form(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--layers",
-        type=_layers,
+        type=layers,
         metavar="A,B,C",
         help="eagle 3: layers whose input it reads (default: 2, the middle one, the third last)",
     )
@@ -138,6 +139,14 @@ def _add_form(parser: argparse.ArgumentParser) -> None:
         metavar="TOKENS",
         help="eagle 3: draft the most frequent tokens of the data only (default: all, or 32000 "
         "where there are more than 32768)",
+    )
+
+    group.add_argument(
+        "--token-weight",
+        type=positive,
+        metavar="WEIGHT",
+        help="eagle 1: of the cross entropy of tokens in the loss, beside 1 for hidden states "
+        "(default: 0.1, as published; 1 gains where time is short)",
     )
 
 
@@ -150,7 +159,7 @@ def _add_self_generation(parser: argparse.ArgumentParser) -> None:
         "the texts: that is what it will be asked to accept",
     )
     group.add_argument(
-        "--temperature", type=_not_negative, help="at which it writes (default: 0, greedy)"
+        "--temperature", type=not_negative, help="at which it writes (default: 0, greedy)"
     )
     group.add_argument(
         "--max-tokens", type=positive_int, help="that it writes after each (default: 256)"
@@ -223,6 +232,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         steps=args.steps or (1 if version == 1 else 5),
         layers=args.layers,
         draft_vocab=args.draft_vocab,
+        token_weight=args.token_weight or 0.1,
         self_generate=own,
         seed=args.seed,
         device=device,
@@ -252,48 +262,3 @@ def _installed(name: str) -> bool:
 
 def _say(text: str) -> None:
     print(text, flush=True)
-
-
-def _positive(text: str) -> float:
-    number = _number(text)
-    if number <= 0:
-        raise argparse.ArgumentTypeError(f"not a positive number: {text!r}")
-    return number
-
-
-def _not_negative(text: str) -> float:
-    number = _number(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"is negative: {text!r}")
-    return number
-
-
-def _share(text: str) -> float:
-    number = _number(text)
-    if not 0 < number < 1:
-        raise argparse.ArgumentTypeError(f"not a share between 0 and 1: {text!r}")
-    return number
-
-
-def _number(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise argparse.ArgumentTypeError(f"not a number: {text!r}")
-    return number
-
-
-def _window(text: str) -> int:
-    number = positive_int(text)
-    if number < 16:
-        raise argparse.ArgumentTypeError(f"{text} is shorter than 16 tokens")
-    return number
-
-
-def _layers(text: str) -> tuple[int, ...]:
-    parts = text.split(",")
-    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
-        raise argparse.ArgumentTypeError(f"not three layers: {text!r} (like 2,16,29)")
-    return tuple(int(part) for part in parts)

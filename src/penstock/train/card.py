@@ -29,8 +29,8 @@ They draft tokens for that model, which verifies them; its output does not chang
 | seen in training | {training["training_tokens_seen"]:,} tokens |
 | held out | {training["held_out_documents"]} documents, chosen by a hash of their name |
 
-How often a draft is the target's own greedy choice, on held-out places of {text}, by how many
-tokens ahead of the target's next token it is:
+How often a draft is the target's own greedy choice, on held-out places of {text}; position 1 is
+the token behind the one that the target has just told:
 
 | position | {positions} |
 |---|{"---|" * len(agreement)}
@@ -53,8 +53,8 @@ def _form(config: Mapping[str, Any]) -> str:
         f"{config['num_key_value_heads']} KV heads of {config['head_dim']}"
     )
     if "draft_vocab_size" not in config:
-        return f"{layer}; the target's output matrix"
-    taps = ", ".join(map(str, config["eagle_config"]["eagle_aux_hidden_state_layer_ids"]))
+        return f"{layer}; the target's embedding and output matrix"
+    taps = ", ".join(map(str, config["eagle_aux_hidden_state_layer_ids"]))
     return (
         f"{layer}; reads the inputs of the target's layers {taps}; drafts "
         f"{config['draft_vocab_size']:,} of {config['vocab_size']:,} tokens; the target's embedding"

@@ -80,7 +80,7 @@ class DraftAttention(nn.Module):
 
     def _heads(self, x: Tensor) -> Tensor:
         """``[B, R, heads * D]`` as ``[B, heads, R, D]``."""
-        heads: Tensor = x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # type: ignore[no-untyped-call]
+        heads: Tensor = x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
         return heads
 
 

@@ -16,21 +16,28 @@ from penstock.train.heads import DECAY, Observed, frozen, soft_cross_entropy
 NOISE: Final = 0.1
 """EAGLE 1 adds uniform noise of this size to features, so that it bears its own errors."""
 TOKEN_WEIGHT: Final = 0.1
-"""Of EAGLE 1's loss: tokens, beside features at 1."""
+"""The paper's weight of tokens in the loss, beside features at 1."""
 
 
 class Eagle1Heads(EagleHeads):
     """Predicts the target's next feature; the target's own output matrix reads it.
 
-    ``output`` is that matrix, ``[V, H]``.
+    ``output`` is that matrix, ``[V, H]``; ``token_weight`` what tokens weigh in the loss beside
+    features.
     """
 
     output: Tensor
 
     def __init__(
-        self, config: LlamaConfig, embedding: Tensor, output: Tensor, steps: int = 1
+        self,
+        config: LlamaConfig,
+        embedding: Tensor,
+        output: Tensor,
+        steps: int = 1,
+        token_weight: float = TOKEN_WEIGHT,
     ) -> None:
         super().__init__(config, embedding, steps)
+        self.token_weight = token_weight
         self.register_buffer("output", frozen(output), persistent=False)
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size)
         self.layer = DraftLayer(config, config.hidden_size)
@@ -51,14 +58,14 @@ class Eagle1Heads(EagleHeads):
         return nn.functional.linear(x, self.output)
 
     def loss(self, observed: Observed) -> Tensor:
-        """Smooth L1 to the next feature, and a tenth of the cross entropy of its token."""
+        """Smooth L1 to the next feature, and the cross entropy of its token."""
         wanted = observed.logits.float().softmax(-1)
         total = wanted.new_zeros(())
         for step, x in enumerate(self.unroll(observed, self.steps)):
             ahead = slice(1 + step, 1 + step + x.shape[1])
             feature = nn.functional.smooth_l1_loss(x.float(), observed.hidden[:, ahead].float())
             token = soft_cross_entropy(self.logits(x), wanted[:, ahead])
-            total = total + DECAY**step * (feature + TOKEN_WEIGHT * token)
+            total = total + DECAY**step * (feature + self.token_weight * token)
         return total
 
     def linear_pairs(self, observed: Observed) -> list[tuple[Tensor, Tensor]]:
@@ -74,8 +81,8 @@ class Eagle1Heads(EagleHeads):
         return {**super().config(), "bias": True}
 
     def published(self) -> Mapping[str, Tensor]:
+        """Without the embedding and the output matrix, which are the target's."""
         tensors = {
-            "embed_tokens.weight": self.embedding,
             "fc.weight": self.fc.weight,
             "fc.bias": self.fc.bias,
             **self.layer_tensors(self.layer, "layers.0."),

@@ -90,15 +90,22 @@ class Eagle3Heads(EagleHeads):
         self.fc.weight.copy_(maps[0])
 
     def config(self) -> Mapping[str, object]:
-        return {
+        """At the top level, layers are named whose inputs are read; in ``eagle_config``, where
+        other readers look, the layers before them, whose outputs those are."""
+        config = {
             **super().config(),
             "architectures": ["LlamaForCausalLMEagle3"],
             "draft_vocab_size": len(self.drafted),
             "target_hidden_size": self.llama.hidden_size,
-            "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(self.layers)},
+            "eagle_aux_hidden_state_layer_ids": list(self.layers),
         }
+        if min(self.layers) > 0:  # nothing comes before layer 0
+            before = [layer - 1 for layer in self.layers]
+            config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": before}
+        return config
 
     def published(self) -> Mapping[str, Tensor]:
+        """Without the embedding, which is the target's."""
         tensors = {
             "fc.weight": self.fc.weight,
             "midlayer.hidden_norm.weight": self.hidden_norm.weight,

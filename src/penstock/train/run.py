@@ -64,6 +64,7 @@ class Settings:
     steps: int
     layers: tuple[int, ...] | None
     draft_vocab: int | None
+    token_weight: float
     self_generate: Continuation | None
     seed: int
     device: str
@@ -140,7 +141,9 @@ def make_heads(
         return medusa.to(settings.device)
     config = target.draft_config()
     if settings.kind == "eagle1":
-        heads: Heads = Eagle1Heads(config, target.embedding, target.output, settings.steps)
+        heads: Heads = Eagle1Heads(
+            config, target.embedding, target.output, settings.steps, settings.token_weight
+        )
         return heads.to(settings.device)
     size = settings.draft_vocab
     if size is None:
