@@ -72,10 +72,11 @@ def eagle1_chain(
     hidden: Tensor,
     ids: Tensor,
 ) -> list[Tensor]:
-    """Logits of a draft after a prefix of ``len(hidden)`` tokens.
+    """Logits of every row of a draft after a prefix of ``len(hidden)`` tokens.
 
     ``hidden`` ``[P, H]`` are the target's features of the prefix, ``ids`` ``[P + S]`` its tokens
-    and those that were drafted; the result has ``S`` rows.
+    and those that were drafted. Of the ``P + S - 1`` rows the last ``S`` tell what comes after
+    the prefix and its next token; row ``j`` tells token ``j + 2``.
     """
     layer = Layer(tensors, config, "layers.0.")
     rows, x = [], hidden[0]
@@ -85,7 +86,7 @@ def eagle1_chain(
         wide = tensors["fc.weight"] @ wide + tensors["fc.bias"]
         x = layer.row(wide, wide)
         rows.append(output @ x)
-    return rows[len(hidden) - 1 :]
+    return rows
 
 
 def eagle3_chain(
@@ -105,4 +106,4 @@ def eagle3_chain(
         )
         x = layer.row(g, wide)
         rows.append(tensors["lm_head.weight"] @ rms_norm(x, tensors["norm.weight"], eps))
-    return rows[len(taps) - 1 :]
+    return rows

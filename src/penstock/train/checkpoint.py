@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from penstock.errors import ConfigError
 from penstock.train.card import render
@@ -35,7 +35,7 @@ def write(heads: Heads, out: Path, training: Mapping[str, object]) -> None:
     """
     tensors = {name: t.detach().cpu().contiguous() for name, t in heads.published().items()}
     part = out / f"{heads.weights_file}.part"
-    save_file(tensors, part, metadata={"format": "pt"})
+    part.write_bytes(save(tensors, metadata={"format": "pt"}))
     part.replace(out / heads.weights_file)
     config = heads.config()
     for name, text in (
