@@ -47,6 +47,8 @@ def test_the_core_needs_no_torch() -> None:
     for path in sources.rglob("*.py"):
         if path.is_relative_to(sources / "backends" / "cuda"):
             continue  # the cuda extra brings them
+        if path.is_relative_to(sources / "train") or path.name == "train_heads.py":
+            continue  # the train extra does; tests/train looks who imports these
         imports = re.findall(r"^\s*(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
         assert not {"torch", "transformers", "triton"} & set(imports), path
 

@@ -32,6 +32,7 @@ COMMANDS = (
     Command(("serve",), "serve", "serve a model over the OpenAI API"),
     Command(("build",), "build", "pack a model's weights ahead, for fast starts"),
     Command(("explain",), "explain", "show what a model runs as on this machine, and why"),
+    Command(("train-heads",), "train_heads", "train Medusa or EAGLE heads for a model"),
     Command(("bench", "latency"), "bench_latency", "time the steps of one fixed batch"),
     Command(("bench", "spec"), "bench_spec", "time speculation against plain decoding"),
     Command(("bench", "throughput"), "bench_throughput", "time many requests offered at once"),

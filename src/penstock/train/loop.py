@@ -1,0 +1,144 @@
+"""The training loop: batches, two optimizers, a schedule that follows the clock, held-out looks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from penstock.train.heads import Guesses, Heads, Observed
+from penstock.train.target import Target
+
+
+@dataclass(frozen=True)
+class Report:
+    """Where a training stands."""
+
+    step: int
+    tokens: int
+    """Seen in training, passes and all."""
+    minutes: float
+    loss: float
+    """Smoothed over some fifty steps."""
+    agreement: tuple[float, ...]
+    """By position: the share of held-out places where the draft is the target's greedy choice."""
+    complete: bool
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long, how fast, and how often to look."""
+
+    minutes: float
+    learning_rate: float
+    most_steps: int | None = None
+    look_every: float = 2.0
+    """Minutes between looks at the held-out text."""
+
+
+def make_optimizers(heads: Heads, rate: float) -> list[torch.optim.Optimizer]:
+    """Muon for matrices between hidden states; AdamW for vectors and for output matrices, which
+    start from the target's and whose rows are tokens."""
+    parameters = list(heads.named_parameters())
+    between = [p for name, p in parameters if p.ndim == 2 and not _is_output(name)]
+    others = [p for name, p in parameters if p.ndim != 2 or _is_output(name)]
+    return [
+        torch.optim.Muon(between, lr=rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+
+
+def _is_output(name: str) -> bool:
+    return name.startswith(("outputs.", "lm_head."))
+
+
+def rate_at(progress: float) -> float:
+    """Learning-rate factor at ``progress`` in [0, 1] of the time: 2 % up, flat, last 40 % down."""
+    return min(1.0, progress / 0.02 + 0.01, max(0.0, (1.0 - progress) / 0.4) + 0.002)
+
+
+@torch.no_grad()
+def agreement(heads: Heads, target: Target, batches: Iterable[Tensor]) -> tuple[float, ...]:
+    """By position, the share of places where the draft is what the target would choose."""
+    heads.eval()
+    found: list[list[Guesses]] = [
+        heads.guess(target.observe(tokens, heads.layers)) for tokens in batches
+    ]
+    heads.train()
+    return tuple(
+        sum(int((g.drafted == g.chosen).sum()) for g in column)
+        / sum(g.chosen.numel() for g in column)
+        for column in zip(*found, strict=True)
+    )
+
+
+def train(
+    heads: Heads,
+    target: Target,
+    batches: Iterator[Tensor],
+    held_out: Callable[[bool], Iterable[Tensor]],
+    schedule: Schedule,
+    tell: Callable[[Report], None],
+    now: Callable[[], float] = time.monotonic,
+) -> Report:
+    """Train until the minutes are over, telling ``tell`` of every look, the last one included.
+
+    ``held_out(final)`` makes the batches to look at, which may be fewer until the last look.
+
+    Minutes are of training alone, without looks. An interrupt (Ctrl-C) ends training early: the
+    last report then is not ``complete``.
+    """
+    heads.train()
+    optimizers = make_optimizers(heads, schedule.learning_rate)
+    budget = schedule.minutes * 60
+    used, looked_at, smooth = 0.0, 0.0, 0.0
+    step = tokens = 0
+    done = interrupted = False
+    while True:
+        began = now()
+        progress = used / budget
+        if schedule.most_steps is not None:
+            progress = max(progress, step / schedule.most_steps)
+        try:
+            windows = next(batches)
+            loss = _step(heads, target, windows, optimizers, schedule.learning_rate, progress)
+        except KeyboardInterrupt:
+            interrupted = True
+        else:
+            step, tokens = step + 1, tokens + windows.numel()
+            weight = max(0.02, 1 / step)
+            smooth += weight * (loss - smooth)
+            used += now() - began
+        done = used >= budget or step == schedule.most_steps
+        if done or interrupted or used - looked_at >= schedule.look_every * 60:
+            looked_at = used
+            seen = agreement(heads, target, held_out(done))
+            report = Report(step, tokens, used / 60, smooth, seen, done)
+            tell(report)
+            if done or interrupted:
+                return report
+
+
+def _step(
+    heads: Heads,
+    target: Target,
+    windows: Tensor,
+    optimizers: list[torch.optim.Optimizer],
+    rate: float,
+    progress: float,
+) -> float:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = rate * rate_at(progress)
+    with torch.autocast(torch.device(target.device).type, dtype=torch.bfloat16):
+        observed: Observed = target.observe(windows, heads.layers)
+        loss = heads.loss(observed)
+    loss.backward()
+    nn.utils.clip_grad_norm_(heads.parameters(), 1.0)
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return loss.item()
