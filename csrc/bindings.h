@@ -89,5 +89,6 @@ void bind_kernels(nb::module_& m);
 void bind_measure(nb::module_& m);
 void bind_pool(nb::module_& m);
 void bind_sample(nb::module_& m);
+void bind_suffix(nb::module_& m);
 
 }  // namespace penstock

@@ -39,4 +39,5 @@ NB_MODULE(PENSTOCK_MODULE, m) {
   penstock::bind_measure(m);
   penstock::bind_pool(m);
   penstock::bind_sample(m);
+  penstock::bind_suffix(m);
 }

@@ -70,7 +70,7 @@ class Cache:
         self.scales = parts[..., tile:].view(ml_dtypes.bfloat16)
 
     def write(self, slots: int | NDArray[np.int32], k: F32, v: F32) -> None:
-        """Keys and values ``[tokens, kv_heads, D]`` to ``slots`` ``[tokens]``, or one token's."""
+        """Keys and values ``[tokens, kv_heads, D]`` into ``slots`` ``[tokens]``, or one token's."""
         block, at = np.divmod(np.atleast_1d(slots), BLOCK_SIZE)
         tokens, dim = len(block), self.dim
         outer = len(self.tiles), self.shape.kv_heads

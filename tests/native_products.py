@@ -108,9 +108,9 @@ def assert_rows_keep_to_themselves(
 ) -> None:
     """Each row has the same bits on more threads, and in batches of so many rows at any place."""
     whole = product.run(module, x)
-    for threads in (2, 3):
-        assert np.array_equal(product.run(module, x, threads), whole)
-    for rows in (*counts, len(x) - 1):
+    assert np.array_equal(product.run(module, x, 2), whole)
+    assert np.array_equal(product.run(module, x[:-1], 3), whole[:-1])
+    for rows in counts:
         for first in sorted({0, (len(x) - rows) // 2, len(x) - rows}):
             if rows > 40 and first:
                 continue

@@ -171,7 +171,7 @@ def test_every_task_of_every_phase_is_done_once(make_pool: Any, threads: int, le
 
 def test_others_do_what_a_late_worker_does_not_come_to(make_pool: Any) -> None:
     tasks = 4000
-    *_, takers = make_pool(2).take_turns([10, tasks], 4, 0, 0.3)
+    *_, takers = make_pool(2).take_turns([10, tasks], 4, 0, 1.0)
     # Of its share of half it has the one piece, an eighth of that, in which it was held up.
     assert takers.count(0) < tasks / 4
     assert takers.count(1) > tasks / 2

@@ -55,18 +55,19 @@ def test_penstock_is_measured_and_what_is_not_installed_is_named(
     out = tmp_path / "found.json"
     subprocess.run(
         [*COMMAND, "run", "--work", str(tmp_path / "work"), "--shape", str(model)]
-        + ["--precisions", "int8,bf16", "--profile", "quick", "--rounds", "2", "--threads", "1"]
+        # Rounds are tested with workers that cost nothing, in test_rounds.py.
+        + ["--precisions", "int8,bf16", "--profile", "quick", "--rounds", "1", "--threads", "1"]
         + ["--cases", "decode,prefill,batch4,http", "--out", str(out)],
         env=environment,
         check=True,
-        timeout=240,
+        timeout=500,
     )
     text = out.with_suffix(".md").read_text(encoding="utf-8")
     rows = [line for line in text.splitlines() if line.startswith("| one stream")]
     assert len(rows) == 2
     assert all(row.split("|")[2].strip() != "-" for row in rows)
     found = json.loads(out.read_text(encoding="utf-8"))
-    assert len(found["samples"]) == 2 * 2 * 4
+    assert len(found["samples"]) == 2 * 4
     assert {sample["engine"] for sample in found["samples"]} == {"penstock"}
     for name in set(PEERS) - {"penstock"}:
         assert f"- {name}, int8" in text
@@ -96,7 +97,7 @@ def test_a_terminated_run_leaves_no_worker(
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 128 + signal.SIGTERM
     process.stdout.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while workers(work):
         assert time.monotonic() < deadline
 

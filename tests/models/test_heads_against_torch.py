@@ -15,8 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from checkpoints import VOCAB
-from numpy.typing import NDArray
-from published_heads import (
+from head_checkpoints import (
     DRAFT_VOCAB,
     EAGLE1,
     EAGLE3,
@@ -31,6 +30,7 @@ from published_heads import (
     target_folder,
     write_heads,
 )
+from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from tiny_plans import Chunk, step_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from published_heads import (
+from head_checkpoints import (
     EAGLE1,
     EAGLE3,
     HIDDEN,
@@ -20,11 +20,10 @@ from published_heads import (
 )
 from tiny_plans import make_spec
 
-from penstock import demo_model_path, eagle_head_path
+from penstock import demo_model_path
 from penstock.errors import ModelError
 from penstock.models.heads import EagleSpec, HeadsSpec, MedusaSpec
 from penstock.models.heads_config import HeadsKind, heads_in, load_heads_spec
-from penstock.models.registry import load_model_spec
 from penstock.models.spec import LayerSpec, ModelSpec
 
 
@@ -157,11 +156,3 @@ def test_kinds_are_told_apart(tmp_path: Path) -> None:
     assert heads_in(folder, dummy=True) is None
     assert heads_in(demo_model_path()) is None
     assert heads_in(tmp_path / "nothing") is None
-
-
-@pytest.mark.skipif(not (eagle_head_path() / "config.json").exists(), reason="not shipped yet")
-def test_the_demo_models_head_reads_the_layers_it_was_trained_on() -> None:
-    demo = load_model_spec(demo_model_path())
-    spec = load_heads_spec(eagle_head_path(), "eagle", demo)
-    assert isinstance(spec, EagleSpec)
-    assert spec.taps in ((), (2, len(demo.layers) // 2, len(demo.layers) - 3))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from array import array
 from collections.abc import Sequence as Seq
 
@@ -174,11 +173,11 @@ def test_who_never_drafts_is_seldom_asked(blueprint: Blueprint) -> None:
     proposer = Late(recorder.texts(), VOCAB, 1.0)
     proposer.cheap = True
     executor = HashExecutor(30, VOCAB, POISON)
-    now = itertools.count()  # every step takes as long
-    speculation = Speculation(proposer, 4, True, lambda: float(next(now)))
+    # Every step takes as long, and asking takes no time.
+    speculation = Speculation(proposer, 4, True, lambda: float(core.stats().steps))
     core = make_core(blueprint, executor, speculation)
     same(play(core, listed, lambda: check(core, executor)), plain)
-    assert proposer.asked < 64 + 36 // 4 + 2 + 43
+    assert proposer.asked < 16 + 84 // 4 + 2 + 43
     assert core.stats().drafts.accepted_tokens > 10  # type: ignore[union-attr]
 
 
@@ -215,3 +214,28 @@ def test_a_draft_tree() -> None:
     assert tree.cut(3).parents == parents[:3]
     assert tree.cut(2) == Draft(array("i", [5, 6]), 1), "a chain has no parents"
     assert tree.cut(5) is tree
+
+
+def test_a_sequence_that_ends_as_another_of_its_request_fails_is_told(blueprint: Blueprint) -> None:
+    """With drafts or without: both happen in one step."""
+
+    def request(seed: int, max_tokens: int) -> list[Arrival]:
+        params = SamplingParams(seed=seed, max_tokens=max_tokens, n=2, ignore_eos=True)
+        return [Arrival(0, [3, 4, 5], params, 0, None, None, False)]
+
+    for seed in range(200):
+        first, second = (
+            s.tokens for s in told(blueprint, request(seed, 40), Recorder())[0].values()
+        )
+        if first[-1] == POISON and len(first) > 2 and POISON not in second:
+            break
+    else:
+        raise AssertionError("no such seed")
+    recorder = Recorder()
+    failed, ended = told(blueprint, request(seed, len(first) + 1), recorder)[0].values()
+    assert failed.ended(FinishReason.ERROR)
+    assert ended.ended(FinishReason.LENGTH)
+    assert ended.tokens[:-1] == second
+    drafting = Oracle(recorder.texts(), VOCAB, 1.0)
+    for story in told(blueprint, request(seed, len(first) + 1), drafting)[0].values():
+        assert story.ended(FinishReason.ERROR, FinishReason.LENGTH)

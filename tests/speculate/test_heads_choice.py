@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import VOCAB, tiny_checkpoint
-from published_heads import (
+from head_checkpoints import (
     DRAFT_VOCAB,
     EAGLE1,
     EAGLE3,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.speculate.suffix import SuffixAutomaton
+from penstock.backends.cpu import native
+from penstock.errors import ConfigError
+from penstock.speculate.suffix import Automaton, SuffixAutomaton
 
 TEXTS = st.one_of(
     st.lists(st.integers(0, 2), max_size=60),
@@ -71,3 +76,80 @@ def test_states_grow_with_the_text_at_most() -> None:
     assert len(automaton._next) <= 2 * 2002
     assert automaton.match_length == 0
     assert not automaton.following(4)
+
+
+@pytest.fixture(scope="module", params=native.runnable())
+def compiled(request: pytest.FixtureRequest) -> type[Automaton]:
+    try:
+        return native.load(request.param).SuffixAutomaton
+    except ConfigError as error:
+        pytest.skip(str(error))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.one_of(TEXTS, st.lists(st.integers(-(2**31), 2**31 - 1), max_size=60)), max_size=4),
+    st.integers(0, 40),
+    TEXTS,
+)
+def test_native_code_says_the_same(
+    compiled: type[Automaton], parts: list[list[int]], walk: int, query: list[int]
+) -> None:
+    defined, made = SuffixAutomaton(walk=walk), compiled(walk=walk)
+    for part in parts:
+        for token in part:
+            defined.extend([token])
+            made.extend(array("i", [token]))
+            assert made.match_length == defined.match_length
+            assert made.match_end == defined.match_end
+        assert made.following(9) == defined.following(9)
+        for end in range(len(query) + 1):
+            assert made.find(array("i", query[:end])) == defined.find(query[:end])
+    assert len(made) == len(defined)
+    assert made.slice(1, 7) == defined.slice(1, 7)
+    assert made.slice(5, 10_000) == defined.slice(5, 10_000)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.lists(TEXTS, min_size=3, max_size=3), st.integers(0, 9)),
+        min_size=1,
+        max_size=4,
+    ),
+    st.integers(1, 4),
+    st.integers(1, 50),
+)
+def test_native_code_follows_many_alike(
+    compiled: type[Automaton],
+    sequences: list[tuple[list[list[int]], int]],
+    min_match: int,
+    most_read: int,
+) -> None:
+    defined = [SuffixAutomaton() for _ in sequences]
+    made = [compiled() for _ in sequences]
+    texts = [array("i") for _ in sequences]
+    for step in range(3):
+        for text, (parts, _) in zip(texts, sequences, strict=True):
+            text.extend(parts[step])
+        wanted = [most for _, most in sequences]
+        expected = SuffixAutomaton.follow(
+            list(zip(defined, texts, wanted, strict=True)), min_match, most_read
+        )
+        found = compiled.follow(list(zip(made, texts, wanted, strict=True)), min_match, most_read)
+        assert found == expected
+        assert [len(each) for each in made] == [len(each) for each in defined]
+
+
+def test_native_code_on_a_long_text(compiled: type[Automaton]) -> None:
+    text = array("i", [i * i % 97 if i % 1000 < 900 else i for i in range(20_000)])
+    made, defined = compiled(text), SuffixAutomaton(text)
+    assert (made.match_length, made.match_end) == (defined.match_length, defined.match_end)
+    assert made.following(50) == defined.following(50)
+    assert made.find(text[3000:3050]) == defined.find(text[3000:3050])
+
+
+@pytest.mark.parametrize("tokens", [array("q", [1]), array("I", [1]), b"abcd"])
+def test_native_code_refuses_what_are_no_tokens(compiled: type[Automaton], tokens: object) -> None:
+    with pytest.raises(ValueError, match="32-bit"):
+        compiled().extend(tokens)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from checkpoints import VOCAB
-from published_heads import (
+from head_checkpoints import (
     EAGLE1,
     EAGLE3,
     MEDUSA,
@@ -23,6 +23,7 @@ from published_heads import (
 )
 from safetensors.numpy import load_file
 
+from penstock import demo_model_path, eagle_head_path, medusa_heads_path
 from penstock.errors import WeightError
 from penstock.models.heads import HeadsSpec
 from penstock.models.heads_config import HeadsKind, load_heads_spec
@@ -171,3 +172,17 @@ def test_a_whole_vocabulary_needs_no_map(tmp_path: Path) -> None:
         target_folder(),
     )
     assert read_token_map(folder, spec_of(folder, "eagle", target)) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "folder"), [("medusa", medusa_heads_path()), ("eagle", eagle_head_path())]
+)
+def test_the_demo_models_heads_are_read(kind: HeadsKind, folder: Path) -> None:
+    if not (folder / "config.json").exists():
+        pytest.skip("they do not ship with this version")
+    spec = spec_of(folder, kind, demo_model_path())
+    weights = HeadWeights(folder, spec, "bfloat16", demo_model_path())
+    for name, shape in spec.weight_shapes().items():
+        assert weights.get(name).shape == shape
+    tokens = read_token_map(folder, spec)
+    assert tokens is None or len(tokens) == spec.weight_shapes()["head"][0]

@@ -231,18 +231,23 @@ class EngineCore:
         self._constraints.prepare(step.samples)
         if self._speculation is not None:
             assert result is not None
-            self._speculation.verified(step, tokens)
             self._speculation.observe(step, tokens, result)
+            self._speculation.verified(step, tokens)
         if step.num_hidden:
             add_embeddings(updates, step)
         if errors:
-            updates = [update for update in updates if update.request_id not in errors]
+            # Others of a request that fails may have come to their own end in this step.
+            updates = [u for u in updates if u.finish_reason or u.request_id not in errors]
         if verified.logprobs or self._prompts.any:
             self._add_logprobs(updates, step, verified.logprobs)
         for request_id, message in errors.items():
             self._prompts.pop(request_id)
-            for sequence in self._scheduler.abort(request_id):
-                updates.append(_ended(sequence, FinishReason.ERROR, message))
+            aborted = self._scheduler.abort(request_id)
+            updates += [_ended(sequence, FinishReason.ERROR, message) for sequence in aborted]
+            if not aborted:
+                for update in updates:
+                    if update.request_id == request_id:
+                        update.finish_reason, update.error = FinishReason.ERROR, message
         return updates
 
     def stats(self) -> EngineStats:

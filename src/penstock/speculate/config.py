@@ -165,9 +165,9 @@ def speculative_config(options: Mapping[str, Any]) -> SpeculativeConfig:
 
 
 def describe(config: Method) -> str:
-    """As :func:`parse_speculative` reads it, with every option."""
+    """As :func:`parse_speculative` reads it, with every option but texts that are empty."""
     values = ((name, getattr(config, name)) for name in config.__struct_fields__)
-    options = (f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in values)
+    options = (f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in values if v != "")
     return f"{_name(config)}:{','.join(options)}"
 
 

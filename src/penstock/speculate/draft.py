@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
@@ -136,6 +137,8 @@ class Proposer(Protocol):
 class HiddenReader(Proposer, Protocol):
     """A proposer that drafts by what the target made of the text."""
 
+    trees: Collection[int]
+    """The groups whose drafts may be trees."""
     reads_all: bool
     """It reads the hidden states of every token that is computed; else of those alone from which
     the next one is drawn."""

@@ -13,10 +13,9 @@ from penstock.cache.kv_cache import BlockCopy, BlockTable, KvCache
 from penstock.engine.request import Sequence, Status
 from penstock.engine.step import BLOCK_SIZE, Int32s, StepInput, StepResult
 from penstock.speculate.draft import Draft, Wanted
-from penstock.speculate.rows import offsets, slots_of
+from penstock.speculate.rows import NO_COPIES, ChainRows, offsets, slots_of
 
 _FEW = 4  # known tokens that are read on the way: the last one, and what was rejected before it
-_NO_COPIES = np.empty((0, 2), np.int32)
 
 
 @dataclass(eq=False, slots=True)
@@ -155,7 +154,7 @@ class ModelProposer:
                 block_starts=block_starts,
                 block_ids=blocks,
                 logit_rows=query_starts[1 : drafting + 1] - 1,
-                block_copies=_NO_COPIES,
+                block_copies=NO_COPIES,
             )
         )
         columns = self._draft_on(lanes, result, drafting, ends, blocks, block_starts)
@@ -181,45 +180,26 @@ class ModelProposer:
         """Draft the second tokens, the third, ... of those lanes that want so many; returns the
         first, the second, ...
 
-        ``first`` has the first tokens of the ``drafting`` lanes that draft, not read yet. The
-        arrays of all steps are made at once: at one sequence, making them takes as long as a small
-        model's step. An executor that feeds itself runs all steps before any token is known here.
+        ``first`` has the first tokens of the ``drafting`` lanes that draft, not read yet. An
+        executor that feeds itself runs all steps before any token is known here.
         """
-        # Lanes with few drafts are computed too, and not used: their table may end before.
-        count, longest = drafting, lanes[0].drafted
+        longest = lanes[0].drafted
         if longest <= 1:
             return [first.argmax.tolist()]
-        positions = ends[:count] + np.arange(longest - 1, dtype=np.int32)[:, None]
-        indices = np.minimum(block_starts[:count] + positions // BLOCK_SIZE, len(blocks) - 1)
-        slots = blocks[indices] * np.int32(BLOCK_SIZE) + positions % BLOCK_SIZE
-        contexts = positions + 1
-        numbers = np.arange(count + 1, dtype=np.int32)
+        chain = ChainRows(blocks, block_starts, ends[:drafting], longest - 1)
         columns: list[list[int]] = []
         results = [first]
-        rows = count
+        rows = drafting
+        awaited = ~np.arange(rows, dtype=np.int32)
         for step in range(longest - 1):
             while lanes[rows - 1].drafted <= step + 1:
                 rows -= 1
             if self._feeds_itself:
-                tokens = ~numbers[:rows]
+                tokens = awaited[:rows]
             else:
                 tokens = results[-1].argmax[:rows].copy()  # the next result overwrites it
                 columns.append(results.pop().argmax.tolist())
-            table_ends = block_starts[: rows + 1]
-            result = self._run_step(
-                StepInput(
-                    token_ids=tokens,
-                    positions=positions[step, :rows],
-                    slots=slots[step, :rows],
-                    query_starts=numbers[: rows + 1],
-                    context_lens=contexts[step, :rows],
-                    block_starts=table_ends,
-                    block_ids=blocks[: table_ends[-1]],
-                    logit_rows=numbers[:rows],
-                    block_copies=_NO_COPIES,
-                )
-            )
-            results.append(result)
+            results.append(self._run_step(chain.step_input(step, tokens)))
         return columns + [result.argmax.tolist() for result in results]
 
 

@@ -23,7 +23,7 @@ from penstock.engine.request import Sequence, Status
 from penstock.engine.step import BLOCK_SIZE, Int32s, StepResult
 from penstock.speculate.draft import Draft, Told, Wanted
 from penstock.speculate.eagle_reading import Reading
-from penstock.speculate.rows import StepRows
+from penstock.speculate.rows import ChainRows, StepRows, offsets
 from penstock.speculate.tree import Candidate, Node, candidates, likeliest
 
 _CHUNK = 16
@@ -64,6 +64,7 @@ class EagleProposer:
         self._target_columns = target_columns
         self._depth = depth
         self._width = width
+        self.trees = () if width == 1 else (0,)
         self._max_tokens = max_tokens
         self._token_ids = token_ids
         self._cache = KvCache(executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=False)
@@ -98,6 +99,8 @@ class EagleProposer:
         self.steady = all(lane.count <= self._depth + 1 for lane in lanes)
         if lanes:
             self._read(lanes)
+            if self._width == 1:
+                self._chain([lane for lane in lanes if lane.frontier])
             level = 1
             while growing := [lane for lane in lanes if lane.levels > level and lane.frontier]:
                 self._grow(growing)
@@ -183,6 +186,36 @@ class EagleProposer:
         if drafting:
             self._take(drafting, [[-1]] * len(drafting), result)
 
+    def _chain(self, lanes: list[_Lane]) -> None:
+        """Draft on from each lane's first token, one token a level."""
+        # The longest first, so that those who still draft are the first rows.
+        lanes.sort(key=lambda lane: -lane.levels)
+        longest = lanes[0].levels if lanes else 0
+        if longest <= 1:
+            return
+        tables = [lane.reading.table.block_ids for lane in lanes]
+        blocks = np.frombuffer(b"".join(tables), np.int32)
+        ends = np.array([lane.reading.num_computed for lane in lanes], np.int32)
+        chain = ChainRows(blocks, offsets(list(map(len, tables))), ends, longest - 1)
+        tokens = np.array([lane.nodes[0].token for lane in lanes], np.int32)
+        states = np.stack([lane.states[-1] for lane in lanes])
+        features = np.zeros((len(lanes), self._features), np.float32)
+        rows = len(lanes)
+        for step in range(longest - 1):
+            while lanes[rows - 1].levels <= step + 1:
+                rows -= 1
+            features[:rows, -states.shape[1] :] = states[:rows]
+            result = self._executor.run(chain.step_input(step, tokens[:rows], features[:rows]))
+            assert result.hidden is not None
+            states = result.hidden  # read before the next step overwrites it
+            tokens = (
+                result.argmax.copy() if self._token_ids is None else self._token_ids[result.argmax]
+            )
+            for lane, token in zip(lanes, tokens.tolist(), strict=False):
+                lane.nodes.append(Node(token, step, 0.0))
+        for lane in lanes:
+            lane.frontier = []
+
     def _grow(self, lanes: Seq[_Lane]) -> None:
         """Compute the likeliest of each lane's newest nodes, and find what may follow them."""
         step = StepRows(self._features)
@@ -191,20 +224,18 @@ class EagleProposer:
             best = sorted(lane.frontier, key=lambda node: -lane.nodes[node].score)[: self._width]
             lane.expanded += best
             chosen.append(best)
-            # Alone on its level, a token sees all that was computed before it.
-            again = 0 if self._width > 1 else len(lane.expanded) - 1
-            rows = lane.expanded[again:]
+            rows = lane.expanded
             start = lane.reading.num_computed
             depth = {-1: start - 1}
             for node in lane.expanded:
                 depth[node] = depth[lane.nodes[node].parent] + 1
             features = step.add(
                 lane.reading.table,
-                start + again,
+                start,
                 array("i", [lane.nodes[node].token for node in rows]),
                 [depth[node] for node in rows],
                 len(best),
-                [lane.row_of(lane.nodes[node].parent) for node in rows] if not again else None,
+                [lane.row_of(lane.nodes[node].parent) for node in rows],
             )
             states = [lane.states[lane.nodes[node].parent] for node in rows]
             features[:, self._features - len(states[0]) :] = states
@@ -226,11 +257,14 @@ class EagleProposer:
                     lane.nodes.append(Node(token, node, score + logprob))
                 row += 1
 
+    def _named(self, columns: Int32s) -> Int32s:
+        """The target's ids of the head's, in an array of their own."""
+        return columns.copy() if self._token_ids is None else self._token_ids[columns]
+
     def _candidates(self, result: StepResult) -> list[list[Candidate]]:
-        ids = self._token_ids
         if self._width == 1:
-            tokens = result.argmax if ids is None else ids[result.argmax]
-            return [[(token, 0.0)] for token in tokens.tolist()]
+            return [[(token, 0.0)] for token in self._named(result.argmax).tolist()]
+        ids = self._token_ids
         found = candidates(self._sampler, result.logits, self._width)
         if ids is None:
             return found

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from penstock.backends.base import Executor
 from penstock.engine.step import StepInput, StepResult
 from penstock.speculate.draft import Draft, Told, Wanted
+from penstock.speculate.rows import NO_COPIES
 from penstock.speculate.tree import Candidate, candidates, independent
 
 _WIDTH = 4
@@ -34,6 +35,7 @@ class MedusaProposer:
     """Owns the executor of the heads. Keeps the last hidden state of each sequence with it."""
 
     groups = 1
+    trees = (0,)
     cheap = False
     steady = True
     reads_all = False
@@ -88,7 +90,7 @@ class MedusaProposer:
                 block_starts=numbers,
                 block_ids=nothing,
                 logit_rows=numbers[:-1],
-                block_copies=np.empty((0, 2), np.int32),
+                block_copies=NO_COPIES,
                 features=states,
             )
         )

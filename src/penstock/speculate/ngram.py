@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 from penstock.cache.prefix import root_key
 from penstock.speculate.config import Ngram
 from penstock.speculate.draft import Draft, Wanted
-from penstock.speculate.suffix import SuffixAutomaton
+from penstock.speculate.suffix import Automaton, SuffixAutomaton
 
 if TYPE_CHECKING:
     from penstock.engine.request import Sequence
 
 _MOST_READ = 2048
-"""Tokens of a sequence that are read for one draft: 4 ms. Reading on from a longer prompt goes
-on in the next step, so that those beside it do not wait for it."""
-
+"""Tokens of a sequence that are read for one draft: 0.4 ms, or 4 ms without native code. Reading on
+from a longer prompt goes on in the next step, so that those beside it do not wait for it."""
 
 _MOST_SUFFIX = 16
 """Longest suffix that is looked for in the shared text."""
@@ -35,14 +34,22 @@ class NgramProposer:
     cheap = True
     steady = True
 
-    def __init__(self, config: Ngram) -> None:
+    def __init__(self, config: Ngram, automaton: type[Automaton] = SuffixAutomaton) -> None:
         self._config = config
-        self._shared = _Shared(config.shared_tokens) if config.shared_tokens else None
+        self._automaton = automaton
+        self._shared = _Shared(config.shared_tokens, automaton) if config.shared_tokens else None
 
     def propose(self, wanted: Seq[Wanted]) -> list[Draft | None]:
         if self._shared is not None:
             self._shared.learn(sequence for sequence, _ in wanted)
-        return [self._draft(sequence, most) for sequence, most in wanted]
+        asked = [(self._text(sequence), sequence.token_ids, most) for sequence, most in wanted]
+        found = self._automaton.follow(asked, self._config.min_match, _MOST_READ)
+        drafts = [Draft(each[1], _group(each[0])) if each else None for each in found]
+        if self._shared is not None:
+            for i, (text, tokens, most) in enumerate(asked):
+                if drafts[i] is None and len(text) == len(tokens):
+                    drafts[i] = self._from_shared(self._shared, wanted[i].sequence, most)
+        return drafts
 
     def check_integrity(self) -> None:
         if self._shared is not None:
@@ -51,22 +58,14 @@ class NgramProposer:
     def close(self) -> None:
         self._shared = None
 
-    def _draft(self, sequence: Sequence, most: int) -> Draft | None:
-        text = sequence.draft_state
+    def _text(self, sequence: Sequence) -> Automaton:
+        text: Automaton | None = sequence.draft_state
         if text is None:
-            text = sequence.draft_state = SuffixAutomaton()
-        assert isinstance(text, SuffixAutomaton)
-        read, known = len(text.tokens), len(sequence.token_ids)
-        if read < known:
-            text.extend(sequence.token_ids[read : read + _MOST_READ])
-            if known - read > _MOST_READ:
-                return None
-        length = text.match_length
-        if length >= self._config.min_match:
-            return Draft(text.following(most), _group(length))
-        if self._shared is None:
-            return None
-        length, tokens = self._shared.following(sequence, most)
+            text = sequence.draft_state = self._automaton()
+        return text
+
+    def _from_shared(self, shared: _Shared, sequence: Sequence, most: int) -> Draft | None:
+        length, tokens = shared.following(sequence, most)
         if length < self._config.min_match or not tokens:
             return None
         return Draft(tokens, _group(length))
@@ -79,9 +78,10 @@ class _Shared:
     comes, would tell one tenant of another's.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, automaton: type[Automaton]) -> None:
         self._capacity = capacity
-        self._text = SuffixAutomaton()
+        self._automaton = automaton
+        self._text = automaton()
         self._live: set[Sequence] = set()
         self._unsalted = root_key("")
 
@@ -98,7 +98,7 @@ class _Shared:
         if sequence not in self._live:
             return 0, array("i")
         length, end = self._text.find(sequence.token_ids[-_MOST_SUFFIX:])
-        tokens = self._text.tokens[end : end + most]
+        tokens = self._text.slice(end, end + most)
         if _BETWEEN in tokens:
             tokens = tokens[: tokens.index(_BETWEEN)]
         return length, tokens
@@ -110,11 +110,12 @@ class _Shared:
         """When it is full, the older half is forgotten and the automaton built anew."""
         room = self._capacity - len(self._text) - 1
         if len(tokens) > room:
-            kept = self._text.tokens[-(self._capacity // 2) :]
+            known = len(self._text)
+            kept = self._text.slice(max(known - self._capacity // 2, 0), known)
             tokens = tokens[-min(len(tokens), self._capacity - len(kept) - 1) :]
-            self._text = SuffixAutomaton(kept)
+            self._text = self._automaton(kept)
         self._text.extend(tokens)
-        self._text.extend((_BETWEEN,))
+        self._text.extend(array("i", [_BETWEEN]))
 
 
 def _group(length: int) -> int:

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from penstock.cache.kv_cache import BlockTable
 from penstock.engine.step import BLOCK_SIZE, Int32s, StepInput
 
+NO_COPIES = np.empty((0, 2), np.int32)
+_NO_FEATURES = np.empty((0, 0), np.float32)
+
 
 def slots_of(blocks: Int32s, first_blocks: Int32s, at: Int32s) -> Int32s:
     """Where keys and values go of the ``at``-th tokens of tables that begin at ``first_blocks``."""
@@ -21,6 +24,42 @@ def slots_of(blocks: Int32s, first_blocks: Int32s, at: Int32s) -> Int32s:
 def offsets(counts: list[int]) -> Int32s:
     """Where each of parts of so many elements begins, and where the last ends."""
     return np.array([0, *np.cumsum(counts)], dtype=np.int32)
+
+
+class ChainRows:
+    """Steps of one token a sequence, one behind the other. The arrays of all are made at once: at
+    one sequence, making them takes as long as a small model's step."""
+
+    def __init__(self, blocks: Int32s, block_starts: Int32s, ends: Int32s, steps: int) -> None:
+        """Sequence i goes on at slot ``ends[i]`` of its table ``blocks[block_starts[i]:]``."""
+        count = len(ends)
+        self._blocks, self._block_starts = blocks, block_starts
+        self._positions = ends + np.arange(steps, dtype=np.int32)[:, None]
+        # Sequences that end earlier have tables that do: what is read beyond is not used.
+        indices = block_starts[:count] + self._positions // BLOCK_SIZE
+        block = blocks[np.minimum(indices, len(blocks) - 1)]
+        self._slots = block * np.int32(BLOCK_SIZE) + self._positions % BLOCK_SIZE
+        self._contexts = self._positions + 1
+        self._numbers = np.arange(count + 1, dtype=np.int32)
+
+    def step_input(
+        self, at: int, tokens: Int32s, features: NDArray[np.float32] = _NO_FEATURES
+    ) -> StepInput:
+        """Step ``at`` of the first ``len(tokens)`` sequences, which all get logits."""
+        rows = len(tokens)
+        table_ends = self._block_starts[: rows + 1]
+        return StepInput(
+            token_ids=tokens,
+            positions=self._positions[at, :rows],
+            slots=self._slots[at, :rows],
+            query_starts=self._numbers[: rows + 1],
+            context_lens=self._contexts[at, :rows],
+            block_starts=table_ends,
+            block_ids=self._blocks[: table_ends[-1]],
+            logit_rows=self._numbers[:rows],
+            block_copies=NO_COPIES,
+            features=features,
+        )
 
 
 class StepRows:
@@ -80,7 +119,7 @@ class StepRows:
             block_starts=block_starts,
             block_ids=blocks,
             logit_rows=np.array(self._logits, np.int32),
-            block_copies=np.empty((0, 2), np.int32),
+            block_copies=NO_COPIES,
             tree_parents=np.array(self._parents if self._branches else [], np.int32),
             features=np.concatenate(self._features),
         )

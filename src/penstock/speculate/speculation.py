@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from penstock.engine.scheduled import ScheduledStep
 from penstock.engine.step import StepResult
-from penstock.speculate.controller import Controller
+from penstock.speculate.controller import Controller, Offer
 from penstock.speculate.draft import Draft, HiddenReader, Proposer, Wanted
 from penstock.speculate.figures import Figures
+from penstock.speculate.times import Made
 from penstock.speculate.told import told_of
 from penstock.speculate.typical import Typical
 
@@ -19,11 +20,9 @@ if TYPE_CHECKING:
     from penstock.engine.request import Sequence
 
 
-_IDLE, _LOOK = 64, 4
-"""After so many steps without a draft, cheap proposers are asked in every fourth only: asking takes
-8 us for one sequence and 4 for each of many, and steps of a small model some hundred."""
-_SETTLED = 2
-"""Steps without drafts after which the next such one takes what it takes without speculation."""
+_IDLE, _REST = 16, 3
+"""After so many steps without a draft, a cheap proposer is asked in every fourth only: asking takes
+10 us for one sequence and 30 for 32, and steps of a small model some hundred."""
 
 
 class Speculation:
@@ -46,18 +45,32 @@ class Speculation:
         self._proposer = proposer
         self._reader = proposer if isinstance(proposer, HiddenReader) else None
         self._num_tokens = num_tokens
-        self._controller = Controller(proposer.groups, num_tokens) if adaptive else None
+        self._trees = () if self._reader is None else self._reader.trees
+        self._controller: Controller | None = None
+        if adaptive:
+            self._controller = Controller(
+                proposer.groups, num_tokens, self._trees, reads=not proposer.cheap
+            )
         self._clock = clock
         self._step_began = 0.0
-        self._plain_steps = 0  # in a row
+        self._asking = 0.0  # seconds that asking for drafts took
+        self._made: Made | None = None  # if it came to drafts
         self._idle = 0  # steps since the last one with a draft
-        self._seldom = adaptive and proposer.cheap
+        self._rest = 0  # steps that are not to be looked at
+        self._rested = 0  # of these, those that were taken
+        self._rests = False  # whether this step is one
 
     def drafts(self, running: Iterable[Sequence], budget: int) -> dict[Sequence, Draft]:
         """For the next step, which has room for ``budget`` tokens in all."""
+        self._rests = self._rest > 0
+        if self._rests:
+            self._rest -= 1
+            self._rested += 1
+            return {}
         began = self._step_began = self._clock()
-        self._idle += 1
-        if self._idle > _IDLE and self._idle % _LOOK and self._seldom:
+        self._asking, self._made = 0.0, None
+        controller = self._controller
+        if controller is not None and not controller.drafts:
             return {}
         decoding, limit = 0, self._num_tokens
         wanted = []
@@ -70,54 +83,69 @@ class Speculation:
                 most = sequence.max_total_tokens - known - 1
                 if most > 0:
                     wanted.append(Wanted(sequence, most if most < limit else limit))
-        drafts: dict[Sequence, Draft] = {}
-        controller = self._controller
         if budget <= 0:
             wanted = []  # prefill fills the step: there is no room for drafts
-        if controller is not None and not self._proposer.cheap:
-            count = len(wanted)
-            lengths = (
-                Wanted(s, controller.length(s, 0, most, decoding, count)) for s, most in wanted
+        if controller is None:
+            drafts = self._propose(wanted)
+        elif self._proposer.cheap:
+            drafts = self._propose(wanted)
+            offers = [Offer(s, draft.group, len(draft)) for s, draft in drafts.items()]
+            lengths = controller.lengths(offers, decoding)
+            drafts = {
+                s: draft.cut(length)
+                for (s, draft), length in zip(drafts.items(), lengths, strict=True)
+                if length
+            }
+        else:
+            lengths = controller.lengths([Offer(s, 0, most) for s, most in wanted], decoding)
+            drafts = self._propose(
+                [Wanted(s, n) for (s, _), n in zip(wanted, lengths, strict=True) if n]
             )
-            wanted = [each for each in lengths if each.most > 0]
-        if wanted:
-            proposed = self._proposer.propose(wanted)
-            for (sequence, _), draft in zip(wanted, proposed, strict=True):
-                if draft is not None:
-                    drafts[sequence] = draft
-        if drafts and controller is not None and self._proposer.cheap:
-            drafts = self._cut(controller, drafts, decoding)
         self._step_began = self._clock()
+        self._asking = seconds = self._step_began - began
         if drafts:
-            self._idle = 0
-            seconds = self._step_began - began
             self.figures.draft_seconds += seconds
-            if controller is not None and self._proposer.steady:
-                longest = max(map(len, drafts.values()))
-                controller.drafting_took(len(drafts), longest, seconds)
+            longest = max(map(len, drafts.values()))
+            self._made = Made(len(drafts), longest, seconds, self._proposer.steady)
         return drafts
 
     def verified(self, step: ScheduledStep, tokens: Seq[list[int]]) -> None:
         """The step was taken in; ``tokens[i]`` were drawn for ``step.samples[i]``."""
         controller = self._controller
-        # The first steps without drafts find caches full of what made and verified drafts: 32 rows
-        # of the demo model take 3.4 ms then, and 2.5 in a row of such steps.
-        self._plain_steps = 0 if step.num_drafted else self._plain_steps + 1
-        usual = step.num_drafted or self._plain_steps > _SETTLED
-        decoded = step.num_tokens == len(step.sequences) + step.num_drafted
-        if controller is not None and usual and decoded:
-            controller.step_took(step.num_tokens, self._clock() - self._step_began)
-        if not step.num_drafted:
+        drafted = step.num_drafted
+        if self._rests and step.num_tokens == len(step.sequences):
             return
-        self.figures.steps += 1
-        i = 0
-        for each in step.sequences:
-            if each.draft is not None and tokens[i]:
-                accepted = len(tokens[i]) - 1
-                self.figures.add(len(each.draft), each.draft.depth, accepted)
-                if controller is not None:
-                    controller.verified(each.sequence, each.draft.group, len(each.draft), accepted)
-            i += len(each.samples)
+        if drafted:
+            self.figures.steps += 1
+            i = 0
+            decoding = 0
+            for each in step.sequences:
+                decoding += each.num_tokens == 1 or each.draft is not None
+                if each.draft is not None and tokens[i]:
+                    count, accepted = len(each.draft), len(tokens[i]) - 1
+                    self.figures.add(count, each.draft.depth, accepted)
+                    if controller is not None:
+                        self._tell(controller, each.sequence, each.draft, tokens[i][:-1])
+                i += len(each.samples)
+        if controller is None:
+            return
+        rows = len(step.sequences) + drafted
+        pure = step.num_tokens == rows
+        if drafted:
+            assert self._made is not None, "drafts were asked for"
+            seconds = self._clock() - self._step_began if pure else None
+            controller.drafts_took(self._made, decoding, drafted, seconds)
+            self._idle = self._rested = 0
+        elif pure:
+            seconds = self._clock() - self._step_began
+            steps, self._rested = 1 + self._rested, 0
+            self._rest = controller.plain_took(len(step.sequences), steps, seconds, self._asking)
+            self._idle += steps
+            if self._proposer.cheap and self._idle > _IDLE:
+                self._rest = max(self._rest, _REST)
+        else:
+            self._rest = 0
+            controller.arrived(len(step.sequences), step.num_tokens)
 
     @property
     def reads_all_hidden(self) -> bool:
@@ -135,12 +163,22 @@ class Speculation:
     def close(self) -> None:
         self._proposer.close()
 
-    def _cut(
-        self, controller: Controller, drafts: dict[Sequence, Draft], decoding: int
-    ) -> dict[Sequence, Draft]:
-        """Of drafts that were made already, what pays."""
-        lengths = {
-            s: controller.length(s, draft.group, len(draft), decoding, len(drafts))
-            for s, draft in drafts.items()
+    def _tell(
+        self, controller: Controller, sequence: Sequence, draft: Draft, accepted: Seq[int]
+    ) -> None:
+        """What became of a draft: these of its tokens were accepted."""
+        if draft.group in self._trees:
+            nodes = draft.path(accepted)
+            controller.tree_verified(sequence, draft.group, len(draft), nodes)
+        else:
+            controller.verified(sequence, draft.group, len(draft), len(accepted))
+
+    def _propose(self, wanted: list[Wanted]) -> dict[Sequence, Draft]:
+        if not wanted:
+            return {}
+        proposed = self._proposer.propose(wanted)
+        return {
+            each.sequence: draft
+            for each, draft in zip(wanted, proposed, strict=True)
+            if draft is not None
         }
-        return {s: draft.cut(lengths[s]) for s, draft in drafts.items() if lengths[s]}

@@ -19,6 +19,15 @@ _PERIOD: Final = 1_048_583
 make them equal and their logits tie."""
 
 
+@lru_cache(maxsize=1)
+def _normal(seed: int) -> NDArray[np.float32]:
+    """The block ``[_PERIOD]``, read-only. Kept: tests make hundreds of sources of one seed."""
+    generator = np.random.Generator(np.random.Philox(seed & (2**64 - 1)))
+    values = generator.standard_normal(_PERIOD, np.float32)
+    values.flags.writeable = False
+    return values
+
+
 class DummyWeights:
     """A WeightSource whose values depend on ``seed``, the weight's name and its shape only.
 
@@ -32,8 +41,6 @@ class DummyWeights:
         self._shapes = spec.weight_shapes()
         self._seed = seed
         self._dtype = NUMPY_DTYPES[dtype]
-        generator = np.random.Generator(np.random.Philox(seed & (2**64 - 1)))
-        self._normal = generator.standard_normal(_PERIOD, np.float32)
         self._block = lru_cache(maxsize=8)(self._scaled)
 
     def names(self) -> Iterable[str]:
@@ -42,21 +49,28 @@ class DummyWeights:
     def get(self, name: str) -> NDArray[Any]:
         """A new array in the source's dtype, read-only."""
         shape = self._shapes[name]
+        size, offset = math.prod(shape), self._offset(name)
         if len(shape) == 2:
-            block = self._block(0.0, 1.0 / math.sqrt(shape[1]))
+            mean, deviation = 0.0, 1.0 / math.sqrt(shape[1])
         else:
-            block = self._block(0.0 if name.endswith(".bias") else 1.0, 0.1)
-        result = np.empty(math.prod(shape), self._dtype)
-        position, offset = 0, self._offset(name)
-        while position < result.size:
-            count = min(_PERIOD - offset, result.size - position)
-            result[position : position + count] = block[offset : offset + count]
-            position, offset = position + count, 0
+            mean, deviation = 0.0 if name.endswith(".bias") else 1.0, 0.1
+        if offset + size <= _PERIOD:  # a small weight: what it is of the block, alone
+            result = self._scaled(mean, deviation, offset, offset + size)
+        else:
+            block = self._block(mean, deviation)
+            result, position = np.empty(size, self._dtype), 0
+            while position < size:
+                count = min(_PERIOD - offset, size - position)
+                result[position : position + count] = block[offset : offset + count]
+                position, offset = position + count, 0
         result.flags.writeable = False
         return result.reshape(shape)
 
-    def _scaled(self, mean: float, deviation: float) -> NDArray[Any]:
-        block: NDArray[Any] = (self._normal * np.float32(deviation) + np.float32(mean)).astype(
+    def _scaled(
+        self, mean: float, deviation: float, start: int = 0, stop: int = _PERIOD
+    ) -> NDArray[Any]:
+        normal = _normal(self._seed)[start:stop]
+        block: NDArray[Any] = (normal * np.float32(deviation) + np.float32(mean)).astype(
             self._dtype
         )
         return block

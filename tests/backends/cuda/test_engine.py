@@ -56,9 +56,9 @@ def test_the_story_begins_as_published() -> None:
     published = "\n".join(line.removeprefix("> ") for line in lines if line.startswith("> "))
     prompt = "Once upon a time"
     with LLM(str(STORIES), backend="cuda", max_num_seqs=1, max_num_batched_tokens=16) as llm:
-        (output,) = llm.generate(prompt, SamplingParams(temperature=0, max_tokens=16))
+        (output,) = llm.generate(prompt, SamplingParams(temperature=0, max_tokens=10))
     text = prompt + output.outputs[0].text
-    assert len(text) > 60
+    assert len(text) > 40
     assert published.startswith(text)
 
 

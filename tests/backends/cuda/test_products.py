@@ -119,7 +119,8 @@ def test_products_of_integers_are_the_references(
     x, w, bias = drawn(rows, k), drawn(n, k, seed=1), drawn(n, seed=2)
     x[0] = 0
     matrix, workspace = matrix_of(w, device, scheme)
-    for of_bias in (None, bias):
+    # Adding one is the same code for any shape.
+    for of_bias in (None, bias) if rows < 70 else (bias,):
         got = product(matrix, x, device, of_bias)
         np.testing.assert_array_equal(got, expected(x, w, scheme, False, of_bias, None))
     assert (workspace.counters == 0).all()
@@ -185,8 +186,8 @@ def test_gates(
         got = product(matrix, x, device, of_bias, activation)
         want = expected(x, w, scheme, weight_only, of_bias, activation)
         np.testing.assert_allclose(got, want, rtol=2e-4, atol=1e-4)
-        rounded = product(matrix, x, device, of_bias, activation, out_dtype=torch.bfloat16)
-        np.testing.assert_array_equal(rounded, numerics.as_bfloat16(got))
+    rounded = product(matrix, x, device, bias, activation, out_dtype=torch.bfloat16)
+    np.testing.assert_array_equal(rounded, numerics.as_bfloat16(got))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,7 @@ def test_one_program_and_many_add_splits_alike(
     scheme: QuantScheme | None, weight_only: bool, gated: bool, device: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    k = 1300
+    k = 1100
     x, w = drawn(5, k), drawn(130, k, seed=1)
     activation: Activation | None = "silu" if gated else None
     assert tiles.splits_of(65, k)[0] > 1

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from penstock.engine.step import Float32s, Int32s
 from penstock.sampling.mask import TokenMask
+from penstock.speculate.suffix import Automaton
 
 Bytes = NDArray[np.uint8]
 
@@ -248,6 +249,7 @@ class NativeModule(Protocol):
 
     isa: str
     packed_layout: int
+    SuffixAutomaton: type[Automaton]
 
     def prepare(self) -> bool:
         """Ask the system for what this variant's registers need; False if it refuses."""
