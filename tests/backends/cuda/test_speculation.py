@@ -27,13 +27,13 @@ pytestmark = pytest.mark.slow
 
 BLOCK_BYTES = 2 * 16 * BLOCK_SIZE * 4
 """Of ``byte_blueprint``'s model."""
-NUM_BLOCKS = 5
+NUM_BLOCKS = 3
 
 
 def arrivals() -> list[Arrival]:
     """Of every kind, and more than there are blocks for once each has filled its first."""
     kinds = [
-        SamplingParams(temperature=0, max_tokens=7, ignore_eos=True),
+        SamplingParams(temperature=0, max_tokens=7, ignore_eos=True, prompt_logprobs=1),
         SamplingParams(
             temperature=0.7,
             seed=1,
@@ -41,8 +41,8 @@ def arrivals() -> list[Arrival]:
             ignore_eos=True,
             top_p=0.9,
             repetition_penalty=1.3,
+            logprobs=2,
         ),
-        SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=2, prompt_logprobs=1),
         SamplingParams(temperature=1.0, grammar=GrammarSpec(kind="regex", text="(ab){3}"), seed=2),
     ]
     return [
@@ -56,7 +56,7 @@ def told(folder: Path, speculative: Any) -> tuple[Stories, EngineStats]:
     blueprint = byte_blueprint(
         folder,
         backend="cuda",
-        max_num_seqs=4,
+        max_num_seqs=3,
         max_num_batched_tokens=128,
         max_model_len=64,
         kv_cache_bytes=NUM_BLOCKS * BLOCK_BYTES * models,
@@ -101,7 +101,7 @@ def plain(no_margin: None, folder: Path) -> Stories:
 def test_drafts_change_nothing(method: str, plain: Stories, folder: Path) -> None:
     asked = {
         "ngram": Ngram(num_tokens=3, min_match=1, adaptive=False),
-        "draft": DraftModel(model=str(folder), num_tokens=3, adaptive=False),
+        "draft": DraftModel(model=str(folder), num_tokens=2, adaptive=False),
         "self": QuantizedSelf(num_tokens=2, adaptive=False),
     }
     stories, stats = told(folder, asked[method])
