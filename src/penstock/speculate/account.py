@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _ALLOWED = 0.008
 """Of the time, what may be lost to drafts that fail."""
-_FIRST_BALANCE, _MOST_ALLOWED, _LEAST_BALANCE = 6.0, 8.0, -32.0
+_FIRST_BALANCE, _MOST_ALLOWED, _LEAST_BALANCE = 8.0, 8.0, -32.0
 _MOST_EARNED = 16.0
 """What drafts earned may be lost again, beyond what is allowed to be lost: a sequence whose drafts
 fail costs some ten steps before it is known, also where others gain by them. A batch's gains and
@@ -27,12 +27,13 @@ _INSTALMENT = 1 / 32
 _NEWEST = 0.05
 _TIMED = 6
 """Steps without drafts that are timed when they are to be timed again."""
-_UNTIMED = 8
+_UNTIMED = 14
 """What that takes, in steps: the first ones are not what they usually are."""
-_FIRST_PERIOD = 32
+_FIRST_PERIOD, _SURE = 32, 1.3
 _FOR_TIMING, _LEAST_PERIOD, _MOST_PERIOD = 0.003, 128, 2048
-"""Of the time, what may be lost to that; and steps from one to the next, which at first are fewer:
-if drafts seem to pay because of what was timed badly, that is found early."""
+"""Of the time, what may be lost to that; and steps from one to the next. At first they are fewer:
+if drafts seem to pay because of what was timed badly, that is found early. Where they make it so
+many times as fast, that is no reason."""
 
 
 class Account:
@@ -132,7 +133,7 @@ class Account:
             self.to_time = 0
         if self.is_open or self._closed < _PER_ARRIVAL * (decoding - 1):
             return
-        if self.balance >= 1.0 + 1.5 * price:
+        if self.balance >= 1.0 + price:
             self._open(0)
             self._idle = _GIVEN_UP - 1
 
@@ -152,7 +153,9 @@ class Account:
         self._put(1, saved - due)
         lost = max(1.0 - 1.0 / self._speed, 0.0) * _UNTIMED
         period = min(max(lost / _FOR_TIMING, _LEAST_PERIOD), _MOST_PERIOD)
-        if self._untimed < min(period, self._period):
+        if self._speed < _SURE:
+            period = min(period, self._period)
+        if self._untimed < period:
             return False
         self._period = min(self._period * 2, _MOST_PERIOD)
         self.to_time = _TIMED

@@ -62,6 +62,11 @@ class StepCosts:
         if bucket in self._weights:
             self._weights[bucket] = max(self._weights[bucket], _RENEWED)
 
+    def renew_all(self) -> None:
+        """The same of all numbers of rows."""
+        for bucket, weight in self._weights.items():
+            self._weights[bucket] = max(weight, _RENEWED)
+
     def seconds(self, rows: int) -> float:
         """Of a step of so many rows; 0 where nothing is known yet."""
         bucket, keys = _bucket(rows), self._keys

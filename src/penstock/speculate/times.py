@@ -82,6 +82,13 @@ class Times:
                 return drafting, min(reading, _MOST_FIRST * plain)
         return drafting, min(reading, _MOST_READING * plain)
 
+    def doubt(self) -> None:
+        """Much time has passed: what is measured next counts more, and reading may be cheaper."""
+        self.reading *= 0.5
+        self._verifying.renew_all()
+        for costs in self._drafting.values():
+            costs.renew_all()
+
     def prices(self, decoding: int, drafting: int) -> list[float]:
         """Of steps with drafts of 1, 2, ... tokens for ``drafting`` of ``decoding`` sequences; one
         without drafts, which must be known, costs 1."""
@@ -98,6 +105,9 @@ class Times:
             if costs is not None:
                 seconds += costs.seconds(count)
             prices.append(seconds / plain)
+        for i in reversed(range(len(prices) - 1)):
+            # What was measured long ago may be too much: fewer tokens cost no more than more do.
+            prices[i] = min(prices[i], prices[i + 1])
         return prices
 
     def _of_verifying(self, decoding: int, rows: int) -> float:
