@@ -231,8 +231,8 @@ class EngineCore:
         self._constraints.prepare(step.samples)
         if self._speculation is not None:
             assert result is not None
-            self._speculation.observe(step, tokens, result)
             self._speculation.verified(step, tokens)
+            self._speculation.observe(step, tokens, result)
         if step.num_hidden:
             add_embeddings(updates, step)
         if errors:

@@ -74,14 +74,12 @@ class EagleProposer:
     def observe(self, told: Seq[Told], result: StepResult) -> None:
         source = result.hidden if result.taps is None else result.taps
         assert source is not None
-        self._forget_ended()
         prompts = []
         for sequence, first, rows in told:
-            features = source[list(rows)].astype(np.float32)
             reading = self._readings.get(sequence)
-            if reading is None or reading.end != first or not reading.add(features):
+            if reading is None or reading.end != first or not reading.add(source, rows):
                 reading = self._begin(sequence, first)
-                reading.add(features)
+                reading.add(source, rows)
             if len(rows) >= _CHUNK:
                 prompts.append(_Lane(sequence, reading))
         while lanes := self._fitting(prompts):
@@ -125,7 +123,8 @@ class EagleProposer:
         old = self._readings.get(sequence)
         if old is not None:
             self._cache.free(old.table)
-        reading = self._readings[sequence] = Reading(base)
+        self._forget_ended()
+        reading = self._readings[sequence] = Reading(base, self._target_columns)
         return reading
 
     def _forget_ended(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence as Seq
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,9 @@ from penstock.cache.kv_cache import BlockTable
 _MOST_PENDING = 16 << 20
 """Bytes of features that are kept of a sequence that nothing is drafted for. Beyond, reading begins
 anew behind them: the head then sees the text from there on."""
+_FIRST_ROWS = 8
 
 
-@dataclass(eq=False, slots=True)
 class Reading:
     """The head's row of position p has the target's features of p and the token at p + 1.
 
@@ -22,31 +23,50 @@ class Reading:
     before ``base`` was found in the target's prefix cache, so that there are no features of it.
     """
 
-    base: int
-    table: BlockTable = field(default_factory=BlockTable)
-    num_computed: int = 0
-    _pending: list[NDArray[np.float32]] = field(default_factory=list)
-    """Features of the next positions, ``[n, F]`` each."""
-    num_pending: int = 0
+    __slots__ = ("_pending", "base", "num_computed", "num_pending", "table")
+
+    def __init__(self, base: int, columns: int) -> None:
+        """``columns`` of features."""
+        self.base = base
+        self.table = BlockTable()
+        self.num_computed = 0
+        self.num_pending = 0
+        """Positions behind these of which the features are known."""
+        self._pending = np.empty((_FIRST_ROWS, columns), np.float32)
 
     @property
     def end(self) -> int:
         """The first position of which nothing is known."""
         return self.base + self.num_computed + self.num_pending
 
-    def add(self, features: NDArray[np.float32]) -> bool:
-        """Those of the positions from ``end`` on. False where too much would be kept."""
-        held = sum(each.nbytes for each in self._pending)
-        if held + features.nbytes > max(_MOST_PENDING, features.nbytes):
-            return False
-        self._pending.append(features)
-        self.num_pending += len(features)
+    def add(self, source: NDArray[Any], rows: Seq[int]) -> bool:
+        """Those ``rows`` of ``source`` are the features of the positions from ``end`` on.
+
+        False, and nothing is added, where too much would be kept.
+        """
+        count = self.num_pending + len(rows)
+        if count > len(self._pending):
+            size = max(count, 2 * len(self._pending))
+            if self.num_pending and size * self._pending[0].nbytes > _MOST_PENDING:
+                return False
+            grown = np.empty((size, self._pending.shape[1]), np.float32)
+            grown[: self.num_pending] = self._pending[: self.num_pending]
+            self._pending = grown
+        if len(rows) == 1:  # a third of what a list takes
+            self._pending[self.num_pending] = source[rows[0]]
+        else:
+            self._pending[self.num_pending : count] = source[list(rows)]
+        self.num_pending = count
         return True
 
     def take(self, count: int) -> NDArray[np.float32]:
         """The first ``count`` of those that were added; they are in the cache from now on."""
-        features = np.concatenate(self._pending) if len(self._pending) > 1 else self._pending[0]
-        self._pending = [features[count:]] if count < len(features) else []
+        taken = self._pending[:count]
+        self._pending = self._pending[count:]
+        if len(self._pending) < _FIRST_ROWS:
+            rest = np.empty((_FIRST_ROWS, taken.shape[1]), np.float32)
+            rest[: len(self._pending)] = self._pending
+            self._pending = rest
         self.num_pending -= count
         self.num_computed += count
-        return features[:count]
+        return taken

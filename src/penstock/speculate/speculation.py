@@ -154,8 +154,9 @@ class Speculation:
 
     def observe(self, step: ScheduledStep, tokens: Seq[list[int]], result: StepResult) -> None:
         """The step was taken in, with ``tokens[i]`` for ``step.samples[i]``."""
-        if self._reader is not None:
-            self._reader.observe(told_of(step, tokens), result)
+        reader = self._reader
+        if reader is not None and (reader.reads_all or not self._rest):
+            reader.observe(told_of(step, tokens), result)
 
     def check_integrity(self) -> None:
         self._proposer.check_integrity()
