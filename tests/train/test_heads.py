@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from penstock.train.heads import Heads, soft_cross_entropy
 from penstock.train.loop import Report, Schedule, rate_at, train
 from penstock.train.medusa import MedusaHeads
 from penstock.train.target import Target
+from penstock.train.warm_start import warm_start
 
 LAYERS = (1, 2, 4)
 STEPS = 4
@@ -159,8 +161,6 @@ def test_soft_cross_entropy_is_torchs() -> None:
 @pytest.mark.parametrize("kind", ["medusa", "eagle1"])
 def test_a_linear_start_finds_a_linear_rule(target: Target, kind: str) -> None:
     """What the fit was given pairs of, heads reproduce before any step."""
-    from penstock.train.warm_start import warm_start
-
     heads: Heads = (
         MedusaHeads(target.output, 2, 1, "base")
         if kind == "medusa"
@@ -233,3 +233,26 @@ def test_the_schedule_follows_the_clock(target: Target) -> None:
     assert finals == [report.complete for report in reports] == [False, True]
     assert rate_at(0.0) < 0.02 < rate_at(0.3) == 1.0
     assert rate_at(1.0) < 0.01
+
+
+def test_a_target_of_sixteen_bits_has_the_same_heads(folder: Path) -> None:
+    """As on a GPU, where the target keeps its checkpoint's type."""
+    target = Target(folder)
+    target.model.bfloat16()
+    for heads in (
+        MedusaHeads(target.output, 2, 1, "base"),
+        Eagle1Heads(target.draft_config(), target.embedding, target.output),
+        eagle3(target),
+    ):
+        windows = tokens(2, 32)
+        warm_start(heads, target, [windows])
+        report = train(
+            heads,
+            target,
+            itertools.repeat(windows),
+            lambda final, windows=windows: [windows],
+            Schedule(minutes=60.0, learning_rate=1e-3, most_steps=2),
+            lambda report: None,
+        )
+        assert report.complete
+        assert torch.isfinite(heads.loss(target.observe(windows, heads.layers)))

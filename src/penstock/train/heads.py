@@ -25,9 +25,9 @@ class Observed:
     tokens: Tensor
     """int64 ``[B, T]``."""
     hidden: Tensor
-    """``[B, T, H]``, after the final norm: what the target's output matrix reads."""
+    """float32 ``[B, T, H]``, after the final norm: what the target's output matrix reads."""
     taps: Tensor
-    """``[B, T, len(layers) * H]``: the residual stream at the input of the tapped layers."""
+    """float32 ``[B, T, len(layers) * H]``: the residual stream at the input of tapped layers."""
     logits: Tensor
     """``[B, T, V]``; those of position ``t`` tell token ``t + 1``."""
 

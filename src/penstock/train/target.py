@@ -101,10 +101,11 @@ class Target:
         tokens = tokens.to(self.device)
         out = self.model(input_ids=tokens, output_hidden_states=True, use_cache=False)
         states = out.hidden_states
-        taps = [states[layer] for layer in layers]
+        hidden = states[-1].float()
+        taps = [states[layer].float() for layer in layers]
         return Observed(
             tokens=tokens,
-            hidden=states[-1],
-            taps=torch.cat(taps, -1) if taps else states[-1][..., :0],
+            hidden=hidden,
+            taps=torch.cat(taps, -1) if taps else hidden[..., :0],
             logits=out.logits,
         )
