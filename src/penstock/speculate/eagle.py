@@ -38,9 +38,9 @@ class EagleProposer:
     both are alike (EAGLE 1). ``token_ids``: int32 ``[draft vocabulary]``, the target's id of each;
     None where they are the same.
 
-    A draft grows by levels. Each takes a step, which computes the tokens of all levels so far as
-    one tree of rows behind the known text: a level's rows may not see their siblings of the step
-    before, and the target's rule for trees holds for the head as well.
+    A chain takes a step of one row a token. A tree grows by levels, each a step that computes the
+    tokens of all levels so far as one tree of rows behind the known text: a level's rows may not
+    see their siblings of the step before, which lie in the cache like what is known.
     """
 
     groups = 1
@@ -207,9 +207,7 @@ class EagleProposer:
             result = self._executor.run(chain.step_input(step, tokens[:rows], features[:rows]))
             assert result.hidden is not None
             states = result.hidden  # read before the next step overwrites it
-            tokens = (
-                result.argmax.copy() if self._token_ids is None else self._token_ids[result.argmax]
-            )
+            tokens = self._named(result.argmax)
             for lane, token in zip(lanes, tokens.tolist(), strict=False):
                 lane.nodes.append(Node(token, step, 0.0))
         for lane in lanes:
