@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+from hypothesis import strategies as st
 from oracle import Recorder, Texts
 from overlap_executor import HashExecutor
 from overlapped import POISON, VOCAB, check, make_core
-from stories import Arrival, Stories, play
+from stories import Arrival, Stories, arrivals, play
 
 from penstock.engine.loader import Blueprint
 from penstock.engine.messages import EngineStats
@@ -14,6 +17,15 @@ from penstock.sampling.params import SamplingParams
 from penstock.speculate.draft import Proposer
 from penstock.speculate.speculation import Speculation
 from penstock.speculate.typical import Typical
+
+PLAYS: dict[str, st.SearchStrategy[Any]] = {
+    "listed": st.lists(arrivals(), min_size=1, max_size=6),
+    "seqs": st.integers(1, 5),
+    "more": st.sampled_from([0, 7, 100]),
+    "num_blocks": st.sampled_from([5, 6, 8, 30]),
+    "num_tokens": st.integers(1, 9),
+}
+"""Requests, and limits: sequences, tokens of a step beyond these, blocks, tokens of a draft."""
 
 
 def told(

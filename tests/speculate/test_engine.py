@@ -6,13 +6,13 @@ from array import array
 from collections.abc import Sequence as Seq
 
 import pytest
-from drafted import LIMITS, mixed, plain_stories, told
+from drafted import LIMITS, PLAYS, mixed, plain_stories, told
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle import Oracle, Recorder
 from overlap_executor import Deferred, HashExecutor
 from overlapped import POISON, VOCAB, check, make_core
-from stories import Arrival, Stories, arrivals, play, same
+from stories import Arrival, Stories, play, same
 
 from penstock.engine.loader import Blueprint
 from penstock.engine.messages import EngineRequest, EngineStats, FinishReason
@@ -28,13 +28,9 @@ from penstock.speculate.speculation import Speculation
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    st.lists(arrivals(), min_size=1, max_size=6),
-    st.integers(1, 5),
-    st.sampled_from([0, 7, 100]),
-    st.sampled_from([5, 6, 8, 30]),
-    st.integers(1, 9),
-    st.sampled_from([0.0, 0.7, 0.95, 1.0]),
-    st.sampled_from(["chains", "trees", "ngram"]),
+    **PLAYS,
+    right=st.sampled_from([0.0, 0.7, 0.95, 1.0]),
+    kind=st.sampled_from(["chains", "trees", "ngram"]),
 )
 def test_whatever_happens_it_is_the_same(
     blueprint: Blueprint,

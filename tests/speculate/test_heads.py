@@ -5,13 +5,13 @@ from __future__ import annotations
 from array import array
 
 import pytest
-from drafted import LIMITS, mixed, plain_stories, told
+from drafted import LIMITS, PLAYS, mixed, plain_stories, told
 from fake_heads import FakeEagle, FakeMedusa, Truth
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle import Recorder
 from overlapped import VOCAB
-from stories import Arrival, arrivals, same
+from stories import Arrival, same
 
 from penstock.engine.loader import Blueprint
 from penstock.sampling.params import SamplingParams
@@ -28,13 +28,9 @@ def eagle(head: FakeEagle, depth: int = 4, width: int = 1, max_tokens: int = 64)
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    st.lists(arrivals(), min_size=1, max_size=6),
-    st.integers(1, 5),
-    st.sampled_from([0, 7, 100]),
-    st.sampled_from([5, 8, 30]),
-    st.integers(1, 9),
-    st.integers(1, 5),
-    st.integers(0, 3),
+    **PLAYS,
+    depth=st.integers(1, 5),
+    width=st.integers(0, 3),
 )
 def test_whatever_happens_it_is_the_same(
     blueprint: Blueprint,
