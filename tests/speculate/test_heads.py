@@ -54,10 +54,13 @@ def test_whatever_happens_it_is_the_same(
     same(told(blueprint, listed, proposer, num_tokens, num_blocks, **limits)[0], plain)
 
 
+@pytest.mark.parametrize("kept", [16 << 20, 100])
 @pytest.mark.parametrize("width", [1, 3])
 def test_what_an_eagle_head_is_given_is_right_under_preemption(
-    blueprint: Blueprint, width: int
+    blueprint: Blueprint, monkeypatch: pytest.MonkeyPatch, width: int, kept: int
 ) -> None:
+    """Whether it keeps what it is told until it drafts, or must read a part before."""
+    monkeypatch.setattr("penstock.speculate.eagle_reading._MOST_PENDING", kept)
     plain, texts, without = plain_stories(blueprint)
     head = FakeEagle(Truth(texts), 40, VOCAB)
     stories, stats = told(blueprint, mixed(), eagle(head, width=width), num_blocks=9, **LIMITS)

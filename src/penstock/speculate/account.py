@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-_ALLOWED = 0.008
-"""Of the time, what may be lost to drafts that fail."""
+_ALLOWED, _ALLOWED_ALONE = 0.008, 0.015
+"""Of the time, what may be lost to drafts that fail: in batches, and of a sequence that is alone,
+where there is more to gain and what is found of one text says less of the next."""
 _FIRST_BALANCE, _MOST_ALLOWED, _LEAST_BALANCE = 8.0, 8.0, -32.0
 _MOST_EARNED = 16.0
 """What drafts earned may be lost again, beyond what is allowed to be lost: a sequence whose drafts
 fail costs some ten steps before it is known, also where others gain by them. A batch's gains and
 losses are more even, and less is kept of them."""
-_FOR_TRIALS, _LEAST_PAUSE, _MOST_PAUSE = 0.005, 32, 1024
+_FOR_TRIALS, _LEAST_PAUSE, _MOST_PAUSE = 0.01, 32, 512
 """Of the time, what trials may take that fail like the last; and steps from one to the next."""
 _MARGIN, _LEAST_MARGIN = 1.02, 0.97
 """How many times faster drafts must be believed to be: less is noise. While there is something to
@@ -47,6 +48,7 @@ class Account:
     """
 
     __slots__ = (
+        "_allowed",
         "_closed",
         "_debt",
         "_drafted",
@@ -82,6 +84,7 @@ class Account:
         self._idle = 0  # steps in a row
         self._pause = 0.0
         self._mixed = 0  # steps in a row that could not be timed
+        self._allowed = _ALLOWED_ALONE if width == 1 else _ALLOWED
         self._most = _MOST_ALLOWED + _MOST_EARNED / max(width, 1)
         self._period = _FIRST_PERIOD
         self._price = _LEAST_PRICE
@@ -168,7 +171,7 @@ class Account:
             self._close()
 
     def _put(self, steps: int, earned: float) -> None:
-        allowed = max(min(_MOST_ALLOWED - self.balance, steps * _ALLOWED), 0.0)
+        allowed = max(min(_MOST_ALLOWED - self.balance, steps * self._allowed), 0.0)
         balance = self.balance + allowed + earned
         self.balance = min(max(balance, _LEAST_BALANCE), self._most)
         if self.balance < 0.0 and self.is_open:

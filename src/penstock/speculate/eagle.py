@@ -26,9 +26,6 @@ from penstock.speculate.eagle_reading import Reading
 from penstock.speculate.rows import ChainRows, StepRows, offsets
 from penstock.speculate.tree import Candidate, Node, candidates, likeliest
 
-_CHUNK = 16
-"""Tokens that are read as they are told: a prompt, which nothing is drafted for yet."""
-
 
 class EagleProposer:
     """Owns the head's executor and the books of its cache, of which nothing is shared.
@@ -74,16 +71,15 @@ class EagleProposer:
     def observe(self, told: Seq[Told], result: StepResult) -> None:
         source = result.hidden if result.taps is None else result.taps
         assert source is not None
-        prompts = []
         for sequence, first, rows in told:
             reading = self._readings.get(sequence)
-            if reading is None or reading.end != first or not reading.add(source, rows):
+            if reading is None or reading.end != first:
                 reading = self._begin(sequence, first)
-                reading.add(source, rows)
-            if len(rows) >= _CHUNK:
-                prompts.append(_Lane(sequence, reading))
-        while lanes := self._fitting(prompts):
-            self._read(lanes)
+            if not reading.add(source, rows):
+                self._catch_up(_Lane(sequence, reading))
+                if not reading.add(source, rows):
+                    reading = self._begin(sequence, first)
+                    reading.add(source, rows)
 
     def propose(self, wanted: Seq[Wanted]) -> list[Draft | None]:
         self._forget_ended()
@@ -126,6 +122,11 @@ class EagleProposer:
         self._forget_ended()
         reading = self._readings[sequence] = Reading(base, self._target_columns)
         return reading
+
+    def _catch_up(self, lane: _Lane) -> None:
+        """Read what can be read, though nothing is drafted yet."""
+        while lanes := self._fitting([lane]):
+            self._read(lanes)
 
     def _forget_ended(self) -> None:
         """Of those that ended or were preempted, give the blocks back."""
