@@ -11,6 +11,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from penstock.engine.request import Sequence
+    from penstock.engine.scheduled import ScheduledStep
     from penstock.engine.step import StepResult
 
 
@@ -143,9 +144,10 @@ class HiddenReader(Proposer, Protocol):
     """It reads the hidden states of every token that is computed; else of those alone from which
     the next one is drawn."""
 
-    def observe(self, told: Seq[Told], result: StepResult) -> None:
-        """A step of the target was taken in; ``result`` lives until the next.
+    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], result: StepResult) -> None:
+        """A step of the target was taken in, with ``tokens[i]`` for ``step.samples[i]``.
 
-        Tokens that were found in the cache are not computed and not told.
+        :func:`~penstock.speculate.told.told_of` says what of ``result``, which lives until the next
+        step, is whose. Tokens that were found in the cache are not computed and not told.
         """
         ...

@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +21,26 @@ from penstock.backends.base import Executor
 from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.engine.draft_tree import MAX_ROWS
 from penstock.engine.request import Sequence, Status
+from penstock.engine.scheduled import ScheduledStep
 from penstock.engine.step import BLOCK_SIZE, Int32s, StepResult
-from penstock.speculate.draft import Draft, Told, Wanted
+from penstock.speculate.draft import Draft, Wanted
 from penstock.speculate.eagle_reading import Reading
 from penstock.speculate.rows import ChainRows, StepRows, offsets
+from penstock.speculate.told import told_of
 from penstock.speculate.tree import Candidate, Node, candidates, likeliest
+
+_MOST_SEEN = 32 << 20
+"""Bytes of features of steps that are kept as they are: in a batch, giving them out to sequences
+takes as long as scheduling does, and is for nothing while nothing is drafted."""
+
+
+class _Seen(NamedTuple):
+    """A step of the target. Most of its sequences may have ended when it is looked at."""
+
+    step: ScheduledStep
+    tokens: Seq[list[int]]
+    features: NDArray[np.float32]
+    """Of all rows that have any."""
 
 
 class EagleProposer:
@@ -66,23 +82,22 @@ class EagleProposer:
         self._token_ids = token_ids
         self._cache = KvCache(executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=False)
         self._readings: dict[Sequence, Reading] = {}
+        self._seen: list[_Seen] = []
+        """Steps that nobody was told of yet: nothing was drafted since."""
+        self._seen_bytes = 0
         self.steady = True
 
-    def observe(self, told: Seq[Told], result: StepResult) -> None:
+    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], result: StepResult) -> None:
         source = result.hidden if result.taps is None else result.taps
         assert source is not None
-        for sequence, first, rows in told:
-            reading = self._readings.get(sequence)
-            if reading is None or reading.end != first:
-                reading = self._begin(sequence, first)
-            if not reading.add(source, rows):
-                self._catch_up(_Lane(sequence, reading))
-                if not reading.add(source, rows):
-                    reading = self._begin(sequence, first)
-                    reading.add(source, rows)
+        self._seen.append(_Seen(step, tokens, source.astype(np.float32)))
+        self._seen_bytes += self._seen[-1].features.nbytes
+        if self._seen_bytes > _MOST_SEEN:
+            self._give_out()
 
     def propose(self, wanted: Seq[Wanted]) -> list[Draft | None]:
         self._forget_ended()
+        self._give_out()
         drafts: list[Draft | None] = [None] * len(wanted)
         asked = []
         for i, (sequence, most) in enumerate(wanted):
@@ -113,6 +128,7 @@ class EagleProposer:
 
     def close(self) -> None:
         self._readings.clear()
+        self._seen.clear()
         self._executor.close()
 
     def _begin(self, sequence: Sequence, base: int) -> Reading:
@@ -120,8 +136,23 @@ class EagleProposer:
         if old is not None:
             self._cache.free(old.table)
         self._forget_ended()
-        reading = self._readings[sequence] = Reading(base, self._target_columns)
+        reading = self._readings[sequence] = Reading(base)
         return reading
+
+    def _give_out(self) -> None:
+        """Tell each sequence that still runs what was seen of it."""
+        for step, tokens, features in self._seen:
+            for sequence, first, rows in told_of(step, tokens):
+                some = [features[row] for row in rows]
+                reading = self._readings.get(sequence)
+                if reading is None or reading.end != first:
+                    reading = self._begin(sequence, first)
+                if not reading.add(some):
+                    self._catch_up(_Lane(sequence, reading))
+                    if not reading.add(some):
+                        self._begin(sequence, first).add(some)
+        self._seen.clear()
+        self._seen_bytes = 0
 
     def _catch_up(self, lane: _Lane) -> None:
         """Read what can be read, though nothing is drafted yet."""

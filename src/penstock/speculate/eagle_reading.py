@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,6 @@ from penstock.cache.kv_cache import BlockTable
 _MOST_PENDING = 16 << 20
 """Bytes of features that are kept of a sequence that nothing is drafted for: 16,384 tokens of the
 demo model, some hundred of a large one. Then they are read, in a step of a single layer."""
-_FIRST_ROWS = 8
 
 
 class Reading:
@@ -23,50 +21,38 @@ class Reading:
     before ``base`` was found in the target's prefix cache, so that there are no features of it.
     """
 
-    __slots__ = ("_pending", "base", "num_computed", "num_pending", "table")
+    __slots__ = ("_pending", "base", "num_computed", "table")
 
-    def __init__(self, base: int, columns: int) -> None:
-        """``columns`` of features."""
+    def __init__(self, base: int) -> None:
         self.base = base
         self.table = BlockTable()
         self.num_computed = 0
-        self.num_pending = 0
-        """Positions behind these of which the features are known."""
-        self._pending = np.empty((_FIRST_ROWS, columns), np.float32)
+        self._pending: list[NDArray[np.float32]] = []  # of each position behind these
+
+    @property
+    def num_pending(self) -> int:
+        """Positions behind those that were computed, of which the features are known."""
+        return len(self._pending)
 
     @property
     def end(self) -> int:
         """The first position of which nothing is known."""
-        return self.base + self.num_computed + self.num_pending
+        return self.base + self.num_computed + len(self._pending)
 
-    def add(self, source: NDArray[Any], rows: Seq[int]) -> bool:
-        """Those ``rows`` of ``source`` are the features of the positions from ``end`` on.
+    def add(self, features: Seq[NDArray[np.float32]]) -> bool:
+        """Those of the positions from ``end`` on, ``[columns]`` each.
 
         False, and nothing is added, where too much would be kept.
         """
-        count = self.num_pending + len(rows)
-        if count > len(self._pending):
-            size = max(count, 2 * len(self._pending))
-            if self.num_pending and size * self._pending[0].nbytes > _MOST_PENDING:
-                return False
-            grown = np.empty((size, self._pending.shape[1]), np.float32)
-            grown[: self.num_pending] = self._pending[: self.num_pending]
-            self._pending = grown
-        if len(rows) == 1:  # a third of what a list takes
-            self._pending[self.num_pending] = source[rows[0]]
-        else:
-            self._pending[self.num_pending : count] = source[list(rows)]
-        self.num_pending = count
+        pending = self._pending
+        if pending and (len(pending) + len(features)) * pending[0].nbytes > _MOST_PENDING:
+            return False
+        pending += features
         return True
 
     def take(self, count: int) -> NDArray[np.float32]:
-        """The first ``count`` of those that were added; they are in the cache from now on."""
-        taken = self._pending[:count]
-        self._pending = self._pending[count:]
-        if len(self._pending) < _FIRST_ROWS:
-            rest = np.empty((_FIRST_ROWS, taken.shape[1]), np.float32)
-            rest[: len(self._pending)] = self._pending
-            self._pending = rest
-        self.num_pending -= count
+        """``[count, columns]``: the first that were added; they are in the cache from now on."""
+        taken = np.stack(self._pending[:count])
+        del self._pending[:count]
         self.num_computed += count
         return taken

@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.base import Executor
+from penstock.engine.scheduled import ScheduledStep
 from penstock.engine.step import StepInput, StepResult
-from penstock.speculate.draft import Draft, Told, Wanted
+from penstock.speculate.draft import Draft, Wanted
 from penstock.speculate.rows import NO_COPIES
+from penstock.speculate.told import told_of
 from penstock.speculate.tree import Candidate, candidates, independent
 
 _WIDTH = 4
@@ -44,7 +46,8 @@ class MedusaProposer:
         self._executor = executor
         self._sampler = executor.sampler()
 
-    def observe(self, told: Seq[Told], result: StepResult) -> None:
+    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], result: StepResult) -> None:
+        told = told_of(step, tokens)
         if not told:
             return
         assert result.hidden is not None

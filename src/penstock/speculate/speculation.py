@@ -13,7 +13,6 @@ from penstock.speculate.controller import Controller, Offer
 from penstock.speculate.draft import Draft, HiddenReader, Proposer, Wanted
 from penstock.speculate.figures import Figures
 from penstock.speculate.times import Made
-from penstock.speculate.told import told_of
 from penstock.speculate.typical import Typical
 
 if TYPE_CHECKING:
@@ -156,7 +155,7 @@ class Speculation:
         """The step was taken in, with ``tokens[i]`` for ``step.samples[i]``."""
         reader = self._reader
         if reader is not None and (reader.reads_all or not self._rest):
-            reader.observe(told_of(step, tokens), result)
+            reader.observe(step, tokens, result)
 
     def check_integrity(self) -> None:
         self._proposer.check_integrity()
