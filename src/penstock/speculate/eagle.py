@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +23,7 @@ from penstock.engine.request import Sequence, Status
 from penstock.engine.scheduled import ScheduledStep
 from penstock.engine.step import BLOCK_SIZE, Int32s, StepResult
 from penstock.speculate.draft import Draft, Wanted
-from penstock.speculate.eagle_reading import Reading
+from penstock.speculate.eagle_reading import Lane, Reading
 from penstock.speculate.rows import ChainRows, StepRows, offsets
 from penstock.speculate.told import told_of
 from penstock.speculate.tree import Candidate, Node, candidates, likeliest
@@ -103,7 +102,7 @@ class EagleProposer:
         for i, (sequence, most) in enumerate(wanted):
             reading = self._readings.get(sequence)
             if reading is not None and reading.end == len(sequence.token_ids) - 1:
-                asked.append(_Lane(sequence, reading, i, most, min(self._depth, most)))
+                asked.append(Lane(sequence, reading, i, most, min(self._depth, most)))
         lanes = self._fitting(asked)
         self.steady = all(lane.count <= self._depth + 1 for lane in lanes)
         if lanes:
@@ -148,13 +147,13 @@ class EagleProposer:
                 if reading is None or reading.end != first:
                     reading = self._begin(sequence, first)
                 if not reading.add(some):
-                    self._catch_up(_Lane(sequence, reading))
+                    self._catch_up(Lane(sequence, reading))
                     if not reading.add(some):
                         self._begin(sequence, first).add(some)
         self._seen.clear()
         self._seen_bytes = 0
 
-    def _catch_up(self, lane: _Lane) -> None:
+    def _catch_up(self, lane: Lane) -> None:
         """Read what can be read, though nothing is drafted yet."""
         while lanes := self._fitting([lane]):
             self._read(lanes)
@@ -164,7 +163,7 @@ class EagleProposer:
         for sequence in [s for s in self._readings if s.status is not Status.RUNNING]:
             self._cache.free(self._readings.pop(sequence).table)
 
-    def _fitting(self, lanes: Seq[_Lane]) -> list[_Lane]:
+    def _fitting(self, lanes: Seq[Lane]) -> list[Lane]:
         """Those that can read something in a step, with blocks for that and for their drafts."""
         budget = self._max_tokens
         fitting = []
@@ -196,7 +195,7 @@ class EagleProposer:
             assert not copies, "a head's blocks are its own"
         assert fits, "there was room"
 
-    def _read(self, lanes: Seq[_Lane]) -> None:
+    def _read(self, lanes: Seq[Lane]) -> None:
         """Read what was told; those that draft find the candidates of the next token."""
         step = StepRows(self._features)
         drafting = []
@@ -217,7 +216,7 @@ class EagleProposer:
         if drafting:
             self._take(drafting, [[-1]] * len(drafting), result)
 
-    def _chain(self, lanes: list[_Lane]) -> None:
+    def _chain(self, lanes: list[Lane]) -> None:
         """Draft on from each lane's first token, one token a level."""
         # The longest first, so that those who still draft are the first rows.
         lanes.sort(key=lambda lane: -lane.levels)
@@ -245,7 +244,7 @@ class EagleProposer:
         for lane in lanes:
             lane.frontier = []
 
-    def _grow(self, lanes: Seq[_Lane]) -> None:
+    def _grow(self, lanes: Seq[Lane]) -> None:
         """Compute the likeliest of each lane's newest nodes, and find what may follow them."""
         step = StepRows(self._features)
         chosen = []
@@ -270,7 +269,7 @@ class EagleProposer:
             features[:, self._features - len(states[0]) :] = states
         self._take(lanes, chosen, self._executor.run(step.step_input()))
 
-    def _take(self, lanes: Seq[_Lane], computed: Seq[list[int]], result: StepResult) -> None:
+    def _take(self, lanes: Seq[Lane], computed: Seq[list[int]], result: StepResult) -> None:
         """What follows the nodes that were ``computed`` of each lane; -1: its last known token."""
         assert result.hidden is not None
         states = result.hidden.astype(np.float32)  # the next step overwrites it
@@ -298,27 +297,3 @@ class EagleProposer:
         if ids is None:
             return found
         return [[(int(ids[token]), logprob) for token, logprob in each] for each in found]
-
-
-@dataclass(eq=False, slots=True)
-class _Lane:
-    """What one call reads and drafts of a sequence."""
-
-    sequence: Sequence
-    reading: Reading
-    index: int = -1
-    most: int = 0
-    levels: int = 0
-    """How deep its tree may be; 0: it only reads."""
-    count: int = 0
-    """Rows to read."""
-    nodes: list[Node] = field(default_factory=list)
-    frontier: list[int] = field(default_factory=list)
-    """Nodes that may be computed next."""
-    expanded: list[int] = field(default_factory=list)
-    """Nodes that were computed, in the order of their rows."""
-    states: dict[int, NDArray[np.float32]] = field(default_factory=dict)
-    """What computing a node gave: features of what follows it. -1: of the last known token."""
-
-    def row_of(self, node: int) -> int:
-        return -1 if node < 0 else self.expanded.index(node)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.cache.kv_cache import BlockTable
+from penstock.speculate.tree import Node
+
+if TYPE_CHECKING:
+    from penstock.engine.request import Sequence
 
 _MOST_PENDING = 16 << 20
 """Bytes of features that are kept of a sequence that nothing is drafted for: 16,384 tokens of the
@@ -56,3 +62,27 @@ class Reading:
         del self._pending[:count]
         self.num_computed += count
         return taken
+
+
+@dataclass(eq=False, slots=True)
+class Lane:
+    """What one call reads and drafts of a sequence."""
+
+    sequence: Sequence
+    reading: Reading
+    index: int = -1
+    most: int = 0
+    levels: int = 0
+    """How deep its tree may be; 0: it only reads."""
+    count: int = 0
+    """Rows to read."""
+    nodes: list[Node] = field(default_factory=list)
+    frontier: list[int] = field(default_factory=list)
+    """Nodes that may be computed next."""
+    expanded: list[int] = field(default_factory=list)
+    """Nodes that were computed, in the order of their rows."""
+    states: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    """What computing a node gave: features of what follows it. -1: of the last known token."""
+
+    def row_of(self, node: int) -> int:
+        return -1 if node < 0 else self.expanded.index(node)
