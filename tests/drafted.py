@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 from hypothesis import strategies as st
 from oracle import Recorder, Texts
 from overlap_executor import HashExecutor
 from overlapped import POISON, VOCAB, check, make_core
-from stories import Arrival, Stories, arrivals, play
+from stories import Arrival, Stories, arrivals, play, same
 
 from penstock.engine.loader import Blueprint
 from penstock.engine.messages import EngineStats
@@ -18,14 +19,38 @@ from penstock.speculate.draft import Proposer
 from penstock.speculate.speculation import Speculation
 from penstock.speculate.typical import Typical
 
-PLAYS: dict[str, st.SearchStrategy[Any]] = {
-    "listed": st.lists(arrivals(), min_size=1, max_size=6),
-    "seqs": st.integers(1, 5),
-    "more": st.sampled_from([0, 7, 100]),
-    "num_blocks": st.sampled_from([5, 6, 8, 30]),
-    "num_tokens": st.integers(1, 9),
-}
-"""Requests, and limits: sequences, tokens of a step beyond these, blocks, tokens of a draft."""
+
+@dataclass(frozen=True)
+class Play:
+    """Requests, and what they have to share."""
+
+    listed: list[Arrival]
+    seqs: int
+    more: int
+    """Tokens of a step beyond one for each sequence."""
+    num_blocks: int
+    num_tokens: int
+    """Of a draft."""
+
+
+plays: st.SearchStrategy[Play] = st.builds(
+    Play,
+    listed=st.lists(arrivals(), min_size=1, max_size=6),
+    seqs=st.integers(1, 5),
+    more=st.sampled_from([0, 7, 100]),
+    num_blocks=st.sampled_from([5, 6, 8, 30]),
+    num_tokens=st.integers(1, 9),
+)
+
+
+def check_same(blueprint: Blueprint, play: Play, make: Callable[[Texts], Proposer]) -> None:
+    """What is told with the proposer that is made for these texts is what is told without."""
+    limits = {"max_num_seqs": play.seqs, "max_num_batched_tokens": play.seqs + play.more}
+    shared = (play.num_tokens, play.num_blocks)
+    recorder = Recorder()
+    plain, _ = told(blueprint, play.listed, recorder, *shared, **limits)
+    stories, _ = told(blueprint, play.listed, make(recorder.texts()), *shared, **limits)
+    same(stories, plain)
 
 
 def told(

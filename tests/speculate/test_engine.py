@@ -6,10 +6,10 @@ from array import array
 from collections.abc import Sequence as Seq
 
 import pytest
-from drafted import LIMITS, PLAYS, mixed, plain_stories, told
+from drafted import LIMITS, Play, check_same, mixed, plain_stories, plays, told
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracle import Oracle, Recorder
+from oracle import Oracle, Recorder, Texts
 from overlap_executor import Deferred, HashExecutor
 from overlapped import POISON, VOCAB, check, make_core
 from stories import Arrival, Stories, play, same
@@ -27,28 +27,16 @@ from penstock.speculate.speculation import Speculation
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    **PLAYS,
-    right=st.sampled_from([0.0, 0.7, 0.95, 1.0]),
-    kind=st.sampled_from(["chains", "trees", "ngram"]),
-)
+@given(plays, st.sampled_from([0.0, 0.7, 0.95, 1.0]), st.sampled_from(["chains", "trees", "ngram"]))
 def test_whatever_happens_it_is_the_same(
-    blueprint: Blueprint,
-    listed: list[Arrival],
-    seqs: int,
-    more: int,
-    num_blocks: int,
-    num_tokens: int,
-    right: float,
-    kind: str,
+    blueprint: Blueprint, play: Play, right: float, kind: str
 ) -> None:
-    limits = {"max_num_seqs": seqs, "max_num_batched_tokens": seqs + more}
-    recorder = Recorder()
-    plain, _ = told(blueprint, listed, recorder, num_tokens, num_blocks, **limits)
-    proposer: Proposer = Oracle(recorder.texts(), VOCAB, right, branching=kind == "trees")
-    if kind == "ngram":
-        proposer = NgramProposer(Ngram(min_match=1, shared_tokens=1024))
-    same(told(blueprint, listed, proposer, num_tokens, num_blocks, **limits)[0], plain)
+    def make(texts: Texts) -> Proposer:
+        if kind == "ngram":
+            return NgramProposer(Ngram(min_match=1, shared_tokens=1024))
+        return Oracle(texts, VOCAB, right, branching=kind == "trees")
+
+    check_same(blueprint, play, make)
 
 
 @pytest.mark.parametrize("branching", [False, True])

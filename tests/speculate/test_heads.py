@@ -5,16 +5,17 @@ from __future__ import annotations
 from array import array
 
 import pytest
-from drafted import LIMITS, PLAYS, mixed, plain_stories, told
+from drafted import LIMITS, Play, check_same, mixed, plain_stories, plays, told
 from fake_heads import FakeEagle, FakeMedusa, Truth
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracle import Recorder
+from oracle import Recorder, Texts
 from overlapped import VOCAB
 from stories import Arrival, same
 
 from penstock.engine.loader import Blueprint
 from penstock.sampling.params import SamplingParams
+from penstock.speculate.draft import Proposer
 from penstock.speculate.eagle import EagleProposer
 from penstock.speculate.medusa import MedusaProposer
 from penstock.speculate.tree import Node, independent, likeliest
@@ -27,31 +28,18 @@ def eagle(head: FakeEagle, depth: int = 4, width: int = 1, max_tokens: int = 64)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    **PLAYS,
-    depth=st.integers(1, 5),
-    width=st.integers(0, 3),
-)
+@given(plays, st.integers(1, 5), st.integers(0, 3))
 def test_whatever_happens_it_is_the_same(
-    blueprint: Blueprint,
-    listed: list[Arrival],
-    seqs: int,
-    more: int,
-    num_blocks: int,
-    num_tokens: int,
-    depth: int,
-    width: int,
+    blueprint: Blueprint, play: Play, depth: int, width: int
 ) -> None:
-    limits = {"max_num_seqs": seqs, "max_num_batched_tokens": seqs + more}
-    recorder = Recorder()
-    plain, _ = told(blueprint, listed, recorder, num_tokens, num_blocks, **limits)
-    truth = Truth(recorder.texts())
-    proposer = (
-        eagle(FakeEagle(truth, num_blocks, VOCAB), depth, width, seqs + more)
-        if width
-        else MedusaProposer(FakeMedusa(truth, VOCAB))
-    )
-    same(told(blueprint, listed, proposer, num_tokens, num_blocks, **limits)[0], plain)
+    def make(texts: Texts) -> Proposer:
+        truth = Truth(texts)
+        if width == 0:
+            return MedusaProposer(FakeMedusa(truth, VOCAB))
+        head = FakeEagle(truth, play.num_blocks, VOCAB)
+        return eagle(head, depth, width, play.seqs + play.more)
+
+    check_same(blueprint, play, make)
 
 
 @pytest.mark.parametrize("kept", [16 << 20, 100])
