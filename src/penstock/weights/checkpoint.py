@@ -42,17 +42,32 @@ def open_weights(
     return CheckpointWeights(folder, spec, wanted)
 
 
-class CheckpointWeights:
-    """A WeightSource over the safetensors files of a folder.
+class StoredWeights:
+    """A WeightSource over tensors of files, by canonical name.
 
-    :meth:`get` converts one tensor at a time, so the memory in use beside the file's pages is one
+    :meth:`get` converts one tensor at a time, so the memory in use beside the files' pages is one
     tensor's; without conversion it is a view.
     """
 
-    def __init__(self, folder: Path, spec: ModelSpec, dtype: DType) -> None:
+    def __init__(self, dtype: DType) -> None:
         self._dtype = dtype
-        found = open_folder(folder)
         self._tensors: dict[str, tuple[TensorFile, Tensor]] = {}
+
+    def names(self) -> Iterable[str]:
+        return self._tensors.keys()
+
+    def get(self, name: str) -> NDArray[Any]:
+        """The weight in the dtype this source was opened with, read-only."""
+        file, tensor = self._tensors[name]
+        return convert(file.view(tensor.name), self._dtype, tensor.name)
+
+
+class CheckpointWeights(StoredWeights):
+    """The weights of a model, in the safetensors files of a folder."""
+
+    def __init__(self, folder: Path, spec: ModelSpec, dtype: DType) -> None:
+        super().__init__(dtype)
+        found = open_folder(folder)
         for name, shape in spec.weight_shapes().items():
             stored = checkpoint_name(name)
             if stored not in found:
@@ -64,14 +79,6 @@ class CheckpointWeights:
         extra = sorted(name for name in found if not is_idle(name))
         if extra:
             raise unexpected(extra, found[extra[0]][0])
-
-    def names(self) -> Iterable[str]:
-        return self._tensors.keys()
-
-    def get(self, name: str) -> NDArray[Any]:
-        """The weight in the dtype this source was opened with, read-only."""
-        file, tensor = self._tensors[name]
-        return convert(file.view(tensor.name), self._dtype, tensor.name)
 
     def _check_tied_head(self, found: dict[str, tuple[TensorFile, Tensor]]) -> None:
         """Some files store a tied head again: it is the embedding, or config.json is wrong."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +12,7 @@ from penstock.config import LoadFormat
 from penstock.errors import WeightError
 from penstock.models.heads import EagleSpec, HeadsSpec
 from penstock.models.spec import DType
-from penstock.weights.checkpoint import check_tensor, unexpected
-from penstock.weights.convert import convert
+from penstock.weights.checkpoint import StoredWeights, check_tensor, unexpected
 from penstock.weights.head_files import (
     DRAFT_TO_TARGET,
     Found,
@@ -32,8 +30,8 @@ _SHARED: Final = ("embed", "head")
 """What a head may have in common with its target."""
 
 
-class HeadWeights:
-    """A WeightSource over a folder of heads and, where those lack the embedding or the output
+class HeadWeights(StoredWeights):
+    """The weights of a folder of heads and, where those lack the embedding or the output
     matrix, the checkpoint of the target.
 
     EAGLE 1 never has the output matrix, and EAGLE 3 not always the embedding. Every check that
@@ -43,8 +41,7 @@ class HeadWeights:
     def __init__(
         self, folder: Path, spec: HeadsSpec, dtype: DType, target: Path | None = None
     ) -> None:
-        self._dtype = dtype
-        self._tensors: dict[str, tuple[TensorFile, Tensor]] = {}
+        super().__init__(dtype)
         found = open_heads(folder)
         for name, shape in spec.weight_shapes().items():
             stored = stored_name(spec, name)
@@ -62,14 +59,6 @@ class HeadWeights:
         extra = sorted(name for name in found if not is_idle(spec, name))
         if extra:
             raise unexpected(extra, found[extra[0]][0])
-
-    def names(self) -> Iterable[str]:
-        return self._tensors.keys()
-
-    def get(self, name: str) -> NDArray[Any]:
-        """The weight in the dtype this source was opened with, read-only."""
-        file, tensor = self._tensors[name]
-        return convert(file.view(tensor.name), self._dtype, tensor.name)
 
 
 def lacking(spec: HeadsSpec) -> tuple[str, ...]:
