@@ -110,7 +110,7 @@ class Proposer(Protocol):
     """Drafts for sequences. Not thread-safe.
 
     What it proposes changes how many steps an output takes and never the output, so it may keep
-    what state it likes, about sequences too; it must not keep them alive for long.
+    what state it likes, about sequences too; it must not keep many of them alive for long.
     """
 
     groups: int

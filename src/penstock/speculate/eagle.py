@@ -30,7 +30,8 @@ from penstock.speculate.tree import Candidate, Node, candidates, likeliest
 
 _MOST_SEEN = 32 << 20
 """Bytes of features of steps that are kept as they are: in a batch, giving them out to sequences
-takes as long as scheduling does, and is for nothing while nothing is drafted."""
+takes as long as scheduling does, and is for nothing while nothing is drafted. So long their
+sequences are kept, too, though they may have ended."""
 
 
 class _Seen(NamedTuple):

@@ -154,6 +154,7 @@ class Speculation:
     def observe(self, step: ScheduledStep, tokens: Seq[list[int]], result: StepResult) -> None:
         """The step was taken in, with ``tokens[i]`` for ``step.samples[i]``."""
         reader = self._reader
+        # While there are surely no drafts, nobody will ask for what a later step replaces.
         if reader is not None and (reader.reads_all or not self._rest):
             reader.observe(step, tokens, result)
 

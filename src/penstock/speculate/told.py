@@ -19,6 +19,7 @@ def told_of(step: ScheduledStep, tokens: Seq[list[int]]) -> list[Told]:
     their leader is.
     """
     if step.num_tokens == step.num_logits == len(step.samples) == len(step.sequences):
+        # Each has one token, as in most steps.
         return [
             Told(each.sequence, each.start, (row,))
             for row, each in enumerate(step.sequences)
