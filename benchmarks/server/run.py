@@ -3,6 +3,7 @@
     python benchmarks/server/run.py overhead
     python benchmarks/server/run.py streams
     python benchmarks/server/run.py soak --trace azure_llm_2023_conv.csv
+    python benchmarks/server/run.py attack
 
 README.md beside this file says what is measured and how.
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from hostile import attack
 from penstock.bench.machine import Machine, Speeds, describe_machine
 from service import overhead, soak, streams
 
@@ -29,12 +31,12 @@ class Record(msgspec.Struct, frozen=True):
     when: str
     command: str
     machine: Machine
-    result: overhead.Overhead | streams.Streams | soak.Soak
+    result: overhead.Overhead | streams.Streams | soak.Soak | attack.Attack
 
 
 def main() -> int:
     args = parse()
-    result: overhead.Overhead | streams.Streams | soak.Soak
+    result: overhead.Overhead | streams.Streams | soak.Soak | attack.Attack
     if args.command == "overhead":
         workload = overhead.Workload(
             args.streams, args.prompt_len, args.output_len, args.rounds, args.threads
@@ -42,6 +44,9 @@ def main() -> int:
         result, ok = overhead.measure(workload), True
     elif args.command == "streams":
         result, ok = streams.measure(args.streams, args.threads), True
+    elif args.command == "attack":
+        result = attack.measure(args.groups or attack.GROUPS)
+        ok = result.ok
     else:
         options = soak.Options(
             args.trace.name, args.minutes, args.references, args.threads, args.seed
@@ -79,7 +84,9 @@ def parse() -> argparse.Namespace:
     two.add_argument("--minutes", type=float, default=30.0)
     two.add_argument("--references", type=int, default=200, metavar="N", help="different requests")
     two.add_argument("--seed", type=int, default=0, help="of requests, manners and faults")
-    for each in (one, many, two):
+    bad = commands.add_parser("attack", help="hostile input, with plain chats beside it")
+    bad.add_argument("groups", nargs="*", choices=attack.GROUPS, metavar="GROUP")
+    for each in (one, many, two, bad):
         each.add_argument("--threads", type=int, default=os.cpu_count(), metavar="N")
         each.add_argument(
             "--save", action="store_true", help="keep the result in benchmarks/server/results"
