@@ -217,14 +217,15 @@ def _load(name: str, folder: Path) -> Outcome:
             env=environment(),
             timeout=LOAD_S,
         )
-        trouble = _fault(done)
+        trouble = fault(done)
         status = done.returncode
     except subprocess.TimeoutExpired:
         status, trouble = None, f"it was not over after {LOAD_S:g} s"
     return Outcome(name, status, round(time.monotonic() - began, 3), 0.0, 0.0, trouble)
 
 
-def _fault(done: subprocess.CompletedProcess[str]) -> str | None:
+def fault(done: subprocess.CompletedProcess[str]) -> str | None:
+    """Why a command did not end as one should that was given a broken checkpoint."""
     if done.returncode < 0:
         return f"it died by signal {-done.returncode}"
     if "Traceback" in done.stderr:
