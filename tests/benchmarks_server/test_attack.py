@@ -6,8 +6,8 @@ import json
 import subprocess
 from pathlib import Path
 
-import jinja2
 import pytest
+from jinja2.sandbox import SandboxedEnvironment
 
 from hostile import attack, bodies, files, grammars, sockets, templates
 from hostile.case import Case
@@ -53,7 +53,8 @@ def test_templates_go_off_when_asked_to_alone(tmp_path: Path, name: str) -> None
     (folder / "tokenizer_config.json").write_text("{}")
     templates.checkpoint(folder, tmp_path / "to", templates.BOMBS[name])
     source = json.loads((tmp_path / "to" / "tokenizer_config.json").read_text())["chat_template"]
-    environment = jinja2.Environment(optimized=False)  # or constants would be computed at once
+    environment = SandboxedEnvironment()
+    environment.intercepted_binops = frozenset("*")  # or Jinja multiplies when it compiles
     rendered = environment.from_string(source).render(messages=[{"content": "hello"}])
     assert rendered == "hello"
 
