@@ -21,7 +21,7 @@ which mostly is an overflow of the stack."""
 
 LONG_TEXT_BYTES = 1 << 17
 """A text that is known beforehand to take more than 0.1 s."""
-_TEXT_S = 5.0
+_TEXT_S = 3.0
 _SECONDS_PER_MB = 10.0
 _MOST_TEXT_S = 60.0
 _GRAMMAR_S = 3.0

@@ -22,16 +22,13 @@ class Lane:
         """Whether somebody who came now would wait."""
         return self._semaphore.locked()
 
-    def refusal(self) -> OverloadedError:
-        return OverloadedError(
-            f"{self.num_waiting} {self._what} wait for a worker process, and no more may; send "
-            "the request again later"
-        )
-
     async def enter(self) -> None:
         """Wait for a place. Raises OverloadedError if too many do."""
         if self.is_full and self.num_waiting >= self._most_waiting:
-            raise self.refusal()
+            raise OverloadedError(
+                f"{self.num_waiting} {self._what} wait for a worker process, and no more may; "
+                "send the request again later"
+            )
         self.num_waiting += 1
         try:
             await self._semaphore.acquire()

@@ -7,7 +7,7 @@ import logging
 import os
 from collections import Counter
 
-from penstock.errors import PenstockError
+from penstock.errors import OverloadedError, PenstockError
 from penstock.sandbox import wire
 from penstock.sandbox.connection import Connection
 from penstock.sandbox.jobs import Answer, CheckGrammar, Exhausted, Job, Load
@@ -35,8 +35,8 @@ class WorkerPool:
 
     Jobs have places in lanes: one for grammars, one for texts, and one for what is slow. A job
     that is long, which is known beforehand, begins in the slow lane. Any other begins in its own;
-    after ``SLOW_S`` of processor time it moves to the slow lane, or is paused until there is
-    room, or refused where too many are. A slow worker gives way to all other processes and is
+    after ``SLOW_S`` of processor time it moves to the slow lane, or waits for that without taking
+    time, or is refused where too many wait. A slow worker gives way to all other processes and is
     not used again. So there are always places for jobs that are quick, and what bombs can take of
     the machine is bounded.
 
@@ -72,31 +72,14 @@ class WorkerPool:
         Raises RequestError if the job refuses or exceeds a limit of workers, and OverloadedError
         if too many jobs wait.
         """
-        frame = wire.encode_job(job)
-        with Place() as place:
-            long = job.is_long
-            quick = self._grammars if isinstance(job, CheckGrammar) else self._texts
-            await place.move(self._slow if long else quick)
-            worker = await self._take(job)
-            try:
-                worker.ask(frame)
-                if long:
-                    worker.process.lower()
-                elif not await worker.within(SLOW_S):
-                    await self._slow_down(worker, place)
-                answer = await worker.answer()
-            except WorkerDied as death:
-                self.ended[death.cause] += 1
-                self._end(worker)
-                raise job.died(death.cause) from None
-            except BaseException as error:
-                self.ended["left" if isinstance(error, asyncio.CancelledError) else "overload"] += 1
-                self._end(worker)
-                raise
-            self._put_back(worker)
-        if isinstance(answer, Exhausted):
-            self.ended["memory"] += 1
-        return result(job, answer)
+        try:
+            return await self._run(job)
+        except asyncio.CancelledError:
+            self.ended["left"] += 1
+            raise
+        except OverloadedError:
+            self.ended["overload"] += 1
+            raise
 
     def warm(self, tokenizer: str) -> None:
         """Start a worker that has loaded this tokenizer, for the first who needs one."""
@@ -112,6 +95,33 @@ class WorkerPool:
         for worker in list(self._all):
             self._end(worker)
         await asyncio.gather(*self._endings)
+
+    async def _run(self, job: Job) -> Answer:
+        frame = wire.encode_job(job)
+        with Place() as place:
+            long = job.is_long
+            quick = self._grammars if isinstance(job, CheckGrammar) else self._texts
+            await place.move(self._slow if long else quick)
+            worker = await self._take(job)
+            try:
+                worker.ask(frame)
+                if long:
+                    worker.process.lower()
+                    self._start_spare()
+                elif not await worker.within(SLOW_S):
+                    worker = await self._slow_down(worker, place, job, frame)
+                answer = await worker.answer()
+            except WorkerDied as death:
+                self.ended[death.cause] += 1
+                self._end(worker)
+                raise job.died(death.cause) from None
+            except BaseException:
+                self._end(worker)
+                raise
+            self._put_back(worker)
+        if isinstance(answer, Exhausted):
+            self.ended["memory"] += 1
+        return result(job, answer)
 
     async def _take(self, job: Job) -> Connection:
         """A worker that can begin this job now, its tokenizer loaded."""
@@ -149,22 +159,33 @@ class WorkerPool:
             worker.tokenizer = path
             worker.first_bytes = worker.process.resident_bytes
 
-    async def _slow_down(self, worker: Connection, place: Place) -> None:
-        """Move a running job to the slow lane; it stops while it waits. Raises OverloadedError."""
+    async def _slow_down(
+        self, worker: Connection, place: Place, job: Job, frame: bytes
+    ) -> Connection:
+        """Move a running job to the slow lane; returns the worker that does it from then on.
+
+        While it waits for a place there it is paused, or, where too many are, its worker is ended
+        and it is begun again later. Raises OverloadedError.
+        """
         worker.process.lower()
         self._start_spare()
         if not self._slow.is_full:
             await place.move(self._slow)
-            return
-        if self._num_paused >= _MOST_PAUSED:
-            raise self._slow.refusal()
-        worker.process.pause()
-        self._num_paused += 1
-        try:
+        elif self._num_paused < _MOST_PAUSED:
+            worker.process.pause()
+            self._num_paused += 1
+            try:
+                await place.move(self._slow)
+            finally:
+                self._num_paused -= 1
+            worker.process.resume()
+        else:
+            self._end(worker)
             await place.move(self._slow)
-        finally:
-            self._num_paused -= 1
-        worker.process.resume()
+            worker = await self._take(job)
+            worker.process.lower()
+            worker.ask(frame)
+        return worker
 
     def _put_back(self, worker: Connection) -> None:
         """Let a worker whose job is done go on, if it may."""

@@ -49,7 +49,6 @@ class Tokenizer:
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         self._backend = backend
         self._vocab_size = max([backend.get_vocab_size(), *(i + 1 for i in added)])
-        self._plain_backend: Backend | None = None
         self._lock = threading.Lock()
         self._templates = {
             name: ChatTemplate(source, settings.special_tokens)
@@ -113,9 +112,6 @@ class Tokenizer:
         (lone surrogates), or if the tokenizer fails on it.
         """
         check_unicode(text)
-        backend = self._backend if parse_special else self._without_special()
-        # Unlike encode(), the batch call lets other threads run (a server's event loop, during a
-        # prompt of megabytes), and without character offsets it takes 0.6 of the time.
         with as_error(
             lambda cause: RequestError(
                 f"the text cannot be tokenized: {cause}; it may hold a very long run of "
@@ -123,7 +119,7 @@ class Tokenizer:
                 "prompt",
             )
         ):
-            ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+            ids = self._encode(text, parse_special)
         if add_special_tokens:
             return [*self.settings.prefix_ids, *ids, *self.settings.suffix_ids]
         return ids
@@ -182,13 +178,17 @@ class Tokenizer:
             template_options=template_options,
         )
 
-    def _without_special(self) -> Backend:
-        # The library keeps this choice as state of the tokenizer, so each choice has its own.
+    def _encode(self, text: str, parse_special: bool) -> list[int]:
+        backend = self._backend
+        # The library keeps this choice as state of the tokenizer. A second tokenizer for the other
+        # choice would take as long to make as the first (1 s for 150,000 tokens), and its memory.
         with self._lock:
-            if self._plain_backend is None:
-                self._plain_backend = Backend.from_str(self._backend.to_str())
-                self._plain_backend.encode_special_tokens = True
-            return self._plain_backend
+            if backend.encode_special_tokens is parse_special:
+                backend.encode_special_tokens = not parse_special
+            # Unlike encode(), the batch call lets other threads run, and without character offsets
+            # it takes 0.6 of the time.
+            ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+            return ids
 
 
 def check_unicode(text: str) -> None:
