@@ -7,7 +7,7 @@ for byte fallback), so that no token is ever unknown, dropped or fused. What cut
 must drop nothing, and added tokens may not swallow space beside them.
 
 A normalizer may add bytes. Of those that take some, composition (NFC) is understood: it maps at
-most three bytes to one, and ASCII to itself. For any other tokenizer there is no bound.
+most four bytes to one, and ASCII to itself. For any other tokenizer there is no bound.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tokenizers import Tokenizer as Backend
 
 from penstock.tokenizer.pieces import byte_alphabet
 
-COMPOSED = 3
-"""Bytes that NFC makes one of, at most: U+212A (the Kelvin sign) becomes K, and three letters of
-Hangul become a syllable."""
+COMPOSED = 4
+"""More bytes than NFC makes one of: 3.5 is the most, of U+1FBE, U+0308 and U+0301, seven bytes that
+become the two of U+0390."""
 _BYTES = sorted({*range(0xF5)} - {0xC0, 0xC1})
 """Those that occur in UTF-8."""
 _KEEPING = frozenset({"ByteLevel", "Digits", "Metaspace"})
