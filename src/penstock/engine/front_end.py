@@ -34,9 +34,7 @@ class FrontEnd:
         """Begin to load the tokenizer of this folder or file, unless that was done before."""
         if self._loading is None:
             self._path = path
-            self._loading = asyncio.get_running_loop().create_task(
-                asyncio.to_thread(load_tokenizer, path)
-            )
+            self._loading = asyncio.get_running_loop().create_task(asyncio.to_thread(_load, path))
 
     async def loaded(self) -> Tokenizer:
         """The tokenizer. Raises TokenizerError."""
@@ -111,3 +109,9 @@ class FrontEnd:
         await self.workers.aclose()
         if self._loading is not None:
             await asyncio.gather(self._loading, return_exceptions=True)
+
+
+def _load(path: str) -> Tokenizer:
+    tokenizer = load_tokenizer(path)
+    _ = tokenizer.length_bound  # found out now, not when a long text holds the event loop
+    return tokenizer

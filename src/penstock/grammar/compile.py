@@ -6,13 +6,15 @@ processor time and 50 MB.
 
 from __future__ import annotations
 
+import numpy as np
 from llguidance import LLMatcher
 
 from penstock.grammar.limits import fault, parser_limits
 from penstock.grammar.matcher import Matcher
 from penstock.grammar.notation import lark_of, refusal
 from penstock.grammar.spec import GrammarSpec
-from penstock.grammar.tokens import Vocabulary
+from penstock.grammar.tokens import Vocabulary, byte_vocabulary
+from penstock.sampling.mask import words_for
 
 
 def check(spec: GrammarSpec, param: str = "grammar") -> None:
@@ -23,9 +25,17 @@ def check(spec: GrammarSpec, param: str = "grammar") -> None:
     comes from outside is checked in a worker process
     (:class:`penstock.sandbox.jobs.CheckGrammar`).
     """
-    message = fault(lark_of(spec, param))
+    lark = lark_of(spec, param)
+    message = fault(lark)
     if message is not None:
         raise refusal(spec, message, param)
+    # What only compiling takes (of nested counts, a thousand times as long as looking at them) is
+    # found out here too, for a vocabulary of bytes. Whatever depends on tokens the engine will say.
+    native = LLMatcher(byte_vocabulary(), lark, log_level=0, limits=parser_limits())
+    if not native.is_error():
+        row = np.zeros(words_for(257), np.uint32)
+        native.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        native.deep_copy()
 
 
 def compile_grammar(
