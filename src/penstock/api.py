@@ -19,6 +19,8 @@ from penstock.grammar.spec import GrammarSpec
 from penstock.pooling.output import EmbeddingOutput, embedding_output
 from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
+from penstock.sandbox.jobs import Checked, CheckGrammar
+from penstock.sandbox.local import LocalWorker
 from penstock.speculate.config import SpeculativeConfig, parse_speculative, speculative_config
 from penstock.tokenizer import Tokenizer, load_tokenizer
 
@@ -49,6 +51,7 @@ class LLM:
         self._ids = itertools.count()
         self._tokenizer: Tokenizer | None = None
         self._checked: GrammarCache[bool] = GrammarCache()
+        self._worker = LocalWorker()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -191,6 +194,7 @@ class LLM:
 
     def close(self) -> None:
         """Release threads and memory."""
+        self._worker.close()
         self._core.close()
 
     def __enter__(self) -> LLM:
@@ -236,9 +240,9 @@ class LLM:
         """Raise RequestError unless all can be compiled."""
         for spec in specs:
             if self._checked.get(spec) is None:
-                from penstock.grammar.compile import check  # only now: it loads llguidance
-
-                check(spec)
+                answer = self._worker.run(CheckGrammar.of(spec))
+                if isinstance(answer, Checked) and answer.fault is not None:
+                    raise RequestError(answer.fault, "grammar")
                 self._checked.put(spec, True)
 
     def _tokens(self, prompt: Prompt) -> tuple[str | None, list[int]]:

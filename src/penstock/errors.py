@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
+
 
 class PenstockError(Exception):
     """Base of every error that Penstock raises on purpose."""
@@ -49,3 +52,18 @@ class EngineDeadError(PenstockError):
 def first_line(error: BaseException) -> str:
     """An error's message without further lines, such as the advice that torch adds."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+@contextlib.contextmanager
+def as_error(error: Callable[[str], PenstockError]) -> Iterator[None]:
+    """Raise ``error`` of its message for a panic of native code that this block calls.
+
+    Libraries in Rust raise panics as a BaseException, which ``except Exception`` lets through: it
+    would end a server's connection, or an engine, for the input of one request.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as panic:
+        raise error(first_line(panic)) from panic

@@ -7,11 +7,13 @@ import contextlib
 import itertools
 import logging
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from penstock.config import EngineConfig
+from penstock.engine.front_end import FrontEnd
 from penstock.engine.messages import (
     Abort,
     EngineRequest,
@@ -28,11 +30,7 @@ from penstock.engine.wire import ModelFacts, Ready, Refused, WireError
 from penstock.errors import EngineDeadError, OverloadedError, PenstockError, RequestError
 from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
-from penstock.tokenizer import Tokenizer, load_tokenizer
-
-THREAD_PROMPT_CHARS = 4096
-"""Longer texts are tokenized in a thread: at about 1 MB/s, shorter ones hold the event loop for
-less than 5 ms, which is what the way through a thread costs on a busy machine."""
+from penstock.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +45,7 @@ class AsyncLLM:
     intermediate ones, never text.
     """
 
-    def __init__(self, max_sequences: int | None = None) -> None:
+    def __init__(self, max_sequences: int | None = None, front_end: FrontEnd | None = None) -> None:
         self.max_sequences = max_sequences
         """Open sequences beyond which requests are refused; None for no limit."""
         self.num_sequences = 0
@@ -57,7 +55,9 @@ class AsyncLLM:
         are told at once."""
         self._engine: EngineProcess | None = None
         self._ready: Ready | None = None
-        self._tokenizer: asyncio.Task[Tokenizer] | None = None
+        self.front_end = front_end or FrontEnd()
+        """What is done with texts before the engine is asked."""
+        self._owns_front_end = front_end is None
         self._processor: OutputProcessor | None = None
         self._streams: dict[str, OutputStream] = {}
         self._public_ids: dict[str, str] = {}
@@ -91,22 +91,19 @@ class AsyncLLM:
         *,
         timeout: float = START_TIMEOUT_S,
         max_sequences: int | None = None,
-        tokenizer: Tokenizer | None = None,
+        front_end: FrontEnd | None = None,
     ) -> AsyncLLM:
         """Like :meth:`start`, with a process that was spawned before.
 
-        More than ``max_sequences`` open sequences are refused. ``tokenizer`` is the model's, where
-        it was loaded before.
+        More than ``max_sequences`` open sequences are refused. ``front_end`` is the model's, where
+        there is one that outlives this engine; it is not closed here.
         """
-        llm = cls(max_sequences)
-        if tokenizer is not None:
-            llm._tokenizer = asyncio.get_running_loop().create_task(_given(tokenizer))
+        llm = cls(max_sequences, front_end)
         llm._engine = await EngineProcess.connect(child, _Listener(llm))
         try:
             llm._ready = await llm._engine.ready(timeout)
-            llm._load_tokenizer(llm._ready.model.tokenizer_path)
-            assert llm._tokenizer is not None
-            llm._processor = OutputProcessor(await llm._tokenizer)
+            llm.front_end.load(llm._ready.model.tokenizer_path)
+            llm._processor = OutputProcessor(await llm.front_end.loaded())
         except BaseException:
             await llm.aclose()
             raise
@@ -124,8 +121,7 @@ class AsyncLLM:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        assert self._tokenizer is not None, "use AsyncLLM.start()"
-        return self._tokenizer.result()
+        return self.front_end.tokenizer
 
     @property
     def death(self) -> PenstockError | None:
@@ -144,11 +140,47 @@ class AsyncLLM:
     async def encode(
         self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
     ) -> list[int]:
-        """Tokenizer.encode, in a thread where the text is long."""
-        encode = self.tokenizer.encode
-        if len(text) < THREAD_PROMPT_CHARS:
-            return encode(text, add_special_tokens, parse_special)
-        return await asyncio.to_thread(encode, text, add_special_tokens, parse_special)
+        """Tokenizer.encode, by a worker process where the text is long.
+
+        Raises RequestError also for a text that cannot fit in the context, or takes too much.
+        """
+        (token_ids,) = await self.front_end.encode(
+            [text],
+            self.model.max_model_len,
+            add_special_tokens=add_special_tokens,
+            parse_special=parse_special,
+        )
+        return token_ids
+
+    async def encode_all(
+        self, texts: Sequence[str], params: Sequence[str], *, add_special_tokens: bool = True
+    ) -> list[list[int]]:
+        """As :meth:`encode`, of several texts, which are in these fields of a request."""
+        return await self.front_end.encode(
+            texts, self.model.max_model_len, add_special_tokens=add_special_tokens, params=params
+        )
+
+    async def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        template_options: Mapping[str, Any] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        add_special_tokens: bool = False,
+    ) -> list[int]:
+        """The token ids of a chat in the model's template, by a worker process.
+
+        Names of special tokens in messages are text. Raises RequestError.
+        """
+        return await self.front_end.encode_chat(
+            messages,
+            tools,
+            template_options or {},
+            self.model.max_model_len,
+            add_generation_prompt=add_generation_prompt,
+            add_special_tokens=add_special_tokens,
+        )
 
     def generate(
         self,
@@ -207,6 +239,8 @@ class AsyncLLM:
             text, prompt = prompt, await self.encode(prompt)
         request = msgspec.structs.replace(request, prompt_token_ids=list(prompt))
         self.check(request)
+        if request.params.grammar is not None:
+            await self.front_end.grammars.check(request.params.grammar, "grammar")
         stream = self._open(request, text)
         try:
             while True:
@@ -296,18 +330,12 @@ class AsyncLLM:
         self._closing = True
         if self._engine is not None:
             await self._engine.aclose()
-        if self._tokenizer is not None:
-            await asyncio.gather(self._tokenizer, return_exceptions=True)
+        if self._owns_front_end:
+            await self.front_end.aclose()
 
     def _live_engine(self) -> EngineProcess:
         assert self._engine is not None, "use AsyncLLM.start()"
         return self._engine
-
-    def _load_tokenizer(self, path: str) -> None:
-        if self._tokenizer is None:
-            self._tokenizer = asyncio.get_running_loop().create_task(
-                asyncio.to_thread(load_tokenizer, path)
-            )
 
     def _open(self, request: EngineRequest, text: str | None) -> OutputStream:
         assert self._processor is not None, "use AsyncLLM.start()"
@@ -399,10 +427,6 @@ class AsyncLLM:
         self._dead.set()
 
 
-async def _given(tokenizer: Tokenizer) -> Tokenizer:
-    return tokenizer
-
-
 class _Listener:
     """Hands what the engine says to an AsyncLLM without making that part of its public face."""
 
@@ -410,7 +434,7 @@ class _Listener:
         self._llm = llm
 
     def located(self, tokenizer_path: str) -> None:
-        self._llm._load_tokenizer(tokenizer_path)
+        self._llm.front_end.load(tokenizer_path)
 
     def updated(self, updates: list[SequenceUpdate]) -> None:
         self._llm._updated(updates)

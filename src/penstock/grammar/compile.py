@@ -6,42 +6,54 @@ processor time and 50 MB.
 
 from __future__ import annotations
 
+import numpy as np
 from llguidance import LLMatcher
 
-from penstock.grammar.limits import bounded_fault, parser_limits, try_first
+from penstock.grammar.limits import fault, parser_limits
 from penstock.grammar.matcher import Matcher
 from penstock.grammar.notation import lark_of, refusal
 from penstock.grammar.spec import GrammarSpec
-from penstock.grammar.tokens import Vocabulary
+from penstock.grammar.tokens import Vocabulary, byte_vocabulary
+from penstock.sampling.mask import words_for
 
 
 def check(spec: GrammarSpec, param: str = "grammar") -> None:
     """Raise RequestError, naming the field ``param``, unless the grammar can be compiled.
 
-    For front ends: it needs no tokenizer, so what a Lark grammar names of tokens is only looked at
-    when it is compiled. Mostly takes milliseconds; 0.1 s more for a schema with patterns, and a
-    few seconds at most. Other threads run meanwhile.
+    It needs no tokenizer, so what a Lark grammar names of tokens is only looked at when it is
+    compiled. Mostly takes milliseconds, but nothing bounds it, and it may overflow the stack: what
+    comes from outside is checked in a worker process
+    (:class:`penstock.sandbox.jobs.CheckGrammar`).
     """
-    message = bounded_fault(lark_of(spec, param))
+    lark = lark_of(spec, param)
+    message = fault(lark)
     if message is not None:
         raise refusal(spec, message, param)
+    # What only compiling takes (of nested counts, a thousand times as long as looking at them) is
+    # found out here too, for a vocabulary of bytes. Whatever depends on tokens the engine will say.
+    native = LLMatcher(byte_vocabulary(), lark, log_level=0, limits=parser_limits())
+    if not native.is_error():
+        row = np.zeros(words_for(257), np.uint32)
+        native.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        native.deep_copy()
 
 
 def compile_grammar(
     spec: GrammarSpec, vocabulary: Vocabulary, param: str = "grammar"
 ) -> CompiledGrammar:
-    """Raise RequestError, naming the field ``param``, unless there is a text that it allows."""
+    """Raise RequestError, naming the field ``param``, unless there is a text that it allows.
+
+    For a grammar that has passed :func:`check` in a worker process.
+    """
     lark = lark_of(spec, param)
-    message = try_first(lark)
-    if message is None:
-        native = LLMatcher(vocabulary.native, lark, log_level=0, limits=parser_limits())
-        if not native.is_error():
-            compiled = CompiledGrammar(Matcher(native, vocabulary))
-            if compiled.error is None:
-                return compiled
-            message = compiled.error
-        else:
-            message = native.get_error()
+    native = LLMatcher(vocabulary.native, lark, log_level=0, limits=parser_limits())
+    if native.is_error():
+        message = native.get_error()
+    else:
+        compiled = CompiledGrammar(Matcher(native, vocabulary))
+        if compiled.error is None:
+            return compiled
+        message = compiled.error
     raise refusal(spec, message, param)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,9 @@ _PATIENCE_S = 0.02
 """How long a step with nothing else to do waits for a grammar; arrivals wait as long."""
 _CPUS_PER_THREAD = 8
 _MAX_MASK_THREADS = 4
+_COMPILE_STACK_BYTES = 64 << 20
+"""Sixteen times that of the worker which has checked the grammar (``sandbox.worker``): compiling
+recurses along references, computing a mask does not."""
 
 
 @dataclass
@@ -67,7 +71,7 @@ class Constraints:
         if found is None or (found.done() and found.exception() is not None):
             if self._threads is None:
                 self._threads = _Threads()
-            found = self._threads.compiling.submit(self._compile, spec)
+            found = self._threads.compile(self._compile, spec)
             self._cache.put(spec, found)
         self._waiting[leader.request_id] = _Waiting(leader, found)
 
@@ -171,6 +175,16 @@ class _Threads:
         count = min(max((os.cpu_count() or 1) // _CPUS_PER_THREAD, 1), _MAX_MASK_THREADS)
         self._count = count
         self._computing = ThreadPoolExecutor(count, "penstock-masks")
+
+    def compile(
+        self, work: Callable[[GrammarSpec], CompiledGrammar], spec: GrammarSpec
+    ) -> Future[CompiledGrammar]:
+        """Compile a grammar in the one thread that has the stack for it."""
+        usual = threading.stack_size(_COMPILE_STACK_BYTES)  # read when the thread starts
+        try:
+            return self.compiling.submit(work, spec)
+        finally:
+            threading.stack_size(usual)
 
     def compute(self, matchers: list[Matcher]) -> dict[Matcher, Future[None]]:
         """Compute masks: a job a thread, as each has a cost."""

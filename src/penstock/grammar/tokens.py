@@ -40,6 +40,23 @@ class Vocabulary:
         )
 
 
+def byte_vocabulary() -> LLTokenizer:
+    """The 256 bytes, and an end of text behind them: for trying a grammar without a model."""
+    return LLTokenizer(TokenizerWrapper(_Bytes()))
+
+
+class _Bytes:
+    """What llguidance asks a tokenizer for, of one whose tokens are bytes."""
+
+    bos_token_id = None
+    eos_token_id = 256
+    special_token_ids = (256,)
+    tokens = (*(bytes([byte]) for byte in range(256)), b"<end of text>")
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return list(text if isinstance(text, bytes) else text.encode())
+
+
 class _Source:
     """What llguidance asks a tokenizer for."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Protocol
 
 from penstock.engine.output import RequestOutput
 from penstock.engine.wire import ModelFacts
@@ -21,8 +21,18 @@ class Engine(Protocol):
     @property
     def tokenizer(self) -> Tokenizer: ...
 
-    async def encode(
-        self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
+    async def encode_all(
+        self, texts: Sequence[str], params: Sequence[str], *, add_special_tokens: bool = True
+    ) -> list[list[int]]: ...
+
+    async def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        template_options: Mapping[str, Any] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        add_special_tokens: bool = False,
     ) -> list[int]: ...
 
     def generate(

@@ -15,7 +15,6 @@ from penstock import __version__
 from penstock.engine.messages import EngineStats
 from penstock.errors import OverloadedError, PenstockError
 from penstock.server.answers import Alive, ModelCard, ModelList, Ready, Version
-from penstock.server.grammar_check import GrammarCheck
 from penstock.server.meter import Meter
 from penstock.server.metrics import CONTENT_TYPE, Counts, ServerState, render
 from penstock.server.open_requests import TIMEOUT, OpenRequest, OpenRequests
@@ -76,7 +75,7 @@ class Handlers:
             options.reasoning_parser,
             engine.tokenizer.settings.chat_templates,
         )
-        self._serving = Serving(engine, styles, GrammarCheck())
+        self._serving = Serving(engine, styles, engine.front_end.grammars)
         self._completion_decoder = BodyDecoder(CompletionRequest)
         self._chat_decoder = BodyDecoder(ChatRequest)
         self._response_decoder = BodyDecoder(ResponseRequest)
@@ -146,6 +145,7 @@ class Handlers:
         state.engine_restarts = self._engine.restarts
         state.open_requests = len(self._requests)
         state.dropped_log_lines = self._dropped_log_lines()
+        state.ended_jobs = self._engine.front_end.workers.ended
         try:
             async with asyncio.timeout(STATS_TIMEOUT_S):
                 self._known = await self._engine.stats()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -59,6 +59,7 @@ class ServerState:
         self.engine_restarts = 0
         self.open_requests = 0
         self.dropped_log_lines = 0
+        self.ended_jobs: Mapping[str, int] = {}  # of worker processes, by why
 
 
 def render(model_name: str, counts: Counts, state: ServerState) -> bytes:
@@ -89,6 +90,14 @@ class _Collector:
         yield self._counter(
             "log_lines_dropped", "Log lines that could not be written", state.dropped_log_lines
         )
+        ended = CounterMetricFamily(
+            "penstock:worker_jobs_ended",
+            "Grammars, templates and texts that worker processes gave up, by cause",
+            labels=[*_LABELS, "cause"],
+        )
+        for cause in ("time", "memory", "crash", "left", "overload"):
+            ended.add_metric([self._model_name, cause], state.ended_jobs.get(cause, 0))
+        yield ended
 
     def _of_requests(self) -> Iterator[Metric]:
         counts = self._counts

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from penstock.engine.async_llm import AsyncLLM
+from penstock.engine.front_end import FrontEnd
 from penstock.engine.spawn import EngineChild
 from penstock.server.app import build_app
 from penstock.server.connection import HEADERS_TIMEOUT_S, MAX_HEADER_BYTES, Connection
@@ -88,18 +89,23 @@ async def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal, number)
     loop.set_exception_handler(_on_loop_error)
+    front_end = FrontEnd()  # outlives engines
     with logging_to(options.logs) as log:
-        llm = await _start(child, stop)
+        llm = await _start(child, stop, front_end)
         if llm is None:
             return
         supervisor = Supervisor(llm, spawn, options.supervisor)
+
+        def started() -> None:
+            on_ready(llm)
+            front_end.warm()  # only now, since it takes a second of a processor
+
         try:
             with _tracing(options.traces) as tracing:
-                await _serve(
-                    supervisor, listener, options, stop, log, tracing, lambda: on_ready(llm)
-                )
+                await _serve(supervisor, listener, options, stop, log, tracing, started)
         finally:
             await supervisor.aclose()
+            await front_end.aclose()
 
 
 @contextlib.contextmanager
@@ -116,9 +122,9 @@ def _tracing(options: TraceOptions | None) -> Generator[Tracing | None, None, No
         tracing.close()
 
 
-async def _start(child: EngineChild, stop: asyncio.Event) -> AsyncLLM | None:
+async def _start(child: EngineChild, stop: asyncio.Event, front_end: FrontEnd) -> AsyncLLM | None:
     """The engine once it is ready; None if the server was told to stop before."""
-    starting = asyncio.ensure_future(AsyncLLM.attach(child))
+    starting = asyncio.ensure_future(AsyncLLM.attach(child, front_end=front_end))
     stopping = asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)

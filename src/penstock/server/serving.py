@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.sandbox.grammar_check import GrammarCheck
 from penstock.server.engine import Engine
-from penstock.server.grammar_check import GrammarCheck
 from penstock.server.parsing.styles import Styles
 
 

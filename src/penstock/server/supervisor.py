@@ -6,10 +6,12 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from penstock.engine.async_llm import AsyncLLM
+from penstock.engine.front_end import FrontEnd
 from penstock.engine.messages import EngineStats
 from penstock.engine.output import RequestOutput
 from penstock.engine.pacing import LONGEST_PAUSE_S
@@ -67,7 +69,6 @@ class Supervisor:
         self._spawn = spawn
         self._options = options
         self._model = llm.model
-        self._tokenizer = llm.tokenizer
         self._born = time.monotonic()
         self._back_at = 0.0  # when the next try to restart is due
         self._restarting = False
@@ -81,7 +82,11 @@ class Supervisor:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return self._tokenizer
+        return self.front_end.tokenizer
+
+    @property
+    def front_end(self) -> FrontEnd:
+        return self._llm.front_end
 
     @property
     def llm(self) -> AsyncLLM:
@@ -122,11 +127,26 @@ class Supervisor:
                 "send the request again later"
             )
 
-    async def encode(
-        self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
+    async def encode_all(
+        self, texts: Sequence[str], params: Sequence[str], *, add_special_tokens: bool = True
+    ) -> list[list[int]]:
+        return await self._llm.encode_all(texts, params, add_special_tokens=add_special_tokens)
+
+    async def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        template_options: Mapping[str, Any] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        add_special_tokens: bool = False,
     ) -> list[int]:
-        return await self._llm.encode(
-            text, add_special_tokens=add_special_tokens, parse_special=parse_special
+        return await self._llm.encode_chat(
+            messages,
+            tools,
+            template_options,
+            add_generation_prompt=add_generation_prompt,
+            add_special_tokens=add_special_tokens,
         )
 
     def generate(
@@ -230,7 +250,7 @@ class Supervisor:
         await self._llm.aclose()
         began = time.monotonic()
         llm = await AsyncLLM.attach(
-            self._spawn(), timeout=self._options.start_timeout_s, tokenizer=self._tokenizer
+            self._spawn(), timeout=self._options.start_timeout_s, front_end=self.front_end
         )
         self._limit(llm)
         self._llm = llm

@@ -56,6 +56,7 @@ class ChatTemplate:
         environment = _Environment(
             trim_blocks=True,
             lstrip_blocks=True,
+            optimized=False,  # it would carry out operations on constants here and now
             extensions=["jinja2.ext.loopcontrols", _GenerationBlocks],
         )
         environment.filters["tojson"] = _to_json
@@ -197,7 +198,13 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 class _CodeGenerator(jinja2.compiler.CodeGenerator):
-    """Compiles ``a ~ b`` so that repeated doubling hits the limit instead of the memory."""
+    """Compiles ``a ~ b`` so that repeated doubling hits the limit instead of the memory, and
+    nothing but text as constant output: a template that is only loaded computes nothing."""
+
+    def _output_child_to_const(self, node: nodes.Expr, frame: Any, finalize: Any) -> str:
+        if not isinstance(node, (nodes.TemplateData, nodes.Const)):
+            raise nodes.Impossible
+        return super()._output_child_to_const(node, frame, finalize)
 
     def visit_Concat(self, node: nodes.Concat, frame: Any) -> None:
         self.write("environment.join_bounded((")

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer as Backend
 
-from penstock.errors import TokenizerError
+from penstock.errors import TokenizerError, as_error
 from penstock.tokenizer.gguf import read_metadata
 from penstock.tokenizer.gguf_vocab import build_vocab
 from penstock.tokenizer.tokenizer import Tokenizer, TokenizerSettings
@@ -41,7 +41,9 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     special = _special_tokens(config, _load_json(path / "special_tokens_map.json"))
     bos = _token_id(backend, special.get("bos_token"))
     eos = _token_id(backend, special.get("eos_token"))
-    prefix, suffix = _surroundings(backend)
+    broken = f"{path / 'tokenizer.json'} is corrupt"
+    with as_error(lambda cause: TokenizerError(f"{broken}: {cause}; download it again")):
+        prefix, suffix = _surroundings(backend)
     prefix = _with_override(config.get("add_bos_token"), bos, prefix)
     suffix = _with_override(config.get("add_eos_token"), eos, suffix)
     settings = TokenizerSettings(
@@ -57,7 +59,8 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
 
 def _load_gguf(path: Path) -> Tokenizer:
     metadata = read_metadata(path)
-    vocab = build_vocab(metadata)
+    with as_error(lambda cause: TokenizerError(f"{path} is corrupt: {cause}; download it again")):
+        vocab = build_vocab(metadata)
     bos, eos = vocab.bos_token_id, vocab.eos_token_id
     special = {
         role: str(vocab.backend.id_to_token(token))
@@ -97,7 +100,8 @@ def _load_backend(folder: Path) -> Backend:
             "name a folder that has one with --tokenizer"
         )
     try:
-        return Backend.from_str(path.read_text(encoding="utf-8"))
+        with as_error(TokenizerError):
+            return Backend.from_str(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise TokenizerError(f"cannot read {path}: {error.strerror}") from error
     except Exception as error:  # the library raises bare Exceptions

@@ -66,11 +66,16 @@ class CompletionJob:
         engine = serving.engine
         given = split_prompts(request.prompt)
         add_special = request.add_special_tokens is not False
+        texts = [prompt for prompt in given if isinstance(prompt, str)]
+        tokens = iter(
+            await engine.encode_all(
+                texts, names_of(texts, "prompt"), add_special_tokens=add_special
+            )
+        )
         prompts = []
         for prompt in given:
             if isinstance(prompt, str):
-                tokens = await engine.encode(prompt, add_special_tokens=add_special)
-                prompts.append(_Prompt(prompt, tokens))
+                prompts.append(_Prompt(prompt, next(tokens)))
             elif request.echo:
                 check_token_ids(prompt, engine.model.vocab_size)
                 prompts.append(_Prompt(engine.tokenizer.decode(prompt), prompt))
@@ -223,6 +228,11 @@ def split_prompts(
             400, f"{name} has {len(prompt)} entries; one request may hold {most}", param=name
         )
     return [item for item in prompt if not isinstance(item, int)]
+
+
+def names_of(prompts: Sequence[object], name: str) -> list[str]:
+    """What the prompts of the field ``name`` are called in errors."""
+    return [name] if len(prompts) == 1 else [f"{name}[{i}]" for i in range(len(prompts))]
 
 
 def check_token_ids(tokens: Sequence[int], vocab_size: int) -> None:

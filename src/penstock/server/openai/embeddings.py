@@ -10,7 +10,6 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from penstock.engine.async_llm import THREAD_PROMPT_CHARS
 from penstock.engine.completion import RequestOutput
 from penstock.engine.messages import first_bad_token
 from penstock.pooling.params import PoolingKind, PoolingParams
@@ -18,7 +17,7 @@ from penstock.pooling.pooler import EMBEDDING_DTYPE
 from penstock.server.engine import Engine
 from penstock.server.fanout import Generation, last
 from penstock.server.meter import Meter
-from penstock.server.openai.completions import split_prompts
+from penstock.server.openai.completions import names_of, split_prompts
 from penstock.server.openai.errors import ApiError
 from penstock.server.openai.protocol import Prompt, Strict
 
@@ -152,14 +151,10 @@ class EmbeddingJob:
 async def _tokenized(request: EmbeddingRequest, engine: Engine) -> list[list[int]]:
     given = split_prompts(request.input, "input", MAX_INPUTS)
     add_special = request.add_special_tokens is not False
-    encode = engine.tokenizer.encode
-
-    def tokenize() -> list[list[int]]:
-        return [encode(each, add_special) if isinstance(each, str) else each for each in given]
-
-    if sum(len(each) for each in given if isinstance(each, str)) < THREAD_PROMPT_CHARS:
-        return tokenize()
-    return await asyncio.to_thread(tokenize)
+    texts = [each for each in given if isinstance(each, str)]
+    names = names_of(texts, "input")
+    tokens = iter(await engine.encode_all(texts, names, add_special_tokens=add_special))
+    return [next(tokens) if isinstance(each, str) else each for each in given]
 
 
 def _check(tokens: list[int], name: str, engine: Engine) -> None:

@@ -9,9 +9,9 @@ import msgspec
 
 from penstock.grammar.spec import GrammarSpec
 from penstock.sampling.params import SamplingParams
+from penstock.sandbox.grammar_check import GrammarCheck
 from penstock.server.engine import Engine
 from penstock.server.fanout import Generation, refused_by_name
-from penstock.server.grammar_check import GrammarCheck
 from penstock.server.meter import Meter
 from penstock.server.openai.answers import Reading, has_special_marks, opened
 from penstock.server.openai.constraint import Constraint, asked_constraint

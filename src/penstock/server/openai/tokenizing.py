@@ -54,7 +54,9 @@ async def tokenized(request: TokenizeRequest, engine: Engine) -> Tokens:
                 raise ApiError(400, f"{name} is only allowed with messages", param=name)
         assert request.prompt is not None
         add_special = request.add_special_tokens is not False
-        tokens = await engine.encode(request.prompt, add_special_tokens=add_special)
+        (tokens,) = await engine.encode_all(
+            [request.prompt], ["prompt"], add_special_tokens=add_special
+        )
     else:
         chat = ChatRequest(
             model=engine.model.served_model_name,

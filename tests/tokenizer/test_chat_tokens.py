@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import RequestError
-from penstock.server.openai.messages import tokenize_chat
 from penstock.tokenizer import Tokenizer, load_tokenizer
+from penstock.tokenizer.chat_tokens import tokenize_chat
 
 PARTS = st.sampled_from(
     ["a", " ", "\n", "<|im_end|>", "<|im_start|>", "<|im_", "end|>", "</s>", "\U000f0000"]
@@ -21,8 +21,8 @@ CONTENT = st.lists(PARTS, max_size=8).map("".join)
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tokenizer_folder: Path) -> Tokenizer:
-    return load_tokenizer(tokenizer_folder)
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return load_tokenizer(byte_tokenizer.write(tmp_path_factory.mktemp("tokenizer")))
 
 
 @given(contents=st.lists(CONTENT, min_size=1, max_size=4))

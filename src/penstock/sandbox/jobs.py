@@ -1,0 +1,240 @@
+"""What a worker can be asked, and what it answers.
+
+A job is a function of what it holds, so that one whose worker has died harms nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from penstock.errors import RequestError
+from penstock.grammar.spec import GrammarSpec
+
+Cause = Literal["time", "memory", "crash"]
+"""Why a worker died of a job: its processor (or wall) time, its memory, or a fault of native code,
+which mostly is an overflow of the stack."""
+
+LONG_TEXT_BYTES = 1 << 17
+"""A text that is known beforehand to take more than 0.1 s."""
+_TEXT_S = 3.0
+_SECONDS_PER_MB = 10.0
+_MOST_TEXT_S = 60.0
+_GRAMMAR_S = 3.0
+
+
+class CheckGrammar(msgspec.Struct, tag="check_grammar", frozen=True):
+    """Whether a grammar can be compiled; answered by :class:`Checked`."""
+
+    param: ClassVar[str] = "grammar"
+    """The field at fault where it is refused."""
+    kind: str
+    """A Kind, or what a Python caller has put in its place, which the worker refuses."""
+    text: str
+
+    @classmethod
+    def of(cls, spec: GrammarSpec) -> CheckGrammar:
+        return cls(spec.kind, spec.text)
+
+    @property
+    def spec(self) -> GrammarSpec:
+        return GrammarSpec(kind=self.kind, text=self.text)  # type: ignore[arg-type]
+
+    @property
+    def cpu_s(self) -> float:
+        """Of processor time that the job may take."""
+        return _GRAMMAR_S
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is known to be slow before it is begun."""
+        return False
+
+    def died(self, cause: Cause) -> RequestError:
+        from penstock.grammar.notation import refusal
+
+        match cause:
+            case "time":
+                message = f"compiling it takes more than {self.cpu_s:g} s of processor time; "
+                message += "combine fewer patterns, formats and lengths"
+            case "memory":
+                message = "compiling it takes too much memory; combine fewer patterns, formats "
+                message += "and lengths"
+            case "crash":
+                message = "it is nested too deep, counted along its references; shorten its "
+                message += "chains of references"
+        return refusal(self.spec, message, "grammar")
+
+
+class TokenizeChat(msgspec.Struct, tag="tokenize_chat", frozen=True, kw_only=True):
+    """Render a chat template and tokenize what comes of it; answered by :class:`Tokens`, of one
+    text.
+
+    ``payload`` is JSON, as arguments of calls may hold numbers that msgpack cannot.
+    """
+
+    param: ClassVar[str] = "messages"
+    tokenizer: str
+    """The folder or file that holds the tokenizer and its templates."""
+    payload: bytes
+    add_generation_prompt: bool
+    add_special_tokens: bool
+    max_tokens: int
+    """A text that is sure to have more is refused before it is tokenized."""
+
+    @classmethod
+    def of(
+        cls,
+        tokenizer: str,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        template_options: Mapping[str, Any],
+        *,
+        add_generation_prompt: bool,
+        add_special_tokens: bool,
+        max_tokens: int,
+    ) -> TokenizeChat:
+        """Raises RequestError for messages that are no JSON."""
+        try:
+            text = json.dumps([messages, tools, template_options], ensure_ascii=False)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise RequestError(f"the messages are no JSON: {error}", "messages") from None
+        return cls(
+            tokenizer=tokenizer,
+            payload=text.encode("utf-8", "surrogatepass"),
+            add_generation_prompt=add_generation_prompt,
+            add_special_tokens=add_special_tokens,
+            max_tokens=max_tokens,
+        )
+
+    def parts(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
+        """The messages, the tools and the template's options."""
+        messages, tools, options = json.loads(self.payload)
+        return messages, tools, options
+
+    @property
+    def cpu_s(self) -> float:
+        return _text_seconds(len(self.payload))
+
+    @property
+    def is_long(self) -> bool:
+        return len(self.payload) > LONG_TEXT_BYTES
+
+    def died(self, cause: Cause) -> RequestError:
+        message = {
+            "time": f"rendering and tokenizing took more than {self.cpu_s:g} s of processor time",
+            "memory": "rendering and tokenizing took too much memory",
+            "crash": "rendering and tokenizing overflowed a stack or crashed",
+        }[cause]
+        return RequestError(
+            f"the chat template asked for too much: {message}; shorten the messages, or use "
+            "another chat template",
+            "messages",
+        )
+
+
+class Tokenize(msgspec.Struct, tag="tokenize", frozen=True, kw_only=True):
+    """Tokenize texts; answered by :class:`Tokens`."""
+
+    param: ClassVar[str] = "prompt"
+    tokenizer: str
+    texts: list[str]
+    add_special_tokens: bool
+    parse_special: bool
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.texts))
+
+    @property
+    def cpu_s(self) -> float:
+        return _text_seconds(self.size)
+
+    @property
+    def is_long(self) -> bool:
+        return self.size > LONG_TEXT_BYTES
+
+    def died(self, cause: Cause) -> RequestError:
+        message = {
+            "time": f"takes more than {self.cpu_s:g} s of processor time",
+            "memory": "takes too much memory",
+            "crash": "crashes the tokenizer",
+        }[cause]
+        return RequestError(
+            f"tokenizing the {self.size} characters of the prompt {message}; shorten it", "prompt"
+        )
+
+
+class Load(msgspec.Struct, tag="load", frozen=True):
+    """Load a tokenizer before the first job that names it; answered by :class:`Loaded`."""
+
+    param: ClassVar[str] = "model"
+    tokenizer: str
+
+    @property
+    def cpu_s(self) -> float:
+        return _MOST_TEXT_S
+
+    @property
+    def is_long(self) -> bool:
+        return False
+
+    def died(self, cause: Cause) -> RequestError:
+        return RequestError(f"the tokenizer {self.tokenizer} cannot be loaded again: {cause}")
+
+
+class Checked(msgspec.Struct, tag="checked", frozen=True):
+    fault: str | None
+
+
+class Tokens(msgspec.Struct, tag="tokens", frozen=True):
+    """The token ids of each text, 32 bits each: as lists, millions would hold an event loop."""
+
+    rows: list[bytes]
+
+    @classmethod
+    def of(cls, texts: Sequence[Sequence[int]]) -> Tokens:
+        return cls([array("I", ids).tobytes() for ids in texts])
+
+    def lists(self) -> list[list[int]]:
+        return [array("I", row).tolist() for row in self.rows]
+
+
+class Loaded(msgspec.Struct, tag="loaded", frozen=True):
+    pass
+
+
+class Refused(msgspec.Struct, tag="refused", frozen=True):
+    """The job's RequestError."""
+
+    message: str
+    param: str | None
+
+
+class Exhausted(msgspec.Struct, tag="exhausted", frozen=True):
+    """The job needed more memory than a worker may have, and the worker noticed itself."""
+
+
+class Failed(msgspec.Struct, tag="failed", frozen=True):
+    """A defect: not the request's fault."""
+
+    trace: str
+
+
+Job = CheckGrammar | TokenizeChat | Tokenize | Load
+Answer = Checked | Tokens | Loaded | Refused | Exhausted | Failed
+
+
+class Task(msgspec.Struct, frozen=True):
+    """A job as it is sent, with the seconds of processor time that it may take."""
+
+    cpu_s: float
+    job: Job
+
+
+def _text_seconds(size: int) -> float:
+    return round(min(_TEXT_S + _SECONDS_PER_MB * size / 1e6, _MOST_TEXT_S), 1)
