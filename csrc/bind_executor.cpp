@@ -55,12 +55,12 @@ void construct(PyExecutor* self, int threads, const std::vector<int>& cpus, bool
   }
 }
 
-// A NumPy view of the arena, as bytes [max rows, cols in bytes]; keeps the arena alive, not the
+// A NumPy view of a buffer, as bytes [max rows, cols in bytes]; keeps its memory alive, not the
 // executor.
 nb::object view(const PyExecutor& self, BufferId id) {
   const Executor& executor = self.get();
   const Array& array = executor.buffer(id);
-  auto* owner = new std::shared_ptr<Memory>(executor.arena());
+  auto* owner = new std::shared_ptr<Memory>(executor.memory_of(id));
   nb::capsule keep(owner, [](void* p) noexcept { delete static_cast<std::shared_ptr<Memory>*>(p); });
   const size_t rows = size_t(executor.max_rows(id));
   const size_t bytes = size_t(array.cols) * elem_bytes(array.elem);
@@ -114,8 +114,9 @@ auto with_step(F f) {
              const IntPairs& block_copies, const Ints& tree_parents, const IntPairs& slot_moves,
              const std::optional<Features>& features) {
     StepView step =
-        step_view(token_ids, positions, slots, query_starts, context_lens, block_starts, block_ids,
-                  logit_rows, hidden_rows, tree_parents);
+        step_view(span_of(token_ids), span_of(positions), span_of(slots), span_of(query_starts),
+                  span_of(context_lens), span_of(block_starts), span_of(block_ids),
+                  span_of(logit_rows), span_of(hidden_rows), span_of(tree_parents));
     if (features) {
       if (features->shape(0) != token_ids.size())
         throw std::invalid_argument("a step has features of " +
@@ -153,7 +154,7 @@ void bind_executor(nb::module_& m) {
             nb::gil_scoped_release unlocked;
             return self.get().add_constant(span_of(bytes));
           },
-          "bytes"_a)
+          exact("bytes"))
       .def(
           "reserve_constant",
           [](PyExecutor& self, size_t bytes) { return self.get().reserve_constant(bytes); },
@@ -164,7 +165,7 @@ void bind_executor(nb::module_& m) {
             nb::gil_scoped_release unlocked;
             self.get().fill_constant(constant, offset, span_of(bytes));
           },
-          "constant"_a, "offset"_a, "bytes"_a)
+          "constant"_a, "offset"_a, exact("bytes"))
       .def(
           "add_matrix",
           [](PyExecutor& self, const std::string& elem, int64_t n, int64_t k, bool gated) {
@@ -177,7 +178,7 @@ void bind_executor(nb::module_& m) {
             nb::gil_scoped_release unlocked;
             self.get().pack_rows(matrix, first, count, span_of(rows));
           },
-          "matrix"_a, "first"_a, "count"_a, "rows"_a)
+          "matrix"_a, "first"_a, "count"_a, exact("rows"))
       .def(
           "add_int_matrix",
           [](PyExecutor& self, int bits, int64_t group, int64_t n, int64_t k, bool gated,
@@ -195,7 +196,7 @@ void bind_executor(nb::module_& m) {
             self.get().pack_int_rows(matrix, first, count, {codes.data(), codes.size()},
                                      {scales.data(), scales.size()}, or_empty(zeros));
           },
-          "matrix"_a, "first"_a, "count"_a, "codes"_a, "scales"_a, "zeros"_a.none())
+          "matrix"_a, "first"_a, "count"_a, exact("codes"), exact("scales"), exact("zeros").none())
       .def(
           "add_grid_matrix",
           [](PyExecutor& self, int bits, int64_t n, int64_t k, bool gated, bool weight_only) {
@@ -210,7 +211,7 @@ void bind_executor(nb::module_& m) {
             nb::gil_scoped_release unlocked;
             return self.get().pack_grid_rows(matrix, first, count, type, span_of(rows));
           },
-          "matrix"_a, "first"_a, "count"_a, "elem"_a, "rows"_a)
+          "matrix"_a, "first"_a, "count"_a, "elem"_a, exact("rows"))
       .def(
           "round_rows",
           [](PyExecutor& self, const std::string& elem, const Bytes& rows, int bits, int64_t group,
@@ -221,7 +222,7 @@ void bind_executor(nb::module_& m) {
                                   {codes.data(), codes.size()}, {scales.data(), scales.size()},
                                   or_empty(zeros));
           },
-          "elem"_a, "rows"_a, "bits"_a, "group"_a, "codes"_a, "scales"_a, "zeros"_a.none())
+          "elem"_a, exact("rows"), "bits"_a, "group"_a, exact("codes"), exact("scales"), exact("zeros").none())
       .def_prop_ro("region_bytes",
                    [](const PyExecutor& self) {
                      std::vector<size_t> sizes;
@@ -343,15 +344,15 @@ void bind_executor(nb::module_& m) {
       .def("kv_copy", &kv_copy, "layer"_a)
       .def("run", with_step([](Executor& executor, const StepView& step,
                                const CacheEdits& edits) { executor.run(step, edits); }),
-           "token_ids"_a, "positions"_a, "slots"_a, "query_starts"_a, "context_lens"_a,
-           "block_starts"_a, "block_ids"_a, "logit_rows"_a, "hidden_rows"_a, "block_copies"_a,
-           "tree_parents"_a, "slot_moves"_a, "features"_a.none())
+           exact("token_ids"), exact("positions"), exact("slots"), exact("query_starts"), exact("context_lens"),
+           exact("block_starts"), exact("block_ids"), exact("logit_rows"), exact("hidden_rows"), exact("block_copies"),
+           exact("tree_parents"), exact("slot_moves"), exact("features").none())
       .def("profile",
            with_step([](Executor& executor, const StepView& step,
                         const CacheEdits& edits) { return executor.profile(step, edits); }),
-           "token_ids"_a, "positions"_a, "slots"_a, "query_starts"_a, "context_lens"_a,
-           "block_starts"_a, "block_ids"_a, "logit_rows"_a, "hidden_rows"_a, "block_copies"_a,
-           "tree_parents"_a, "slot_moves"_a, "features"_a.none())
+           exact("token_ids"), exact("positions"), exact("slots"), exact("query_starts"), exact("context_lens"),
+           exact("block_starts"), exact("block_ids"), exact("logit_rows"), exact("hidden_rows"), exact("block_copies"),
+           exact("tree_parents"), exact("slot_moves"), exact("features").none())
       .def_prop_ro("op_names", [](const PyExecutor& self) { return self.get().op_names(); })
       .def_prop_ro("weight_bytes",
                    [](const PyExecutor& self) { return self.get().weight_bytes(); })

@@ -30,10 +30,6 @@ using MutableFloatRows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::devic
 using MutableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using MutableInts = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-void expect(bool holds, const char* what) {
-  if (!holds) throw std::invalid_argument(what);
-}
-
 // A read-only array as the kernels' Array, which has one type for both; kernels do not write it.
 Array input(const void* data, Elem elem, int64_t cols) {
   return {const_cast<std::byte*>(static_cast<const std::byte*>(data)), elem, cols};
@@ -76,7 +72,7 @@ void convert_typed(const std::byte* from, std::byte* to, size_t count) {
 // float32 to or from a two-byte type, whole registers and a partial one at the end.
 void convert(const Bytes& x, const std::string& from, MutableBytes out, const std::string& to) {
   const Elem a = parse_elem(from), b = parse_elem(to);
-  const size_t count = x.size() / elem_bytes(a);
+  const size_t count = size_t(rows_in(x.size(), 1, a));
   expect(out.size() == count * elem_bytes(b), "input and output differ in length");
   const auto* source = reinterpret_cast<const std::byte*>(x.data());
   auto* target = reinterpret_cast<std::byte*>(out.data());
@@ -91,13 +87,14 @@ void run_add_norm(MutableFloatRows residual, std::optional<FloatRows> delta,
                   const Floats& weight, float eps, MutableBytes out, const std::string& elem,
                   int threads) {
   const int64_t rows = int64_t(residual.shape(0)), cols = int64_t(residual.shape(1));
-  const Elem type = parse_elem(elem);
+  const Elem type = parse_activation_elem(elem);
   expect(int64_t(weight.size()) == cols, "weight and residual differ in columns");
   expect(out.size() == size_t(rows * cols) * elem_bytes(type), "the output has the wrong size");
   AddNormArgs args{};
   args.residual = input(residual.data(), Elem::f32, cols);
   if (delta) {
-    expect(int64_t(delta->size()) == rows * cols, "delta and residual differ in shape");
+    expect(int64_t(delta->shape(0)) == rows && int64_t(delta->shape(1)) == cols,
+           "delta and residual differ in shape");
     args.delta = input(delta->data(), Elem::f32, cols);
   }
   args.out = input(out.data(), type, cols);
@@ -109,7 +106,7 @@ void run_add_norm(MutableFloatRows residual, std::optional<FloatRows> delta,
 
 void run_embed(const Ints& token_ids, const Bytes& table, const std::string& elem,
                MutableFloatRows out, int threads) {
-  const Elem type = parse_elem(elem);
+  const Elem type = parse_float_elem(elem);
   const size_t row = out.shape(1) * elem_bytes(type);
   expect(out.shape(0) == token_ids.size(), "one output row a token");
   for (size_t i = 0; i < token_ids.size(); ++i)
@@ -127,6 +124,7 @@ void run_embed(const Ints& token_ids, const Bytes& table, const std::string& ele
 void run_argmax(const FloatRows& x, MutableInts out, int threads) {
   const int64_t rows = int64_t(x.shape(0)), cols = int64_t(x.shape(1));
   expect(int64_t(out.size()) == rows, "one result a row");
+  expect(cols >= 1 && cols <= INT32_MAX, "rows have at least one column, and a 32-bit result");
   std::vector<ArgmaxPartial> partials(size_t(argmax_partials(rows, cols)));
   const ArgmaxArgs args{input(x.data(), Elem::f32, cols), input(out.data(), Elem::i32, 1),
                         partials.data()};
@@ -139,19 +137,21 @@ void run_linear(const std::vector<std::pair<Bytes, int64_t>>& parts, const std::
                 int64_t k, std::optional<Floats> bias, const std::string& gate, const Bytes& x,
                 const std::string& x_elem, MutableBytes out, const std::string& out_elem,
                 int threads) {
-  const Elem type = parse_elem(elem), in = parse_elem(x_elem), to = parse_elem(out_elem);
+  const Elem type = parse_float_elem(elem), in = parse_activation_elem(x_elem),
+             to = parse_activation_elem(out_elem);
   const Activation activation = parse_activation(gate);
   const bool gated = activation != Activation::none;
   int64_t total = 0;
   for (const auto& [bytes, count] : parts) {
-    expect(bytes.size() == size_t(count * k) * elem_bytes(type), "a part has the wrong size");
+    expect(count >= 1 && rows_in(bytes.size(), k, type) == count, "a part has the wrong size");
     total += count;
   }
+  expect(!parts.empty(), "a matrix has parts");
   expect(!gated || (parts.size() == 2 && parts[0].second == parts[1].second),
          "a gated matrix has two parts of one size");
   const int64_t n = gated ? total / 2 : total;
-  const int64_t rows = int64_t(x.size() / (size_t(k) * elem_bytes(in)));
-  expect(out.size() == size_t(rows * n) * elem_bytes(to), "the output has the wrong size");
+  const int64_t rows = rows_in(x.size(), k, in);
+  expect(rows_in(out.size(), n, to) == rows, "the output has the wrong size");
   expect(!bias || int64_t(bias->size()) == total, "a bias has one number a row of the parts");
 
   Pool pool(threads, false);
@@ -176,15 +176,15 @@ void run_linear(const std::vector<std::pair<Bytes, int64_t>>& parts, const std::
 }  // namespace
 
 void bind_kernels(nb::module_& m) {
-  m.def("elementwise", &elementwise, "function"_a, "x"_a);
-  m.def("reduce", &reduce, "x"_a);
-  m.def("convert", &convert, "x"_a, "from_elem"_a, "out"_a, "to_elem"_a);
-  m.def("add_norm", &run_add_norm, "residual"_a, "delta"_a.none(), "weight"_a, "eps"_a, "out"_a,
+  m.def("elementwise", &elementwise, "function"_a, exact("x"));
+  m.def("reduce", &reduce, exact("x"));
+  m.def("convert", &convert, exact("x"), "from_elem"_a, exact("out"), "to_elem"_a);
+  m.def("add_norm", &run_add_norm, exact("residual"), exact("delta").none(), exact("weight"), "eps"_a, exact("out"),
         "elem"_a, "threads"_a);
-  m.def("embed", &run_embed, "token_ids"_a, "table"_a, "elem"_a, "out"_a, "threads"_a);
-  m.def("argmax", &run_argmax, "x"_a, "out"_a, "threads"_a);
-  m.def("linear", &run_linear, nb::kw_only(), "parts"_a, "elem"_a, "k"_a, "bias"_a.none(),
-        "gate"_a, "x"_a, "x_elem"_a, "out"_a, "out_elem"_a, "threads"_a);
+  m.def("embed", &run_embed, exact("token_ids"), exact("table"), "elem"_a, exact("out"), "threads"_a);
+  m.def("argmax", &run_argmax, exact("x"), exact("out"), "threads"_a);
+  m.def("linear", &run_linear, nb::kw_only(), exact("parts"), "elem"_a, "k"_a, exact("bias").none(),
+        "gate"_a, exact("x"), "x_elem"_a, exact("out"), "out_elem"_a, "threads"_a);
   bind_attention(m);
   bind_quantized_linear(m);
 }

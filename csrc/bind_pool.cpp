@@ -71,8 +71,10 @@ std::vector<double> wait_for(PyPool& self, int late, double seconds) {
 std::vector<std::vector<int>> take_turns(PyPool& self, const std::vector<int64_t>& phases,
                                          int64_t least, int late, double seconds) {
   Pool& pool = self.get();
+  expect(least >= 1, "a piece has at least one task");
   std::vector<std::vector<std::atomic<int>>> takers;
   for (const int64_t tasks : phases) {
+    expect(tasks >= 0, "a phase has no negative number of tasks");
     takers.emplace_back(size_t(tasks));
     for (auto& taker : takers.back()) taker = -1;
   }
@@ -98,7 +100,26 @@ std::vector<std::vector<int>> take_turns(PyPool& self, const std::vector<int64_t
   return who;
 }
 
+// The pieces of one phase, as taken: (first task, one behind the last).
+std::vector<std::pair<int64_t, int64_t>> pieces(PyPool& self, int64_t tasks, int64_t least) {
+  expect(least >= 1 && tasks >= 0 && tasks <= Tickets::kMostTasks, "there is no such phase");
+  Pool& pool = self.get();
+  std::vector<std::vector<std::pair<int64_t, int64_t>>> taken(size_t(pool.threads()));
+  {
+    nb::gil_scoped_release unlocked;
+    pool.run([&](Worker& worker) {
+      auto phase = worker.tickets->open(worker, tasks, least);
+      for (Share some = phase.next(); !some.empty(); some = phase.next())
+        taken[size_t(worker.id)].emplace_back(some.begin, some.end);
+    });
+  }
+  std::vector<std::pair<int64_t, int64_t>> all;
+  for (const auto& own : taken) all.insert(all.end(), own.begin(), own.end());
+  return all;
+}
+
 std::pair<size_t, size_t> page_range(size_t bytes, int id, int count, size_t page) {
+  expect(count >= 1 && id >= 0 && id < count && page >= 1, "there is no such worker or page");
   const PageRange range = pages_of(bytes, id, count, page);
   return {range.begin, range.end};
 }
@@ -109,7 +130,6 @@ void bind_pool(nb::module_& m) {
   nb::class_<PyPool>(m, "Pool")
       .def("__init__",
            [](PyPool* self, int threads, const std::vector<int>& cpus, bool crowded) {
-             if (threads < 1) throw std::invalid_argument("a pool has at least one thread");
              new (self) PyPool{};
              self->pool.emplace(threads, cpus, crowded);
            },
@@ -117,6 +137,7 @@ void bind_pool(nb::module_& m) {
       .def("masks", &masks)
       .def("wait_for", &wait_for, "late"_a, "seconds"_a)
       .def("take_turns", &take_turns, "phases"_a, "least"_a, "late"_a, "seconds"_a)
+      .def("pieces", &pieces, "tasks"_a, "least"_a)
       .def("close", [](PyPool& self) {
         nb::gil_scoped_release unlocked;
         self.pool.reset();

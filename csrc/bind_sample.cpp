@@ -59,10 +59,6 @@ using Mask = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::
 using Masks = std::optional<std::vector<std::optional<Mask>>>;
 using Report = std::tuple<float, int64_t, float, int64_t, std::vector<int32_t>, std::vector<float>>;
 
-void expect(bool holds, const char* what) {
-  if (!holds) throw std::invalid_argument(what);
-}
-
 void construct_state(PySampleState* self, int64_t vocabulary, uint64_t key, double temperature, int64_t top_k,
                      double top_p, double min_p, float repetition_penalty,
                      float frequency_penalty, float presence_penalty, int64_t min_tokens,
@@ -179,13 +175,14 @@ void bind_sample(nb::module_& m) {
   nb::class_<PySampler>(m, "Sampler")
       .def("__init__",
            [](PySampler* self, PyExecutor& executor, int64_t columns) {
-             expect(columns > 0, "logits have at least one column");
+             expect(columns > 0 && columns <= kMostVocabulary,
+                    "logits have 1 to 2^22 columns");
              new (self) PySampler(executor, columns);
            },
            "executor"_a, "columns"_a, nb::keep_alive<1, 2>())
-      .def("choose", &choose, "logits"_a, "rows"_a, "states"_a,
-           "masks"_a.none() = nb::none())
-      .def("report", &report, "logits"_a, "rows"_a, "token_ids"_a, "counts"_a);
+      .def("choose", &choose, exact("logits"), "rows"_a, "states"_a,
+           exact("masks").none() = nb::none())
+      .def("report", &report, exact("logits"), "rows"_a, "token_ids"_a, "counts"_a);
 }
 
 }  // namespace penstock

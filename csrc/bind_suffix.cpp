@@ -27,7 +27,8 @@ class Tokens {
   explicit Tokens(nb::handle array) {
     if (PyObject_GetBuffer(array.ptr(), &buffer_, PyBUF_ND | PyBUF_FORMAT) != 0)
       throw nb::python_error();
-    if (buffer_.ndim != 1 || buffer_.itemsize != 4 || std::string_view(buffer_.format) != "i") {
+    if (buffer_.ndim != 1 || buffer_.itemsize != 4 || !buffer_.format ||
+        std::string_view(buffer_.format) != "i") {
       PyBuffer_Release(&buffer_);
       throw std::invalid_argument("tokens are an array of 32-bit integers");
     }
@@ -67,13 +68,14 @@ nb::list follow(const nb::list& asked, int32_t min_match, size_t most_read) {
   nb::list found;
   for (const nb::handle each : asked) {
     const nb::tuple item = nb::cast<nb::tuple>(each);
+    expect(item.size() == 3, "each is an automaton, its text and a count");  // indexing checks nothing
     PySuffixAutomaton& automaton = nb::cast<PySuffixAutomaton&>(item[0]);
     const Tokens text(item[1]);
     const size_t known = text.span().size(), read = automaton.native.tokens().size();
     if (read < known)
       automaton.native.extend(text.span().subspan(read, std::min(most_read, known - read)));
     const int32_t length = automaton.native.match_length();
-    if (known > read + most_read || length < min_match)
+    if ((known > read && known - read > most_read) || length < min_match)
       found.append(nb::none());
     else
       found.append(nb::make_tuple(length, following(automaton, nb::cast<size_t>(item[2]), type)));

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <cstdint>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -15,6 +16,10 @@
 namespace penstock {
 
 namespace nb = nanobind;
+
+// An argument that is an array: taken as it is or not at all. Else nanobind converts element types,
+// and what has other strides, into a copy: numbers are cut, and what is written is lost.
+inline auto exact(const char* name) { return nb::arg(name).noconvert(); }
 
 // Weights and activations cross as bytes, since NumPy has no bfloat16 that the buffer protocol
 // knows. All arrays are C-contiguous.
@@ -33,7 +38,9 @@ inline std::span<const std::byte> span_of(const Bytes& a) {
   return {reinterpret_cast<const std::byte*>(a.data()), a.size()};
 }
 
-inline std::span<const int32_t> span_of(const IntPairs& a) { return {a.data(), a.size()}; }
+using Indices = std::span<const int32_t>;
+inline Indices span_of(const Ints& a) { return {a.data(), a.size()}; }
+inline Indices span_of(const IntPairs& a) { return {a.data(), a.size()}; }
 
 inline Elem parse_elem(std::string_view name) {
   if (name == "float32") return Elem::f32;
@@ -48,6 +55,33 @@ inline Elem parse_kv_elem(std::string_view name) {
   return name == "int8" ? Elem::i8 : parse_elem(name);
 }
 
+inline void expect(bool holds, const char* what) {
+  if (!holds) throw std::invalid_argument(what);
+}
+
+// Of activations, which kernels take for float32 where they are not bfloat16.
+inline Elem parse_activation_elem(std::string_view name) {
+  const Elem elem = parse_elem(name);
+  expect(elem == Elem::f32 || elem == Elem::bf16, "activations are float32 or bfloat16");
+  return elem;
+}
+
+// Of weights.
+inline Elem parse_float_elem(std::string_view name) {
+  const Elem elem = parse_elem(name);
+  expect(elem != Elem::i32, "weights are of a float type");
+  return elem;
+}
+
+// Rows of `cols` elements in so many bytes, which they must fill.
+inline int64_t rows_in(size_t bytes, int64_t cols, Elem elem) {
+  expect(cols >= 1, "rows have at least one column");
+  const size_t element = elem_bytes(elem);
+  expect(bytes % element == 0 && bytes / element % size_t(cols) == 0,
+         "an array does not end with a row");
+  return int64_t(bytes / element / size_t(cols));
+}
+
 inline Activation parse_activation(std::string_view name) {
   if (name == "none") return Activation::none;
   if (name == "silu") return Activation::silu;
@@ -56,12 +90,12 @@ inline Activation parse_activation(std::string_view name) {
   throw std::invalid_argument("no activation is called '" + std::string(name) + "'");
 }
 
-// The arrays of engine/step.py as one view. Throws std::invalid_argument if their lengths disagree.
-inline StepView step_view(const Ints& token_ids, const Ints& positions, const Ints& slots,
-                          const Ints& query_starts, const Ints& context_lens,
-                          const Ints& block_starts, const Ints& block_ids,
-                          const Ints& logit_rows, const Ints& hidden_rows,
-                          const Ints& tree_parents) {
+// The arrays of engine/step.py as one view; tree_parents may be empty. Throws std::invalid_argument
+// if their lengths disagree; what they hold is for check_step().
+inline StepView step_view(Indices token_ids, Indices positions, Indices slots,
+                          Indices query_starts, Indices context_lens, Indices block_starts,
+                          Indices block_ids, Indices logit_rows, Indices hidden_rows,
+                          Indices tree_parents) {
   const size_t tokens = token_ids.size(), sequences = context_lens.size();
   if (positions.size() != tokens || slots.size() != tokens ||
       query_starts.size() != sequences + 1 || block_starts.size() != sequences + 1)
@@ -70,17 +104,25 @@ inline StepView step_view(const Ints& token_ids, const Ints& positions, const In
     throw std::invalid_argument("a step has " + std::to_string(tree_parents.size()) +
                                 " tree_parents for " + std::to_string(tokens) +
                                 " tokens: one each, or none at all");
-  const int32_t* starts = block_starts.data();
-  for (size_t i = 0; i < sequences; ++i)
-    if (starts[i] > starts[i + 1] || starts[i] < 0)
-      throw std::invalid_argument("block_starts of a step must ascend from 0");
-  if (size_t(starts[sequences]) != block_ids.size())
-    throw std::invalid_argument("block_starts of a step do not end at its block_ids");
-  return {token_ids.data(),    positions.data(), slots.data(),     query_starts.data(),
-          context_lens.data(), starts,           block_ids.data(), logit_rows.data(),
-          int(tokens),         int(sequences),   int(logit_rows.size()),
-          hidden_rows.data(),  int(hidden_rows.size()),
-          tree_parents.size() ? tree_parents.data() : nullptr};
+  for (const size_t size :
+       {tokens, sequences, block_ids.size(), logit_rows.size(), hidden_rows.size()})
+    if (size > size_t(INT32_MAX))
+      throw std::invalid_argument("an array of a step has more than 2^31 - 1 elements");
+  return {.token_ids = token_ids.data(),
+          .positions = positions.data(),
+          .slots = slots.data(),
+          .query_starts = query_starts.data(),
+          .context_lens = context_lens.data(),
+          .block_starts = block_starts.data(),
+          .block_ids = block_ids.data(),
+          .logit_rows = logit_rows.data(),
+          .tokens = int(tokens),
+          .sequences = int(sequences),
+          .blocks = int(block_ids.size()),
+          .logits = int(logit_rows.size()),
+          .hidden_rows = hidden_rows.data(),
+          .hidden = int(hidden_rows.size()),
+          .tree_parents = tree_parents.empty() ? nullptr : tree_parents.data()};
 }
 
 void bind_checksum(nb::module_& m);

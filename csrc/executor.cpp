@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "refuse.h"
+#include "sanitize.h"
+#include "sizes.h"
 
 namespace penstock {
 
@@ -16,11 +18,20 @@ Executor::Executor(const ExecutorShape& shape, const std::vector<KvGeometry>& kv
     refuse("every bound of an executor must be at least 1");
   if (int64_t(shape.num_blocks) * kBlockSize > INT32_MAX)
     refuse("slots are 32-bit: at most 67,108,863 KV blocks");
+  if (shape.max_positions > kMostPositions)
+    refuse("sequences have at most " + std::to_string(kMostPositions) + " positions, not " +
+           std::to_string(shape.max_positions));
+  if (shape.kv_elem == Elem::i32)
+    refuse("a KV cache holds float32, bfloat16, float16 or int8");
   arena_ = std::make_shared<Memory>(shape.arena_bytes);
   for (const KvGeometry& g : kv_layers) {
     if (g.kv_heads < 1 || g.head_dim < 1) refuse("a KV layer needs heads and a head size");
+    if (g.head_dim % 2 != 0 || g.head_dim > kMostHeadDim)
+      refuse("heads of a KV layer have an even size up to " + std::to_string(kMostHeadDim) +
+             ", not " + std::to_string(g.head_dim));
     KvLayer layer{nullptr, shape.kv_elem, g.kv_heads, g.head_dim};
-    Memory memory(layer.block_bytes() * size_t(shape.num_blocks));
+    Memory memory(size_t(checked_product(
+        "a KV cache", {2 * int64_t(layer.part_bytes()), g.kv_heads, shape.num_blocks})));
     layer.base = memory.data();
     kv_.push_back({layer, std::move(memory)});
   }
@@ -31,11 +42,20 @@ Executor::Executor(const ExecutorShape& shape, const std::vector<KvGeometry>& kv
 BufferId Executor::add_buffer(size_t offset, Elem elem, int64_t cols, size_t row_bytes,
                               RowKind rows) {
   const int64_t most = rows == RowKind::tokens ? shape_.max_tokens : shape_.max_logits;
-  const size_t element = elem_bytes(elem);
-  if (cols < 1 || row_bytes < size_t(cols) * element || row_bytes % element != 0 ||
-      offset % 64 != 0 || offset + size_t(most) * row_bytes > arena_->bytes())
+  const size_t element = elem_bytes(elem), arena = arena_->bytes();
+  if (cols < 1 || row_bytes / element < size_t(cols) || row_bytes % element != 0 ||
+      offset % 64 != 0 || offset > arena || row_bytes > (arena - offset) / size_t(most))
     refuse("a buffer lies outside the arena, not on a cache line, or its rows overlap");
-  buffers_.push_back({{arena_->data() + offset, elem, cols, int64_t(row_bytes / element)}, rows});
+  std::shared_ptr<Memory> memory = arena_;
+  std::byte* data = arena_->data() + offset;
+  if constexpr (kChecksAddresses) {  // so that who leaves a buffer, or a row of it, is seen
+    memory = std::make_shared<Memory>(size_t(most) * row_bytes);
+    data = memory->data();
+    const size_t used = size_t(cols) * element;
+    for (int64_t r = 0; r < most; ++r)
+      forbid_access(data + size_t(r) * row_bytes + used, row_bytes - used);
+  }
+  buffers_.push_back({{data, elem, cols, int64_t(row_bytes / element)}, rows, offset, memory});
   return BufferId(buffers_.size()) - 1;
 }
 
@@ -62,168 +82,6 @@ void Executor::fill_constant(ConstantId id, size_t offset, std::span<const std::
     std::memcpy(memory.data() + offset + mine.begin, bytes.data() + mine.begin,
                 size_t(mine.end - mine.begin));
   });
-}
-
-void Executor::append_embed(ConstantId table, Elem elem, BufferId out) {
-  const Array& y = typed(out, {Elem::f32}, "an embedding's output");
-  if (bound(out).rows != RowKind::tokens) refuse("an embedding's rows are tokens");
-  const size_t bytes = size_t(shape_.vocabulary) * size_t(y.cols) * elem_bytes(elem);
-  ops_.push_back(EmbedOp{{constant(table, bytes, "an embedding table"), elem, y}});
-}
-
-void Executor::append_add_norm(BufferId residual, BufferId delta, BufferId out,
-                               ConstantId weight, float eps) {
-  AddNormArgs args{};
-  args.residual = typed(residual, {Elem::f32}, "a residual");
-  if (delta != kNone) args.delta = typed(delta, {Elem::f32}, "a delta");
-  args.out = typed(out, {Elem::f32, Elem::bf16}, "a norm's output");
-  args.weight = floats(weight, args.residual.cols, "a norm's weight");
-  args.eps = eps;
-  const RowKind rows = bound(residual).rows;
-  if (args.out.cols != args.residual.cols || bound(out).rows != rows ||
-      (delta != kNone && (args.delta.cols != args.residual.cols || bound(delta).rows != rows)))
-    refuse("residual, delta and output of a norm differ in shape");
-  ops_.push_back(AddNormOp{args, rows});
-}
-
-RowKind Executor::check_product(int64_t n, int64_t k, bool gated, BufferId x, BufferId out,
-                                Activation gate) const {
-  const Array& in = typed(x, {Elem::f32, Elem::bf16}, "a matrix product's input");
-  const Array& y = typed(out, {Elem::f32, Elem::bf16}, "a matrix product's output");
-  const RowKind from = bound(x).rows, to = bound(out).rows;
-  const bool narrows = from == RowKind::selected && to == RowKind::logits;
-  if (in.cols != k || y.cols != n || (from != to && !narrows))
-    refuse("input, matrix and output of a product differ in shape");
-  if (gated != (gate != Activation::none)) refuse("a gated matrix needs an activation");
-  return to;
-}
-
-void Executor::reserve_shared(size_t bytes) {
-  if (bytes > shared_.bytes()) shared_ = Memory(bytes);
-}
-
-void Executor::reserve_for(const LinearOp& op) {
-  std::visit(
-      [&](const auto& w) {
-        pool_.reserve_scratch(linear_scratch_bytes(w, most_rows(op.rows)));
-        reserve_shared(linear_shared_bytes(w, most_rows(op.rows)));
-      },
-      op.w);
-}
-
-void Executor::append_linear(MatrixId id, ConstantId bias, BufferId x, BufferId out,
-                             Activation gate) {
-  AnyMatrix& any = matrix(id).packed;
-  const RowKind rows = std::visit(
-      [&](auto& w) {
-        const RowKind kind = check_product(w.n, w.k, w.gated, x, out, gate);
-        if (bias != kNone) w.bias = floats(bias, w.gated ? 2 * w.n : w.n, "a bias");
-        return kind;
-      },
-      any);
-  const LinearOp op{id, any, bound(x).array, bound(out).array, gate, rows};
-  reserve_for(op);
-  ops_.push_back(op);
-}
-
-void Executor::append_rope_write(const RopeWriteSpec& s) {
-  RopeWriteArgs args{};
-  args.kv = kv(s.layer);
-  const int dim = args.kv.head_dim;
-  args.qkv = typed(s.qkv, {Elem::f32}, "joined queries, keys and values");
-  args.q = typed(s.q, {Elem::f32, Elem::bf16}, "rotated queries");
-  args.heads = s.heads;
-  if (s.heads < 1 || args.q.cols != int64_t(s.heads) * dim ||
-      args.qkv.cols != int64_t(s.heads + 2 * args.kv.kv_heads) * dim)
-    refuse("queries, keys and values do not fit the layer's heads");
-  if (s.rope_dim < 0 || s.rope_dim > dim || s.rope_dim % 2 != 0)
-    refuse("rotated components must be an even number within the head");
-  if (bound(s.qkv).rows != RowKind::tokens || bound(s.q).rows != RowKind::tokens)
-    refuse("rotation works on token rows");
-  const int64_t angles = int64_t(shape_.max_positions) * (s.rope_dim / 2);
-  args.cos = floats(s.cos, angles, "a cosine table");
-  args.sin = floats(s.sin, angles, "a sine table");
-  args.rope_dim = s.rope_dim;
-  args.q_norm = s.q_norm == kNone ? nullptr : floats(s.q_norm, dim, "a query norm");
-  args.k_norm = s.k_norm == kNone ? nullptr : floats(s.k_norm, dim, "a key norm");
-  args.eps = s.eps;
-  ops_.push_back(RopeWriteOp{args});
-}
-
-void Executor::append_attention(const AttentionSpec& s) {
-  AttentionArgs args{};
-  args.kv = kv(s.layer);
-  args.q = typed(s.q, {Elem::f32, Elem::bf16}, "queries");
-  args.out = typed(s.out, {Elem::f32, Elem::bf16}, "attention's output");
-  args.heads = s.heads;
-  args.scale = s.scale;
-  args.window = s.window;
-  if (s.heads < 1 || args.q.cols != int64_t(s.heads) * args.kv.head_dim ||
-      args.out.cols != args.q.cols)
-    refuse("queries and output of attention do not fit the layer's heads");
-  if (bound(s.q).rows != RowKind::tokens || bound(s.out).rows != RowKind::tokens)
-    refuse("attention works on token rows");
-  const AttentionShape shape{s.heads, args.kv.kv_heads, args.kv.head_dim, s.window};
-  AttentionWork* work = work_for(shape);
-  pool_.reserve_scratch(attention_scratch_bytes(shape));
-  ops_.push_back(AttentionOp{args, work});
-}
-
-void Executor::append_select_rows(BufferId x, BufferId out, int64_t first) {
-  const Buffer &from = bound(x), &to = bound(out);
-  if (first < 0 || first + from.array.cols > to.array.cols || from.array.elem != to.array.elem ||
-      from.rows != RowKind::tokens || to.rows != RowKind::selected)
-    refuse("rows are selected from tokens into columns of rows 'S' of the same type");
-  Array columns = to.array;
-  columns.data += size_t(first) * elem_bytes(columns.elem);
-  columns.cols = from.array.cols;
-  ops_.push_back(SelectRowsOp{{from.array, columns}});
-}
-
-void Executor::append_argmax(BufferId x, BufferId out) {
-  const Array& in = typed(x, {Elem::f32}, "logits");
-  const Array& y = typed(out, {Elem::i32}, "an argmax");
-  if (y.cols != 1 || bound(x).rows != bound(out).rows) refuse("an argmax is one column");
-  const RowKind rows = bound(x).rows;
-  const int64_t most = rows == RowKind::tokens ? shape_.max_tokens : shape_.max_logits;
-  partials_.emplace_back(size_t(argmax_partials(most, in.cols)));
-  ops_.push_back(ArgmaxOp{{in, y, partials_.back().data()}, rows});
-}
-
-void Executor::append_features(BufferId out, int64_t first) {
-  const Array& y = typed(out, {Elem::f32}, "a copy of features");
-  if (bound(out).rows != RowKind::tokens) refuse("features are of tokens");
-  if (first < 0) refuse("there are no features before column 0");
-  feature_cols_ = std::max(feature_cols_, first + y.cols);
-  ops_.push_back(FeaturesOp{{y, first}});
-}
-
-void Executor::append_join(std::span<const BufferId> xs, BufferId out) {
-  JoinArgs args{{}, typed(out, {Elem::f32, Elem::bf16}, "joined columns")};
-  const RowKind rows = bound(out).rows;
-  int64_t cols = 0;
-  for (BufferId x : xs) {
-    args.xs.push_back(typed(x, {Elem::f32, Elem::bf16}, "what is joined"));
-    cols += args.xs.back().cols;
-    if (bound(x).rows != rows || x == out) refuse("what is joined has the rows of what it becomes");
-  }
-  if (xs.empty() || cols != args.out.cols)
-    refuse("joined columns are " + std::to_string(cols) + " for an output of " +
-           std::to_string(args.out.cols));
-  ops_.push_back(JoinOp{std::move(args), rows});
-}
-
-void Executor::append_add_activated(BufferId x, BufferId y, BufferId out, Activation activation) {
-  AddActivatedArgs args{};
-  if (x != kNone) args.x = typed(x, {Elem::f32}, "a sum's first term");
-  args.y = typed(y, {Elem::f32}, "what is activated or added");
-  args.out = typed(out, {Elem::f32, Elem::bf16}, "an activation or sum");
-  args.activation = activation;
-  const RowKind rows = bound(out).rows;
-  if (args.out.cols != args.y.cols || bound(y).rows != rows ||
-      (x != kNone && (args.x.cols != args.y.cols || bound(x).rows != rows)))
-    refuse("terms and output of a sum differ in shape");
-  ops_.push_back(AddActivatedOp{args, rows});
 }
 
 // --- handles -----------------------------------------------------------------------------------

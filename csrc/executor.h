@@ -160,8 +160,9 @@ class Executor {
   const ExecutorShape& shape() const { return shape_; }
   // For other work between steps.
   Pool& pool() { return pool_; }
-  const std::shared_ptr<Memory>& arena() const { return arena_; }
   const Array& buffer(BufferId id) const { return bound(id).array; }
+  // What a buffer lies in.
+  const std::shared_ptr<Memory>& memory_of(BufferId id) const { return bound(id).memory; }
   int64_t max_rows(BufferId id) const;
   std::span<const std::byte> kv_bytes(int layer) const;
   size_t weight_bytes() const;
@@ -170,6 +171,8 @@ class Executor {
   struct Buffer {
     Array array;
     RowKind rows;
+    size_t offset;                   // in the arena
+    std::shared_ptr<Memory> memory;  // the arena; where addresses are checked, the buffer's own
   };
   struct Matrix {
     AnyMatrix packed;
@@ -224,6 +227,8 @@ class Executor {
   struct Runner;
 
   const Buffer& bound(BufferId id) const;
+  // Refuses buffers that share bytes.
+  void require_apart(BufferId a, BufferId b) const;
   const Array& typed(BufferId id, std::initializer_list<Elem> elems, const char* what) const;
   const std::byte* constant(ConstantId id, size_t bytes, const char* what) const;
   const float* floats(ConstantId id, int64_t count, const char* what) const;

@@ -3,6 +3,7 @@
 
 #include "executor.h"
 #include "refuse.h"
+#include "sizes.h"
 
 namespace penstock {
 
@@ -15,23 +16,33 @@ const Kind& Executor::matrix_of(MatrixId id) {
 
 namespace {
 
+// So that bytes of panels, which pad rows and columns, are numbers.
+void check_extent(int64_t n, int64_t k, bool gated) {
+  checked_product("a matrix", {n, k, gated ? 2 : 1, int64_t(sizeof(float))});
+  if (n > INT32_MAX || k > INT32_MAX) refuse("a matrix has more rows or columns than 2^31 - 1");
+}
+
 void check_shape(const PackedMatrix& w) {
   if (w.n < 1 || w.k < 1 || w.elem == Elem::i32)
     refuse("a matrix needs rows, columns and a float type");
+  check_extent(w.n, w.k, w.gated);
 }
 
 void check_depth(int64_t n, int64_t k, int64_t most) {
-  if (n < 1 || k < 1 || k > most)
-    refuse("a quantized matrix needs rows, and 1 to " + std::to_string(most) + " columns");
+  if (n < 1 || n > INT32_MAX || k < 1 || k > most)
+    refuse("a quantized matrix needs rows, fewer than 2^31, and 1 to " + std::to_string(most) +
+           " columns");
 }
 
 void check_shape(const IntMatrix& w) {
   check_depth(w.n, w.k, kMostIntDepth);
-  if ((w.bits != 8 && w.bits != 4) || w.group < 0 || w.group % 32 != 0)
+  if ((w.bits != 8 && w.bits != 4) || w.group < 0 || w.group % 32 != 0 ||
+      w.group > kMostIntDepth)
     refuse("weights are quantized to 8 or 4 bits, in groups of a multiple of 32");
   if (w.weight_only && !has_points(w.group))
     refuse("with float activations, groups have 32, 64 or 128 columns, or are whole rows");
-  if (w.zero_points && w.group == 0) check_depth(w.n, w.k, kMostZeroedDepth);
+  if (w.zero_points && (w.group == 0 || w.group > kMostZeroedDepth))
+    check_depth(w.n, w.k, kMostZeroedDepth);
 }
 
 void check_shape(const GridMatrix& w) {
@@ -68,7 +79,7 @@ namespace {
 // Where rows from `first` on of a matrix go; throws if they lie outside it.
 PartPlace place_of(int64_t n, bool gated, int64_t first, int64_t count) {
   const bool fits = gated ? count == n && (first == 0 || first == n)
-                          : count >= 1 && first >= 0 && first + count <= n;
+                          : count >= 1 && lies_within(first, count, n);
   if (!fits) refuse("a part lies outside its matrix");
   return gated ? gated_part(first == 0 ? 0 : 1) : joined_part(first, count, n);
 }
@@ -119,7 +130,8 @@ bool Executor::pack_grid_rows(MatrixId id, int64_t first, int64_t count, Elem el
 void Executor::round_rows(Elem elem, std::span<const std::byte> rows, int64_t count, int64_t k,
                           int bits, int64_t group, std::span<int8_t> codes,
                           std::span<float> scales, std::span<int8_t> zeros) {
-  if (count < 1 || k < 1 || (bits != 8 && bits != 4) || group < 0 || elem == Elem::i32 ||
+  if (count < 1 || k < 1 || (bits != 8 && bits != 4) || group < 0 || group > INT32_MAX ||
+      elem == Elem::i32 ||
       rows.size() != size_t(count * k) * elem_bytes(elem) || codes.size() != size_t(count * k) ||
       scales.size() != size_t(count * int_groups(k, group)) ||
       (!zeros.empty() && zeros.size() != scales.size()))

@@ -3,7 +3,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <new>
+
+#include "sanitize.h"
 
 namespace penstock {
 
@@ -13,6 +18,14 @@ size_t system_page() { return size_t(sysconf(_SC_PAGESIZE)); }
 
 Memory::Memory(size_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
+  if (bytes > size_t(PTRDIFF_MAX) - kHugePage) throw std::bad_alloc();
+  if constexpr (kChecksAddresses) {  // which knows the heap, and not what mmap gives
+    constexpr size_t kPage = 4096;
+    void* memory = nullptr;
+    if (posix_memalign(&memory, kPage, bytes) != 0) throw std::bad_alloc();
+    data_ = static_cast<std::byte*>(std::memset(memory, 0, bytes));
+    return;
+  }
   const bool large = bytes >= kHugePage;
   // A huge page lies on a multiple of its size: ask for more, and give back what is over.
   const size_t asked = large ? bytes + kHugePage : bytes;
@@ -39,7 +52,9 @@ void Memory::touch(int id, int count) const {
 }
 
 Memory::~Memory() {
-  if (data_) munmap(data_, bytes_);
+  if (!data_) return;
+  if constexpr (kChecksAddresses) std::free(data_);
+  else munmap(data_, bytes_);
 }
 
 }  // namespace penstock

@@ -80,10 +80,16 @@ struct Bound {
 #endif
 
 std::vector<int> first_cpus(int threads, bool pin) {
+  if (threads < 1) return {};
   std::vector<int> cpus = pin ? available_cpus() : std::vector<int>{};
   if (cpus.size() < size_t(threads)) return {};
   cpus.resize(size_t(threads));
   return cpus;
+}
+
+int at_least_one(int threads) {
+  if (threads < 1) throw std::invalid_argument("a pool has at least one thread");
+  return threads;
 }
 
 bool is_crowded(int threads) {
@@ -144,7 +150,7 @@ Share Tickets::Phase::next() {
     uint64_t seen = state.load(std::memory_order_relaxed);
     for (;;) {
       // A later phase means that somebody found this one finished.
-      const int64_t later = int64_t(seen - (number_ << kBits)) >> kBits;  // modulo 2^40, signed
+      const int64_t later = int64_t(seen - (number_ << kBits)) >> kBits;  // modulo 2^32, signed
       const int64_t taken = later == 0 ? int64_t(seen & kTaken) : later < 0 ? 0 : size;
       if (taken >= size) break;
       // An eighth of what is left: few pieces, and those in flight at the end are small.
@@ -188,7 +194,7 @@ Pool::Pool(int threads, bool pin)
 
 Pool::Pool(int threads, std::vector<int> cpus, bool crowded)
     : cpus_(std::move(cpus)),
-      between_(threads, crowded ? kCrowded : kWithinStep),
+      between_(at_least_one(threads), crowded ? kCrowded : kWithinStep),
       begin_(threads, kBetweenSteps),
       end_(threads, crowded ? kCrowded : kWithinStep),
       tickets_(threads),

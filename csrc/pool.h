@@ -119,7 +119,11 @@ class Tickets {
     int whose_;  // share that tasks are being taken from
   };
 
-  // Pieces are of at least `least` tasks, and larger while much is left. At most 2^24 tasks a share.
+  // Tasks of a phase, at most: fewer than a share can count, on any number of threads.
+  static constexpr int64_t kMostTasks = (int64_t(1) << 32) - 1;
+
+  // Pieces are of at least `least` tasks, 1 or more, and larger while much is left. At most
+  // kMostTasks; whoever computes `tasks` from sizes that are not known checks them beforehand.
   Phase open(const Worker& worker, int64_t tasks, int64_t least) {
     Slot& own = slots_[size_t(worker.id)];
     const uint64_t number = ++own.opened;
@@ -132,10 +136,10 @@ class Tickets {
     alignas(64) std::atomic<uint64_t> taken{0};  // phase << kBits | tasks of the share taken
     alignas(64) uint64_t opened = 0;             // phases, by this worker: nobody else's business
   };
-  static constexpr int kBits = 24;
-  // Phases are told apart modulo 2^40: a share that stays empty for half of these, a month, must not
-  // come to look as if it belonged to a later one.
-  static constexpr uint64_t kRefresh = uint64_t(1) << 30;
+  static constexpr int kBits = 32;
+  // Phases are told apart modulo 2^32: a share that stays empty for half of these, hours of work,
+  // must not come to look as if it belonged to a later one.
+  static constexpr uint64_t kRefresh = uint64_t(1) << 28;
 
   void refresh(Slot& own, uint64_t number);
 
@@ -154,8 +158,8 @@ class Pool {
   // every worker has a core, or the processor time of one, to itself. The caller is
   // bound while it is inside run(), and gets back the affinity it had. A cpu that the system does
   // not allow, now or later, leaves its worker unbound: slower, not wrong. Throws
-  // std::invalid_argument unless there are as many cpus as threads, or none, and std::system_error
-  // where the system starts no more threads.
+  // std::invalid_argument unless there is a thread and there are as many cpus as threads, or none,
+  // and std::system_error where the system starts no more threads.
   Pool(int threads, std::vector<int> cpus, bool crowded);
   // With `pin`, to the first of available_cpus(), unless there are fewer of those than threads.
   Pool(int threads, bool pin);

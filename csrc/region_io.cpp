@@ -54,8 +54,12 @@ std::vector<ChunkChecksums> transfer(Pool& pool, int fd, std::span<const FileReg
                                      size_t chunk) {
   if (chunk == 0) throw std::invalid_argument("a chunk has bytes");
   std::vector<ChunkChecksums> checksums;
-  for (const FileRegion& region : regions)
-    checksums.emplace_back((region.bytes.size() + chunk - 1) / chunk);
+  for (const FileRegion& region : regions) {
+    const size_t size = region.bytes.size();
+    if (region.offset < 0 || size > size_t(INT64_MAX - region.offset))
+      throw std::invalid_argument("a region lies outside any file");
+    checksums.emplace_back(size / chunk + (size % chunk != 0));
+  }
   std::atomic<int> error{0};
   pool.run([&](Worker& worker) {
     for (size_t i = 0; i < regions.size(); ++i) {

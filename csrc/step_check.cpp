@@ -34,51 +34,96 @@ void check_tree(const StepView& s, int sequence) {
            std::to_string(kMostTreeRows));
 }
 
+// `values` lie in [0, bound).
+void check_within(const int32_t* values, int64_t count, int64_t bound, const char* what) {
+  for (int64_t i = 0; i < count; ++i)
+    if (values[i] < 0 || values[i] >= bound)
+      refuse(std::string(what) + " " + std::to_string(values[i]) + " is not in [0, " +
+             std::to_string(bound) + ")");
+}
+
+// Where sequences start among rows or blocks: ascending, so that each pair lies between 0 and `end`.
+void check_starts(const int32_t* starts, int sequences, int64_t end, int least, const char* name,
+                  const char* what) {
+  if (starts[0] != 0 || starts[sequences] != end)
+    refuse(std::string(name) + " of a step ascend from 0 to its " + std::to_string(end) + " " +
+           what + ", not from " + std::to_string(starts[0]) + " to " +
+           std::to_string(starts[sequences]));
+  for (int i = 0; i < sequences; ++i)
+    if (int64_t(starts[i + 1]) - starts[i] < least)
+      refuse(std::string(name) + " of a step ascend, but sequence " + std::to_string(i) +
+             " runs from " + std::to_string(starts[i]) + " to " + std::to_string(starts[i + 1]));
+}
+
+// Rows of a sequence that does not branch are its last tokens, in order.
+void check_line(const StepView& s, int sequence) {
+  const int first = s.query_starts[sequence], end = s.query_starts[sequence + 1];
+  const int ahead = s.context_lens[sequence] - end;
+  for (int r = first; r < end; ++r)
+    if (s.positions[r] != ahead + r)
+      refuse("row " + std::to_string(r - first) + " of sequence " + std::to_string(sequence) +
+             " of the step has position " + std::to_string(s.positions[r]) + ", not " +
+             std::to_string(ahead + r));
+}
+
+// Rows lie in the cache where the sequence's blocks have its last tokens, those of a tree too.
+void check_slots(const StepView& s, int sequence) {
+  const int first = s.query_starts[sequence], end = s.query_starts[sequence + 1];
+  const int ahead = s.context_lens[sequence] - end;
+  const int32_t* blocks = s.block_ids + s.block_starts[sequence];
+  for (int r = first; r < end; ++r) {
+    const int place = ahead + r;
+    const int slot = blocks[place / kBlockSize] * kBlockSize + place % kBlockSize;
+    if (s.slots[r] != slot)
+      refuse("row " + std::to_string(r - first) + " of sequence " + std::to_string(sequence) +
+             " of the step has slot " + std::to_string(s.slots[r]) +
+             ", where its blocks have " + std::to_string(slot));
+  }
+}
+
 }  // namespace
 
+// Each check reads only what those before it have found to lie within the arrays.
 void check_step(const StepView& s, const CacheEdits& edits, const ExecutorShape& shape,
                 const StepReads& reads) {
-  const auto within = [](const int32_t* values, int64_t count, int64_t bound, const char* what) {
-    for (int64_t i = 0; i < count; ++i)
-      if (values[i] < 0 || values[i] >= bound)
-        refuse(std::string(what) + " " + std::to_string(values[i]) + " is not in [0, " +
-               std::to_string(bound) + ")");
-  };
+  const int64_t slots = int64_t(shape.num_blocks) * kBlockSize;
+  const int64_t selected = int64_t(s.logits) + s.hidden;
   if (s.tokens < 1 || s.tokens > shape.max_tokens)
     refuse("a step has 1 to " + std::to_string(shape.max_tokens) + " tokens, not " +
            std::to_string(s.tokens));
   if (s.sequences < 1 || s.sequences > shape.max_sequences)
     refuse("a step has 1 to " + std::to_string(shape.max_sequences) + " sequences, not " +
            std::to_string(s.sequences));
-  if (s.selected() > shape.max_logits)
+  if (s.logits < 0 || s.hidden < 0 || selected > shape.max_logits)
     refuse("a step has at most " + std::to_string(shape.max_logits) +
-           " rows of logits and hidden states, not " + std::to_string(s.selected()));
-  within(s.token_ids, s.tokens, shape.vocabulary, "token id");
-  within(s.positions, s.tokens, shape.max_positions, "position");
+           " rows of logits and hidden states, not " + std::to_string(selected));
+  check_within(s.token_ids, s.tokens, shape.vocabulary, "token id");
+  check_within(s.positions, s.tokens, shape.max_positions, "position");
   if (s.feature_cols != reads.feature_cols)
     refuse("a step has features of " + std::to_string(s.feature_cols) + " columns where " +
            std::to_string(reads.feature_cols) + " are read");
-  if (reads.cache) within(s.slots, s.tokens, int64_t(shape.num_blocks) * kBlockSize, "slot");
-  within(s.logit_rows, s.logits, s.tokens, "logit row");
-  within(s.hidden_rows, s.hidden, s.tokens, "hidden row");
-  if (reads.cache)
-    within(s.block_ids, s.block_starts[s.sequences], shape.num_blocks, "block id");
-  within(edits.block_copies.data(), int64_t(edits.block_copies.size()), shape.num_blocks,
-         "copied block");
-  within(edits.slot_moves.data(), int64_t(edits.slot_moves.size()),
-         int64_t(shape.num_blocks) * kBlockSize, "moved slot");
-  if (s.query_starts[0] != 0 || s.query_starts[s.sequences] != s.tokens || s.block_starts[0] != 0)
-    refuse("query_starts must run from 0 to the number of tokens, block_starts from 0");
+  check_within(s.logit_rows, s.logits, s.tokens, "logit row");
+  check_within(s.hidden_rows, s.hidden, s.tokens, "hidden row");
+  check_within(edits.block_copies.data(), int64_t(edits.block_copies.size()), shape.num_blocks,
+               "copied block");
+  check_within(edits.slot_moves.data(), int64_t(edits.slot_moves.size()), slots, "moved slot");
+  check_starts(s.query_starts, s.sequences, s.tokens, 1, "query_starts", "tokens");
+  check_starts(s.block_starts, s.sequences, s.blocks, 0, "block_starts", "block_ids");
+  if (reads.cache) check_within(s.block_ids, s.blocks, shape.num_blocks, "block id");
   for (int i = 0; i < s.sequences; ++i) {
     const int64_t queries = int64_t(s.query_starts[i + 1]) - s.query_starts[i];
     const int64_t blocks = int64_t(s.block_starts[i + 1]) - s.block_starts[i];
     const int64_t context = s.context_lens[i];
-    if (queries < 1 || context < queries || context > shape.max_positions ||
+    if (context < queries || context > shape.max_positions ||
         (reads.cache && context > blocks * kBlockSize))
       refuse("sequence " + std::to_string(i) + " of the step has " + std::to_string(queries) +
              " tokens, a context of " + std::to_string(context) + " and " +
              std::to_string(blocks) + " blocks, which do not agree");
-    if (s.tree_parents) check_tree(s, i);
+    if (s.tree_parents)
+      check_tree(s, i);
+    else
+      check_line(s, i);
+    if (reads.cache) check_slots(s, i);
   }
 }
 

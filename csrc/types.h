@@ -10,6 +10,12 @@ namespace penstock {
 
 constexpr int kBlockSize = 32;  // tokens per KV block; cache/geometry.py has the reason
 
+// Heads have at most so many components: what a thread keeps of one is on its stack, and sums of
+// products of an INT8 cache fit 32 bits (attention_bytes.h).
+constexpr int kMostHeadDim = 512;
+// So that positions, and those of the split of attention behind them, are 32-bit.
+constexpr int kMostPositions = 1 << 30;
+
 enum class Elem : uint8_t { f32, bf16, f16, i32, i8 };
 
 constexpr size_t elem_bytes(Elem e) {
@@ -28,6 +34,7 @@ struct StepView {
   const int32_t* logit_rows;
   int tokens;
   int sequences;
+  int blocks;  // of block_ids
   int logits;
   const int32_t* hidden_rows = nullptr;
   int hidden = 0;

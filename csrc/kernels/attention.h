@@ -41,7 +41,7 @@ struct AttentionArgs {
 struct AttentionShape {
   int heads;
   int kv_heads;
-  int head_dim;  // even, 2..256
+  int head_dim;  // even, 2..kMostHeadDim
   int window;    // 0 is none
 
   bool operator==(const AttentionShape&) const = default;

@@ -37,6 +37,7 @@ constexpr int kWeightStride = kSplitTokens + 64;
 constexpr float kMostQuery = 127 * 257;  // the high byte rounds up to 127
 constexpr float kMostWeight = 65535;
 static_assert(int64_t(kMostWeight) * 127 * kSplitTokens <= std::numeric_limits<int32_t>::max());
+static_assert(int64_t(kMostQuery) * 128 * kMostHeadDim <= std::numeric_limits<int32_t>::max());
 
 // One row of n floats, n a multiple of 4, to signed planes; its scale. A row of zeros has scale 1;
 // one with a value that is not finite has scale NaN.
@@ -198,7 +199,7 @@ class ByteSplits {
       : tile_(tile), scratch_(scratch), kernel_(tile.rows, tile.dim()) {
     const int padded = tile.args.kv.padded_dim();
     const ByteRows q = queries();
-    alignas(64) float wide[256 + f32x16::lanes];
+    alignas(64) float wide[kMostHeadDim + f32x16::lanes];
     for (int r = 0; r < tile.rows; ++r) {
       widen_query(tile, r, wide);
       factors_[r] = split_query(wide, padded, q.high(r), q.low(r)) * tile.args.scale;

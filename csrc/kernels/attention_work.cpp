@@ -33,8 +33,9 @@ AttentionWork::AttentionWork(const AttentionShape& shape, const AttentionLimits&
     throw std::invalid_argument("attention: " + std::to_string(shape.heads) +
                                 " query heads are not a multiple of " +
                                 std::to_string(shape.kv_heads) + " KV heads");
-  if (shape.head_dim < 2 || shape.head_dim > 256 || shape.head_dim % 2 != 0)
-    throw std::invalid_argument("attention: head_dim must be even and at most 256, not " +
+  if (shape.head_dim < 2 || shape.head_dim > kMostHeadDim || shape.head_dim % 2 != 0)
+    throw std::invalid_argument("attention: head_dim must be even and at most " +
+                                std::to_string(kMostHeadDim) + ", not " +
                                 std::to_string(shape.head_dim));
   if (shape.window < 0 || limits.max_tokens < 1 || limits.max_sequences < 1 ||
       limits.max_context < 1 || limits.workers < 1)
@@ -42,10 +43,18 @@ AttentionWork::AttentionWork(const AttentionShape& shape, const AttentionLimits&
 
   const int group = shape.heads / shape.kv_heads;
   const int64_t rows = int64_t(limits.max_tokens) * group;
+  // Rows, tiles, positions and (cut tile, KV head) are counted in 32 bits.
+  if (rows > INT32_MAX - kTileRows || limits.max_context > kMostPositions ||
+      int64_t(kItemsPerWorker) * limits.workers * shape.kv_heads > INT32_MAX)
+    throw std::invalid_argument("attention: " + std::to_string(limits.max_tokens) +
+                                " tokens a step, contexts of " +
+                                std::to_string(limits.max_context) + " or " +
+                                std::to_string(limits.workers) +
+                                " threads are too many for so many heads");
   const int cuts = cut_capacity(limits);
   // A cut tile becomes at most one item more than its share of cuts, and cut tiles are at most
   // `cuts`. The rows before a fork and those behind it may each end in a tile that is not full.
-  items_.reserve(size_t(rows / kTileRows + 2 * limits.max_sequences + 2 * cuts + 1));
+  items_.reserve(size_t(rows / kTileRows + 2 * int64_t(limits.max_sequences) + 2 * cuts + 1));
 
   partial_stride_ = (shape.head_dim + 2 + 15) / 16 * 16;
   const int64_t splits = ceil_div(limits.max_context, kSplitTokens);

@@ -28,10 +28,6 @@ using MutableCodes = nb::ndarray<int8_t, nb::ndim<2>, nb::c_contig, nb::device::
 using MutableWindows = nb::ndarray<uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using MutableFloats = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-void expect(bool holds, const char* what) {
-  if (!holds) throw std::invalid_argument(what);
-}
-
 // What a product takes beside its weights.
 struct Operands {
   std::optional<Floats> bias;
@@ -47,7 +43,7 @@ struct Operands {
 // pack(part, matrix, place, panels, worker) packs one of them.
 template <class Matrix, class Pack>
 void multiply(Matrix matrix, const std::vector<int64_t>& sizes, const Operands& o, Pack&& pack) {
-  const Elem in = parse_elem(o.x_elem), to = parse_elem(o.out_elem);
+  const Elem in = parse_activation_elem(o.x_elem), to = parse_activation_elem(o.out_elem);
   const Activation activation = parse_activation(o.gate);
   matrix.gated = activation != Activation::none;
   int64_t total = 0;
@@ -55,9 +51,8 @@ void multiply(Matrix matrix, const std::vector<int64_t>& sizes, const Operands& 
   expect(!matrix.gated || (sizes.size() == 2 && sizes[0] == sizes[1]),
          "a gated matrix has two parts of one size");
   matrix.n = matrix.gated ? total / 2 : total;
-  const int64_t rows = int64_t(o.x.size() / (size_t(matrix.k) * elem_bytes(in)));
-  expect(o.out.size() == size_t(rows * matrix.n) * elem_bytes(to),
-         "the output has the wrong size");
+  const int64_t rows = rows_in(o.x.size(), matrix.k, in);
+  expect(rows_in(o.out.size(), matrix.n, to) == rows, "the output has the wrong size");
   expect(!o.bias || int64_t(o.bias->size()) == total,
          "a bias has one number a row of the parts");
   matrix.bias = o.bias ? o.bias->data() : nullptr;
@@ -89,10 +84,11 @@ void run_int_linear(const std::vector<IntPart>& parts, int bits, int64_t group,
                     std::optional<Floats> bias, const std::string& gate, const Bytes& x,
                     const std::string& x_elem, MutableBytes out, const std::string& out_elem,
                     bool weight_only, int threads) {
-  expect(!parts.empty() && (bits == 8 || bits == 4) && group % 32 == 0 &&
-             (!weight_only || has_points(group)),
+  expect(!parts.empty() && (bits == 8 || bits == 4) && group >= 0 && group % 32 == 0 &&
+             group <= kMostIntDepth && (!weight_only || has_points(group)),
          "no such matrix");
   const int64_t k = int64_t(std::get<0>(parts[0]).shape(1));
+  expect(k >= 1 && k <= kMostIntDepth, "a row has the wrong size");
   std::vector<int64_t> sizes;
   const bool zero_points = std::get<2>(parts[0]).has_value();
   for (const auto& [codes, scales, zeros] : parts) {
@@ -100,6 +96,7 @@ void run_int_linear(const std::vector<IntPart>& parts, int bits, int64_t group,
                int64_t(scales.shape(1)) == int_groups(k, group) &&
                zeros.has_value() == zero_points && (!zeros || zeros->size() == scales.size()),
            "a part has the wrong shape");
+    expect(codes.shape(0) >= 1, "a part has rows");
     sizes.push_back(int64_t(codes.shape(0)));
   }
   multiply(IntMatrix{bits, group, 0, k, false, {}, {}, zero_points, weight_only}, sizes,
@@ -126,6 +123,7 @@ void run_grid_linear(const std::vector<std::tuple<Codes, Windows, Floats>>& part
                int64_t(windows.size()) ==
                    (bits == 4 ? n * ((k + kGridGroup - 1) / kGridGroup) : 0),
            "a part has the wrong shape");
+    expect(n >= 1, "a part has rows");
     sizes.push_back(n);
   }
   multiply(GridMatrix{bits, 0, k, false, {}, {}, weight_only}, sizes,
@@ -140,8 +138,9 @@ void run_grid_linear(const std::vector<std::tuple<Codes, Windows, Floats>>& part
 // False if a value is not finite.
 bool run_quantize_grid(const Bytes& rows, const std::string& elem, int bits, MutableCodes codes,
                        MutableWindows windows, MutableFloats scales) {
-  const Elem type = parse_elem(elem);
+  const Elem type = parse_float_elem(elem);
   const int64_t n = int64_t(codes.shape(0)), k = int64_t(codes.shape(1));
+  expect((bits == 8 || bits == 4) && k >= 1, "no such matrix");
   const int64_t groups = bits == 4 ? (k + kGridGroup - 1) / kGridGroup : 0;
   const int64_t row_bytes = k * int64_t(elem_bytes(type));
   expect(int64_t(rows.size()) == n * row_bytes && int64_t(windows.size()) == n * groups &&
@@ -160,13 +159,13 @@ bool run_quantize_grid(const Bytes& rows, const std::string& elem, int bits, Mut
 }  // namespace
 
 void bind_quantized_linear(nb::module_& m) {
-  m.def("int_linear", &run_int_linear, nb::kw_only(), "parts"_a, "bits"_a, "group"_a,
-        "bias"_a.none(), "gate"_a, "x"_a, "x_elem"_a, "out"_a, "out_elem"_a, "weight_only"_a = false,
+  m.def("int_linear", &run_int_linear, nb::kw_only(), exact("parts"), "bits"_a, "group"_a,
+        exact("bias").none(), "gate"_a, exact("x"), "x_elem"_a, exact("out"), "out_elem"_a, "weight_only"_a = false,
         "threads"_a);
-  m.def("grid_linear", &run_grid_linear, nb::kw_only(), "parts"_a, "bits"_a, "bias"_a.none(),
-        "gate"_a, "x"_a, "x_elem"_a, "out"_a, "out_elem"_a, "weight_only"_a = false, "threads"_a);
-  m.def("quantize_grid", &run_quantize_grid, nb::kw_only(), "rows"_a, "elem"_a, "bits"_a,
-        "codes"_a, "windows"_a, "scales"_a);
+  m.def("grid_linear", &run_grid_linear, nb::kw_only(), exact("parts"), "bits"_a, exact("bias").none(),
+        "gate"_a, exact("x"), "x_elem"_a, exact("out"), "out_elem"_a, "weight_only"_a = false, "threads"_a);
+  m.def("quantize_grid", &run_quantize_grid, nb::kw_only(), exact("rows"), "elem"_a, "bits"_a,
+        exact("codes"), exact("windows"), exact("scales"));
 }
 
 }  // namespace penstock

@@ -9,7 +9,6 @@
 namespace penstock {
 namespace {
 
-constexpr int kMaxHeadDim = 256;
 constexpr int64_t kLeastHeads = 16;  // to take at a time: about 1 us
 constexpr int kLanes = f32x16::lanes;
 
@@ -57,7 +56,7 @@ void store_key(T* tile, const float* x, int n, int offset) {
 }
 
 void store_key(bf16* tile, const float* x, int n, int offset) {
-  bf16 row[kMaxHeadDim];
+  bf16 row[kMostHeadDim];
   store_row(row, x, n);
   for (int d = 0; d < n; d += 2)
     std::memcpy(tile + d * kBlockSize + offset * 2, row + d, 2 * sizeof(bf16));
@@ -69,7 +68,7 @@ void store_value(T* tile, const float* x, int n, int offset) {
 }
 
 void store_value(bf16* tile, const float* x, int n, int offset) {
-  bf16 row[kMaxHeadDim];
+  bf16 row[kMostHeadDim];
   store_row(row, x, n);
   bf16* out = tile + (offset / 2) * 2 * n + offset % 2;
   for (int d = 0; d < n; ++d) out[2 * d] = row[d];
@@ -96,7 +95,7 @@ bf16 quantize(const float* x, int n, int8_t* codes) {
     std::fill_n(codes, n, int8_t(0));
     return kept;
   }
-  alignas(64) float rounded[kMaxHeadDim];
+  alignas(64) float rounded[kMostHeadDim];
   const f32x16 divisor = f32x16::broadcast(scale);
   const f32x16 low = f32x16::broadcast(-127.0f), high = f32x16::broadcast(127.0f);
   for_lanes(n, [&](int i, int count) {
@@ -126,14 +125,15 @@ struct Writer<int8_t> {
 
   void key(int64_t block, int head, const float* x, int offset) const {
     std::byte* tile = kv.keys(block, head);
-    alignas(64) int8_t codes[kMaxHeadDim + 4] = {};
+    alignas(64) int8_t codes[kMostHeadDim + 4];
     store_scale(tile, quantize(x, kv.head_dim, codes), offset);
+    std::fill(codes + kv.head_dim, codes + kv.padded_dim(), int8_t(0));
     for (int d = 0; d < kv.head_dim; d += 4)
       std::memcpy(tile + d * kBlockSize + offset * 4, codes + d, 4);
   }
   void value(int64_t block, int head, const float* x, int offset) const {
     std::byte* tile = kv.values(block, head);
-    alignas(64) int8_t codes[kMaxHeadDim];
+    alignas(64) int8_t codes[kMostHeadDim];
     store_scale(tile, quantize(x, kv.head_dim, codes), offset);
     auto* out = reinterpret_cast<int8_t*>(tile) + offset / 4 * 4 * kv.padded_dim() + offset % 4;
     for (int d = 0; d < kv.head_dim; ++d) out[4 * d] = codes[d];
@@ -149,7 +149,7 @@ void rope_write_heads(const RopeWriteArgs& args, const StepView& step, Share som
   const int dim = args.kv.head_dim;
   const int half = args.rope_dim / 2;
   const int units = args.heads + 2 * args.kv.kv_heads;
-  alignas(64) float x[kMaxHeadDim];
+  alignas(64) float x[kMostHeadDim];
   const Writer<Cache> cache{args.kv};
   for (int64_t i = some.begin; i < some.end; ++i) {
     const int64_t token = i / units;

@@ -14,6 +14,16 @@ uint64_t mix64(uint64_t value) {
   return value ^ (value >> 31);
 }
 
+void check(const SampleOptions& o) {
+  if (o.vocabulary < 1 || o.vocabulary > kMostVocabulary)
+    throw std::invalid_argument("a vocabulary has 1 to 2^22 tokens");
+  // Written so that NaN is refused.
+  if (!(o.temperature >= 0 && o.temperature <= std::numeric_limits<double>::max()))
+    throw std::invalid_argument("a temperature is a number, 0 or more");
+  if (!(o.top_p > 0 && o.top_p <= 1) || !(o.min_p >= 0 && o.min_p <= 1))
+    throw std::invalid_argument("top_p is in (0, 1] and min_p in [0, 1]");
+}
+
 void check(int32_t token, int64_t vocabulary) {
   if (token < 0 || token >= vocabulary)
     throw std::invalid_argument("a token lies outside the vocabulary");
@@ -38,6 +48,7 @@ SampleState::SampleState(const SampleOptions& options, std::vector<TokenBias> bi
       ending_(std::move(ending)),
       penalizes_seen_(options.repetition != 1.0f),
       penalizes_output_(options.frequency != 0.0f || options.presence != 0.0f) {
+  check(options);
   for (const TokenBias& b : biases_) check(b.token, options.vocabulary);
   for (const int32_t token : ending_) check(token, options.vocabulary);
   for (const int32_t token : prompt) {

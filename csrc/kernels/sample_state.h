@@ -8,6 +8,9 @@
 
 namespace penstock {
 
+// So that weights of a whole row, 2^40 at most each, sum to what an int64_t holds.
+constexpr int64_t kMostVocabulary = int64_t(1) << 22;
+
 struct SampleOptions {
   int64_t vocabulary;
   uint64_t key;  // of the sequence's random draws; sampling/draws.py
@@ -40,8 +43,8 @@ struct TokenBias {
   float bias;
 };
 
-// A function of prompt, output and options only. Token ids outside the vocabulary throw
-// std::invalid_argument.
+// A function of prompt, output and options only. Token ids outside the vocabulary, and options that
+// sampling/params.py refuses and no weights can be made of, throw std::invalid_argument.
 class SampleState {
  public:
   // `ending` are the tokens that min_tokens forbids at first; of `prompt`, only the set matters.

@@ -56,7 +56,7 @@ def ragged(shape: Shape, seed: int) -> list[Part]:
 
 
 @pytest.mark.parametrize("element", ELEMENTS)
-@pytest.mark.parametrize("head_dim", [8, 50, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("head_dim", [8, 50, 64, 80, 96, 128, 256, 320, 512])
 def test_head_dims(module: Any, head_dim: int, element: str) -> None:
     shape = Shape(head_dim=head_dim, element=element)
     check(module, shape, ragged(shape, head_dim))

@@ -195,3 +195,27 @@ def test_pages_go_to_whom_most_of_them_belongs(
             assert begin == ranges[i - 1][1]
             assert begin % page == 0 or begin == size
             assert abs(begin - size * i / count) <= page / 2 or begin == size
+
+
+@pytest.mark.parametrize(("threads", "tasks"), [(1, 2**32 - 1), (2, 2**25 + 3), (2, 2**32 - 1)])
+def test_phases_of_very_many_tasks_are_taken_whole_and_once(
+    make_pool: Any, threads: int, tasks: int
+) -> None:
+    """A step of a million tokens has more than 2^24 heads a thread."""
+    pool = make_pool(threads)
+    for _ in range(3):  # phases that follow each other
+        end = 0
+        for begin, following in sorted(pool.pieces(tasks, 16)):
+            assert begin == end
+            assert following > begin
+            end = following
+        assert end == tasks
+
+
+@pytest.mark.parametrize(("tasks", "least"), [(2**32, 16), (-1, 16), (5, 0), (5, -1)])
+def test_phases_that_cannot_be_counted_are_refused(make_pool: Any, tasks: int, least: int) -> None:
+    with pytest.raises(ValueError, match="no such phase"):
+        make_pool(2).pieces(tasks, least)
+    if tasks < 2**32:
+        with pytest.raises(ValueError, match="task"):
+            make_pool(2).take_turns([tasks], least, 0, 0.0)

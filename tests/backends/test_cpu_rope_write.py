@@ -41,7 +41,8 @@ def expected_heads(
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize(
-    ("head_dim", "rope_dim"), [(8, 8), (64, 64), (80, 80), (80, 32), (96, 20), (128, 128), (64, 0)]
+    ("head_dim", "rope_dim"),
+    [(8, 8), (64, 64), (80, 80), (80, 32), (96, 20), (128, 128), (64, 0), (322, 64), (512, 512)],
 )
 def test_rope_write(module: Any, head_dim: int, rope_dim: int, norm: bool, element: str) -> None:
     shape = Shape(6, 2, head_dim, element)

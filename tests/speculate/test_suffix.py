@@ -153,3 +153,24 @@ def test_native_code_on_a_long_text(compiled: type[Automaton]) -> None:
 def test_native_code_refuses_what_are_no_tokens(compiled: type[Automaton], tokens: object) -> None:
     with pytest.raises(ValueError, match="32-bit"):
         compiled().extend(tokens)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not native.runnable(), reason="no native module is built")
+def test_the_native_one_takes_what_it_is_asked_for_and_nothing_else() -> None:
+    made = native.load().SuffixAutomaton
+    automaton, text = made(), array("i", [1, 2, 1, 2])
+    # A number of tokens to read, and those that were, may sum to more than any number.
+    automaton.extend(text[:1])
+    assert made.follow([(automaton, text, 3)], 1, 2**64 - 1) == [(2, array("i", [1, 2, 1]))]
+    for item in ((), (automaton,), (automaton, text), (automaton, text, 3, 4)):
+        with pytest.raises(ValueError, match="an automaton, its text and a count"):
+            made.follow([item], 1, 9)
+    for wrong in (
+        array("I", [1]),
+        array("q", [1]),
+        b"1234",
+        memoryview(b"12345678").cast("i", [2, 1]),
+    ):
+        with pytest.raises(ValueError, match="32-bit integers"):
+            automaton.extend(wrong)
+    assert automaton.following(0) == array("i")

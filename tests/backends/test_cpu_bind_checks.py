@@ -1,0 +1,275 @@
+"""What an executor is built from: sizes, handles and shapes that cannot be are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from native_arrays import as_bytes
+
+from penstock.backends.cpu import native
+
+HUGE = 2**63 - 1
+TOKENS, COLUMNS, BLOCKS = 4, 32, 2
+ARENA = 64 << 10
+
+
+@pytest.fixture(scope="module")
+def module() -> Any:
+    """Checks are the same code in every variant: one is enough."""
+    return native.load()
+
+
+def make(module: Any, **changes: Any) -> Any:
+    shape = {
+        "threads": 2,
+        "cpus": [],
+        "crowded": True,
+        "num_blocks": BLOCKS,
+        "max_tokens": TOKENS,
+        "max_logits": TOKENS,
+        "max_sequences": 2,
+        "max_positions": 64,
+        "vocabulary": 8,
+        "arena_bytes": ARENA,
+        "kv_elem": "float32",
+        "kv_layers": [],
+    }
+    return module.Executor(**(shape | changes))
+
+
+@pytest.fixture
+def executor(module: Any) -> Any:
+    return make(module)
+
+
+class Buffers:
+    """Buffers of an executor, one behind the other."""
+
+    def __init__(self, executor: Any) -> None:
+        self.native = executor
+        self._end = 0
+
+    def add(self, cols: int = COLUMNS, elem: str = "float32", rows: str = "T") -> int:
+        row = cols * {"float32": 4, "int32": 4, "bfloat16": 2}[elem]
+        offset, self._end = self._end, self._end + -(-TOKENS * row // 64) * 64
+        return int(self.native.add_buffer(offset, elem, cols, row, rows))
+
+
+# --- the executor and its memory ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kv_elem": "int32"},
+        {"kv_layers": [(1, 514)]},
+        {"kv_layers": [(1, 33)]},
+        {"kv_layers": [(2**31 - 1, 512)], "num_blocks": 2**26 - 1},
+        {"max_positions": 2**31 - 1},
+        {"threads": -1},
+        {"num_blocks": 2**26},
+        {"vocabulary": -1},
+    ],
+    ids=str,
+)
+def test_a_shape_that_cannot_be_is_refused(module: Any, changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        make(module, **changes)
+
+
+@pytest.mark.parametrize("size", [2**64 - 1, 2**64 - 2**21, 2**63, 2**63 - 1])
+def test_memory_that_no_machine_has(module: Any, executor: Any, size: int) -> None:
+    with pytest.raises(MemoryError):
+        executor.reserve_constant(size)
+    with pytest.raises(MemoryError):
+        make(module, arena_bytes=size)
+    assert executor.region_bytes == []
+
+
+@pytest.mark.parametrize(
+    ("offset", "elem", "cols", "row_bytes"),
+    [
+        (2**64 - 64, "float32", 8, 64),  # offset + rows wraps to 192
+        (0, "float32", 2**62 + 1, 64),  # cols * 4 wraps to 4
+        (0, "float32", 8, 2**62),  # rows * row_bytes wraps to 0
+        (0, "bfloat16", 2**62, 2**63),
+        (ARENA, "float32", 8, 64),
+        (ARENA - 3 * 64, "float32", 8, 64),
+        (0, "float32", 8, 28),
+        (0, "float32", 8, 66),
+        (32, "float32", 8, 64),
+        (0, "float32", 0, 64),
+        (0, "float32", -1, 64),
+    ],
+)
+def test_a_buffer_lies_in_the_arena(
+    executor: Any, offset: int, elem: str, cols: int, row_bytes: int
+) -> None:
+    with pytest.raises(ValueError, match="outside the arena"):
+        executor.add_buffer(offset, elem, cols, row_bytes, "T")
+    assert executor.add_buffer(ARENA - TOKENS * 64, "float32", 8, 64, "T") == 0
+
+
+def test_a_part_lies_in_its_constant(executor: Any) -> None:
+    constant = executor.reserve_constant(16)
+    for offset in (1, 17, 2**64 - 1):
+        with pytest.raises(ValueError, match="outside its constant"):
+            executor.fill_constant(constant, offset, np.zeros(16, np.uint8))
+    for handle in (-1, 1, 2**31 - 1):
+        with pytest.raises(ValueError, match="no such constant"):
+            executor.fill_constant(handle, 0, np.zeros(16, np.uint8))
+
+
+# --- matrices ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n", "k"), [(0, 8), (8, 0), (-1, 8), (8, -1), (HUGE, 2), (2, HUGE), (2**31, 8), (8, 2**31)]
+)
+def test_a_matrix_has_rows_and_columns_that_fit(executor: Any, n: int, k: int) -> None:
+    with pytest.raises(ValueError, match=r"matri"):
+        executor.add_matrix("float32", n, k, True)
+    with pytest.raises(ValueError, match=r"matri"):
+        executor.add_grid_matrix(bits=8, n=n, k=k, gated=True, weight_only=False)
+    with pytest.raises(ValueError, match=r"matri"):
+        executor.add_int_matrix(
+            bits=4, group=32, n=n, k=k, gated=True, zero_points=False, weight_only=False
+        )
+
+
+def test_groups_that_no_sum_holds(executor: Any) -> None:
+    def add(group: int, k: int, zero_points: bool) -> Any:
+        return executor.add_int_matrix(
+            bits=8, group=group, n=16, k=k, gated=False, zero_points=zero_points, weight_only=False
+        )
+
+    for group in (-32, 33, 2**62, 2**18):
+        with pytest.raises(ValueError, match="groups of a multiple of 32"):
+            add(group, 64, False)
+    # 255 * 127 * k exceeds 32 bits, whether one group is the row or longer than the row.
+    for group in (0, 2**17):
+        with pytest.raises(ValueError, match="1 to 65536 columns"):
+            add(group, 70_000, True)
+
+
+@pytest.mark.parametrize(("first", "count"), [(1, HUGE), (HUGE, 1), (-1, 2), (0, 0), (3, 2)])
+def test_a_part_lies_in_its_matrix(executor: Any, first: int, count: int) -> None:
+    matrix = executor.add_matrix("float32", 4, 8, False)
+    rows = np.zeros(max(0, min(count, 2)) * 32, np.uint8)
+    with pytest.raises(ValueError, match=r"part"):
+        executor.pack_rows(matrix, first, count, rows)
+
+
+def test_rounding_in_groups_that_cannot_be(executor: Any) -> None:
+    codes, scales = np.empty((2, 8), np.int8), np.empty((2, 1), np.float32)
+    for bits, group in ((8, HUGE), (8, -1), (5, 0)):
+        with pytest.raises(ValueError, match="differ in shape"):
+            executor.round_rows("float32", np.zeros(64, np.uint8), bits, group, codes, scales, None)
+
+
+def test_regions_lie_in_files_and_have_chunks(executor: Any, tmp_path: Any) -> None:
+    executor.reserve_constant(100)
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(range(100)))
+    with path.open("rb") as file:
+        for region, offset in ((0, HUGE), (0, HUGE - 50), (0, -1), (1, 0), (-1, 0)):
+            with pytest.raises(ValueError, match="region"):
+                executor.read_regions(file.fileno(), [(region, offset)], 64)
+        with pytest.raises(ValueError, match="chunk"):
+            executor.read_regions(file.fileno(), [(0, 0)], 0)
+        # A chunk larger than anything is one chunk, not none.
+        whole = executor.read_regions(file.fileno(), [(0, 0)], 2**64 - 1)
+        assert whole == executor.read_regions(file.fileno(), [(0, 0)], 100)
+        assert len(whole[0]) == 1
+
+
+# --- ops -----------------------------------------------------------------------------------------
+
+
+def test_what_an_op_writes_is_not_what_it_reads(module: Any) -> None:
+    executor = make(module, kv_layers=[(1, 8)])
+    a = executor.add_buffer(0, "float32", 16, 64, "T")
+    inside = executor.add_buffer(3 * 64, "float32", 16, 64, "T")  # the last row of a
+    wide = executor.add_buffer(0, "float32", 32, 128, "T")
+    selected = executor.add_buffer(0, "float32", 16, 64, "S")
+    heads = executor.add_buffer(64, "float32", 8, 64, "T")
+    best = executor.add_buffer(0, "int32", 1, 64, "T")
+    matrix = executor.add_matrix("float32", 16, 16, False)
+    norm = executor.add_constant(as_bytes(np.ones(16, np.float32)))
+    empty = executor.add_constant(np.empty(0, np.uint8))
+    rope = {"cos": empty, "sin": empty, "rope_dim": 0, "q_norm": None, "k_norm": None, "eps": 0.0}
+    narrow = executor.add_buffer(0, "float32", 8, 32, "T")
+    appended: list[Callable[[], Any]] = [
+        lambda: executor.append_linear(matrix, None, a, inside, "none"),
+        lambda: executor.append_add_norm(a, None, inside, norm, 0.0),
+        lambda: executor.append_add_norm(a, inside, a, norm, 0.0),
+        lambda: executor.append_select_rows(a, selected, 0),
+        lambda: executor.append_argmax(a, best),
+        lambda: executor.append_join([a, inside], wide),
+        lambda: executor.append_add_activated(None, a, inside, "silu"),
+        lambda: executor.append_add_activated(inside, a, a, "silu"),
+        lambda: executor.append_attention(
+            layer=0, q=heads, out=narrow, heads=1, scale=1.0, window=0
+        ),
+        lambda: executor.append_rope_write(
+            layer=0,
+            qkv=executor.add_buffer(0, "float32", 24, 128, "T"),
+            q=heads,
+            heads=1,
+            **rope,
+        ),
+    ]
+    for append in appended:
+        with pytest.raises(ValueError, match="in the same memory"):
+            append()
+    executor.append_add_activated(a, a, a, "silu")  # in place, element by element
+    assert executor.op_names == ["AddActivated"]
+
+
+def test_columns_that_are_selected_or_given_lie_in_their_rows(executor: Any) -> None:
+    buffers = Buffers(executor)
+    x, out = buffers.add(), buffers.add(2 * COLUMNS, rows="S")
+    for first in (HUGE, HUGE - 31, -1, 33):
+        with pytest.raises(ValueError, match="selected"):
+            executor.append_select_rows(x, out, first)
+    for first in (HUGE, HUGE - 31, -1, 2**31 - 1):
+        with pytest.raises(ValueError, match="no column"):
+            executor.append_features(x, first)
+    executor.append_select_rows(x, out, COLUMNS)
+
+
+def test_a_table_of_embeddings_is_of_floats(executor: Any) -> None:
+    out = Buffers(executor).add()
+    table = executor.reserve_constant(8 * COLUMNS * 4)
+    with pytest.raises(ValueError, match="float type"):
+        executor.append_embed(table, "int32", out)
+    executor.append_embed(table, "float32", out)
+
+
+def test_a_matrix_in_two_products_has_the_bias_of_each(executor: Any) -> None:
+    buffers = Buffers(executor)
+    x, biased, plain = buffers.add(), buffers.add(), buffers.add()
+    matrix = executor.add_matrix("float32", COLUMNS, COLUMNS, False)
+    bias = executor.add_constant(as_bytes(np.full(COLUMNS, 7, np.float32)))
+    features = executor.add_constant(as_bytes(np.zeros((8, COLUMNS), np.float32)))
+    executor.append_embed(features, "float32", x)
+    executor.append_linear(matrix, bias, x, biased, "none")
+    executor.append_linear(matrix, None, x, plain, "none")
+    one, none = np.zeros(1, np.int32), np.empty(0, np.int32)
+    pairs = np.empty((0, 2), np.int32)
+    bounds = np.array([0, 1], np.int32)
+    executor.run(one, one, one, bounds, one + 1, bounds, one, none, none, pairs, none, pairs, None)
+    assert (executor.view(biased).view(np.float32)[0] == 7).all()
+    assert (executor.view(plain).view(np.float32)[0] == 0).all()
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, np.nan])
+def test_attention_has_a_positive_scale(module: Any, scale: float) -> None:
+    executor = make(module, kv_layers=[(1, 8)])
+    buffers = Buffers(executor)
+    q, out = buffers.add(8), buffers.add(8)
+    with pytest.raises(ValueError, match="scale"):
+        executor.append_attention(layer=0, q=q, out=out, heads=1, scale=scale, window=0)
