@@ -20,7 +20,6 @@ from penstock.backends.cuda.kernels.rows import copy_blocks, move_slots
 from penstock.backends.cuda.launched import CudaLaunch
 from penstock.backends.cuda.program import Program, Results
 from penstock.backends.cuda.result import DeviceResult
-from penstock.backends.cuda.sample_outcome import Reported
 from penstock.backends.cuda.sample_state import DeviceSampleState
 from penstock.backends.cuda.sampler import DeviceSampler
 from penstock.backends.cuda.step import (
@@ -161,7 +160,12 @@ class CudaExecutor:
             logits, argmax = results.logits, results.argmax
             drawn = self._sampler.launch(logits, argmax, rows, states, masks)
             self._awaited = drawn.token_ids
-            reports = [self._report(logits, argmax, each) for each in prompts]
+            reports = [
+                self._sampler.launch_prompt(
+                    logits, argmax, each.targets, each.num_top, each.first_row
+                )
+                for each in prompts
+            ]
             hidden = None
             if len(step.hidden_rows):  # behind the logits' rows; such a step is not padded
                 hidden = FetchedRows(results.hidden[len(step.logit_rows) :])
@@ -209,12 +213,6 @@ class CudaExecutor:
             return self._latest
         except FAILURES as error:
             raise failed(error) from error
-
-    def _report(self, logits: Tensor, argmax: Tensor, wanted: PromptRows) -> Reported:
-        rows = slice(wanted.first_row, wanted.first_row + len(wanted.targets))
-        return self._sampler.launch_prompt(
-            logits[rows], argmax[rows], wanted.targets, wanted.num_top
-        )
 
     def _start(self, step: StepInput) -> Results:
         """Queue a step; rows of padding are behind those of the step."""

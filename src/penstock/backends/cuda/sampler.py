@@ -193,6 +193,8 @@ class DeviceSampler(Sampler[DeviceSampleState]):
     def prompt_logprobs(
         self, logits: Logits, targets: Sequence[int], count: int
     ) -> list[TokenLogprobs]:
+        if len(logits) != len(targets):
+            raise ValueError(f"{len(logits)} rows of logits for {len(targets)} target tokens")
         on_device = self._on_device(logits)
         argmax = on_device.argmax(dim=1).to(torch.int32)
         with one_error():
@@ -202,16 +204,22 @@ class DeviceSampler(Sampler[DeviceSampleState]):
         return entries
 
     def launch_prompt(
-        self, logits: Tensor, argmax: Tensor, targets: Sequence[int], count: int
+        self,
+        logits: Tensor,
+        argmax: Tensor,
+        targets: Sequence[int],
+        count: int,
+        first_row: int = 0,
     ) -> Reported:
         """Queue the log-probabilities of prompt tokens, as :meth:`launch` queues choices.
 
-        Row ``i`` of ``logits`` predicts target ``i``; ``argmax`` is that of these rows. Raises
+        Row ``first_row + i`` of ``logits`` predicts target ``i``; ``argmax`` is that of all rows.
+        (Slices of both would lie at addresses that kernels may not have been compiled for.) Raises
         ValueError.
         """
-        if len(logits) != len(targets):
+        if first_row + len(targets) > len(logits):
             raise ValueError(f"{len(logits)} rows of logits for {len(targets)} target tokens")
-        rows = range(len(targets))
+        rows = range(first_row, first_row + len(targets))
         return self._report(logits, argmax.reshape(-1), rows, targets, [count] * len(targets))
 
     def _draw(

@@ -1,8 +1,9 @@
 """Which kernels an engine compiles, told without a GPU.
 
-A plan is assembled on torch's ``meta`` device, for a compute capability of one's choice, and launches
-what the engine launches before its first request (``CudaExecutor.warm_up``). Triton asks a hook before
-it compiles a kernel; here that notes what would be compiled, and says that it need not be::
+A plan is assembled on torch's ``meta`` device, for a compute capability of one's choice, and
+launches what the engine launches before its first request (``CudaExecutor.warm_up``). Triton asks a
+hook before it compiles a kernel; here that notes what would be compiled, and says that it need not
+be::
 
     for variant in variants(plan, limits, (9, 0)):
         variant.compile()
@@ -29,8 +30,10 @@ from penstock.plan.plan import Plan
 _DEVICES = itertools.count(1 << 20)
 """Triton remembers the kernels of a device by its number: each recording has one of its own."""
 
+_SIZES = frozenset(("ROWS", "COLS", "DEPTH", "UNROLL", "STAGES", "SPLITS", "LENGTH"))
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Variant:
     """A kernel with all that it is compiled for."""
 
@@ -50,10 +53,20 @@ class Variant:
         target = _target(self.capability)
         return triton.compile(source, target=target, options=self.options | options)
 
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Equal for kernels that differ in sizes of tiles and splits, or in the GPU, alone."""
+        types = tuple(self.signature.values())
+        named = [(key, value) for key, value in self._named.items() if key not in _SIZES]
+        return (self.name, types, *named)
+
+    @property
+    def _named(self) -> dict[str, Any]:
+        names = enumerate(self.kernel.arg_names)
+        return {name: self.constants[at,] for at, name in names if (at,) in self.constants}
+
     def __str__(self) -> str:
-        shown = {name: self.constants[at,] for at, name in enumerate(self.kernel.arg_names)
-                 if (at,) in self.constants}  # fmt: skip
-        settings = ", ".join(f"{name}={value}" for name, value in shown.items())
+        settings = ", ".join(f"{name}={value}" for name, value in self._named.items())
         return f"{self.name}[sm_{_number(self.capability)}; {settings}]"
 
 

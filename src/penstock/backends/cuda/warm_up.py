@@ -30,7 +30,7 @@ def warm_rows(matrices: Iterable[Matrix], max_rows: int) -> tuple[int, ...]:
     for rows in row_steps(max_rows):
         tiles = ((i, m.tile(min(rows, m.shape.max_rows))) for i, m in enumerate(alike))
         used[rows] = {(i, tile) for i, tile in tiles if tile is not None}
-    missing = set().union(*used.values())
+    missing: set[tuple[int, Tile]] = set().union(*used.values())
     chosen = [max_rows]  # also what depends on the rows' number beyond tiles, if anything does
     missing -= used[max_rows]
     while missing:
