@@ -84,7 +84,7 @@ def assemble(
     binder = Binder(plan, limits, device, capability)
     for op in plan.ops:
         binder.append(op)
-    memory = plan_memory(plan, limits.max_tokens, limits.max_logit_rows)
+    memory = plan_memory(plan, limits.max_tokens, limits.max_logit_rows, limits.max_selected_rows)
     # Records of samples are made and read on the host, also where nothing else is anywhere.
     sampled_on = torch.device("cpu") if device.type == "meta" else device
     executor = CudaExecutor(
@@ -107,6 +107,7 @@ def step_bounds(plan: Plan, limits: Limits) -> StepBounds:
         max_tokens=limits.max_tokens,
         max_sequences=limits.max_sequences,
         max_logit_rows=limits.max_logit_rows,
+        max_selected_rows=limits.max_selected_rows,
         max_positions=plan.max_positions,
         # Sequences may share blocks, so that tables can be longer than the cache.
         max_block_ids=limits.max_sequences * -(-plan.max_positions // BLOCK_SIZE),

@@ -35,10 +35,15 @@ _ROWS_BYTES = 64 << 20
 def linear_matrix(op: ops.Linear, plan: Plan, limits: Limits, workspace: Workspace) -> Matrix:
     """Room for the matrix of ``op``, to be filled part by part."""
     x = plan.buffers[op.x]
+    rows = {
+        ops.Rows.TOKENS: limits.max_tokens,
+        ops.Rows.SELECTED: limits.max_selected_rows,
+        ops.Rows.LOGITS: limits.max_logit_rows,
+    }
     shape = Shape(
         n=op.n,
         k=op.k,
-        max_rows=limits.max_tokens if x.rows is ops.Rows.TOKENS else limits.max_logit_rows,
+        max_rows=rows[plan.buffers[op.out].rows],
         gated=op.gated is not None,
     )
     return make_matrix(

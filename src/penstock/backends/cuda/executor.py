@@ -284,5 +284,5 @@ def buffer_capacity(bounds: StepBounds, attention: Sequence[AttentionKernel]) ->
     cache = (copies, 2 * tokens, paths)
     others = (*cache, tokens * bounds.feature_size, *work)
     # A padded step may have as many sequences as tokens.
-    lengths = (*[tokens] * 3, *[tokens + 1] * 3, bounds.max_logit_rows, *others)
+    lengths = (*[tokens] * 3, *[tokens + 1] * 3, bounds.max_selected_rows, *others)
     return Layout.of((*lengths, bounds.max_block_ids)).size

@@ -107,7 +107,9 @@ def needs(plan: Plan, limits: Limits) -> Needs:
     tables = sum(plan.max_positions * rope.dim * 4 for rope in plan.ropes)
     return Needs(
         weights=weights,
-        activations=plan_memory(plan, limits.max_tokens, limits.max_logit_rows).total_bytes,
+        activations=plan_memory(
+            plan, limits.max_tokens, limits.max_logit_rows, limits.max_selected_rows
+        ).total_bytes,
         tables_and_scratch=tables + scratch + StepBuffer.nbytes(capacity),
     )
 
