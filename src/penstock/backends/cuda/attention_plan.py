@@ -177,7 +177,6 @@ class WorkPlanner:
         first = np.searchsorted(self.starts, oldest, "right") - 1
         last = np.searchsorted(self.starts, end, "left")
         parts = last - first
-        length = end - oldest
         rows = tokens * self.group
 
         wanted = self._split(_Tiles(first, last, oldest, end, rows))
@@ -228,7 +227,7 @@ class WorkPlanner:
         long = may & (length > mean)
         shorter = long
         best, least = np.zeros(len(length), np.bool_), np.inf
-        for attempt in range(1 if long.any() else 0, 6):
+        for attempt in range(6):
             if attempt == 0:
                 wanted = best
             elif attempt == 1:
