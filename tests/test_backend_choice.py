@@ -115,9 +115,9 @@ class TestWithTorch:
         spec, folder = make_spec(), Path("m")
         asked = EngineConfig(speculative=QuantizedSelf(num_tokens=4))
         config = resolve(asked, machine(H100), spec, folder, folder, spec)
-        assert (config.max_logit_rows, config.rows_per_sequence) == (2048, 5)
+        assert (config.max_logit_rows, config.rows_per_sequence) == (256 * 5 + 256, 5)
         plain = resolved(H100)
-        assert (plain.max_logit_rows, plain.rows_per_sequence) == (2048, 1)
+        assert (plain.max_logit_rows, plain.rows_per_sequence) == (256 + 256, 1)
         assert config.num_blocks == plain.num_blocks
         assert config.kv_cache_bytes == 2 * plain.kv_cache_bytes
         draft = resolve(EngineConfig(), machine(H100), spec, folder, folder, drafts=True)

@@ -17,6 +17,7 @@ from penstock.backend_choice import (
     require_deterministic,
 )
 from penstock.cache.geometry import BLOCK_SIZE, KvDType, layer_block_bytes
+from penstock.engine.limits import most_logit_rows
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
 from penstock.memory_budget import Served, gpu_budget, host_budget
@@ -151,9 +152,7 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rows_per_sequence(self) -> int:
         """Rows of a sequence in steps that are run again and again: ``Limits``."""
-        if self.speculative is not None:
-            return 1 + self.speculative.num_tokens
-        return 2 if self.drafts else 1
+        return rows_per_sequence(self.speculative, self.drafts)
 
     @property
     def schemes(self) -> Quantization:
@@ -269,8 +268,9 @@ def resolve(
         max_len=most_len,
         max_sequences=max_num_seqs,
         max_tokens=budget,
-        # Prompt log-probabilities want logits for every token of a chunk.
-        max_logit_rows=draft_logit_rows(max_num_seqs, budget) if drafts else budget,
+        max_logit_rows=draft_logit_rows(max_num_seqs, budget)
+        if drafts
+        else most_logit_rows(max_num_seqs, rows_per_sequence(config.speculative, drafts), budget),
         block_bytes=block_bytes,
         deterministic=config.deterministic,
     )
@@ -346,6 +346,13 @@ def resolve(
         reasons=reasons,
         notes=(*chosen.notes, *(threads.notes if backend == "cpu" else ())),
     )
+
+
+def rows_per_sequence(speculative: SpeculativeConfig | None, drafts: bool) -> int:
+    """Rows of a sequence in steps that verify drafts, or of a model that drafts and reads them."""
+    if speculative is not None:
+        return 1 + speculative.num_tokens
+    return 2 if drafts else 1
 
 
 def _artifact_dir(config: EngineConfig, backend: ChosenBackend) -> tuple[str | None, str]:

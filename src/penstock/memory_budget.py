@@ -86,6 +86,7 @@ def gpu_budget(served: Served, asked: int | None, gpu: Gpu, draft: Served | None
             num_blocks=0,
             max_tokens=model.max_tokens,
             max_logit_rows=model.max_logit_rows,
+            max_hidden_rows=model.max_tokens,
             max_sequences=model.max_sequences,
             threads=1,
             deterministic=model.deterministic,

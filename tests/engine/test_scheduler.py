@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_model import Loop, ToldCache, as_hidden, reference
@@ -35,9 +36,11 @@ def make_loop(
     size: int = 4,
     prefix: bool = True,
     ahead: bool = False,
+    prompt_rows: int | None = None,
 ) -> Loop:
     cache = ToldCache(num_blocks, size, enable_prefix_caching=prefix)
-    return Loop(Scheduler(cache, seqs, budget, context), VOCAB, ahead)
+    scheduler = Scheduler(cache, seqs, budget, context, max_prompt_rows=prompt_rows)
+    return Loop(scheduler, VOCAB, ahead)
 
 
 def request(
@@ -545,3 +548,36 @@ def test_no_array_library_is_imported() -> None:
     code = "import sys, penstock.engine.scheduler; sys.exit('numpy' in sys.modules)"
     source = str(Path(penstock.__file__).parents[1])
     assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": source}).returncode == 0
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("prompt_rows", [1, 3, 8])
+def test_prompts_that_want_logits_take_more_steps(prompt_rows: int, ahead: bool) -> None:
+    """A step has no more rows of logits than there is room for, and all get what they get alone."""
+    for seed in range(12):
+        rng = random.Random(seed)
+        loop = make_loop(num_blocks=24, ahead=ahead, prompt_rows=prompt_rows)
+        schedule, most = loop.scheduler.schedule, 0
+
+        def watched(schedule: Any = schedule) -> Any:
+            nonlocal most
+            step = schedule()
+            if step is not None:
+                told = sum(each.num_logits for each in step.sequences)
+                assert told == step.num_logits
+                most = max(most, step.num_logits)
+            return step
+
+        loop.scheduler.schedule = watched  # type: ignore[method-assign]
+        leaders = []
+        for i in range(9):
+            prompt = [rng.randrange(8, VOCAB) for _ in range(rng.randrange(1, 40))]
+            wants = rng.choice([None, 0, 2])
+            leaders.append(request(f"r{i}", prompt, prompt_logprobs=wants, n=rng.choice([1, 1, 2])))
+        for leader in leaders:
+            loop.scheduler.add(leader)
+            if rng.random() < 0.5:
+                loop.step()
+        loop.run()
+        check_complete(loop, leaders)
+        assert 0 < most <= 4 + prompt_rows

@@ -25,18 +25,26 @@ class Limits:
     max_tokens: int
     """Token rows of a step."""
     max_logit_rows: int
-    """Rows with logits in a step, and those that are told as hidden states alone."""
+    """Rows with logits in a step."""
     max_sequences: int
     threads: int
     cpus: tuple[int, ...] = ()
     """The CPU of each thread; empty: where the system puts them."""
     deterministic: bool = True
     """No row's result depends on other rows. Only the cuda backend can do without."""
+    max_hidden_rows: int = 0
+    """Rows in a step that have logits or are told as hidden states alone; at least
+    ``max_logit_rows``, which 0 stands for."""
     rows_per_sequence: int = 1
     """Token rows of a sequence in steps that are run again and again: with drafts that are
     verified, or read, more than one. Speed alone depends on it."""
     trees: bool = False
     """Steps may hold draft trees. Only when kernels for them are made depends on it."""
+
+    @property
+    def max_selected_rows(self) -> int:
+        """Rows in a step that are told of: with logits, or as hidden states."""
+        return max(self.max_logit_rows, self.max_hidden_rows)
 
 
 class WeightSource(Protocol):

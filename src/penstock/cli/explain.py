@@ -37,7 +37,12 @@ def run(args: argparse.Namespace) -> int:
     for line in _tuned(blueprint):
         print(f"tuned    {line}")
     if not args.no_plan:
-        memory = plan_memory(blueprint.plan, config.max_num_batched_tokens, config.max_logit_rows)
+        memory = plan_memory(
+            blueprint.plan,
+            config.max_num_batched_tokens,
+            config.max_logit_rows,
+            config.max_num_batched_tokens,
+        )
         print("\n" + explain(blueprint.plan, memory))
     return 0
 

@@ -10,6 +10,7 @@ import msgspec
 from penstock.backends import Executor, overlapping
 from penstock.cache.kv_cache import KvCache
 from penstock.config import EngineConfig, ResolvedConfig
+from penstock.engine.limits import PROMPT_LOGIT_ROWS
 from penstock.engine.loader import Blueprint, Mark, draw, load
 from penstock.engine.messages import (
     EngineRequest,
@@ -63,6 +64,7 @@ class EngineCore:
             config.max_num_batched_tokens,
             config.max_model_len,
             self._speculation is not None and self._speculation.reads_all_hidden,
+            PROMPT_LOGIT_ROWS if config.max_logit_rows < config.max_num_batched_tokens else None,
         )
         self._sampler = executor.sampler()
         self._seeds = random.Random(config.seed)

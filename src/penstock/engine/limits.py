@@ -6,6 +6,16 @@ from penstock.cache.kv_cache import KvCache
 from penstock.errors import ConfigError, RequestError
 from penstock.sampling.params import SamplingParams
 
+PROMPT_LOGIT_ROWS = 256
+"""Rows of a step that may get logits for the sake of prompts' log-probabilities alone. More would
+take memory that nothing else needs: half a megabyte each with a vocabulary of 128 thousand."""
+
+
+def most_logit_rows(max_num_seqs: int, rows_per_sequence: int, max_num_batched_tokens: int) -> int:
+    """Rows of a step that may get logits: those of all sequences with drafts, and of prompts."""
+    rows = max_num_seqs * rows_per_sequence + PROMPT_LOGIT_ROWS
+    return min(rows, max_num_batched_tokens)
+
 
 def check_step_limits(max_num_seqs: int, max_num_batched_tokens: int) -> None:
     """Raise ConfigError unless every running sequence gets a token in every step."""

@@ -144,6 +144,7 @@ def load(
         num_blocks=config.num_blocks,
         max_tokens=config.max_num_batched_tokens,
         max_logit_rows=config.max_logit_rows,
+        max_hidden_rows=config.max_num_batched_tokens,
         max_sequences=config.max_num_seqs,
         threads=config.threads,
         cpus=config.cpus,

@@ -71,8 +71,11 @@ class Scheduler:
         max_num_batched_tokens: int,
         max_model_len: int,
         all_hidden: bool = False,
+        max_prompt_rows: int | None = None,
     ) -> None:
-        """``all_hidden``: the hidden states of every token are wanted."""
+        """``all_hidden``: the hidden states of every token are wanted. ``max_prompt_rows``: tokens
+        of a step that may get logits because their prompts want them; those that want more take
+        more steps. None: all."""
         check_step_limits(max_num_seqs, max_num_batched_tokens)
         self.cache = cache
         self.max_num_seqs = max_num_seqs
@@ -83,6 +86,7 @@ class Scheduler:
         self.waiting = self._queues.waiting
         self._in_flight = InFlight()
         self._all_hidden = all_hidden
+        self._most_prompt_rows = max_prompt_rows or max_num_batched_tokens
         self._slot_moves: list[SlotMove] = []  # of accepted drafts, for the next step
         self._arrivals = 0
         self._preemptions = 0
@@ -151,6 +155,7 @@ class Scheduler:
         ``drafts``: of running sequences that have one token left to compute.
         """
         budget = self.max_num_batched_tokens
+        prompt_rows = self._most_prompt_rows
         chosen: list[ScheduledSequence] = []
         copies: list[BlockCopy] = []
         extend = self.cache.extend
@@ -163,6 +168,10 @@ class Scheduler:
             count = len(sequence.token_ids) - start
             if count > budget:
                 count = budget
+            if sequence.wants_prompt_rows:
+                if prompt_rows == 0:
+                    continue
+                count = min(count, _prompt_tokens(sequence, prompt_rows))
             while not extend(sequence.table, start, start + count, copies):
                 if not self._preempt_behind(sequence, chosen):
                     count = self.cache.room(sequence.table, start)
@@ -171,15 +180,25 @@ class Scheduler:
             else:
                 chosen.append(scheduled(sequence, start, count, self._all_hidden))
                 budget -= count
+                if sequence.wants_prompt_rows:
+                    prompt_rows -= chosen[-1].num_logits
         # If someone above came short, no block is left that would let anyone in.
         while self.waiting and budget:
             sequence = self.waiting[0]
-            if len(self.running) >= self.max_num_seqs or not self._admit(sequence, budget):
+            if sequence.wants_prompt_rows and prompt_rows == 0:
+                break
+            if len(self.running) >= self.max_num_seqs or not self._admit(
+                sequence, budget, prompt_rows
+            ):
                 break
             start = sequence.num_computed
             count = min(len(sequence.token_ids) - start, budget)
+            if sequence.wants_prompt_rows:
+                count = min(count, _prompt_tokens(sequence, prompt_rows))
             chosen.append(scheduled(sequence, start, count, self._all_hidden))
             budget -= count
+            if sequence.wants_prompt_rows:
+                prompt_rows -= chosen[-1].num_logits
         if not chosen:
             return None
         drafted = 0
@@ -324,7 +343,7 @@ class Scheduler:
             return decodes
         return decodes + [s for s in self.running if len(s.token_ids) - s.num_computed > 1]
 
-    def _admit(self, sequence: Sequence, budget: int) -> bool:
+    def _admit(self, sequence: Sequence, budget: int, prompt_rows: int) -> bool:
         """Start a waiting sequence if all its known tokens fit.
 
         One block per running sequence stays free, which they will want soon: without this margin
@@ -337,6 +356,8 @@ class Scheduler:
         hits = cache.lookup(sequence.table, sequence.token_ids, limit)
         cached = len(hits) * cache.block_size
         end = min(known, cached + budget)
+        if sequence.wants_prompt_rows:
+            end = min(end, sequence.num_prompt_rows + prompt_rows)
         if not cache.begin(sequence.table, hits, end, known, reserve=len(self.running)):
             return False
         if not sequence.started:
@@ -397,6 +418,11 @@ class Scheduler:
         if sequence.status is RUNNING:
             self.cache.free(sequence.table)
         self._queues.finish(sequence)
+
+
+def _prompt_tokens(sequence: Sequence, rows: int) -> int:
+    """Tokens of a step of which so many get logits that the prompt wants."""
+    return max(sequence.num_computed, sequence.num_prompt_rows) + rows - sequence.num_computed
 
 
 def _told(sequence: Sequence, tokens: list[int]) -> SequenceUpdate:

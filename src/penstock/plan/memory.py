@@ -39,14 +39,17 @@ class MemoryPlan:
         return sum(self.sizes.values())
 
 
-def plan_memory(plan: Plan, max_tokens: int, max_logit_rows: int) -> MemoryPlan:
+def plan_memory(
+    plan: Plan, max_tokens: int, max_logit_rows: int, max_selected_rows: int | None = None
+) -> MemoryPlan:
     """Place every buffer of ``plan`` for steps of at most this many rows of each kind.
 
-    The selected rows are at most ``max_logit_rows``, like those of logits among them.
+    The selected rows are at most ``max_selected_rows``, by default as many as those of logits,
+    which are among them.
     """
     rows = {
         Rows.TOKENS: max_tokens,
-        Rows.SELECTED: max_logit_rows,
+        Rows.SELECTED: max_selected_rows or max_logit_rows,
         Rows.LOGITS: max_logit_rows,
     }
     strides = {name: _stride(buffer) for name, buffer in plan.buffers.items()}

@@ -170,6 +170,25 @@ def test_company_changes_nothing(device: Any, head_dim: int, kv: KvDType) -> Non
         np.testing.assert_array_equal(rows.view(np.uint32), alone.view(np.uint32))
 
 
+@pytest.mark.parametrize("kv", ["bfloat16", "int8"])
+def test_as_many_of_one_length_as_there_may_be_change_nothing(device: Any, kv: KvDType) -> None:
+    """Tiles stay whole in one company and are split in another, by what balances programs."""
+    shape = Shape(3, 1, 16, kv)
+    first = Part(sequence(shape, 700, 1), 699, 700)
+    split = set()
+    bits = set()
+    for count in (1, 4, 5, 8, 11):
+        parts = [first, *(Part(sequence(shape, 700, n), 699, 700) for n in range(2, count + 1))]
+        kernel = shape.kernel(device, programs=4)
+        cache, step = make(shape, parts, device)
+        work = kernel.plan_work(step)
+        split |= set(work[1:, 6][work[1:, 0] == 0].tolist())
+        rows = launch(kernel, shape, parts, cache, step, work)[0]
+        bits.add(rows.tobytes())
+    assert split == {1, 3}
+    assert len(bits) == 1
+
+
 @pytest.mark.parametrize(
     ("where", "bad_value", "kv"),
     [

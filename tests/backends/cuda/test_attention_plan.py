@@ -195,3 +195,52 @@ def test_tiles_of_trees_end_at_forks(
             lengths = (paths[path : path + tokens] > 0).sum(axis=1)
             np.testing.assert_array_equal(lengths, seen - fork + 1)
     assert sorted(rows) == list(range(len(parents)))
+
+
+def busiest(plan: WorkPlanner, work: NDArray[np.int32]) -> tuple[float, float]:
+    """What a program has to do at most, and on average, in tokens and their like."""
+    items = work[1:].astype(np.int64)
+    begin, end, stop = items[:, 4], items[:, 5], items[:, 9]
+    seen = np.minimum(plan.starts[end], stop) - plan.starts[begin]
+    cost = np.repeat(64 + seen + np.where(items[:, 6] > 1, 2 * items[:, 1] * plan.group, 0), 8)
+    programs = np.arange(len(cost)) % plan.programs
+    return float(np.bincount(programs, cost).max()), cost.sum() / plan.programs
+
+
+@pytest.mark.parametrize("programs", [216, 264, 296])
+@pytest.mark.parametrize("length", [300, 1024, 2900])
+def test_programs_end_at_about_the_same_time(length: int, programs: int) -> None:
+    plan = planner(programs=programs, capacity=100_000)
+    ratios = []
+    for count in range(1, 130):
+        step = step_of([(1, length)] * count)
+        work = plan.plan(step)
+        most, _ = busiest(plan, work)
+        for fixed in (np.zeros(count, np.bool_), np.ones(count, np.bool_)):  # none, or all
+            other = type(plan)._split
+            try:
+                type(plan)._split = lambda self, tiles, fixed=fixed: (
+                    fixed
+                    & (  # type: ignore
+                        tiles.last - tiles.first > 1
+                    )
+                )
+                assert most <= busiest(plan, plan.plan(step))[0] * 1.1
+            finally:
+                type(plan)._split = other  # type: ignore[method-assign]
+        ideal = count * (length + 64) * 8 / programs
+        ratios.append(most / max(ideal, 256 + 64))
+    assert float(np.mean(ratios)) < 1.5
+
+
+def test_what_is_balanced_whole_is_not_split() -> None:
+    """64 sequences of 1K: 512 items for 264 programs, where all splits would be 2,560."""
+    work = planner(capacity=100_000).plan(step_of([(1, 1024)] * 64))
+    assert work[0, 0] == 64
+    assert (work[1:, 6] == 1).all()
+
+
+def test_a_round_for_a_part_of_the_programs_is_split_alone() -> None:
+    work = planner(capacity=100_000).plan(step_of([(1, 2048)] * 40))
+    assert (work[1:, 6] == 1).sum() == 33
+    assert (work[1:, 6] > 1).sum() == 7 * 8

@@ -21,6 +21,7 @@ from penstock.backends.cuda.kernels.tiles import (
     splits_of,
 )
 from penstock.backends.cuda.matrix import Shape, make_matrix
+from penstock.backends.cuda.warm_up import warm_rows
 from penstock.backends.cuda.workspace import Workspace, carved_bytes
 from penstock.quant import GridScheme, GroupScheme, QuantScheme
 
@@ -55,13 +56,38 @@ def test_tiles_fit_and_their_splits_cover_k(kind: Kind) -> None:
             assert tile.splits == 1
 
 
-def test_row_steps_meet_every_tile() -> None:
-    for kind in KINDS:
-        met = {choose(kind, rows, 4096, 4096, (9, 0)) for rows in row_steps(4096)}
-        shapes = {(tile.rows, tile.cols) for tile in met}
-        for rows in range(1, 4097):
-            tile = choose(kind, rows, 4096, 4096, (9, 0))
-            assert (tile.rows, tile.cols) in shapes
+def test_tiles_change_at_row_steps_alone() -> None:
+    steps = row_steps(2100)
+    for kind, (n, k) in itertools.product(KINDS, SHAPES[1:5]):
+        for rows in range(1, 2101):
+            upper = next(step for step in steps if step >= rows)
+            assert choose(kind, rows, n, k, (9, 0)) == choose(kind, upper, n, k, (9, 0))
+
+
+@pytest.mark.parametrize("at", [(8, 0), (8, 9), (9, 0), (10, 0)])
+def test_few_rows_use_every_tile_that_any_number_can(at: tuple[int, int]) -> None:
+    """Shapes of Llama 8B: where sums are exact, rows choose the splits, too."""
+    shapes = [Shape(6144, 4096, 2048), Shape(4096, 4096, 2048), Shape(14336, 4096, 2048, True)]
+    shapes += [Shape(4096, 14336, 2048), Shape(128256, 4096, 300)]
+    nowhere = Workspace(torch.device("meta"), at)
+    for scheme in (GridScheme(8), GridScheme(4), GroupScheme(4, 128), None):
+        matrices = [
+            make_matrix(shape, "bfloat16", scheme, nowhere, torch.bfloat16) for shape in shapes
+        ]
+        rows = warm_rows(matrices, 2048)
+        assert len(rows) <= 24
+        for matrix in matrices:
+            most = matrix.shape.max_rows
+            warmed = {matrix.tile(min(n, most)) for n in rows}
+            assert warmed == {matrix.tile(n) for n in range(1, most + 1)}
+
+
+def test_what_torch_multiplies_has_no_tiles() -> None:
+    nowhere = Workspace(torch.device("meta"))
+    shape = Shape(300, 1100, 90)
+    matrix = make_matrix(shape, "bfloat16", None, nowhere, torch.bfloat16, deterministic=False)
+    assert matrix.tile(16) is None
+    assert warm_rows([matrix], 90) == warm_rows([], 90) == (90,)
 
 
 @pytest.mark.parametrize(
@@ -71,16 +97,16 @@ def test_row_steps_meet_every_tile() -> None:
 def test_no_number_of_rows_needs_more_scratch_than_was_reserved(
     scheme: QuantScheme | None, gated: bool
 ) -> None:
-    device = torch.device("cpu")
+    device, at = torch.device("cpu"), (9, 0)
     for n, k in ((64, 2048), (300, 1100)):
         shape = Shape(n, k, 1500, gated)
         matrix = make_matrix(shape, "bfloat16", scheme, Workspace(device), torch.bfloat16)
         weights = matrix.weights
         kind = weights.kind(torch.bfloat16, gated)
-        reserved = launch.scratch(weights, shape, torch.bfloat16, device)
+        reserved = launch.scratch(weights, shape, torch.bfloat16, at)
         needs = []
         for rows in range(1, shape.max_rows + 1):
-            tile = choose(kind, rows, n, weights.padded, launch.capability(device))
+            tile = choose(kind, rows, n, weights.padded, at)
             needs.append(carved_bytes(*launch._parts(weights, kind, tile, rows, shape)))
         assert max(needs) == reserved
 

@@ -58,7 +58,10 @@ def bind(
     suffice; WeightError and ArtifactError where ``weights`` does.
     """
     module = module or load()
-    memory = plan_memory(plan, limits.max_tokens, limits.max_logit_rows)
+    # The native executor has one bound of both kinds of rows. What no step uses of logits' room is
+    # never touched, and takes no memory.
+    selected = limits.max_selected_rows
+    memory = plan_memory(plan, limits.max_tokens, selected)
     kv_bytes = limits.num_blocks * sum(
         layer_block_bytes(plan.kv_dtype, layer.kv_heads, layer.head_dim) for layer in plan.kv_layers
     )
@@ -69,7 +72,7 @@ def bind(
             crowded=limits.threads > detect().compute_threads,
             num_blocks=limits.num_blocks,
             max_tokens=limits.max_tokens,
-            max_logits=limits.max_logit_rows,
+            max_logits=selected,
             max_sequences=limits.max_sequences,
             max_positions=plan.max_positions,
             vocabulary=plan.spec.vocab_size,

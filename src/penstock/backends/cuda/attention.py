@@ -13,6 +13,7 @@ from torch import Tensor
 
 from penstock.backends.cuda.attention_plan import FIELDS, WorkPlanner, split_starts
 from penstock.backends.cuda.cache import LayerCache
+from penstock.backends.cuda.capability import Capability, capability_of
 from penstock.backends.cuda.kernels.attention import attention
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
 from penstock.cache.geometry import BLOCK_SIZE
@@ -67,7 +68,9 @@ class AttentionKernel:
         max_context: int,
         device: torch.device,
         programs: int | None = None,
+        capability: Capability | None = None,
     ) -> None:
+        """``capability``: of the GPU that the kernel is for; by default what ``device`` has."""
         if heads % kv_heads:
             raise ValueError(f"{heads} query heads are not a multiple of {kv_heads} KV heads")
         if not 8 <= head_dim <= 256:
@@ -84,9 +87,7 @@ class AttentionKernel:
         self._window = window or 0
         self._rows = max(_ROWS, triton.next_power_of_2(group))
         self._programs = programs or _programs(device)
-        self.stages = 2
-        if device.type == "cuda":
-            self.stages = stages_for(torch.cuda.get_device_capability(device))
+        self.stages = stages_for(capability or capability_of(device))
         starts = split_starts(max_context, windowed=window is not None)
         states = max(self._programs * _PARTS_PER_PROGRAM // kv_heads, len(starts) - 1)
         tile_tokens = self._rows // group

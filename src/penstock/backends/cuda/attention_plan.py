@@ -27,6 +27,17 @@ FIRST_SPLIT = 256
 """Tokens of a split at the start of a context: 4 tiles of 64, and 128 KiB of a head of 128 in
 bfloat16, against 4 KiB for the state of 4 rows written and read."""
 
+_ITEM_TOKENS = 64
+"""What an item takes beside its keys and values, in tokens of these: queries are read and a result
+is written, and the pipeline fills, about 2 us on an H100, in which two programs of a multiprocessor
+read as many tokens each."""
+_STATE_TOKENS = 2
+"""What a row's state takes that is written and read, in tokens: 1 KiB of a head of 128 against 512
+bytes."""
+_FEW_ROWS = 16
+_BALANCED = 1.1
+"""Programs that have at most so much more to do than the average are balanced."""
+
 _EVEN_SPLITS = 16
 _SPLITS_PER_DOUBLING = 8
 
@@ -115,6 +126,17 @@ def tree_paths(step: StepInput) -> Int32s:
 
 
 @dataclass(frozen=True)
+class _Tiles:
+    """Which splits tiles see, and what of the sequence's tokens."""
+
+    first: Int64s
+    last: Int64s  # the end of splits
+    oldest: Int64s
+    end: Int64s
+    rows: Int64s  # of states, of a KV head
+
+
+@dataclass(frozen=True)
 class WorkPlanner:
     """Makes work lists of one attention geometry."""
 
@@ -133,9 +155,9 @@ class WorkPlanner:
     def plan(self, step: StepInput) -> Int32s:
         """The work list ``[1 + items, FIELDS]``; the first row holds the number of items.
 
-        The longest items come first, since programs take them in turn. A tile is split where it
-        would keep a program too long beside what each has to do on average; tiles of many rows,
-        whose states are large, later than those of few. Tiles that find no scratch left stay whole.
+        The longest items come first, since programs take them in turn. As few tiles are split as
+        let all programs end at about the same time (:meth:`_split`). Tiles that find no scratch
+        left stay whole. No result depends on which are split.
         """
         lines = _lines(step)
         tiles = -(-lines.tokens // self.tile_tokens)
@@ -155,13 +177,9 @@ class WorkPlanner:
         first = np.searchsorted(self.starts, oldest, "right") - 1
         last = np.searchsorted(self.starts, end, "left")
         parts = last - first
-        length = end - oldest
         rows = tokens * self.group
 
-        mean = length.sum() * self.kv_heads / self.programs
-        wanted = (parts > 1) & (length * np.where(rows <= 16, 8, 2) > mean)
-        order = np.argsort(-length, kind="stable")
-        wanted[order] &= np.cumsum(np.where(wanted, parts * rows, 0)[order]) <= self.capacity
+        wanted = self._split(_Tiles(first, last, oldest, end, rows))
         taken = np.where(wanted, parts * rows, 0)
         base = np.cumsum(taken) - taken
 
@@ -192,3 +210,64 @@ class WorkPlanner:
         )
         items[1:] = np.stack(columns, axis=1)[np.argsort(-seen, kind="stable")]
         return items
+
+    def _split(self, tiles: _Tiles) -> NDArray[np.bool_]:
+        """Which tiles to split.
+
+        None where that keeps all programs busy to the end, as 64 sequences of 1K do: 512 items for
+        264 programs. Otherwise those that are longer than what a program has to do on average;
+        then those, too, that would be a last round for a part of the programs; then shorter and
+        shorter ones, those of many rows, whose states are large, later than those of few.
+        """
+        parts, length = tiles.last - tiles.first, tiles.end - tiles.oldest
+        mean = float((length + _ITEM_TOKENS).sum()) * self.kv_heads / self.programs
+        order = np.argsort(-length, kind="stable")
+        may = parts > 1
+        few = may & (tiles.rows <= _FEW_ROWS)
+        long = may & (length > mean)
+        shorter = long
+        best, least = np.zeros(len(length), np.bool_), np.inf
+        for attempt in range(6):
+            if attempt == 0:
+                wanted = best
+            elif attempt == 1:
+                wanted = long
+            elif attempt == 2:
+                whole = order[~long[order]]
+                round_ = max(1, self.programs // self.kv_heads)
+                wanted = long.copy()
+                wanted[whole[len(whole) // round_ * round_ :]] = True
+                wanted &= may
+            else:
+                shorter = shorter | (few if attempt > 3 else may) & (length << attempt - 2 > mean)
+                wanted = shorter
+            states = np.cumsum(np.where(wanted, parts * tiles.rows, 0)[order])
+            if states.size and states[-1] > self.capacity:
+                wanted = wanted.copy()
+                wanted[order] &= states <= self.capacity
+            if least < np.inf and np.array_equal(wanted, best):
+                continue
+            longest = self._longest(tiles, wanted)
+            if longest < least:
+                best, least = wanted, longest
+            if least <= _BALANCED * mean or np.array_equal(wanted, may):
+                break
+        return best
+
+    def _longest(self, tiles: _Tiles, wanted: NDArray[np.bool_]) -> float:
+        """What the program that has most to do has to do, in tokens; items are dealt out in turn,
+        the longest first."""
+        length = tiles.end - tiles.oldest
+        costs = length[~wanted] + _ITEM_TOKENS
+        if wanted.any():
+            parts = (tiles.last - tiles.first)[wanted]
+            of = np.repeat(np.arange(len(parts)), parts)
+            split = np.arange(len(of)) - np.repeat(np.cumsum(parts) - parts, parts)
+            split += tiles.first[wanted][of]
+            seen = np.minimum(self.starts[split + 1], tiles.end[wanted][of])
+            seen = seen - np.maximum(self.starts[split], tiles.oldest[wanted][of])
+            states = _STATE_TOKENS * tiles.rows[wanted][of]
+            costs = np.concatenate([costs, seen + states + _ITEM_TOKENS])
+        costs = -np.sort(-costs)
+        firsts = np.arange(0, len(costs) * self.kv_heads, self.programs) // self.kv_heads
+        return float(costs[firsts].sum())

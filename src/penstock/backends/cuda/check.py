@@ -17,6 +17,8 @@ class StepBounds:
     max_tokens: int
     max_sequences: int
     max_logit_rows: int
+    max_selected_rows: int
+    """With logits, or told as hidden states alone."""
     max_positions: int
     max_block_ids: int
     num_blocks: int
@@ -36,11 +38,16 @@ class StepBounds:
             raise ValueError(f"a step has 1 to {self.max_tokens} tokens, not {tokens}")
         if not 1 <= sequences <= self.max_sequences:
             raise ValueError(f"a step has 1 to {self.max_sequences} sequences, not {sequences}")
-        selected = len(step.logit_rows) + len(step.hidden_rows)
-        if selected > self.max_logit_rows:
+        logits = len(step.logit_rows)
+        if logits > self.max_logit_rows:
             raise ValueError(
-                f"a step has at most {self.max_logit_rows} rows of logits and hidden states, not "
-                f"{selected}"
+                f"a step has at most {self.max_logit_rows} rows of logits, not {logits}"
+            )
+        selected = logits + len(step.hidden_rows)
+        if selected > self.max_selected_rows:
+            raise ValueError(
+                f"a step has at most {self.max_selected_rows} rows of logits and hidden states, "
+                f"not {selected}"
             )
         if len(step.block_ids) > self.max_block_ids:
             raise ValueError(

@@ -12,16 +12,14 @@ from penstock.backends.base import PromptRows
 from penstock.backends.cuda.attention import AttentionKernel
 from penstock.backends.cuda.cache import LayerCache
 from penstock.backends.cuda.check import StepBounds
-from penstock.backends.cuda.failure import gpu_failed
+from penstock.backends.cuda.failure import FAILURES, failed
 from penstock.backends.cuda.fetched import FetchedRows
 from penstock.backends.cuda.graphs import DecodeGraphs, bucket_of, bucket_sizes
 from penstock.backends.cuda.kernels.awaited import put_awaited
 from penstock.backends.cuda.kernels.rows import copy_blocks, move_slots
-from penstock.backends.cuda.kernels.tiles import row_steps
 from penstock.backends.cuda.launched import CudaLaunch
 from penstock.backends.cuda.program import Program, Results
 from penstock.backends.cuda.result import DeviceResult
-from penstock.backends.cuda.sample_outcome import Reported
 from penstock.backends.cuda.sample_state import DeviceSampleState
 from penstock.backends.cuda.sampler import DeviceSampler
 from penstock.backends.cuda.step import (
@@ -30,10 +28,9 @@ from penstock.backends.cuda.step import (
     StepBuffer,
     arrays_of,
     idle_decode,
-    idle_step,
-    idle_tree,
     pad_decode,
 )
+from penstock.backends.cuda.warm_up import warm_steps
 from penstock.engine.draft_tree import MAX_ROWS
 from penstock.engine.step import Int32s, StepInput
 from penstock.errors import ConfigError, first_line
@@ -62,21 +59,24 @@ class CudaExecutor:
         sampler: DeviceSampler,
         winners: Tensor,
         most_graphed: int,
+        warm_rows: Sequence[int],
         device: torch.device,
     ) -> None:
         """``winners``: ``kernels.rows.Argmax.winners`` of the program's logits; ``most_graphed``:
-        rows of the largest step that is captured."""
+        rows of the largest step that is captured; ``warm_rows``: rows of steps that use every
+        kernel (``warm_up.warm_rows``)."""
         self.num_blocks = bounds.num_blocks
         self._program: Program | None = program
         self._attention = tuple(attention)
         self._caches = tuple(caches)
         self._bounds = bounds
         self._sampler = sampler
-        self._winners = winners
+        self._winners: Tensor | None = winners
         self._latest: DeviceResult | None = None
         self._awaited: Tensor | None = None  # what the last step chose, for the next to read
         self._device = device
         self._buffer = StepBuffer(buffer_capacity(bounds, attention), device)
+        self._warm_rows = tuple(warm_rows)
         self._buckets = bucket_sizes(most_graphed)
         self._layouts: dict[int, Layout] = {}
         self._results: dict[int, Results] = {}
@@ -91,31 +91,32 @@ class CudaExecutor:
 
         ``trees``: also the kernels of steps with draft trees.
 
-        Raises EngineDeadError where the GPU fails, ConfigError where it has too little memory.
+        Raises EngineDeadError where the GPU fails, ConfigError where it has too little memory or
+        a kernel cannot be compiled for it.
         """
         if self._device.type != "cuda":
             return
         try:
-            for tokens in (1, *row_steps(self._bounds.max_tokens)):
-                rows = min(tokens, self._bounds.max_logit_rows)
-                step = idle_step(tokens, rows, self._bounds.feature_size)
-                self._launch(step, attending=idle_decode(0))
-            one = torch.zeros(1, dtype=torch.int32, device=self._device)
-            put_awaited(one, one)
-            if trees and min(self._bounds.max_tokens, self._bounds.max_logit_rows) >= 3:
-                self._launch(idle_tree(self._bounds.feature_size), attending=idle_decode(0))
+            self.warm_up(trees)
             self._graphs = DecodeGraphs()
             for size in reversed(self._buckets):  # the largest first: smaller ones fit its memory
                 self._capture(size, self._graphs)
-            self._sampler.warm_up()
             torch.cuda.synchronize(self._device)
         except torch.cuda.OutOfMemoryError as error:
             raise ConfigError(
                 f"the GPU has too little memory for kernels and CUDA graphs: {first_line(error)}; "
                 "lower kv_cache_bytes, or max_num_batched_tokens"
             ) from error
-        except RuntimeError as error:
-            raise gpu_failed(error) from error
+        except FAILURES as error:
+            raise failed(error, starting=True) from error
+
+    def warm_up(self, trees: bool = False) -> None:
+        """Launch every kernel that steps can, which compiles it, and change nothing."""
+        for step in warm_steps(self._warm_rows, self._bounds, trees):
+            self._launch(step, attending=idle_decode(0))
+        one = torch.zeros(1, dtype=torch.int32, device=self._device)
+        put_awaited(one, one)
+        self._sampler.warm_up()
 
     def run(self, step: StepInput) -> DeviceResult:
         """Run one step and wait for it; of the result, the host gets what is read.
@@ -159,26 +160,37 @@ class CudaExecutor:
             logits, argmax = results.logits, results.argmax
             drawn = self._sampler.launch(logits, argmax, rows, states, masks)
             self._awaited = drawn.token_ids
-            reports = [self._report(logits, argmax, each) for each in prompts]
+            reports = [
+                self._sampler.launch_prompt(
+                    logits, argmax, each.targets, each.num_top, each.first_row
+                )
+                for each in prompts
+            ]
             hidden = None
             if len(step.hidden_rows):  # behind the logits' rows; such a step is not padded
                 hidden = FetchedRows(results.hidden[len(step.logit_rows) :])
             return CudaLaunch(drawn, reports, hidden)
-        except RuntimeError as error:
-            raise gpu_failed(error) from error
+        except FAILURES as error:
+            raise failed(error) from error
 
     def sampler(self) -> DeviceSampler:
         return self._sampler
 
     def close(self) -> None:
-        """Free weights, cache and graphs."""
+        """Free weights, cache and graphs, and with them all memory of the device.
+
+        Results that were not read are lost; of launches that nobody waited for, at most what they
+        sampled is held, by whoever holds them.
+        """
         if self._graphs is not None:
             self._graphs.close()
         if self._latest is not None:
             self._latest.end()
-        self._graphs = self._program = self._awaited = self._latest = None
+        self._graphs = self._program = self._awaited = self._latest = self._winners = None
         self._caches = self._attention = ()
         self._results.clear()
+        self._buffer.close()
+        self._sampler.close()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -195,17 +207,12 @@ class CudaExecutor:
         try:
             results = self._start(step)
             rows = len(step.logit_rows)
+            assert self._winners is not None
             self._latest = DeviceResult(results, self._winners, rows, len(step.hidden_rows))
             self._awaited = self._latest.on_device.argmax.reshape(-1)
             return self._latest
-        except RuntimeError as error:
-            raise gpu_failed(error) from error
-
-    def _report(self, logits: Tensor, argmax: Tensor, wanted: PromptRows) -> Reported:
-        rows = slice(wanted.first_row, wanted.first_row + len(wanted.targets))
-        return self._sampler.launch_prompt(
-            logits[rows], argmax[rows], wanted.targets, wanted.num_top
-        )
+        except FAILURES as error:
+            raise failed(error) from error
 
     def _start(self, step: StepInput) -> Results:
         """Queue a step; rows of padding are behind those of the step."""
@@ -277,5 +284,5 @@ def buffer_capacity(bounds: StepBounds, attention: Sequence[AttentionKernel]) ->
     cache = (copies, 2 * tokens, paths)
     others = (*cache, tokens * bounds.feature_size, *work)
     # A padded step may have as many sequences as tokens.
-    lengths = (*[tokens] * 3, *[tokens + 1] * 3, bounds.max_logit_rows, *others)
+    lengths = (*[tokens] * 3, *[tokens + 1] * 3, bounds.max_selected_rows, *others)
     return Layout.of((*lengths, bounds.max_block_ids)).size

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from penstock.backends.base import Outcome, PromptReport
-from penstock.backends.cuda.failure import gpu_failed
+from penstock.backends.cuda.failure import FAILURES, failed
 from penstock.backends.cuda.fetched import FetchedRows
 from penstock.backends.cuda.sample_outcome import Drawn, Reported
 
@@ -29,8 +29,8 @@ class CudaLaunch:
             reports = [_report(each) for each in self._reports]
             hidden = None if self._hidden is None else self._hidden.wait(torch.float32)
             return Outcome(sampled, reports, hidden)
-        except RuntimeError as error:
-            raise gpu_failed(error) from error
+        except FAILURES as error:
+            raise failed(error) from error
 
 
 def _report(reported: Reported) -> PromptReport:

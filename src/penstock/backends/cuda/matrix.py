@@ -16,6 +16,7 @@ from torch import Tensor
 from penstock.backends.cuda import rounding
 from penstock.backends.cuda.kernels import launch
 from penstock.backends.cuda.kernels.launch import Weights
+from penstock.backends.cuda.kernels.tiles import Tile
 from penstock.backends.cuda.packing import pack_fours, pack_planes, pad_columns
 from penstock.backends.cuda.workspace import Workspace
 from penstock.models.spec import Activation, DType
@@ -55,6 +56,10 @@ class Matrix(Protocol):
     @property
     def nbytes(self) -> int:
         """Device memory of the weights, padding included; scratch is the workspace's."""
+        ...
+
+    def tile(self, rows: int) -> Tile | None:
+        """What a product of so many rows is computed in; None where torch multiplies."""
         ...
 
     def fill(self, first_row: int, part: Tensor, name: str) -> None:
@@ -99,15 +104,22 @@ class FloatMatrix:
         )
         self.weights = Weights("float", self._w, padded, bits=self._w.dtype.itemsize * 8)
         self._workspace = workspace
+        self._x_dtype = x_dtype
         self._torch = not deterministic and x_dtype == self._w.dtype
         if self._torch:
             workspace.reserve(launch.torch_scratch(shape.max_rows, shape.weight_rows))
         else:
-            workspace.reserve(launch.scratch(self.weights, shape, x_dtype, workspace.device))
+            workspace.reserve(launch.scratch(self.weights, shape, x_dtype, workspace.capability))
 
     @property
     def nbytes(self) -> int:
         return self._w.nbytes
+
+    def tile(self, rows: int) -> Tile | None:
+        if self._torch:
+            return None
+        at = self._workspace.capability
+        return launch.tile_of(self.weights, self.shape, self._x_dtype, rows, at)
 
     def fill(self, first_row: int, part: Tensor, name: str) -> None:
         self._w[first_row : first_row + len(part), : self.shape.k] = part
@@ -134,11 +146,16 @@ class _CodedMatrix(ABC):
         self, shape: Shape, weights: Weights, workspace: Workspace, x_dtype: torch.dtype
     ) -> None:
         self.shape, self.weights, self._workspace = shape, weights, workspace
-        workspace.reserve(launch.scratch(weights, shape, x_dtype, workspace.device))
+        self._x_dtype = x_dtype
+        workspace.reserve(launch.scratch(weights, shape, x_dtype, workspace.capability))
 
     @property
     def nbytes(self) -> int:
         return self.weights.nbytes
+
+    def tile(self, rows: int) -> Tile | None:
+        at = self._workspace.capability
+        return launch.tile_of(self.weights, self.shape, self._x_dtype, rows, at)
 
     def fill(self, first_row: int, part: Tensor, name: str) -> None:
         finite = []

@@ -11,13 +11,12 @@ import torch
 
 from penstock.backends.base import Limits
 from penstock.backends.cuda.attention import AttentionKernel
-from penstock.backends.cuda.bind import (
+from penstock.backends.cuda.bind import sampler_sizes, step_bounds
+from penstock.backends.cuda.binder import (
     Geometry,
     attention_geometry,
     attention_kernel,
     linear_matrix,
-    sampler_sizes,
-    step_bounds,
     tied_product,
 )
 from penstock.backends.cuda.executor import buffer_capacity
@@ -95,7 +94,9 @@ def needs(plan: Plan, limits: Limits) -> Needs:
         elif isinstance(op, ops.Attention):
             geometry = attention_geometry(op)
             if geometry not in geometries:
-                geometries[geometry] = attention_kernel(op, plan, limits, _NOWHERE)
+                geometries[geometry] = attention_kernel(
+                    op, plan, limits, _NOWHERE, workspace.capability
+                )
         elif isinstance(op, ops.Argmax):
             scratch += Argmax.scratch_bytes(limits.max_logit_rows, plan.buffers[op.x].cols)
         else:
@@ -106,7 +107,9 @@ def needs(plan: Plan, limits: Limits) -> Needs:
     tables = sum(plan.max_positions * rope.dim * 4 for rope in plan.ropes)
     return Needs(
         weights=weights,
-        activations=plan_memory(plan, limits.max_tokens, limits.max_logit_rows).total_bytes,
+        activations=plan_memory(
+            plan, limits.max_tokens, limits.max_logit_rows, limits.max_selected_rows
+        ).total_bytes,
         tables_and_scratch=tables + scratch + StepBuffer.nbytes(capacity),
     )
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.backends.cuda.failure import gpu_failed
+from penstock.backends.cuda.failure import FAILURES, failed
 from penstock.backends.cuda.fetched import FetchedRows
 from penstock.backends.cuda.program import Results
 from penstock.engine.step import Float32s, Int32s, StepResult
@@ -57,8 +57,8 @@ class DeviceResult(StepResult):
         if self._winners is None:
             try:
                 self._winners = self._fetched.wait()
-            except RuntimeError as error:
-                raise gpu_failed(error) from error
+            except FAILURES as error:
+                raise failed(error) from error
         return self._winners
 
     @property
@@ -107,7 +107,7 @@ class DeviceResult(StepResult):
 def _on_host(rows: Tensor) -> Float32s:
     try:
         array: Float32s = rows.to(torch.float32).cpu().numpy()
-    except RuntimeError as error:
-        raise gpu_failed(error) from error
+    except FAILURES as error:
+        raise failed(error) from error
     # Interpreted, the device's memory is the host's, and the next step writes there.
     return array.copy() if rows.device.type == "cpu" else array

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from penstock.backends.cuda.failure import gpu_failed
+from penstock.backends.cuda.failure import one_error
 from penstock.backends.cuda.kernels import sample_jobs as jobs
 from penstock.backends.cuda.result import DeviceResult
 from penstock.backends.cuda.sample_buffers import LaunchBuffers, Sizes
@@ -41,10 +41,21 @@ class DeviceSampler(Sampler[DeviceSampleState]):
     def __init__(self, sizes: Sizes, device: torch.device) -> None:
         self._sizes = sizes
         self._device = device
-        self._launcher = Launcher(sizes, device)
+        self._scratch: Launcher | None = Launcher(sizes, device)
         self._buffers = [LaunchBuffers(sizes, device) for _ in range(MAX_IN_FLIGHT)]
         self._num_launches = 0
         self._masks: Tensor | None = None  # of the last launch that had any
+
+    def close(self) -> None:
+        """Free memory of the device; nothing can be launched any more."""
+        self._scratch = self._masks = None
+        self._buffers.clear()
+
+    @property
+    def _launcher(self) -> Launcher:
+        if self._scratch is None:
+            raise RuntimeError("the sampler is closed")
+        return self._scratch
 
     def state(
         self,
@@ -110,7 +121,7 @@ class DeviceSampler(Sampler[DeviceSampleState]):
         return Drawn(buffers, list(states), reported, advance)
 
     def warm_up(self) -> None:
-        """Compile every kernel before there is a request that would wait for it."""
+        """Launch every kernel, which compiles it, before there is a request that would wait."""
         vocab = self._sizes.vocab
         params = [
             SamplingParams(),
@@ -120,7 +131,7 @@ class DeviceSampler(Sampler[DeviceSampleState]):
         logits = torch.zeros((1, vocab), dtype=torch.float32, device=self._device)
         argmax = torch.zeros(1, dtype=torch.int32, device=self._device)
         for each in params:
-            self.launch(logits, argmax, [0], [self.state(each, 0, [0], vocab, [0])]).wait()
+            self.launch(logits, argmax, [0], [self.state(each, 0, [0], vocab, [0])])
 
     def sample(
         self,
@@ -173,7 +184,8 @@ class DeviceSampler(Sampler[DeviceSampleState]):
     ) -> list[TokenLogprobs]:
         on_device = self._on_device(logits)
         argmax = on_device.argmax(dim=1).to(torch.int32)
-        entries, errors = self._report(on_device, argmax, rows, token_ids, counts).wait()
+        with one_error():
+            entries, errors = self._report(on_device, argmax, rows, token_ids, counts).wait()
         if errors:
             raise ValueError(f"row {rows[min(errors)]}: {errors[min(errors)]}")
         return entries
@@ -181,24 +193,33 @@ class DeviceSampler(Sampler[DeviceSampleState]):
     def prompt_logprobs(
         self, logits: Logits, targets: Sequence[int], count: int
     ) -> list[TokenLogprobs]:
+        if len(logits) != len(targets):
+            raise ValueError(f"{len(logits)} rows of logits for {len(targets)} target tokens")
         on_device = self._on_device(logits)
         argmax = on_device.argmax(dim=1).to(torch.int32)
-        entries, errors = self.launch_prompt(on_device, argmax, targets, count).wait()
+        with one_error():
+            entries, errors = self.launch_prompt(on_device, argmax, targets, count).wait()
         if errors:
             raise RequestError(errors[min(errors)])
         return entries
 
     def launch_prompt(
-        self, logits: Tensor, argmax: Tensor, targets: Sequence[int], count: int
+        self,
+        logits: Tensor,
+        argmax: Tensor,
+        targets: Sequence[int],
+        count: int,
+        first_row: int = 0,
     ) -> Reported:
         """Queue the log-probabilities of prompt tokens, as :meth:`launch` queues choices.
 
-        Row ``i`` of ``logits`` predicts target ``i``; ``argmax`` is that of these rows. Raises
+        Row ``first_row + i`` of ``logits`` predicts target ``i``; ``argmax`` is that of all rows.
+        (Slices of both would lie at addresses that kernels may not have been compiled for.) Raises
         ValueError.
         """
-        if len(logits) != len(targets):
+        if first_row + len(targets) > len(logits):
             raise ValueError(f"{len(logits)} rows of logits for {len(targets)} target tokens")
-        rows = range(len(targets))
+        rows = range(first_row, first_row + len(targets))
         return self._report(logits, argmax.reshape(-1), rows, targets, [count] * len(targets))
 
     def _draw(
@@ -214,11 +235,9 @@ class DeviceSampler(Sampler[DeviceSampleState]):
         for start in range(0, len(states), self._sizes.rows):
             some = slice(start, start + self._sizes.rows)
             mine = None if masks is None else masks[some]
-            try:
+            with one_error():
                 drawn = self.launch(logits, argmax, rows[some], states[some], mine, advance=False)
                 part = drawn.wait()
-            except RuntimeError as error:
-                raise gpu_failed(error) from error
             outcome.token_ids.extend(part.token_ids)
             outcome.errors.update({start + i: error for i, error in part.errors.items()})
             outcome.logprobs.update({start + i: each for i, each in part.logprobs.items()})

@@ -183,6 +183,11 @@ class StepBuffer:
         self._device = torch.zeros(capacity, dtype=torch.int32, device=device)
         self._stages = Stages(capacity, torch.int32, device)
 
+    def close(self) -> None:
+        """Free both; nothing can be written any more."""
+        self._device = self._device.new_empty(0)
+        self._stages = Stages(0, torch.int32, self._device.device)
+
     @staticmethod
     def nbytes(capacity: int) -> int:
         """On the device."""

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from penstock.backends.cuda.capability import Capability, capability_of
 from penstock.backends.cuda.kernels.tiles import MAX_PARALLEL
 
 _ALIGNMENT = 256
@@ -19,8 +20,10 @@ class Workspace:
     made before the first step, so a step allocates nothing and addresses stay what they are.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, capability: Capability | None = None) -> None:
+        """``capability``: of the GPU that products are for; by default what ``device`` has."""
         self.device = device
+        self.capability = capability or capability_of(device)
         self._bytes = torch.empty(0, dtype=torch.uint8, device=device)
         self.counters = torch.zeros(MAX_PARALLEL, dtype=torch.int32, device=device)
         """One for each tile of a launch that splits K; 0 between launches."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Protocol
 
 import torch
 import triton
 from torch import Tensor
 
+from penstock.backends.cuda.capability import Capability
 from penstock.backends.cuda.kernels.product import epilogue_kernel, product_kernel
 from penstock.backends.cuda.kernels.round_rows import round_groups_kernel, round_rows_kernel
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
@@ -79,12 +79,19 @@ class Extent(Protocol):
 _Parts = list[tuple[tuple[int, ...], torch.dtype]]
 
 
-def scratch(weights: Weights, shape: Extent, x_dtype: torch.dtype, device: torch.device) -> int:
+def tile_of(
+    weights: Weights, shape: Extent, x_dtype: torch.dtype, rows: int, at: Capability
+) -> Tile:
+    """What :func:`product` computes ``rows`` rows in."""
+    return choose(weights.kind(x_dtype, shape.gated), rows, shape.n, weights.padded, at)
+
+
+def scratch(weights: Weights, shape: Extent, x_dtype: torch.dtype, at: Capability) -> int:
     """Bytes of the workspace that :func:`product` carves, at most."""
-    kind, at = weights.kind(x_dtype, shape.gated), capability(device)
+    kind = weights.kind(x_dtype, shape.gated)
     most = 0
     for rows in _busiest(shape.max_rows):
-        tile = choose(kind, rows, shape.n, weights.padded, at)
+        tile = tile_of(weights, shape, x_dtype, rows, at)
         most = max(most, carved_bytes(*_parts(weights, kind, tile, rows, shape)))
     return most
 
@@ -125,7 +132,7 @@ def product(
     if rows == 0:
         return
     kind = weights.kind(x.dtype, shape.gated)
-    tile = choose(kind, rows, shape.n, weights.padded, capability(x.device))
+    tile = choose(kind, rows, shape.n, weights.padded, workspace.capability)
     carved = workspace.carve(*_parts(weights, kind, tile, rows, shape))
     k, x_scales, x_sums = shape.k, x, x
     if weights.integers:
@@ -276,9 +283,3 @@ def _multiply(x: Tensor, w: Tensor, sums: Tensor) -> None:
         torch.mm(x.float(), w.float().t(), out=sums)
     else:
         torch.mm(x, w.t(), out_dtype=torch.float32, out=sums)
-
-
-@cache
-def capability(device: torch.device) -> tuple[int, int]:
-    """Compute capability; the interpreter passes for an H100."""
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)

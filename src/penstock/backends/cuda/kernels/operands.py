@@ -27,7 +27,8 @@ def multiply(a, b, sums, INTERPRETED: tl.constexpr):
     """
     if INTERPRETED and a.dtype.is_floating():
         a, b = a.to(tl.float32), b.to(tl.float32)
-    return tl.dot(a, tl.trans(b), sums, input_precision="tf32x3")
+    # Triton before 3.8 takes sums for float32 unless told.
+    return tl.dot(a, tl.trans(b), sums, input_precision="tf32x3", out_dtype=sums.dtype)
 
 
 @triton.jit

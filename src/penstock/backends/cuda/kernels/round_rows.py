@@ -47,7 +47,7 @@ def round_rows_kernel(
         tl.store(sums + row, tl.sum(total, axis=0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["groups_stride"])
 def round_groups_kernel(
     x,
     codes,

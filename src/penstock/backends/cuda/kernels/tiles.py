@@ -36,6 +36,9 @@ MAX_PARALLEL = 512
 SHORTEST = 512
 """Columns of k a split has at least, so that filling the pipeline is a small part of it."""
 
+STEP = 16
+"""Tiles have multiples of so many rows, and change with them."""
+
 UNIT = 256
 """Splits begin at its multiples: all formats' iterations divide it."""
 
@@ -76,9 +79,8 @@ class Kind:
 
 
 def row_steps(max_rows: int) -> tuple[int, ...]:
-    """Numbers of rows up to ``max_rows`` that between them use every tile there is."""
-    steps = (16, 32, 64, 128, 256, 512)
-    return tuple(step for step in steps if step < max_rows) + (max_rows,)
+    """Numbers of rows up to ``max_rows``: tiles do not change between two of them, but at them."""
+    return (*range(STEP, max_rows, STEP), max_rows)
 
 
 def splits_of(n: int, k: int) -> tuple[int, int]:

@@ -1,0 +1,207 @@
+"""Kernels that engines of published shapes compile, and processes that compile them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from penstock.backends.base import Limits
+from penstock.backends.cuda.variants import Variant, variants
+from penstock.cache.geometry import KvDType
+from penstock.errors import first_line
+from penstock.models.registry import load_model_spec
+from penstock.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, RopeSpec
+from penstock.plan.fuse import fuse
+from penstock.plan.lower import lower
+from penstock.plan.plan import Plan
+from penstock.quant.choice import QuantizationName, choose
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+Capability = tuple[int, int]
+
+_SHARED_KIB = {(8, 0): 163, (8, 6): 99, (8, 9): 99, (9, 0): 227, (10, 0): 227, (12, 0): 99}
+"""Of a program at most."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """An engine's model and options."""
+
+    model: str
+    dtype: str = "bfloat16"
+    quantization: QuantizationName = "none"
+    group: int | None = None
+    zero_points: bool = False
+    activations: bool = False
+    kv: KvDType = "bfloat16"
+    trees: bool = False
+    tokens: int = 2048
+
+    def spec(self) -> ModelSpec:
+        """The model with one layer: kernels of others are the same."""
+        if self.model == "tiny":
+            return _tiny()
+        spec = load_model_spec(CONFIGS / self.model)
+        return replace(spec, layers=spec.layers[:1])
+
+    def plan(self) -> Plan:
+        schemes = choose(
+            *(self.quantization, self.group, True),
+            zero_points=self.zero_points,
+            activations=self.activations,
+        )
+        dtype: Any = self.dtype
+        return fuse(lower(self.spec(), dtype, quantization=schemes, kv_dtype=self.kv))
+
+    def limits(self) -> Limits:
+        spec = self.spec()
+        return Limits(
+            num_blocks=64,
+            max_tokens=min(self.tokens, spec.max_positions),
+            max_logit_rows=256,
+            max_sequences=256,
+            threads=1,
+            trees=self.trees,
+        )
+
+
+CASES = {
+    "8b": Case("llama-3.1-8b", trees=True),
+    "8b-int8": Case("llama-3.1-8b", quantization="int8"),
+    "8b-w8a8": Case("llama-3.1-8b", quantization="int8", activations=True, kv="int8", trees=True),
+    "8b-int4": Case("llama-3.1-8b", quantization="int4", kv="int8"),
+    "8b-w4a8": Case("llama-3.1-8b", quantization="int4", activations=True),
+    "8b-int4-g128": Case("llama-3.1-8b", quantization="int4", group=128),
+    "1b": Case("llama-3.2-1b"),
+    "1b-fp16": Case("llama-3.2-1b", dtype="float16", kv="float16"),
+    "1b-int4-g32z": Case("llama-3.2-1b", quantization="int4", group=32, zero_points=True),
+    "1b-int8-g64z": Case(
+        *("llama-3.2-1b", "bfloat16", "int8", 64), zero_points=True, activations=True
+    ),
+    "tiny": Case("tiny", kv="int8", trees=True),
+    "tiny-fp32": Case("tiny", dtype="float32", kv="float32"),
+    "tiny-int4": Case("tiny", quantization="int4", group=32, activations=True),
+}
+
+
+def _tiny() -> ModelSpec:
+    """Sizes that 16 does not divide, biases, norms of heads, a window, a gate by GELU."""
+    attention = AttentionSpec(
+        num_heads=6,
+        num_kv_heads=2,
+        head_dim=24,
+        rope=RopeSpec(theta=10000.0, dim=24),
+        scale=24**-0.5,
+        window=33,
+        qkv_bias=True,
+        output_bias=True,
+        qk_norm=True,
+    )
+    return ModelSpec(
+        architecture="TinyForCausalLM",
+        vocab_size=211,
+        hidden_size=72,
+        layers=(LayerSpec(attention, MlpSpec(104, "gelu_tanh", True)),),
+        norm_eps=1e-5,
+        tie_embeddings=False,
+        max_positions=512,
+        dtype="float32",
+    )
+
+
+def enumerate_variants(
+    names: Iterable[str], capabilities: Iterable[Capability]
+) -> dict[Variant, bool]:
+    """What these of ``CASES`` compile for GPUs of these capabilities, each once, in the order of
+    :func:`representatives`."""
+    found: dict[tuple[str, str, Capability], Variant] = {}
+    for name in names:
+        case = CASES[name]
+        plan, limits = case.plan(), case.limits()
+        for capability in capabilities:
+            for each in variants(plan, limits, capability):
+                found.setdefault((each.name, each.key, capability), each)
+    return representatives(list(found.values()))
+
+
+def representatives(found: Sequence[Variant]) -> dict[Variant, bool]:
+    """``found`` with those first, as True, that stand for others: one of every kind, for one GPU
+    after the other, and every kernel for each GPU."""
+    kinds: dict[object, list[Variant]] = {}
+    for each in found:
+        kinds.setdefault(each.kind, []).append(each)
+    needed: dict[Variant, bool] = {}
+    for i, alike in enumerate(kinds.values()):
+        capabilities = sorted({each.capability for each in alike})
+        wanted = capabilities[i % len(capabilities)]
+        needed[next(each for each in alike if each.capability == wanted)] = True
+    met = {(each.name, each.capability) for each in needed}
+    for each in found:
+        if (each.name, each.capability) not in met:
+            met.add((each.name, each.capability))
+            needed[each] = True
+    return needed | {each: False for each in found if each not in needed}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a kernel."""
+
+    variant: Variant
+    seconds: float
+    shared: int | None  # bytes
+    problem: str | None
+
+    def told(self) -> dict[str, object]:
+        return {
+            "kernel": str(self.variant),
+            "seconds": round(self.seconds, 2),
+            "shared": self.shared,
+            "problem": self.problem,
+        }
+
+
+def compile_all(found: Sequence[Variant], jobs: int, seconds: float) -> Iterator[Outcome]:
+    """Compile ``found`` in their order in as many processes, and tell of each, in that order; after
+    ``seconds`` no more are begun."""
+    end = time.monotonic() + seconds
+    # Forked workers have the variants, whose kernels cannot be sent. Nothing has been compiled in
+    # this process, so no thread of a compiler is lost.
+    context = multiprocessing.get_context("fork")
+    with context.Pool(jobs, _Worker.start, (found, end)) as pool:
+        for i, (spent, shared, problem) in enumerate(pool.imap(_Worker.compile, range(len(found)))):
+            if spent is None:
+                return
+            yield Outcome(found[i], spent, shared, problem)
+
+
+class _Worker:
+    """A process that compiles."""
+
+    found: Sequence[Variant]
+    end: float
+
+    @classmethod
+    def start(cls, found: Sequence[Variant], end: float) -> None:
+        cls.found, cls.end = found, end
+
+    @classmethod
+    def compile(cls, index: int) -> tuple[float | None, int | None, str | None]:
+        start = time.monotonic()
+        if start > cls.end:
+            return None, None, None
+        variant = cls.found[index]
+        try:
+            shared = int(variant.compile().metadata.shared)
+        except Exception as error:  # whatever a compiler raises is what is looked for
+            while error.__cause__ is not None and isinstance(error.__cause__, Exception):
+                error = error.__cause__
+            problem = getattr(error, "error_message", None) or first_line(error)
+            return time.monotonic() - start, None, f"{type(error).__name__}: {problem}"
+        limit = _SHARED_KIB.get(variant.capability, 99) * 1024
+        problem = None if shared <= limit else f"{shared} bytes of shared memory, of {limit}"
+        return time.monotonic() - start, shared, problem

@@ -1,0 +1,315 @@
+"""What a plan's ops become on a GPU: matrices, scratch, and a launch for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from penstock.backends.base import Limits
+from penstock.backends.cuda.attention import AttentionKernel
+from penstock.backends.cuda.cache import allocate
+from penstock.backends.cuda.capability import Capability
+from penstock.backends.cuda.kernels.combine import combine
+from penstock.backends.cuda.kernels.embed import embed
+from penstock.backends.cuda.kernels.norm import MAX_COLS, add_norm
+from penstock.backends.cuda.kernels.rope_write import rope_write
+from penstock.backends.cuda.kernels.rows import Argmax, select_rows
+from penstock.backends.cuda.matrix import FloatMatrix, Matrix, Shape, make_matrix
+from penstock.backends.cuda.program import ELEMENTS, Launch, Views
+from penstock.backends.cuda.step import DeviceStep
+from penstock.backends.cuda.weights import TORCH_DTYPES, Fill, Uploader, dtype_of
+from penstock.backends.cuda.workspace import Workspace
+from penstock.models.rope import rope_tables
+from penstock.plan import ops
+from penstock.plan.plan import Plan
+
+_ROWS_BYTES = 64 << 20
+"""Of a matrix that are sent, and rounded on the device, at a time."""
+
+
+def linear_matrix(op: ops.Linear, plan: Plan, limits: Limits, workspace: Workspace) -> Matrix:
+    """Room for the matrix of ``op``, to be filled part by part."""
+    x = plan.buffers[op.x]
+    rows = {
+        ops.Rows.TOKENS: limits.max_tokens,
+        ops.Rows.SELECTED: limits.max_selected_rows,
+        ops.Rows.LOGITS: limits.max_logit_rows,
+    }
+    shape = Shape(
+        n=op.n,
+        k=op.k,
+        max_rows=rows[plan.buffers[op.out].rows],
+        gated=op.gated is not None,
+    )
+    return make_matrix(
+        shape,
+        plan.weight_dtype,
+        op.scheme,
+        workspace,
+        ELEMENTS[x.element],
+        weight_only=op.weight_only,
+        deterministic=limits.deterministic,
+    )
+
+
+def tied_product(plan: Plan, weight: ops.WeightName) -> ops.Linear | None:
+    """The product with the embedding's matrix as it is: the lookup then reads that one, too."""
+    products = (op for op in plan.ops if isinstance(op, ops.Linear) and op.scheme is None)
+    return next((op for op in products if [part.weight for part in op.parts] == [weight]), None)
+
+
+Geometry = tuple[int, int, int, float, int | None]
+
+
+def attention_geometry(op: ops.Attention) -> Geometry:
+    """What attention ops that share scratch and a step's work list have in common."""
+    return op.heads, op.kv_heads, op.head_dim, op.scale, op.window
+
+
+def attention_kernel(
+    op: ops.Attention,
+    plan: Plan,
+    limits: Limits,
+    device: torch.device,
+    capability: Capability,
+) -> AttentionKernel:
+    """The kernel, and the scratch, of ``op`` and of all ops of its geometry."""
+    return AttentionKernel(
+        *attention_geometry(op),
+        max_tokens=limits.max_tokens,
+        max_sequences=limits.max_sequences,
+        max_context=plan.max_positions,
+        device=device,
+        capability=capability,
+    )
+
+
+class Binder:
+    """Turns ops into launches and reserves what their weights take, for later filling.
+
+    Nothing that it makes refers back to it, so that the executor alone decides how long memory of
+    the device is held.
+    """
+
+    def __init__(
+        self, plan: Plan, limits: Limits, device: torch.device, capability: Capability
+    ) -> None:
+        self.launches: list[Launch] = []
+        self.fills: list[Fill] = []
+        self.attention: list[AttentionKernel] = []
+        """One of each geometry; a step has a work list for each."""
+        self.winners: Tensor
+        """``Argmax.winners`` of the plan's result."""
+        self.caches = allocate(plan.kv_layers, plan.kv_dtype, limits.num_blocks, device)
+        self._plan = plan
+        self._limits = limits
+        self._device = device
+        self._shapes = plan.spec.weight_shapes()
+        self._upload = Uploader(device)
+        self._workspace = Workspace(device, capability)
+        self._matrices: dict[ops.BufferName, Matrix] = {}
+        self._ropes: dict[int, tuple[Tensor, Tensor]] = {}
+        self._geometries: dict[Geometry, int] = {}
+
+    @property
+    def matrices(self) -> Collection[Matrix]:
+        return self._matrices.values()
+
+    def append(self, op: ops.Op) -> None:
+        """Reserve what ``op`` needs and add what launches it. Raises ValueError where no kernel
+        does what the op asks."""
+        append = self._APPEND.get(type(op))
+        if append is None:
+            raise ValueError(f"op {op.kind} has no GPU kernel; bind the fused plan")
+        append(self, op)
+
+    def _embed(self, op: ops.Embed) -> None:
+        tied = tied_product(self._plan, op.weight)
+        if tied is None:
+            table = self._weight(op.weight, TORCH_DTYPES[self._plan.weight_dtype])
+        else:
+            matrix = self._matrix(tied)
+            assert isinstance(matrix, FloatMatrix)
+            table = matrix.weights.w[:, : tied.k]
+
+        def launch(views: Views, step: DeviceStep) -> None:
+            embed(step.token_ids, table, views[op.out])
+
+        self.launches.append(launch)
+
+    def _add_norm(self, op: ops.AddNorm) -> None:
+        weight = self._weight(op.weight, torch.float32)
+        if len(weight) > MAX_COLS:
+            raise ValueError(f"a hidden size of {len(weight)} exceeds {MAX_COLS}")
+
+        def launch(views: Views, step: DeviceStep) -> None:
+            delta = None if op.delta is None else views[op.delta]
+            add_norm(views[op.residual], delta, weight, views[op.out], op.eps)
+
+        self.launches.append(launch)
+
+    def _linear(self, op: ops.Linear) -> None:
+        matrix, bias = self._matrix(op), self._bias(op)
+        buffers = self._plan.buffers
+        narrows = buffers[op.x].rows is not buffers[op.out].rows
+
+        def launch(views: Views, step: DeviceStep) -> None:
+            x, out = views[op.x], views[op.out]
+            matrix.product(x[: len(out)] if narrows else x, out, bias, op.gated)
+
+        self.launches.append(launch)
+
+    def _matrix(self, op: ops.Linear) -> Matrix:
+        if op.out not in self._matrices:
+            matrix = linear_matrix(op, self._plan, self._limits, self._workspace)
+            self._matrices[op.out] = matrix
+            first = 0
+            for part in op.parts:
+                put = partial(_fill_rows, self._upload, matrix, first, part.weight)
+                self.fills.append(Fill(part.weight, put))
+                first += part.n
+        return self._matrices[op.out]
+
+    def _bias(self, op: ops.Linear) -> Tensor | None:
+        """The parts' biases joined, zeros where one has none; None if none has any."""
+        if all(part.bias is None for part in op.parts):
+            return None
+        joined = torch.zeros(
+            sum(part.n for part in op.parts), dtype=torch.float32, device=self._device
+        )
+        first = 0
+        for part in op.parts:
+            if part.bias is not None:
+                self._fill(part.bias, joined[first : first + part.n])
+            first += part.n
+        return joined
+
+    def _rope_write(self, op: ops.RopeWrite) -> None:
+        rope, cache = self._rope(op.rope), self.caches[op.layer]
+        norms = None
+        if op.q_norm is not None and op.k_norm is not None:
+            norms = (
+                self._weight(op.q_norm, torch.float32),
+                self._weight(op.k_norm, torch.float32),
+            )
+
+        def launch(views: Views, step: DeviceStep) -> None:
+            rope_write(
+                views[op.qkv], views[op.q], cache, step.positions, step.slots, rope, norms, op.eps
+            )
+
+        self.launches.append(launch)
+
+    def _attention(self, op: ops.Attention) -> None:
+        geometry = attention_geometry(op)
+        if geometry not in self._geometries:
+            self._geometries[geometry] = len(self.attention)
+            kernel = attention_kernel(
+                op, self._plan, self._limits, self._device, self._workspace.capability
+            )
+            self.attention.append(kernel)
+        index = self._geometries[geometry]
+        kernel, cache = self.attention[index], self.caches[op.layer]
+
+        def launch(views: Views, step: DeviceStep) -> None:
+            kernel.run(views[op.q], views[op.out], cache, step, step.work[index], step.tree)
+
+        self.launches.append(launch)
+
+    def _select_rows(self, op: ops.SelectRows) -> None:
+        def launch(views: Views, step: DeviceStep) -> None:
+            x, out = views[op.x], views[op.out]
+            select_rows(x, step.selected_rows, out[:, op.first : op.first + x.shape[1]])
+
+        self.launches.append(launch)
+
+    def _argmax(self, op: ops.Argmax) -> None:
+        cols = self._plan.buffers[op.x].cols
+        argmax = Argmax(self._limits.max_logit_rows, cols, self._device)
+        if op.out == self._plan.argmax:
+            self.winners = argmax.winners
+
+        def launch(views: Views, step: DeviceStep) -> None:
+            argmax.run(views[op.x], views[op.out])
+
+        self.launches.append(launch)
+
+    def _features(self, op: ops.Features) -> None:
+        columns = slice(op.first, op.first + op.cols)
+
+        def launch(views: Views, step: DeviceStep) -> None:
+            combine(None, step.features[:, columns], views[op.out])
+
+        self.launches.append(launch)
+
+    def _join(self, op: ops.Join) -> None:
+        def launch(views: Views, step: DeviceStep) -> None:
+            out, first = views[op.out], 0
+            for name in op.xs:
+                x = views[name]
+                combine(None, x, out[:, first : first + x.shape[1]])
+                first += x.shape[1]
+
+        self.launches.append(launch)
+
+    def _add(self, op: ops.Add) -> None:
+        self.launches.append(lambda views, step: combine(views[op.x], views[op.y], views[op.out]))
+
+    def _activate(self, op: ops.Activate) -> None:
+        def launch(views: Views, step: DeviceStep) -> None:
+            combine(None, views[op.x], views[op.out], op.activation)
+
+        self.launches.append(launch)
+
+    def _add_activated(self, op: ops.AddActivated) -> None:
+        def launch(views: Views, step: DeviceStep) -> None:
+            combine(views[op.x], views[op.y], views[op.out], op.activation)
+
+        self.launches.append(launch)
+
+    def _rope(self, index: int) -> tuple[Tensor, Tensor]:
+        if index not in self._ropes:
+            cos, sin = rope_tables(self._plan.ropes[index], self._plan.max_positions)
+            put = self._upload.tensor
+            self._ropes[index] = (put(cos, torch.float32), put(sin, torch.float32))
+        return self._ropes[index]
+
+    def _weight(self, name: ops.WeightName, dtype: torch.dtype) -> Tensor:
+        """Room for a weight, filled later."""
+        tensor = torch.empty(self._shapes[name], dtype=dtype, device=self._device)
+        self._fill(name, tensor)
+        return tensor
+
+    def _fill(self, name: ops.WeightName, target: Tensor) -> None:
+        self.fills.append(Fill(name, partial(self._upload.put, target=target)))
+
+    _APPEND: ClassVar[Mapping[type[ops.Op], Callable[[Binder, Any], None]]] = {
+        ops.Embed: _embed,
+        ops.AddNorm: _add_norm,
+        ops.Linear: _linear,
+        ops.RopeWrite: _rope_write,
+        ops.Attention: _attention,
+        ops.SelectRows: _select_rows,
+        ops.Argmax: _argmax,
+        ops.Features: _features,
+        ops.Join: _join,
+        ops.Add: _add,
+        ops.Activate: _activate,
+        ops.AddActivated: _add_activated,
+    }
+
+
+def _fill_rows(
+    upload: Uploader, matrix: Matrix, first: int, name: str, array: NDArray[Any]
+) -> None:
+    """Give a matrix its rows from ``first`` on, some at a time: beside it and the copies on
+    their way there is little room on a device that the cache fills."""
+    rows = max(1, _ROWS_BYTES // max(array[:1].nbytes, 1))
+    for start in range(0, len(array), rows):
+        some = array[start : start + rows]
+        matrix.fill(first + start, upload.tensor(some, dtype_of(some)), name)

@@ -1,0 +1,58 @@
+"""What is launched before the first request, so that no request waits for a compiler.
+
+Triton compiles a kernel when it is first launched with new constants, types, or properties of its
+arguments (addresses and sizes that 16 divides). What these may be depends on the plan alone but for
+the tiles of products, which rows choose, and draft trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from penstock.backends.cuda.check import StepBounds
+from penstock.backends.cuda.kernels.launch import Weights
+from penstock.backends.cuda.kernels.tiles import Tile, row_steps
+from penstock.backends.cuda.matrix import Matrix
+from penstock.backends.cuda.step import idle_step, idle_tree
+from penstock.engine.step import StepInput
+
+_FORK = 3
+"""Rows of the smallest tree that branches."""
+
+
+def warm_rows(matrices: Iterable[Matrix], max_rows: int) -> tuple[int, ...]:
+    """Rows of few products that between them use every tile that up to ``max_rows`` rows can.
+
+    Each product takes as many of a step's rows as it may have.
+    """
+    alike = {_likeness(matrix): matrix for matrix in matrices}.values()
+    used: dict[int, set[tuple[int, Tile]]] = {}
+    for rows in row_steps(max_rows):
+        tiles = ((i, m.tile(min(rows, m.shape.max_rows))) for i, m in enumerate(alike))
+        used[rows] = {(i, tile) for i, tile in tiles if tile is not None}
+    missing: set[tuple[int, Tile]] = set().union(*used.values())
+    chosen = [max_rows]  # also what depends on the rows' number beyond tiles, if anything does
+    missing -= used[max_rows]
+    while missing:
+        rows = max(used, key=lambda n: (len(used[n] & missing), -n))
+        missing -= used[rows]
+        chosen.append(rows)
+    return tuple(sorted(chosen))
+
+
+def _likeness(matrix: Matrix) -> tuple[object, ...]:
+    """What tiles depend on: the layers' matrices are mostly alike."""
+    weights: Weights = matrix.weights
+    form = (weights.format, weights.bits, weights.padded, weights.depth, weights.size)
+    return (*form, weights.whole, weights.integers, matrix.shape)
+
+
+def warm_steps(rows: Iterable[int], bounds: StepBounds, trees: bool) -> Iterator[StepInput]:
+    """Steps that between them launch whatever steps can launch, and change nothing.
+
+    ``rows``: of :func:`warm_rows`. One row comes first: what cannot be compiled is found soon.
+    """
+    for tokens in dict.fromkeys((1, *rows)):
+        yield idle_step(tokens, min(tokens, bounds.max_logit_rows), bounds.feature_size)
+    if trees and min(bounds.max_tokens, bounds.max_logit_rows) >= _FORK:
+        yield idle_tree(bounds.feature_size)
