@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,8 @@ class RunOptions:
     logs: LogOptions = LogOptions()  # noqa: RUF009
     tls: Tls | None = None
     traces: TraceOptions | None = None
+    guarded: bool = False
+    """A guardian passes signals on, and ends this process at the second one itself."""
 
 
 async def serve(
@@ -74,16 +77,25 @@ async def serve(
     ``child`` is the first engine, and ``spawn`` starts each one that replaces a dead one.
     ``listener`` is bound and not yet listening. On the first signal the server is not ready any
     more and refuses work; open requests have ``options.grace_s`` seconds. A second signal ends
-    the process. Raises what AsyncLLM.start raises, and EngineDeadError if engines keep dying.
+    the process, unless a guardian does that. Raises what AsyncLLM.start raises, and
+    EngineDeadError if engines keep dying.
     """
+    began = time.monotonic()
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
     def on_signal(number: int) -> None:
-        if stop.is_set():
+        if stop.is_set() and not options.guarded:
             # At once: whatever hangs must not keep it. The kernel ends the engine with us.
             os._exit(128 + number)
         stop.set()
+
+    def _ready(llm: AsyncLLM) -> None:
+        on_ready(llm)
+        if options.server.restarts:
+            _log.warning(
+                "the server is back after %.1f s (pid %d)", time.monotonic() - began, os.getpid()
+            )
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal, number)
@@ -95,9 +107,7 @@ async def serve(
         supervisor = Supervisor(llm, spawn, options.supervisor)
         try:
             with _tracing(options.traces) as tracing:
-                await _serve(
-                    supervisor, listener, options, stop, log, tracing, lambda: on_ready(llm)
-                )
+                await _serve(supervisor, listener, options, stop, log, tracing, lambda: _ready(llm))
         finally:
             await supervisor.aclose()
 
