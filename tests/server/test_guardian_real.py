@@ -43,6 +43,7 @@ def children(pid: int) -> list[int]:
 def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     path = os.pathsep.join(entry for entry in sys.path if entry)
     command = [sys.executable, "-m", "penstock", "serve", "--port", "0", "--threads", "1"]
+    environment = {**os.environ, "PYTHONPATH": path, "PENSTOCK_ADMIN_KEY": "admin"}
     command += ["--max-model-len", "512", "--kv-cache-bytes", "16MiB"]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
@@ -50,7 +51,7 @@ def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env={**os.environ, "PYTHONPATH": path},
+            env=environment,
             process_group=0,  # so that a signal can be sent to all, as a terminal does
         )
     with process:
@@ -91,9 +92,11 @@ def test_a_serving_process_that_dies_is_replaced(
     with httpx.Client(base_url=http.base_url, verify=False, timeout=PATIENCE_S) as http:
         # Not refused, not even for a moment: it waits for the next server.
         assert http.post("/v1/completions", json=BODY).json()["choices"] == expected
+        status = http.get("/admin/status", headers={"authorization": "Bearer admin"}).json()
         assert 'server_restarts_total{model_name="penstock-demo"} 1.0' in http.get("/metrics").text
     (second,) = children(process.pid)
     assert second != serving
+    assert status["server"] == {"pid": second, "restarts": 1}
     assert not Path(f"/proc/{engine}").exists()
     log = (tmp_path / "log").read_text()
     assert log.count("was ended by SIGSEGV; it is started again in 1 s (1 in a row)") == 1
