@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import functools
 import logging
 import os
 import signal
@@ -20,6 +18,7 @@ import uvicorn
 
 from penstock.engine.async_llm import AsyncLLM
 from penstock.engine.spawn import EngineChild
+from penstock.server.acceptor import Acceptor, Place, Room
 from penstock.server.app import build_app
 from penstock.server.connection import HEADERS_TIMEOUT_S, MAX_HEADER_BYTES, Connection
 from penstock.server.logs import LineWriter, LogOptions, logging_to
@@ -153,11 +152,10 @@ async def _serve(
     requests = OpenRequests(options.request_timeout_s)
     app = build_app(supervisor, requests, options.server, lambda: log.dropped, tracing)
     tls = options.tls
-    connection = functools.partial(Connection, headers_timeout_s=options.headers_timeout_s)
     http = _Server(
         uvicorn.Config(
             app,
-            http=connection,  # type: ignore[arg-type]  # any callable that makes one
+            http=Connection,
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -169,6 +167,8 @@ async def _serve(
             ssl_certfile=None if tls is None else tls.certificate,
             ssl_keyfile=None if tls is None else tls.key,
         ),
+        listener,
+        options.headers_timeout_s,
         on_ready,
     )
     serving = asyncio.ensure_future(http.serve([listener]))
@@ -205,21 +205,23 @@ async def _drain(requests: OpenRequests, grace_s: float) -> None:
 def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """What asyncio has no caller to raise at."""
     error = context.get("exception")
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        # asyncio tries again every second.
-        _log.error(
-            "no connection can be accepted: this process has as many files open as it may; raise "
-            "its limit (ulimit -n)"
-        )
-        return
     _log.error("%s", context.get("message", "an error outside any request"), exc_info=error)
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handling, which ends the process by the signal."""
+    """uvicorn's server without its signal handling, which ends the process by the signal, and
+    with an accept loop that knows how many connections there is room for."""
 
-    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        listener: socket.socket,
+        headers_timeout_s: float,
+        on_started: Callable[[], None],
+    ) -> None:
         super().__init__(config)
+        self._listener = listener
+        self._headers_timeout_s = headers_timeout_s
         self._on_started = on_started
 
     @contextlib.contextmanager
@@ -227,5 +229,24 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await self.lifespan.startup()
+        acceptor = Acceptor(
+            self._listener,
+            self._connection,
+            Room.of_process(),
+            self.config.ssl,
+            self._headers_timeout_s,
+        )
+        acceptor.start()
+        self.servers = [acceptor]  # type: ignore[list-item]  # asked to close, no more
+        self.started = True
         self._on_started()
+
+    def _connection(self, place: Place) -> asyncio.Protocol:
+        return Connection(
+            self.config,
+            self.server_state,
+            self.lifespan.state,
+            headers_timeout_s=self._headers_timeout_s,
+            place=place,
+        )
