@@ -21,7 +21,6 @@ _LINE = re.compile(r"^penstock:(\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
 @dataclass(frozen=True)
 class Served:
     url: str
-    pid: int
 
     def get(self, path: str, method: str = "GET") -> str:
         headers = {"authorization": f"Bearer {ADMIN_KEY}"}
@@ -60,7 +59,7 @@ def serving(log: Path, *options: str) -> Iterator[Served]:
             found = re.search(r"at (http://\S+)/v1", first)
             if found is None:
                 raise RuntimeError(f"penstock serve did not start: {first or log}")
-            yield Served(found[1], process.pid)
+            yield Served(found[1])
         finally:
             process.send_signal(signal.SIGTERM)
             try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,7 +26,6 @@ from penstock.cli.main import main
         (["--max-waiting", "many"], "not a whole number"),
         (["--log-format", "xml"], "invalid choice"),
         (["--host", "no.such.host.invalid"], "is no address of this machine"),
-        (["--api-key-file", "no-such-file", "--port", "0"], "cannot be read"),
     ],
 )
 def test_options_that_cannot_be_honoured(
@@ -36,3 +38,31 @@ def test_options_that_cannot_be_honoured(
     monkeypatch.chdir(tmp_path)
     assert main(["serve", *options]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "code"),
+    [
+        (["--api-key-file", "no-such-file"], "cannot be read", 2),
+        (["./no-such-model"], "no-such-model", 1),
+    ],
+)
+def test_what_the_serving_process_finds_is_told_once(
+    options: list[str], message: str, code: int, tmp_path: Path
+) -> None:
+    """It is a child of the one that was started; nothing is tried again."""
+    command = [sys.executable, "-m", "penstock", "serve", "--port", "0", *options]
+    path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == code
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("penstock: error: ")
+    assert message in line

@@ -15,8 +15,6 @@ from http_client import PATIENCE_S, Server, running
 from http_server import ADMIN_KEY
 from streams import bystanders, expected, nothing_left, posted, raw, until
 
-from penstock.bench.processes import descriptors
-
 BODY = {"model": "fake", "prompt": "abc", "max_tokens": 400}
 STREAM = {**BODY, "stream": True}
 
@@ -227,14 +225,3 @@ def test_a_giant_head_is_refused(slow_server: Server) -> None:
         sock.sendall(b"y" * 1000)
         assert sock.recv(1000).startswith(b"HTTP/1.1 400 ")
         assert sock.recv(1000)[-1:] in (b"", b".")
-
-
-def test_a_server_out_of_file_descriptors_recovers(tokenizer_folder: Path) -> None:
-    with running(tokenizer_folder, 10, files=64) as server, bystanders(server, tokens=200):
-        sockets = [raw(server) for _ in range(100)]
-        until(lambda: descriptors(server.process.pid) >= 63, PATIENCE_S, "exhausted")
-        for sock in sockets:
-            sock.close()
-        until(lambda: descriptors(server.process.pid) < 40, PATIENCE_S, "closed")
-        with httpx.Client(base_url=server.url, verify=False, timeout=PATIENCE_S) as client:
-            assert client.get("/ready").status_code == 200

@@ -11,6 +11,7 @@ from http_client import PATIENCE_S, running
 from streams import bystanders, until
 
 from penstock.server.logs import QUEUE_LINES, LogOptions, logging_to
+from penstock.server.repeats import A_SECOND, MAX_LINES, Line, Repeats
 
 SECRET = "xyzzy-plugh"
 BODY = {"model": "fake", "prompt": SECRET, "max_tokens": 5}
@@ -103,3 +104,46 @@ def test_a_line_is_one_line_whatever_it_says(tmp_path: Path) -> None:
     assert len(lines) == 3
     assert lines[0].endswith(b"WARNING penstock.test: a\\nb\\u001b[2J name=\xc3\xa9 n=1")
     assert b"a log line could not be made" in lines[1]
+
+
+def test_equal_lines_are_told_a_few_times_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("wb") as file, logging_to(LogOptions(fd=file.fileno())):
+        for _ in range(50_000):
+            logging.getLogger("penstock.test").error("the same %s", "line")
+        until(lambda: "left out" in path.read_text(), PATIENCE_S, "told without another line")
+        logging.getLogger("penstock.test").error("another")
+    lines = path.read_text().splitlines()
+    told = [line for line in lines if line.endswith("the same line")]
+    summed = [line for line in lines if "left out" in line]
+    left_out = [int(line.rpartition("left out ")[2].split()[0]) for line in summed]
+    assert all("ERROR penstock.test: the same line (left out" in line for line in summed)
+    assert len(told) + sum(left_out) == 50_000
+    assert len(told) <= A_SECOND * (len(summed) + 1)
+    assert any(line.endswith("another") for line in lines)
+
+
+def test_lines_of_requests_are_never_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("wb") as file, logging_to(LogOptions(fd=file.fileno())):
+        for _ in range(100):
+            logging.getLogger("penstock.access").info("GET / 200", extra={"fields": {"id": "a"}})
+    assert path.read_text().count("GET / 200") == 100
+
+
+def test_repeats_are_counted_by_the_second() -> None:
+    now = 100.0
+    repeats = Repeats(lambda: now)
+    line, other = Line("a", 40, "x"), Line("a", 40, "x", "ValueError()")
+    assert [repeats.admits(line) for _ in range(A_SECOND + 3)] == [True] * A_SECOND + [False] * 3
+    assert repeats.admits(other)
+    assert list(repeats.over()) == []
+    assert repeats.waiting
+    now = 101.0
+    assert list(repeats.over()) == [(line, 3)]
+    assert not repeats.waiting
+    assert list(repeats.over()) == []
+    assert repeats.admits(line)
+    for i in range(2 * MAX_LINES):
+        assert repeats.admits(Line("a", 40, str(i)))
+    assert list(repeats.over(at_once=True)) == []

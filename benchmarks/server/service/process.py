@@ -31,7 +31,9 @@ class Served:
 
     @property
     def pid(self) -> int:
-        return self.process.pid
+        """Of the process that serves HTTP, a child of the one that was started."""
+        pid: int = self.status()["server"]["pid"]
+        return pid
 
     @property
     def engine_pid(self) -> int:

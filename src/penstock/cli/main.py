@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 EXIT_FAILED = 1
@@ -52,9 +52,18 @@ COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in words or os.environ.get("PENSTOCK_DEBUG", "") not in ("", "0")
+    return outcome(lambda: _dispatch(words), debugging("--debug" in words))
+
+
+def debugging(asked: bool) -> bool:
+    """Whether errors are to be raised with their traceback."""
+    return asked or os.environ.get("PENSTOCK_DEBUG", "") not in ("", "0")
+
+
+def outcome(work: Callable[[], int], debug: bool) -> int:
+    """The exit code of a command that does ``work``; its error is printed as one line."""
     try:
-        code = _dispatch(words)
+        code = work()
         sys.stdout.flush()
         return code
     except SystemExit as stop:  # argparse after --help

@@ -11,16 +11,19 @@ import argparse
 import errno
 import os
 import socket
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.cli.listen import bind, cannot_listen, raise_file_limit
+from penstock.cli.main import debugging, outcome
 from penstock.cli.options import engine_config
 from penstock.cli.serve_options import add_arguments
 from penstock.config import EngineConfig
 from penstock.engine.spawn import EngineChild
 from penstock.engine.startup import Ledger, describe, process_started_at
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, PenstockError
+from penstock.server.guardian import Guardian, GuardOptions, Turn
 
 if TYPE_CHECKING:
     from penstock.engine.async_llm import AsyncLLM
@@ -34,20 +37,44 @@ def run(args: argparse.Namespace) -> int:
     ledger = Ledger(process_started_at())
     _check_tls(args.tls_cert, args.tls_key)
     raise_file_limit()
-    listener = bind(args.host, args.port)
-    with listener:
-        ledger.mark("python")
+    with bind(args.host, args.port) as listener:
         config = engine_config(args)
+        ledger.mark("python")
+        options = GuardOptions(max_restarts=args.max_restarts, log_format=args.log_format)
+        # From here on there are two processes: this one waits, the other one serves.
+        return Guardian(listener, options).run(
+            lambda turn: outcome(
+                lambda: _live(turn, config, listener, args, ledger), debugging(args.debug)
+            )
+        )
+
+
+def _live(
+    turn: Turn,
+    config: EngineConfig,
+    listener: socket.socket,
+    args: argparse.Namespace,
+    ledger: Ledger,
+) -> int:
+    """One life of the serving process. Errors of penstock.errors end it for good."""
+    if turn.restarts:
+        ledger = Ledger(time.monotonic())
+    try:
         # First of all the engine's process, so that it loads while this one imports a server.
         child = EngineChild.spawn(config)
         try:
-            _serve(child, config, listener, args, ledger)
+            _serve(turn, child, config, listener, args, ledger)
         finally:
             child.kill()
+    except PenstockError:
+        turn.over()
+        raise
+    turn.over()
     return 0
 
 
 def _serve(
+    turn: Turn,
     child: EngineChild,
     config: EngineConfig,
     listener: socket.socket,
@@ -59,12 +86,15 @@ def _serve(
     from penstock import __version__
     from penstock.server.run import serve
 
-    options = _options(args)
+    options = _options(args, turn.restarts)
     host, port = listener.getsockname()[:2]
     scheme = "http" if options.tls is None else "https"
     url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     def announce(llm: AsyncLLM) -> None:
+        turn.ready()
+        if turn.restarts:
+            return  # the log tells it
         for phase in llm.ready.phases:
             ledger.mark(phase.name, phase.seconds)
         ledger.mark("server")
@@ -102,7 +132,7 @@ def _styles(args: argparse.Namespace, llm: AsyncLLM) -> Styles:
     return Styles.choose(args.tool_call_parser, args.reasoning_parser, templates)
 
 
-def _options(args: argparse.Namespace) -> RunOptions:
+def _options(args: argparse.Namespace, restarts: int) -> RunOptions:
     from penstock.server.keys import Keys
     from penstock.server.logs import LogOptions
     from penstock.server.options import ServerOptions
@@ -119,6 +149,7 @@ def _options(args: argparse.Namespace) -> RunOptions:
             log_prompts=args.log_prompts,
             tool_call_parser=args.tool_call_parser,
             reasoning_parser=args.reasoning_parser,
+            restarts=restarts,
         ),
         supervisor=SupervisorOptions(
             max_restarts=args.max_restarts,
@@ -129,6 +160,7 @@ def _options(args: argparse.Namespace) -> RunOptions:
         logs=LogOptions(args.log_format, args.log_level, not args.no_access_log),
         tls=None if args.tls_cert is None else Tls(args.tls_cert, args.tls_key),
         traces=trace_options(args.otlp_endpoint, os.environ),
+        guarded=True,
     )
 
 

@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_whole,
         default=5,
         metavar="N",
-        help="how often in a row an engine that died is restarted before the server gives up "
-        "(default: 5)",
+        help="how often in a row an engine that died, or the server itself, is restarted before "
+        "it is given up (default: 5)",
     )
     group.add_argument(
         "--step-timeout",

@@ -267,8 +267,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--fd", type=int, required=True, help="the inherited socket")
     parser.add_argument("--core", required=True, help="module:function that loads the core")
     options = parser.parse_args(arguments)
-    # Ctrl-C reaches the whole terminal group; only the front end decides what it means.
+    # Ctrl-C reaches the whole terminal group, and a process manager may tell every process to
+    # end; only the front end decides what that means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _die_with_parent()
     with socket.socket(fileno=options.fd) as sock:
         frames = FrameSocket(sock)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -17,6 +18,7 @@ from penstock.server.open_requests import OpenRequests
 from penstock.server.openai.body import BodyDecoder
 from penstock.server.openai.errors import ApiError, aborted
 from penstock.server.openapi import Endpoint
+from penstock.server.options import ServerOptions
 from penstock.server.read_body import read_body
 from penstock.server.supervisor import Supervisor
 
@@ -48,6 +50,12 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     max_sequences: int
 
 
+class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    pid: int
+    """Of the process that serves HTTP; that of its guardian is another."""
+    restarts: int
+
+
 class RequestStatus(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     client: str
@@ -57,6 +65,7 @@ class RequestStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
+    server: ServerStatus
     engine: EngineStatus
     draining: str | None
     requests: list[RequestStatus]
@@ -88,9 +97,9 @@ class LogLevel(msgspec.Struct, frozen=True):
 class Admin:
     """The handlers. Who may call them is decided before."""
 
-    def __init__(self, engine: Supervisor, requests: OpenRequests, body_timeout_s: float) -> None:
+    def __init__(self, engine: Supervisor, requests: OpenRequests, options: ServerOptions) -> None:
         self._engine = engine
-        self._body_timeout_s = body_timeout_s
+        self._options = options
         self._requests = requests
         self._abort_decoder = BodyDecoder(AbortBody)
         self._level_decoder = BodyDecoder(LogLevelBody)
@@ -107,11 +116,12 @@ class Admin:
         ]
 
     async def status(self, request: Request) -> Response:
-        """The engine and the requests that are open."""
+        """The processes and the requests that are open."""
         engine = self._engine
         llm = engine.llm
         return _json(
             Status(
+                server=ServerStatus(pid=os.getpid(), restarts=self._options.restarts),
                 engine=EngineStatus(
                     pid=llm.process.pid,
                     trouble=engine.trouble,
@@ -189,7 +199,7 @@ class Admin:
 
     async def _body(self, request: Request, decoder: BodyDecoder[Body]) -> Body:
         """The body as JSON, {} where there is none. Raises ApiError."""
-        data = await read_body(request, MAX_BODY_BYTES, self._body_timeout_s)
+        data = await read_body(request, MAX_BODY_BYTES, self._options.body_timeout_s)
         return decoder.decode(data or b"{}")
 
 

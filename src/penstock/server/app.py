@@ -43,7 +43,7 @@ def build_app(
 ) -> ASGIApp:
     """The application that serves ``engine``. It owns neither that nor ``tracing``."""
     handlers = Handlers(engine, requests, options, dropped_log_lines)
-    admin = Admin(engine, requests, options.body_timeout_s)
+    admin = Admin(engine, requests, options)
     gate = Middleware(
         Gate, requests=requests, tracing=tracing, model=engine.model.served_model_name
     )

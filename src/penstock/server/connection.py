@@ -10,7 +10,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from penstock.server.acceptor import Place
+from penstock.server.refusals import refusing
+
 HEADERS_TIMEOUT_S = 30.0
+REFUSAL_S = 2.0
+"""For the head of a request on a connection that there is no room for."""
 MAX_HEADER_BYTES = 64 << 10
 _SCOPE_KEY = "penstock.pieces"
 
@@ -57,9 +62,13 @@ class Connection(H11Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         headers_timeout_s: float,
+        place: Place,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._answer: ASGIApp = self.app
+        self._place = place
+        if place.refused:
+            headers_timeout_s = min(headers_timeout_s, REFUSAL_S)
+        self._answer: ASGIApp = refusing(self.app) if place.refused else self.app
         self.app = self._with_writer
         self._headers_timeout_s = headers_timeout_s
         self._deadline: asyncio.TimerHandle | None = None
@@ -76,11 +85,14 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
         self._relax()
         self.app = self._answer  # a cycle would outlive the connection
+        self._place.leave()
 
     async def _with_writer(self, scope: Scope, receive: Receive, send: Send) -> None:
         # To an older client h11 sends no chunks, but all that comes until the connection ends.
         if scope["http_version"] == "1.1" and scope["method"] != "HEAD":
             scope[_SCOPE_KEY] = PieceWriter(self.cycle)
+        if self._place.refused:
+            self.cycle.keep_alive = False
         try:
             await self._answer(scope, receive, send)
         finally:

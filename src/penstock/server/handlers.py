@@ -143,6 +143,7 @@ class Handlers:
         state = ServerState()
         state.engine_up = self._engine.trouble is None
         state.engine_restarts = self._engine.restarts
+        state.server_restarts = self._options.restarts
         state.open_requests = len(self._requests)
         state.dropped_log_lines = self._dropped_log_lines()
         state.ended_jobs = self._engine.front_end.workers.ended

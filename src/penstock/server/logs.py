@@ -2,7 +2,9 @@
 
 What writes may block (a pipe that nobody reads) or fail (a full disk); the server must do neither.
 So lines go through a bounded queue, and those that find it full, or cannot be written, are counted
-and dropped. The next line that can be written says how many were.
+and dropped. The next line that can be written says how many were. A line that comes more than a few
+times within a second is left out too, and told with its number once the second is over; lines of
+requests never are.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
+
+from penstock.server.repeats import Line, Repeats
 
 LEVELS = ("debug", "info", "warning", "error")
 QUEUE_LINES = 10_000
@@ -71,10 +75,30 @@ class LineWriter(logging.Handler):
         self.dropped = 0
         """Lines that could not be written since the start."""
         self._told = 0
+        self._repeats = Repeats()
         self._thread = threading.Thread(target=self._write_all, name="penstock-log", daemon=True)
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Called by one thread at a time: ``Handler.handle`` holds the lock."""
+        self._sum_up()
+        waiting = self._repeats.waiting
+        if _fields(record) or self._repeats.admits(_line(record)):
+            self._queue(record)
+        elif not waiting:
+            with contextlib.suppress(queue.Full):
+                self._lines.put_nowait(b"")  # the thread may be asleep, and has to look after it
+
+    def close(self) -> None:
+        """Write what is queued, for a second at most."""
+        with self._locked():
+            self._sum_up(at_once=True)
+        with contextlib.suppress(queue.Full):
+            self._lines.put_nowait(None)
+        self._thread.join(1.0)
+        super().close()
+
+    def _queue(self, record: logging.LogRecord) -> None:
         try:
             line = self.format(record)
         except Exception as error:  # a defect in a log call must not reach its caller
@@ -84,15 +108,30 @@ class LineWriter(logging.Handler):
         except queue.Full:
             self.dropped += 1
 
-    def close(self) -> None:
-        """Write what is queued, for a second at most."""
-        with contextlib.suppress(queue.Full):
-            self._lines.put_nowait(None)
-        self._thread.join(1.0)
-        super().close()
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
+
+    def _sum_up(self, at_once: bool = False) -> None:
+        """Tell what was left out in a second that is over. The lock must be held."""
+        for line, count in self._repeats.over(at_once):
+            text = f"{line.text} (left out {count} times more within a second)"
+            self._queue(logging.LogRecord(line.logger, line.level, "", 0, text, None, None))
 
     def _write_all(self) -> None:
-        while (line := self._lines.get()) is not None:
+        while True:
+            try:
+                line = self._lines.get(timeout=1.0 if self._repeats.waiting else None)
+            except queue.Empty:
+                with self._locked():
+                    self._sum_up()
+                continue
+            if line is None:
+                return
             missing = self.dropped - self._told
             if missing:
                 line = b"penstock: %d log lines were dropped\n" % missing + line
@@ -103,6 +142,16 @@ class LineWriter(logging.Handler):
                 self.dropped += 1
             else:
                 self._told += missing
+
+
+def _line(record: logging.LogRecord) -> Line:
+    """``record`` without its time."""
+    try:
+        text = record.getMessage()
+    except Exception:  # told when it is formatted
+        text = str(record.msg)
+    error = repr(record.exc_info[1]) if record.exc_info else ""
+    return Line(record.name, record.levelno, text, error)
 
 
 class TextFormatter(logging.Formatter):

@@ -57,6 +57,7 @@ class ServerState:
         self.engine: EngineStats | None = None  # None while the engine cannot tell
         self.engine_up = False
         self.engine_restarts = 0
+        self.server_restarts = 0
         self.open_requests = 0
         self.dropped_log_lines = 0
         self.ended_jobs: Mapping[str, int] = {}  # of worker processes, by why
@@ -86,6 +87,9 @@ class _Collector:
         state = self._state
         yield self._gauge("engine_up", "1 while the engine can serve", float(state.engine_up))
         yield self._counter("engine_restarts", "Engines started anew", state.engine_restarts)
+        yield self._counter(
+            "server_restarts", "Server processes started anew", state.server_restarts
+        )
         yield self._gauge("http_requests_open", "HTTP requests in work", state.open_requests)
         yield self._counter(
             "log_lines_dropped", "Log lines that could not be written", state.dropped_log_lines

@@ -22,3 +22,5 @@ class ServerOptions:
     log_prompts: bool = False
     tool_call_parser: str = AUTO
     reasoning_parser: str = AUTO
+    restarts: int = 0
+    """How many servers of this socket died before this one."""

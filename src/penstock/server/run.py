@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import functools
 import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import uvicorn
 from penstock.engine.async_llm import AsyncLLM
 from penstock.engine.front_end import FrontEnd
 from penstock.engine.spawn import EngineChild
+from penstock.server.acceptor import Acceptor, Place, Room
 from penstock.server.app import build_app
 from penstock.server.connection import HEADERS_TIMEOUT_S, MAX_HEADER_BYTES, Connection
 from penstock.server.logs import LineWriter, LogOptions, logging_to
@@ -61,6 +61,8 @@ class RunOptions:
     logs: LogOptions = LogOptions()  # noqa: RUF009
     tls: Tls | None = None
     traces: TraceOptions | None = None
+    guarded: bool = False
+    """A guardian passes signals on, and ends this process at the second one itself."""
 
 
 async def serve(
@@ -75,13 +77,15 @@ async def serve(
     ``child`` is the first engine, and ``spawn`` starts each one that replaces a dead one.
     ``listener`` is bound and not yet listening. On the first signal the server is not ready any
     more and refuses work; open requests have ``options.grace_s`` seconds. A second signal ends
-    the process. Raises what AsyncLLM.start raises, and EngineDeadError if engines keep dying.
+    the process, unless a guardian does that. Raises what AsyncLLM.start raises, and
+    EngineDeadError if engines keep dying.
     """
+    began = time.monotonic()
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
     def on_signal(number: int) -> None:
-        if stop.is_set():
+        if stop.is_set() and not options.guarded:
             # At once: whatever hangs must not keep it. The kernel ends the engine with us.
             os._exit(128 + number)
         stop.set()
@@ -99,6 +103,9 @@ async def serve(
         def started() -> None:
             on_ready(llm)
             front_end.warm()  # only now, since it takes a second of a processor
+            if options.server.restarts:
+                seconds = time.monotonic() - began
+                _log.warning("the server is back after %.1f s (pid %d)", seconds, os.getpid())
 
         try:
             with _tracing(options.traces) as tracing:
@@ -149,11 +156,10 @@ async def _serve(
     requests = OpenRequests(options.request_timeout_s)
     app = build_app(supervisor, requests, options.server, lambda: log.dropped, tracing)
     tls = options.tls
-    connection = functools.partial(Connection, headers_timeout_s=options.headers_timeout_s)
     http = _Server(
         uvicorn.Config(
             app,
-            http=connection,  # type: ignore[arg-type]  # any callable that makes one
+            http=Connection,
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -165,6 +171,8 @@ async def _serve(
             ssl_certfile=None if tls is None else tls.certificate,
             ssl_keyfile=None if tls is None else tls.key,
         ),
+        listener,
+        options.headers_timeout_s,
         on_ready,
     )
     serving = asyncio.ensure_future(http.serve([listener]))
@@ -201,21 +209,23 @@ async def _drain(requests: OpenRequests, grace_s: float) -> None:
 def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """What asyncio has no caller to raise at."""
     error = context.get("exception")
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        # asyncio tries again every second.
-        _log.error(
-            "no connection can be accepted: this process has as many files open as it may; raise "
-            "its limit (ulimit -n)"
-        )
-        return
     _log.error("%s", context.get("message", "an error outside any request"), exc_info=error)
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handling, which ends the process by the signal."""
+    """uvicorn's server without its signal handling, which ends the process by the signal, and
+    with an accept loop that knows how many connections there is room for."""
 
-    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        listener: socket.socket,
+        headers_timeout_s: float,
+        on_started: Callable[[], None],
+    ) -> None:
         super().__init__(config)
+        self._listener = listener
+        self._headers_timeout_s = headers_timeout_s
         self._on_started = on_started
 
     @contextlib.contextmanager
@@ -223,5 +233,24 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await self.lifespan.startup()
+        acceptor = Acceptor(
+            self._listener,
+            self._connection,
+            Room.of_process(),
+            self.config.ssl,
+            self._headers_timeout_s,
+        )
+        acceptor.start()
+        self.servers = [acceptor]  # type: ignore[list-item]  # asked to close, no more
+        self.started = True
         self._on_started()
+
+    def _connection(self, place: Place) -> asyncio.Protocol:
+        return Connection(
+            self.config,
+            self.server_state,
+            self.lifespan.state,
+            headers_timeout_s=self._headers_timeout_s,
+            place=place,
+        )

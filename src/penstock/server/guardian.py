@@ -1,0 +1,263 @@
+"""The process that stays: it holds the listening socket, and starts a server anew that dies."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.server.logs import LogFormat
+
+ORPHANS_S = 30.0
+"""How long what a dead server left behind is waited for: its engine's memory must be free again."""
+LOG_WAIT_S = 1.0
+"""A log that takes nothing for so long loses the line."""
+
+_WATCHED = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM)
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_STDERR = 2
+
+
+@dataclass(frozen=True)
+class GuardOptions:
+    """When a dead server is started again. The same rules as for engines."""
+
+    max_restarts: int = 5
+    """Deaths in a row after which the guardian gives up; 0 gives up at the first."""
+    backoff_s: float = 1.0
+    """Before the first restart; doubled for each further one."""
+    max_backoff_s: float = 60.0
+    stable_s: float = 300.0
+    """A server that was ready for this long begins a new row of deaths."""
+    log_format: LogFormat = "text"
+
+
+class Turn:
+    """One life of the server, as its own process sees it; tells the guardian how far it is."""
+
+    def __init__(self, restarts: int, pipe: int) -> None:
+        self.restarts = restarts
+        """How many servers died before this one."""
+        self._pipe = pipe
+
+    def ready(self) -> None:
+        """Requests are served from now on: a death is followed by a restart."""
+        os.write(self._pipe, b"ready %f\n" % time.monotonic())
+
+    def over(self) -> None:
+        """However the process ends from now on, that is meant: no restart follows."""
+        os.write(self._pipe, b"over\n")
+
+
+@dataclass(frozen=True)
+class _Death:
+    pid: int
+    code: int
+    """The exit code; negative: the signal."""
+    ready_at: float | None
+    over: bool
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell tells it."""
+        return self.code if self.code >= 0 else 128 - self.code
+
+    def __str__(self) -> str:
+        if self.code >= 0:
+            return f"the server's process (pid {self.pid}) ended with exit code {self.code}"
+        try:
+            name = signal.Signals(-self.code).name
+        except ValueError:
+            name = f"signal {-self.code}"
+        hint = " (if nobody killed it, memory ran out)" if name == "SIGKILL" else ""
+        return f"the server's process (pid {self.pid}) was ended by {name}{hint}"
+
+
+class Guardian:
+    """Runs a server in a child process, and starts it again when it dies after it was ready.
+
+    The guardian does nothing but wait, so that nothing can end it but a signal. While no server
+    lives, the socket goes on listening, and clients wait in the kernel's queue. SIGTERM and SIGINT
+    are passed on, and a second one ends the server at once. If the guardian is killed, the kernel
+    kills the server, and with it the engine. Belongs to the main thread of a process that has
+    neither other threads nor other children.
+    """
+
+    def __init__(self, listener: socket.socket, options: GuardOptions) -> None:
+        self._listener = listener
+        self._options = options
+        self._pid: int | None = None
+        self._stop: int | None = None  # the first signal to end
+        self._again: int | None = None  # the second
+
+    def run(self, serve: Callable[[Turn], int]) -> int:
+        """Start ``serve`` in a child process until it ends as it means to; returns the exit code.
+
+        ``serve`` returns the exit code of its process and raises nothing. A start that fails is
+        tried again only if an earlier one succeeded and this one told no error of its own.
+        Raises PenstockError if the server dies before it is ready, or too often.
+        """
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        deaths = restarts = 0
+        with _blocked() as mask:
+            while True:
+                death = self._live(serve, restarts, mask)
+                if self._again is not None:
+                    return 128 + self._again
+                if self._stop is not None:
+                    # The signal may come twice, from a process manager that tells everybody, and
+                    # find a server that has drained and listens to signals no more.
+                    drained = death.ready_at is not None and -death.code in _WATCHED
+                    return 0 if drained else death.exit_code
+                if death.over or (restarts == 0 and death.ready_at is None and death.code >= 0):
+                    return death.exit_code
+                if restarts == 0 and death.ready_at is None:
+                    raise PenstockError(f"{death} before it was ready")
+                now = time.monotonic()
+                stable = self._options.stable_s
+                if death.ready_at is not None and now - death.ready_at >= stable:
+                    deaths = 0
+                deaths += 1
+                if deaths > self._options.max_restarts:
+                    raise PenstockError(
+                        f"the server died {deaths} times in a row, and is not started again; the "
+                        f"last time: {death}"
+                    )
+                wait = min(
+                    self._options.backoff_s * 2.0 ** (deaths - 1), self._options.max_backoff_s
+                )
+                self._log(f"{death}; it is started again in {wait:g} s ({deaths} in a row)")
+                if not self._pause(wait):
+                    return 0
+                restarts += 1
+
+    def _live(
+        self, serve: Callable[[Turn], int], restarts: int, mask: set[signal.Signals]
+    ) -> _Death:
+        """One life of the server, from its start to its end."""
+        guardian = os.getpid()
+        reading, writing = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reading)
+            _be_server(lambda: serve(Turn(restarts, writing)), guardian, mask)
+        os.close(writing)
+        self._pid = pid
+        with open(reading, "rb") as pipe:
+            code = self._wait(pid)
+            os.set_blocking(reading, False)  # a grandchild may hold the other end
+            marks = (pipe.read() or b"").split()
+        self._pid = None
+        ready = marks[marks.index(b"ready") + 1] if b"ready" in marks else None
+        return _Death(pid, code, None if ready is None else float(ready), b"over" in marks)
+
+    def _wait(self, pid: int) -> int:
+        while True:
+            found, status = os.waitpid(-1, os.WNOHANG)
+            if found == pid:
+                return os.waitstatus_to_exitcode(status)
+            if found == 0:
+                self._heed(signal.sigwait(_WATCHED))
+
+    def _heed(self, number: int) -> None:
+        if number == signal.SIGCHLD:
+            return
+        if self._stop is None:
+            self._stop = number
+            self._listener.close()  # from now on it listens as long as the server wants
+            if self._pid is not None:
+                os.kill(self._pid, number)
+        else:
+            self._again = number
+            if self._pid is not None:
+                os.kill(self._pid, signal.SIGKILL)
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait, and for the dead server's own children; False if told to stop meanwhile."""
+        began = time.monotonic()
+        while self._stop is None:
+            alone = _reap()
+            left = seconds if alone else max(seconds, ORPHANS_S)
+            left -= time.monotonic() - began
+            if left <= 0:
+                return True
+            info = signal.sigtimedwait(_WATCHED, left)
+            if info is not None:
+                self._heed(info.si_signo)
+        return False
+
+    def _log(self, text: str) -> None:
+        """One line in the form of the server's log."""
+        import logging  # not before it is needed: the guardian's start delays the server's
+
+        from penstock.server.logs import JsonFormatter, TextFormatter
+
+        formatter = JsonFormatter() if self._options.log_format == "json" else TextFormatter()
+        record = logging.LogRecord(
+            "penstock.guardian", logging.ERROR, __file__, 0, text, None, None
+        )
+        line = formatter.format(record).encode() + b"\n"
+        with contextlib.suppress(OSError):
+            # A pipe that can be written to takes a line of this length whole.
+            if select.select([], [_STDERR], [], LOG_WAIT_S)[1]:
+                os.write(_STDERR, line)
+
+
+def _be_server(serve: Callable[[], int], guardian: int, mask: set[signal.Signals]) -> None:
+    """What the child does; never returns, so that no caller of the guardian goes on twice."""
+    code = 1
+    try:
+        # Until the server listens to them, a signal ends it without a word.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == guardian:  # otherwise it died before we asked to follow it
+            code = serve()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _reap() -> bool:
+    """Collect children that have ended; True if there are no others."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def _blocked() -> Generator[set[signal.Signals], None, None]:
+    """Blocks the signals that are waited for; gives the mask that was before."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    mask = {signal.Signals(number) for number in before}
+    try:
+        yield mask
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value) != 0:
+        print(f"penstock: prctl({option}) failed; continuing without", file=sys.stderr)
