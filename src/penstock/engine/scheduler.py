@@ -24,6 +24,10 @@ awaited tokens (penstock.engine.request) counted as known. A sequence that reach
 one, or cannot sample before it is known, is left out of the step; another end wastes a row, whose
 token is dropped. Blocks change hands while steps in flight use them: steps run in order.
 
+A sequence whose next mask is not there (``awaits_mask``) is computed up to its last known token,
+which is left for later; one whose mask did not come while its step ran (``update``, ``late``) has
+that token computed again. While all running ones wait so, there is work and no step.
+
 Drafts of what follows a sequence's known tokens (penstock.speculate) take what is then left of
 the budget and of the free blocks; nobody is preempted for them, and what finds no room is dropped.
 They are computed behind the last known token. ``update`` brings as many tokens as were drawn in
@@ -161,6 +165,10 @@ class Scheduler:
                 continue  # preempted for one before it
             start = sequence.num_computed
             count = len(sequence.token_ids) - start
+            if sequence.awaits_mask:
+                count -= 1
+                if count <= 0:
+                    continue
             if count > budget:
                 count = budget
             while not extend(sequence.table, start, start + count, copies):
@@ -177,9 +185,10 @@ class Scheduler:
             if len(self.running) >= self.max_num_seqs or not self._admit(sequence, budget):
                 break
             start = sequence.num_computed
-            count = min(len(sequence.token_ids) - start, budget)
-            chosen.append(scheduled(sequence, start, count, self._all_hidden))
-            budget -= count
+            count = min(len(sequence.token_ids) - sequence.awaits_mask - start, budget)
+            if count:
+                chosen.append(scheduled(sequence, start, count, self._all_hidden))
+                budget -= count
         if not chosen:
             return None
         drafted = 0
@@ -220,9 +229,15 @@ class Scheduler:
             if len(each.samples) > 1:
                 self._fork(each.sequence)
 
-    def update(self, step: ScheduledStep, sampled: Seq[list[int]]) -> list[SequenceUpdate]:
+    def update(
+        self,
+        step: ScheduledStep,
+        sampled: Seq[list[int]],
+        late: frozenset[int] = frozenset(),
+    ) -> list[SequenceUpdate]:
         """Take in an executed step; ``sampled[i]`` are the new tokens of ``step.samples[i]``.
 
+        Samples that are ``late`` could not draw: their last position is computed again later.
         All but the last of several are drafts that were accepted. Advances, publishes full blocks,
         forks, and frees what ended. Returns what each sequence got, without log-probabilities;
         those that ended since ``schedule`` get nothing.
@@ -230,6 +245,7 @@ class Scheduler:
         if len(sampled) != len(step.samples):
             raise ValueError(f"{len(sampled)} samples for {len(step.samples)} sampling sequences")
         updates: list[SequenceUpdate] = []
+        undone = {step.samples[i] for i in late}
         new_tokens = iter(sampled)
         self._tokens_computed += step.num_tokens
         cache, ahead, generated = self.cache, False, 0
@@ -239,6 +255,10 @@ class Scheduler:
         for each in step.sequences:
             sequence, samples = each.sequence, each.samples
             end = each.start + each.num_tokens
+            if undone and sequence in undone:
+                next(new_tokens)
+                self._undo(each)
+                continue
             if each.draft is not None:
                 if (update := self._verified(each, next(new_tokens))) is not None:
                     generated += len(update.token_ids)
@@ -296,6 +316,25 @@ class Scheduler:
         held = sum(len(s.table.block_ids) for s in self.running)
         assert held == self.cache.num_held_blocks, "a sequence that is not running holds blocks"
         self._in_flight.check_integrity(s for g in self._queues.requests.values() for s in g)
+
+    def _undo(self, each: ScheduledSequence) -> None:
+        """Leave the last known position of a sequence to be computed again, for its logits.
+
+        The same values are written again where they are, and nothing that could be found: a block
+        is published once its last position stays. A sequence that is alone in its row: the first
+        token of a request, for which its siblings share one, never comes late.
+        """
+        sequence, draft = each.sequence, each.draft
+        assert each.samples == (sequence,), "siblings wait for each other"
+        if sequence.status is not RUNNING:
+            return
+        last = each.start + each.num_tokens - 1 - (0 if draft is None else len(draft))
+        sequence.num_computed = last
+        self.cache.commit(sequence.table, sequence.token_ids, last)
+        if sequence.wants_prompt_rows:
+            sequence.prompt_rows_given(last + 1)
+        if draft is not None:
+            self.cache.trim(sequence.table)
 
     def _verified(self, each: ScheduledSequence, tokens: list[int]) -> SequenceUpdate | None:
         """Take in what was drawn along a draft; None if the sequence has ended meanwhile."""

@@ -14,8 +14,20 @@ from penstock.sampling.mask import TokenMask, words_for
 MOST_SECONDS = 0.1
 """Of processor time, for taking one token and for one mask. What grammars of 1,000 properties or
 3,000 choices took is below 4 ms; of ambiguous ones it grows with the square of the text."""
+ALLOWANCE_SECONDS = 2.0
+SECONDS_PER_TOKEN = 0.02
+"""Of processor time in all: so much from the beginning, and so much more for each token. Two
+hundred times what masks take on average; sixteen such sequences keep one processor busy."""
+SLOW_SECONDS = 0.002
+"""A mask that takes longer is not computed beside a step as a matter of course."""
+_REMEMBERED = 0.9
+"""How much of a slow mask's time is still expected of the next; of one of 0.1 s, 37 are slow."""
 _TOO_SLOW = (
     f"reading one token of the text takes more than {MOST_SECONDS} s; make it less ambiguous"
+)
+_TOO_MUCH = (
+    f"on average, each token of the text takes more than {SECONDS_PER_TOKEN} s of processor time, "
+    f"beyond {ALLOWANCE_SECONDS:g} s in all; make it less ambiguous (one way to read each text)"
 )
 _STUCK = "no token of this model continues the text, and the text is not complete"
 _STOPS = {
@@ -44,6 +56,8 @@ class Matcher:
         self._mask: TokenMask | None = None
         self._accepts = False
         self._consumed = 0
+        self._spent = 0.0  # seconds of processor time
+        self._expected = 0.0  # of the next mask, by those before it
         self.error: str | None = None
         """Why no token can follow: the grammar came to a limit, or to an end that is none."""
 
@@ -56,7 +70,18 @@ class Matcher:
         if other._mask is not None:
             other._let_end(other._mask)
         other._consumed, other.error = self._consumed, self.error
+        other._spent, other._expected = self._spent, self._expected
         return other
+
+    def learn(self, clone: Matcher) -> None:
+        """What a clone spent, it spent for this one."""
+        self._spent = max(self._spent, clone._spent)
+        self._expected = max(self._expected, clone._expected)
+
+    @property
+    def slow(self) -> bool:
+        """Whether the next mask is expected to take longer than a step should wait for it."""
+        return self._expected > SLOW_SECONDS
 
     @property
     def known(self) -> bool:
@@ -89,6 +114,7 @@ class Matcher:
     def compute(self) -> None:
         """Compute :attr:`mask`; the library works without the GIL."""
         start = thread_time()
+        self._expected *= _REMEMBERED
         words = words_for(self._vocabulary.vocab_size)
         # One more bit is llguidance's own end of text.
         row = np.zeros(words_for(self._vocabulary.vocab_size + 1), np.uint32)
@@ -104,7 +130,7 @@ class Matcher:
                 self._let_end(mask)
             elif not mask.any():
                 self.error = _STUCK
-            self._charge(start)
+        self._expected = max(self._expected, self._charge(start))
         if self.error is not None:
             mask[:] = 0
             self._accepts = False
@@ -151,10 +177,17 @@ class Matcher:
             bits = np.uint32(1) << (self._ending % 32).astype(np.uint32)
             np.bitwise_or.at(mask, self._ending // 32, bits)
 
-    def _charge(self, start: float) -> None:
-        """Give up where the work since ``start`` (``thread_time``) was too much."""
-        if self.error is None and thread_time() - start > MOST_SECONDS:
+    def _charge(self, start: float) -> float:
+        """Give up where the work since ``start`` (``thread_time``) was too much, at once or with
+        all before it; returns its seconds."""
+        seconds = thread_time() - start
+        self._spent += seconds
+        if self.error is None and seconds > MOST_SECONDS:
             self.error = _TOO_SLOW
+        budget = ALLOWANCE_SECONDS + SECONDS_PER_TOKEN * self._consumed
+        if self.error is None and self._spent > budget:
+            self.error = _TOO_MUCH
+        return seconds
 
     def _fail(self) -> None:
         message = readable(self._native.get_error())
