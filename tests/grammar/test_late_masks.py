@@ -178,6 +178,8 @@ def same(late: Stories, timely: Stories) -> None:
         assert end.ends_in_text == timely[name][2].ends_in_text
 
 
+QUICK, SLOW = 1e9, 0.0
+"""What takes longer is slow: nothing, and everything."""
 LIMITS = {"max_num_seqs": 6, "max_num_batched_tokens": 30}
 PLAYS = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -189,17 +191,26 @@ PLAYS = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCh
     st.booleans(),
     st.sampled_from([12, 40]),
     st.booleans(),
+    st.sampled_from([QUICK, SLOW, SLOW]),
 )
 def test_whenever_masks_come_the_tokens_are_the_same(
-    blueprint: Blueprint, seed: int, often: float, overlapping: bool, blocks: int, abort: bool
+    blueprint: Blueprint,
+    seed: int,
+    often: float,
+    overlapping: bool,
+    blocks: int,
+    abort: bool,
+    slow: float,
 ) -> None:
     stories = []
     aborts = {9: "1", 15: "4"} if abort else None
-    for threads in (Late(seed, often), Late(seed, 0.0)):
+    for threads, bound in ((Late(seed, often), slow), (Late(seed, 0.0), QUICK)):
         inner = HashExecutor(blocks, PADDED)
         executor = Deferred(inner) if overlapping else inner
         core = made(blueprint, threads, executor, **LIMITS)
-        stories.append(played(core, mixed(seed), aborts))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(matcher, "SLOW_SECONDS", bound)
+            stories.append(played(core, mixed(seed), aborts))
     same(*stories)
 
 
@@ -210,9 +221,16 @@ def test_whenever_masks_come_the_tokens_are_the_same(
     st.integers(1, 6),
     st.booleans(),
     st.sampled_from([12, 40]),
+    st.sampled_from([QUICK, 0.0002, SLOW]),
 )
 def test_nor_do_drafts_change_them(
-    blueprint: Blueprint, seed: int, often: float, length: int, branching: bool, blocks: int
+    blueprint: Blueprint,
+    seed: int,
+    often: float,
+    length: int,
+    branching: bool,
+    blocks: int,
+    slow: float,
 ) -> None:
     recorder = Recorder()
     plain = made(
@@ -228,13 +246,18 @@ def test_nor_do_drafts_change_them(
         Speculation(oracle, length),
         **LIMITS,
     )
-    same(played(core, mixed(seed)), timely)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(matcher, "SLOW_SECONDS", slow)
+        same(played(core, mixed(seed)), timely)
 
 
-def test_lateness_happens_in_these_tests(blueprint: Blueprint) -> None:
+def test_lateness_happens_in_these_tests(
+    blueprint: Blueprint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matcher, "SLOW_SECONDS", QUICK)
     late = Late(1, 0.5)
     played(made(blueprint, late, HashExecutor(12, PADDED), **LIMITS), mixed(1))
-    assert late.late > 20
+    assert late.late > 10
     assert late.idle_waits > 5
 
 
@@ -310,6 +333,16 @@ def test_a_slow_grammar_is_not_drawn_for_before_its_mask_is_there(
     assert core.stats().tokens_generated == 5
     core.abort(["slow"])
     core.close()
+
+
+def test_tokens_are_taken_beside_the_interpreter(
+    blueprint: Blueprint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the real threads, of which each sequence comes to the same as without."""
+    arrivals = mixed(3)
+    expected = played(made(blueprint, None, **LIMITS), arrivals)
+    monkeypatch.setattr(matcher, "SLOW_SECONDS", 0.0)
+    same(played(made(blueprint, None, **LIMITS), arrivals), expected)
 
 
 def test_a_grammar_beyond_its_budget_is_ended_alone(

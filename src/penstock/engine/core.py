@@ -216,8 +216,9 @@ class EngineCore:
 
     def _step(self) -> list[SequenceUpdate]:
         constraints = self._constraints
+        ended: list[SequenceUpdate] = []
         if constraints.num_awaiting:
-            constraints.release()
+            ended = [self._scheduler.conclude(sequence) for sequence in constraints.release()]
         if self._overlapping is not None and constraints.active:
             constraints.settle(_PATIENCE_S)
         drafts = None
@@ -226,10 +227,13 @@ class EngineCore:
             drafts = self._speculation.drafts(scheduler.running, scheduler.max_num_batched_tokens)
         step = self._scheduler.schedule(drafts)
         if step is None and not self._runner.in_flight and constraints.num_awaiting:
-            constraints.wait()
-            return []
+            if not ended:
+                constraints.wait()
+            return ended
         executed = self._runner.advance(step)
-        return [] if executed is None else self._take_in(executed)
+        if executed is not None:
+            ended += self._take_in(executed)
+        return ended
 
     def _take_in(self, executed: Executed) -> list[SequenceUpdate]:
         """Tell the sequences, and whoever else wants to know, what came of a step."""

@@ -134,11 +134,19 @@ class Sequence:
                 self.finish_reason = FinishReason.STOP
                 self.completed = True
             elif len(self.token_ids) >= self.max_total_tokens:
+                if self.matcher is not None and self.matcher.behind:
+                    continue  # whether the text is complete is not known yet: see conclude
                 self.finish_reason = FinishReason.LENGTH
             else:
                 continue
             return tokens[: i + 1]
         return tokens
+
+    def conclude(self) -> None:
+        """End a sequence whose last token its grammar has only now taken."""
+        assert self.matcher is not None
+        self.completed = self.matcher.complete
+        self.finish_reason = FinishReason.STOP if self.completed else FinishReason.LENGTH
 
     def settle(self, position: int, tokens: list[int]) -> list[int]:
         """Like :meth:`append`, of one token or none, for a ``position`` that may be awaited.

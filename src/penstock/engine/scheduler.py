@@ -291,6 +291,12 @@ class Scheduler:
         self._tokens_generated += generated
         return updates
 
+    def conclude(self, sequence: Sequence) -> SequenceUpdate:
+        """End a live sequence that is found to have come to its end with its last token."""
+        sequence.conclude()
+        self._finish(sequence)
+        return _told(sequence, [])
+
     def stats(self) -> EngineStats:
         allocated, filled = self.cache.slots()
         return EngineStats(

@@ -124,10 +124,9 @@ class Constraints:
         if self._masks is not None:
             self._masks.begin(sequences)
 
-    def release(self) -> None:
-        """Let the sequences go on whose masks are there by now."""
-        if self._masks is not None:
-            self._masks.release()
+    def release(self) -> list[Sequence]:
+        """As ``Masks.release``."""
+        return [] if self._masks is None else self._masks.release()
 
     def settle(self, seconds: float) -> None:
         """As ``Masks.settle``."""

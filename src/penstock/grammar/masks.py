@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.grammar.threads import SLOW_NICE, Bell, Workers
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
 
     from penstock.engine.request import Sequence
+    from penstock.grammar.consume import Consumer
     from penstock.grammar.matcher import Matcher
 
 _CPUS_PER_THREAD = 8
@@ -44,9 +46,13 @@ class MaskJob:
         self.failure: Exception | None = None
         """A defect, not a limit: those are the matcher's."""
 
-    def run(self) -> None:
+    def run(self, consume: Consumer | None = None) -> None:
+        """``consume``: how tokens are taken; None: as ``Matcher.compute`` does by default."""
         try:
-            self.matcher.compute()
+            if consume is None:
+                self.matcher.compute()
+            else:
+                self.matcher.compute(consume)
         except Exception as error:
             self.failure = error
         self.done = True
@@ -72,7 +78,10 @@ class Pools:
 
     def __init__(self, bell: Bell) -> None:
         count = min(max((os.cpu_count() or 1) // _CPUS_PER_THREAD, 1), _MOST_THREADS)
+        from penstock.grammar.consume import Consumers  # it loads llguidance
+
         self._bell = bell
+        self._consumers = Consumers()
         self._quick = Workers("penstock-masks", count, bell=bell)
         self._slow = Workers("penstock-slow-masks", count, nice=SLOW_NICE, bell=bell)
 
@@ -80,11 +89,17 @@ class Pools:
         quick: list[tuple[str, Callable[[], None]]] = []
         slow: list[tuple[str, Callable[[], None]]] = []
         for owner, job in jobs:
-            (slow if job.matcher.slow else quick).append((owner, job.run))
+            if job.matcher.slow:
+                slow.append((owner, partial(self._run_beside, job)))
+            else:
+                quick.append((owner, job.run))
         if quick:
             self._quick.submit(quick)
         if slow:
             self._slow.submit(slow)
+
+    def _run_beside(self, job: MaskJob) -> None:
+        job.run(self._consumers.of_thread(job.matcher.tokenizer))
 
     def wait(self, jobs: Seq[MaskJob], seconds: float, *, all_of_them: bool) -> None:
         found = all if all_of_them else any
@@ -167,12 +182,21 @@ class Masks:
             if not job.done:
                 self._await(job.sequence, job)
 
-    def release(self) -> None:
-        """Let those go on whose mask is there by now, and forget those that have ended."""
+    def release(self) -> list[Sequence]:
+        """Let those go on whose mask is there by now; returns those of them that have come to
+        their end instead: their text is complete, or as long as it may be."""
+        ended = []
         for sequence, job in list(self._awaiting.items()):
-            if job.done or sequence.finish_reason is not None:
-                del self._awaiting[sequence]
-                sequence.awaits_mask = False
+            if not job.done and sequence.finish_reason is None:
+                continue
+            del self._awaiting[sequence]
+            sequence.awaits_mask = False
+            if sequence.finish_reason is None and (
+                job.matcher.complete or len(sequence.token_ids) >= sequence.max_total_tokens
+            ):
+                self._ended(job.matcher)
+                ended.append(sequence)
+        return ended
 
     def wait(self, seconds: float) -> None:
         """There is nothing to do before a mask is there: wait for one."""

@@ -94,12 +94,13 @@ class _Texts:
         ahead = self._ahead.get(sample)
         if ahead is None:
             ahead = self._ahead[sample] = matcher.clone()
-        goes_on = not ahead.advance(token) and ahead.error is None
+        ahead.advance(token)
+        goes_on = not ahead.complete and ahead.error is None
         if goes_on and not ahead.known:
             ahead.compute()
             matcher.learn(ahead)
             # What slow masks could save is not worth what they cost here.
-            goes_on = ahead.error is None and not matcher.slow
+            goes_on = ahead.error is None and not ahead.complete and not matcher.slow
         return goes_on
 
 
