@@ -13,6 +13,11 @@ only. The loop around it::
         for update in scheduler.update(step, tokens):
             ...  # a sequence got update.token_ids; finish_reason says whether that was all
 
+Tenants (penstock.engine.fair_shares) take turns where there are several, and their users: those
+that wait are let in, and prompts are computed, in the order of what each was served, within a
+priority. When a tenant below its share of sequences, or of blocks, finds no room, the newest
+sequence of the tenant furthest above its own gives way, once in some steps.
+
 Order within a step: running sequences that need one token (decode), running ones that need more
 (chunked prefill), then the waiting, first come first served within their priority, without
 overtaking. A token therefore waits for no prefill but the part that fits the step's budget. A
@@ -51,11 +56,12 @@ from collections.abc import Sequence as Seq
 from time import monotonic
 
 from penstock.cache.kv_cache import BlockCopy, KvCache
+from penstock.engine.give_way import GiveWay
 from penstock.engine.in_flight import InFlight
 from penstock.engine.limits import check_step_limits, most_tokens
 from penstock.engine.messages import EngineStats, FinishReason, SequenceUpdate
 from penstock.engine.place_drafts import moves_of, place_drafts
-from penstock.engine.queues import Queues
+from penstock.engine.queues import Queues, Turn
 from penstock.engine.request import Sequence, Status
 from penstock.engine.scheduled import ScheduledSequence, ScheduledStep, SlotMove, scheduled
 from penstock.errors import RequestError
@@ -84,10 +90,10 @@ class Scheduler:
         self.max_model_len = max_model_len
         self._queues = Queues()
         self.running = self._queues.running
-        self.waiting = self._queues.waiting
         self._in_flight = InFlight()
         self._all_hidden = all_hidden
         self._slot_moves: list[SlotMove] = []  # of accepted drafts, for the next step
+        self._give_way = GiveWay(cache, max_num_seqs)
         self._arrivals = 0
         self._preemptions = 0
         self._prefix_queries = 0
@@ -98,7 +104,16 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.running or self.waiting)
+        return bool(self.running or self._queues.num_waiting)
+
+    @property
+    def waiting(self) -> list[Sequence]:
+        """Those that wait, by priority and arrival."""
+        return self._queues.waiting
+
+    @property
+    def num_waiting(self) -> int:
+        return self._queues.num_waiting
 
     @property
     def tokens_computed(self) -> int:
@@ -120,8 +135,7 @@ class Scheduler:
         for sequence in group:
             sequence.arrival = self._arrivals
             sequence.max_total_tokens = total
-        self._queues.requests[leader.request_id] = group
-        self._queues.wait(leader)
+        self._queues.add(group)
 
     def holds(self, request_id: str) -> bool:
         return request_id in self._queues.requests
@@ -154,11 +168,15 @@ class Scheduler:
 
         ``drafts``: of running sequences that have one token left to compute.
         """
+        shares = self._queues.shares
+        contended = shares.contended
+        if self._queues.num_waiting and shares.several_tenants:
+            self._make_way()
         budget = self.max_num_batched_tokens
         chosen: list[ScheduledSequence] = []
         copies: list[BlockCopy] = []
         extend = self.cache.extend
-        for sequence in self._running_in_turn():
+        for sequence in self._running_in_turn(contended):
             if budget == 0:
                 break
             if sequence.status is not RUNNING:
@@ -169,6 +187,13 @@ class Scheduler:
                 count -= 1
                 if count <= 0:
                     continue
+            if contended:
+                if count > 1 and self._queues.num_waiting:
+                    budget = self._admit_waiting(budget, chosen, self._queues.turn(sequence))
+                    count = min(count, budget)
+                    if count == 0:
+                        break
+                shares.serve(sequence.tenant, min(count, budget))
             if count > budget:
                 count = budget
             while not extend(sequence.table, start, start + count, copies):
@@ -180,15 +205,8 @@ class Scheduler:
                 chosen.append(scheduled(sequence, start, count, self._all_hidden))
                 budget -= count
         # If someone above came short, no block is left that would let anyone in.
-        while self.waiting and budget:
-            sequence = self.waiting[0]
-            if len(self.running) >= self.max_num_seqs or not self._admit(sequence, budget):
-                break
-            start = sequence.num_computed
-            count = min(len(sequence.token_ids) - sequence.awaits_mask - start, budget)
-            if count:
-                chosen.append(scheduled(sequence, start, count, self._all_hidden))
-                budget -= count
+        if self._queues.num_waiting:
+            budget = self._admit_waiting(budget, chosen)
         if not chosen:
             return None
         drafted = 0
@@ -205,6 +223,8 @@ class Scheduler:
                 samples.append(sequence)
                 rows.append(row if each.draft is None else row - len(each.draft))
         num_tokens = self.max_num_batched_tokens - budget
+        if not contended:
+            shares.serve(chosen[0].sequence.tenant, num_tokens)
         hidden = sum(each.num_hidden for each in chosen)
         moves, self._slot_moves = self._slot_moves, []
         return ScheduledStep(
@@ -301,7 +321,7 @@ class Scheduler:
         allocated, filled = self.cache.slots()
         return EngineStats(
             running=len(self.running),
-            waiting=len(self.waiting),
+            waiting=self.num_waiting,
             kv_blocks_total=self.cache.num_blocks,
             kv_blocks_used=self.cache.num_used_blocks,
             prefix_queries=self._prefix_queries,
@@ -362,12 +382,55 @@ class Scheduler:
             self.cache.trim(sequence.table)
         return _told(sequence, appended)
 
-    def _running_in_turn(self) -> list[Sequence]:
-        """Those that need one token before those that need more."""
+    def _running_in_turn(self, contended: bool) -> list[Sequence]:
+        """Those that need one token before those that need more, of whom tenants take turns."""
         decodes = [s for s in self.running if len(s.token_ids) - s.num_computed == 1]
         if len(decodes) == len(self.running):
             return decodes
-        return decodes + [s for s in self.running if len(s.token_ids) - s.num_computed > 1]
+        prefills = [s for s in self.running if len(s.token_ids) - s.num_computed > 1]
+        if contended:
+            prefills.sort(key=self._queues.turn)
+        return decodes + prefills
+
+    def _admit_waiting(
+        self, budget: int, chosen: list[ScheduledSequence], before: Turn | None = None
+    ) -> int:
+        """Start those that wait, as far as they find room; returns what is left of the budget.
+
+        ``before``: only those whose turn it is before that.
+        """
+        queues = self._queues
+        while queues.num_waiting and budget and len(self.running) < self.max_num_seqs:
+            sequence = queues.first()
+            if before is not None and queues.turn(sequence) >= before:
+                break
+            if not self._admit(sequence, budget):
+                break
+            start = sequence.num_computed
+            count = min(len(sequence.token_ids) - sequence.awaits_mask - start, budget)
+            if count:
+                chosen.append(scheduled(sequence, start, count, self._all_hidden))
+                budget -= count
+                if queues.shares.contended:
+                    queues.shares.serve(sequence.tenant, count)
+        return budget
+
+    def _make_way(self) -> None:
+        """Let one of a tenant that has too much wait, if one below its share finds no room."""
+        newcomer = self._queues.first()
+        if self._in_flight.bars(newcomer):
+            return
+        known = len(newcomer.token_ids)
+        fits = self.cache.fits(self._hits(newcomer), known, reserve=len(self.running))
+        victim = self._give_way.victim(self._queues, newcomer, fits)
+        if victim is not None:
+            self._preempt(victim)
+
+    def _hits(self, sequence: Sequence) -> list[int]:
+        """The blocks in which its first tokens are found, of those that need not be computed."""
+        known = len(sequence.token_ids)
+        limit = sequence.num_prompt_rows if sequence.wants_prompt_rows else known - 1
+        return self.cache.lookup(sequence.table, sequence.token_ids, limit)
 
     def _admit(self, sequence: Sequence, budget: int) -> bool:
         """Start a waiting sequence if all its known tokens fit.
@@ -378,8 +441,7 @@ class Scheduler:
         if self._in_flight.bars(sequence):
             return False
         known, cache = len(sequence.token_ids), self.cache
-        limit = sequence.num_prompt_rows if sequence.wants_prompt_rows else known - 1
-        hits = cache.lookup(sequence.table, sequence.token_ids, limit)
+        hits = self._hits(sequence)
         cached = len(hits) * cache.block_size
         end = min(known, cached + budget)
         if not cache.begin(sequence.table, hits, end, known, reserve=len(self.running)):
@@ -402,14 +464,16 @@ class Scheduler:
             if victim is sequence:
                 return False
             if victim not in in_step:
-                self.cache.free(victim.table)
-                self._queues.wait(victim)
-                # What it gave up was too little to admit it again; this does not lean on that.
-                if self._in_flight.involves(victim):
-                    self._in_flight.bar(victim)
-                self._preemptions += 1
+                self._preempt(victim)
                 return True
         return False
+
+    def _preempt(self, victim: Sequence) -> None:
+        self.cache.free(victim.table)
+        self._queues.wait(victim)
+        if self._in_flight.involves(victim):
+            self._in_flight.bar(victim)
+        self._preemptions += 1
 
     def _fork(self, leader: Sequence) -> None:
         """Let its siblings go on from the leader's prompt, or queue them when no place is free."""
