@@ -133,6 +133,11 @@ class FakeCore:
             if request.cache_salt == "fail" and (request.pooling or len(output) == 3):
                 updates += self._fail(request_id)
                 continue
+            if len(output) == {"early fault": 0, "fault": 3}.get(request.cache_salt):
+                for update in self._fail(request_id):
+                    update.error, update.refused = "it asks for too much", True
+                    updates.append(update)
+                continue
             updates.append(self._advance(request, index, output))
             if updates[-1].finish_reason is not None:
                 del self.outputs[request_id, index]

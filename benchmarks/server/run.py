@@ -2,6 +2,7 @@
 
     python benchmarks/server/run.py overhead
     python benchmarks/server/run.py streams
+    python benchmarks/server/run.py neighbours
     python benchmarks/server/run.py soak --trace azure_llm_2023_conv.csv
     python benchmarks/server/run.py attack
 
@@ -20,9 +21,11 @@ import msgspec
 
 from hostile import attack
 from penstock.bench.machine import Machine, Speeds, describe_machine
-from service import overhead, soak, streams
+from service import neighbours, overhead, soak, streams
 
 RESULTS = Path(__file__).resolve().parent / "results"
+
+Result = overhead.Overhead | streams.Streams | neighbours.Neighbours | soak.Soak | attack.Attack
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -31,12 +34,12 @@ class Record(msgspec.Struct, frozen=True):
     when: str
     command: str
     machine: Machine
-    result: overhead.Overhead | streams.Streams | soak.Soak | attack.Attack
+    result: Result
 
 
 def main() -> int:
     args = parse()
-    result: overhead.Overhead | streams.Streams | soak.Soak | attack.Attack
+    result: Result
     if args.command == "overhead":
         workload = overhead.Workload(
             args.streams, args.prompt_len, args.output_len, args.rounds, args.threads
@@ -47,6 +50,8 @@ def main() -> int:
     elif args.command == "attack":
         result = attack.measure(args.groups or attack.GROUPS)
         ok = result.ok
+    elif args.command == "neighbours":
+        result, ok = neighbours.measure(args.seconds, args.threads), True
     else:
         options = soak.Options(
             args.trace.name, args.minutes, args.references, args.threads, args.seed
@@ -79,6 +84,8 @@ def parse() -> argparse.Namespace:
     one.add_argument("--rounds", type=int, default=5, metavar="N", help="turns of each")
     many = commands.add_parser("streams", help="the memory of many open streams")
     many.add_argument("--streams", type=int, default=1000, metavar="N")
+    beside = commands.add_parser("neighbours", help="a plain request beside demanding ones")
+    beside.add_argument("--seconds", type=float, default=15.0, help="beside each kind of them")
     two = commands.add_parser("soak", help="a trace for a long time, with faults")
     two.add_argument("--trace", type=Path, required=True, metavar="FILE", help="Azure's, a .csv")
     two.add_argument("--minutes", type=float, default=30.0)
@@ -86,7 +93,7 @@ def parse() -> argparse.Namespace:
     two.add_argument("--seed", type=int, default=0, help="of requests, manners and faults")
     bad = commands.add_parser("attack", help="hostile input, with plain chats beside it")
     bad.add_argument("groups", nargs="*", choices=attack.GROUPS, metavar="GROUP")
-    for each in (one, many, two, bad):
+    for each in (one, many, beside, two, bad):
         each.add_argument("--threads", type=int, default=os.cpu_count(), metavar="N")
         each.add_argument(
             "--save", action="store_true", help="keep the result in benchmarks/server/results"

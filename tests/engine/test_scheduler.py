@@ -8,106 +8,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_model import Loop, ToldCache, as_hidden, reference
+from fake_model import Loop, reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scheduler_loop import (
+    EOS,
+    VOCAB,
+    check_complete,
+    expected,
+    make_loop,
+    request,
+)
 
 import penstock
 from penstock.cache.kv_cache import KvCache
-from penstock.engine.messages import EngineRequest, FinishReason
-from penstock.engine.request import Sequence, Status, make_sequences
+from penstock.engine.messages import FinishReason, Tenant
+from penstock.engine.request import Sequence, Status
 from penstock.engine.scheduler import Scheduler
 from penstock.errors import ConfigError, RequestError
 from penstock.pooling.params import PoolingParams
-from penstock.pooling.pooler import Pooler
 from penstock.sampling.draws import sequence_key
-from penstock.sampling.params import SamplingParams
 
-VOCAB = 50
-EOS = 7
+TENANTS = [Tenant(), Tenant("a"), Tenant("b", 2.0), Tenant("b", 2.0, "u"), Tenant("c", 0.5)]
 POOLINGS = [PoolingParams(pooling=kind, normalize=False) for kind in ("last", "mean", "cls")]
-
-
-def make_loop(
-    num_blocks: int = 64,
-    seqs: int = 4,
-    budget: int = 16,
-    context: int = 128,
-    size: int = 4,
-    prefix: bool = True,
-    ahead: bool = False,
-    prompt_rows: int | None = None,
-) -> Loop:
-    cache = ToldCache(num_blocks, size, enable_prefix_caching=prefix)
-    scheduler = Scheduler(cache, seqs, budget, context, max_prompt_rows=prompt_rows)
-    return Loop(scheduler, VOCAB, ahead)
-
-
-def request(
-    name: str,
-    prompt: list[int],
-    seed: int = 1,
-    priority: int = 0,
-    salt: str = "",
-    runs_ahead: bool = True,
-    pooling: PoolingParams | None = None,
-    **params: object,
-) -> Sequence:
-    sampling = SamplingParams(**{"max_tokens": 5, "ignore_eos": True, **params})  # type: ignore
-    message = EngineRequest(
-        request_id=name,
-        prompt_token_ids=prompt,
-        params=sampling,
-        pooling=pooling,
-        priority=priority,
-        cache_salt=salt,
-    )
-    leader = make_sequences(message, seed, (EOS,))
-    if pooling is not None:
-        leader.pooler = Pooler(pooling, leader.num_prompt_tokens)
-    for sequence in (leader, *leader.siblings):
-        sequence.runs_ahead = runs_ahead
-    return leader
-
-
-def expected(leader: Sequence, index: int) -> tuple[list[int], list[int]]:
-    return reference(
-        leader.token_ids[: leader.num_prompt_tokens].tolist(),
-        (leader, *leader.siblings)[index].key,
-        VOCAB,
-        leader.max_total_tokens,
-        leader.eos_token_ids,
-    )
-
-
-def expected_embedding(leader: Sequence, pooling: PoolingParams) -> bytes:
-    prompt = leader.token_ids.tolist()
-    _, rows = reference(prompt, 0, VOCAB, len(prompt) + 1)
-    pooler = Pooler(pooling, len(prompt))
-    pooler.take(0, as_hidden(rows))
-    return pooler.vector()
-
-
-def check_complete(loop: Loop, leaders: list[Sequence]) -> None:
-    """Every sequence ended with the tokens it gets when it runs alone, and nothing is left."""
-    for leader in leaders:
-        name = leader.request_id
-        if leader.pooler is not None:
-            pooling = leader.pooler._params
-            assert loop.outputs[name, 0] == []
-            assert loop.embeddings[name] == expected_embedding(leader, pooling)
-            continue
-        for index in range(leader.params.n):
-            tokens, rows = expected(leader, index)
-            assert loop.outputs[name, index] == tokens, (name, index)
-            assert loop.finished[name, index].output_token_ids.tolist() == tokens
-        if leader.params.prompt_logprobs is not None:
-            assert loop.prompt_rows.get(name, {}) == dict(enumerate(rows[:-1]))
-        else:
-            assert name not in loop.prompt_rows
-    assert not loop.scheduler.has_work
-    assert loop.scheduler.cache.num_used_blocks == 0
-    assert not loop.scheduler._queues.requests
 
 
 def test_one_request() -> None:
@@ -144,6 +67,7 @@ def plans(draw: st.DrawFn, ahead: bool) -> Plan:
     loop = make_loop(blocks, seqs, budget, context, size, draw(st.booleans()), ahead)
     stems = [[draw(st.integers(0, 3)) for _ in range(context)] for _ in range(2)]
     arrivals = []
+    tenants = draw(st.sampled_from([TENANTS[:1], TENANTS[:2], TENANTS]))
     aborts: dict[int, list[tuple[str, bool]]] = {}
     for i in range(draw(st.integers(1, 9))):
         shared = draw(st.integers(0, context - 2))
@@ -156,6 +80,7 @@ def plans(draw: st.DrawFn, ahead: bool) -> Plan:
             seed=draw(st.integers(0, 3)),
             priority=draw(st.integers(-1, 1)),
             salt=draw(st.sampled_from(["", "", "s"])),
+            tenant=draw(st.sampled_from(tenants)),
             pooling=pooling,
             n=1 if pooling else draw(st.sampled_from([1, 1, 1, 2, 3, 8])),
             max_tokens=draw(st.one_of(st.none(), st.integers(1, 20))),

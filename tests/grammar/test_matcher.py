@@ -158,7 +158,7 @@ def test_ends_are_allowed_exactly_where_the_text_may_end(bytes_: Vocabulary) -> 
         assert not next_tokens(deaf, PADDED) & set(range(256, PADDED))
         assert not matcher.advance(token)
         deaf.advance(token)
-    assert matcher.accepts
+    assert matcher.accepts, matcher.error
 
 
 def test_padding_special_and_end_tokens_are_no_text(bytes_: Vocabulary) -> None:
@@ -203,7 +203,7 @@ def test_many_choices_and_properties(bytes_: Vocabulary) -> None:
     for token in b'{"p998": true, "p999": false}':
         assert token in next_tokens(matcher, PADDED)
         matcher.advance(token)
-    assert matcher.accepts
+    assert matcher.accepts, matcher.error
 
 
 def test_clones_go_their_own_ways(bytes_: Vocabulary) -> None:

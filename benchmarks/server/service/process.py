@@ -81,19 +81,23 @@ class Served:
 
 
 @contextmanager
-def serving(options: Sequence[str], log: IO[bytes] | None = None) -> Iterator[Served]:
-    """``penstock serve`` with these options. ``log`` takes its standard error.
+def serving(
+    options: Sequence[str], log: IO[bytes] | None = None, keys: Sequence[str] = ()
+) -> Iterator[Served]:
+    """``penstock serve`` with these options. ``log`` takes its standard error. With ``keys``, only
+    those who have one may ask.
 
     Raises RuntimeError if it does not start, and if it does not end well when it is told to.
     """
     raise_file_limit()
     command = [sys.executable, "-m", "penstock", "serve", "--port", "0", *options]
+    access = {"PENSTOCK_API_KEYS": ",".join(keys)} if keys else {}
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=log,
         text=True,
-        env={**environment(), "PENSTOCK_ADMIN_KEY": ADMIN_KEY},
+        env={**environment(), **access, "PENSTOCK_ADMIN_KEY": ADMIN_KEY},
     )
     assert process.stdout is not None
     try:

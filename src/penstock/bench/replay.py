@@ -299,14 +299,14 @@ def _run(
         params = SamplingParams(max_tokens=output, ignore_eos=True)
         request = EngineRequest(request_id=str(number), prompt_token_ids=prompt, params=params)
         scheduler.add(make_sequences(request, seed=0))
-        if len(scheduler.waiting) >= lookahead:
+        if scheduler.num_waiting >= lookahead:
             yield from _steps(scheduler, until_waiting=lookahead - 1)
     yield from _steps(scheduler, until_waiting=-1)
 
 
 def _steps(scheduler: Scheduler, until_waiting: int) -> Iterator[None]:
     """Step until at most so many wait (-1: until nothing is left)."""
-    while len(scheduler.waiting) > until_waiting:
+    while scheduler.num_waiting > until_waiting:
         step = scheduler.schedule()
         if step is None:
             return

@@ -126,8 +126,7 @@ class KvCache:
         """
         assert not table.block_ids, "the table already holds blocks"
         pool = self._pool
-        revived = sum(pool.ref_counts[block] == 0 for block in hits)
-        if self.blocks_for(must_fit) - len(hits) + revived + reserve > pool.num_free:
+        if not self.fits(hits, must_fit, reserve):
             return False
         for block in hits:
             pool.share(block)
@@ -137,6 +136,12 @@ class KvCache:
         self._tables.add(table)
         self._grow(table, num_tokens)
         return True
+
+    def fits(self, hits: list[int], num_tokens: int, reserve: int = 0) -> bool:
+        """Whether so many tokens, those of ``hits`` included, would leave ``reserve`` free."""
+        revived = sum(self._pool.ref_counts[block] == 0 for block in hits)
+        needed = self.blocks_for(num_tokens) - len(hits) + revived
+        return needed + reserve <= self._pool.num_free
 
     def extend(self, table: BlockTable, start: int, end: int, copies: list[BlockCopy]) -> bool:
         """Make slots ``start .. end - 1`` writable, ``start`` being the table's committed tokens.

@@ -29,10 +29,15 @@ from penstock.engine.step import BLOCK_SIZE
 from penstock.engine.step_runner import Executed, OverlappingRunner, SerialRunner, StepRunner
 from penstock.errors import RequestError
 from penstock.grammar.constraints import Constraints
+from penstock.grammar.masks import MaskThreads
 from penstock.models.spec import ModelSpec
 from penstock.pooling.pooler import Pooler
+from penstock.sampling.logprobs import OF_THE_REQUEST
 from penstock.speculate.make import make_speculation
 from penstock.speculate.speculation import Speculation
+
+_PATIENCE_S = 0.002
+"""Where steps overlap, the longest that one is held up for masks while another runs."""
 
 
 class EngineCore:
@@ -47,7 +52,11 @@ class EngineCore:
     """
 
     def __init__(
-        self, blueprint: Blueprint, executor: Executor, speculation: Speculation | None = None
+        self,
+        blueprint: Blueprint,
+        executor: Executor,
+        speculation: Speculation | None = None,
+        mask_threads: MaskThreads | None = None,
     ) -> None:
         config = blueprint.config
         self._blueprint = blueprint
@@ -70,7 +79,7 @@ class EngineCore:
         self._seeds = random.Random(config.seed)
         self._prompts = PromptReports()
         self._constraints = Constraints(
-            config.tokenizer_path, self.spec.vocab_size, self.spec.eos_token_ids
+            config.tokenizer_path, self.spec.vocab_size, self.spec.eos_token_ids, mask_threads
         )
         self._runner: StepRunner
         if self._overlapping is None:
@@ -208,28 +217,45 @@ class EngineCore:
         return updates
 
     def _step(self) -> list[SequenceUpdate]:
+        constraints = self._constraints
+        ended: list[SequenceUpdate] = []
+        if constraints.num_awaiting:
+            ended = [self._scheduler.conclude(sequence) for sequence in constraints.release()]
+        if self._overlapping is not None and constraints.active:
+            constraints.settle(_PATIENCE_S)
         drafts = None
         if self._speculation is not None:
             scheduler = self._scheduler
             drafts = self._speculation.drafts(scheduler.running, scheduler.max_num_batched_tokens)
-        executed = self._runner.advance(self._scheduler.schedule(drafts))
-        return [] if executed is None else self._take_in(executed)
+        step = self._scheduler.schedule(drafts)
+        if step is None and not self._runner.in_flight and constraints.num_awaiting:
+            if not ended:
+                constraints.wait()
+            return ended
+        executed = self._runner.advance(step)
+        if executed is not None:
+            ended += self._take_in(executed)
+        return ended
 
     def _take_in(self, executed: Executed) -> list[SequenceUpdate]:
         """Tell the sequences, and whoever else wants to know, what came of a step."""
-        step, verified, errors, hidden, result = executed
+        step, verified, errors, hidden, result, late = executed
         tokens = verified.tokens
+        refused = set()
         for i, message in verified.errors.items():
             tokens[i] = []
             if step.samples[i].status is not Status.FINISHED:  # its id may be another's by now
-                matcher = step.samples[i].matcher
+                request_id, matcher = step.samples[i].request_id, step.samples[i].matcher
                 if matcher is not None and matcher.error is not None:
                     message = f"the grammar of this request cannot go on: {matcher.error}"
-                errors.setdefault(step.samples[i].request_id, message)
+                    refused.add(request_id)
+                elif message in OF_THE_REQUEST:
+                    refused.add(request_id)
+                errors.setdefault(request_id, message)
         if step.num_hidden:
             assert hidden is not None
             give_rows(step, hidden)
-        updates = self._scheduler.update(step, tokens)
+        updates = self._scheduler.update(step, tokens, late)
         self._constraints.prepare(step.samples)
         if self._speculation is not None:
             assert result is not None
@@ -246,10 +272,11 @@ class EngineCore:
             self._prompts.pop(request_id)
             aborted = self._scheduler.abort(request_id)
             updates += [_ended(sequence, FinishReason.ERROR, message) for sequence in aborted]
-            if not aborted:
-                for update in updates:
-                    if update.request_id == request_id:
+            for update in updates:
+                if update.request_id == request_id:
+                    if not aborted:
                         update.finish_reason, update.error = FinishReason.ERROR, message
+                    update.refused = update.error is not None and request_id in refused
         return updates
 
     def stats(self) -> EngineStats:

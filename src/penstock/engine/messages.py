@@ -25,6 +25,26 @@ class FinishReason(enum.Enum):
     ERROR = "error"
 
 
+class Tenant(msgspec.Struct, frozen=True):
+    """Who a request is from: tenants share the engine fairly, whatever each of them asks for."""
+
+    name: str = ""
+    weight: float = 1.0
+    """Its share, relative to those of others; more than 0."""
+    user: str = ""
+    """Who of the tenant: its users share what the tenant has, equally."""
+
+
+class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is said of a request beside its prompt and what is to be made of it."""
+
+    priority: int = 0
+    """Lower runs first; within one priority, tenants take turns."""
+    cache_salt: str = ""
+    """Requests share cached prefixes only with requests of the same salt."""
+    tenant: Tenant = Tenant()
+
+
 class EngineRequest(msgspec.Struct, tag="request", frozen=True, kw_only=True):
     """One prompt to complete, or to embed.
 
@@ -37,9 +57,9 @@ class EngineRequest(msgspec.Struct, tag="request", frozen=True, kw_only=True):
     pooling: PoolingParams | None = None
     """Set: embed the prompt, and generate nothing; ``params`` are then not read."""
     priority: int = 0
-    """Lower runs first; equal priorities run in order of arrival."""
+    """As in RequestOptions, like those that follow."""
     cache_salt: str = ""
-    """Requests share cached prefixes only with requests of the same salt."""
+    tenant: Tenant = Tenant()
 
 
 def first_bad_token(token_ids: Sequence[int], vocab_size: int) -> int | None:
@@ -97,7 +117,7 @@ class SequenceUpdate(msgspec.Struct, array_like=True, gc=False):
     num_drafted: int = 0  # tokens that were drafted for the sequence and verified, so far
     num_accepted: int = 0  # of these, those that became output
     refused: bool = False
-    """With ``error``: it tells what is wrong with the request; nothing went wrong here."""
+    """With ``error``: what the request asks for cannot be had; nothing went wrong here."""
 
 
 class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):

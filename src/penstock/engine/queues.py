@@ -3,46 +3,84 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from operator import attrgetter
 
+from penstock.engine.fair_shares import FairShares, Rank
 from penstock.engine.request import Sequence, Status
 
 _order = attrgetter("order")
 _RUNNING, _WAITING = Status.RUNNING, Status.WAITING  # a name is cheaper than an enum's member
 
+_Line = list[Sequence]
+Turn = tuple[int, Rank, tuple[int, int, int]]
+"""Smaller goes first: priority, what its tenant and user were served, order."""
+
 
 class Queues:
-    """Keeps ``Sequence.status`` and the lists in step; both lists ascend in ``Sequence.order``."""
+    """Keeps ``Sequence.status``, the lists and ``shares`` in step.
+
+    Lists ascend in ``Sequence.order``; there is one of those that wait for each user of each
+    tenant, and which of these is next is a matter of priority, of their shares, and of that order.
+    """
 
     def __init__(self) -> None:
         self.running: list[Sequence] = []
-        self.waiting: list[Sequence] = []
         self.requests: dict[str, list[Sequence]] = {}
         """The live sequences of each request; some may be in neither list (``PENDING``)."""
+        self.shares = FairShares()
+        self.num_waiting = 0
+        self._lines: dict[tuple[str, str], _Line] = {}
+
+    @property
+    def waiting(self) -> list[Sequence]:
+        """Those that wait, of all tenants."""
+        return sorted((s for line in self._lines.values() for s in line), key=_order)
+
+    def first(self) -> Sequence:
+        """The one that is let in next; there must be one that waits."""
+        if len(self._lines) == 1:
+            (line,) = self._lines.values()
+            return line[0]
+        return min((line[0] for line in self._lines.values()), key=self.turn)
+
+    def turn(self, sequence: Sequence) -> Turn:
+        """Smaller goes first where tenants take turns."""
+        return (sequence.priority, self.shares.rank(sequence.tenant), sequence.order)
+
+    def add(self, group: list[Sequence]) -> None:
+        """A request whose first sequence waits."""
+        self.requests[group[0].request_id] = group
+        for sequence in group:
+            self.shares.enter(sequence.tenant)
+        self.wait(group[0])
 
     def run(self, sequence: Sequence) -> None:
-        """From the head of the waiting ones, or from nowhere, to the running ones."""
+        """From its place among the waiting ones, or from nowhere, to the running ones."""
         if sequence.status is _WAITING:
-            assert self.waiting[0] is sequence, "only the first may be admitted"
-            del self.waiting[0]
+            self._wait_no_more(sequence)
+            self.shares.let_in(sequence.tenant)
         sequence.status = _RUNNING
         insort(self.running, sequence, key=_order)
 
     def wait(self, sequence: Sequence) -> None:
         """From wherever it is to its place among the waiting ones, nothing of it computed."""
         if sequence.status is _RUNNING:
-            self._remove(self.running, sequence)
+            _remove(self.running, sequence)
         sequence.num_computed = 0
         sequence.status = _WAITING
-        insort(self.waiting, sequence, key=_order)
+        insort(self._lines.setdefault(_party(sequence), []), sequence, key=_order)
+        self.num_waiting += 1
+        self.shares.wait(sequence.tenant)
 
     def finish(self, sequence: Sequence) -> None:
         """Out of everything; with its last sequence goes the request."""
         if sequence.status is _RUNNING:
-            self._remove(self.running, sequence)
+            _remove(self.running, sequence)
         elif sequence.status is _WAITING:
-            self._remove(self.waiting, sequence)
+            self._wait_no_more(sequence)
         sequence.status = Status.FINISHED
+        self.shares.leave(sequence.tenant)
         group = self.requests[sequence.request_id]
         if len(group) == 1:
             del self.requests[sequence.request_id]
@@ -50,15 +88,40 @@ class Queues:
             group.remove(sequence)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless lists, statuses and requests agree."""
-        for queue, status in ((self.running, _RUNNING), (self.waiting, _WAITING)):
+        """Raise AssertionError unless lists, statuses, shares and requests agree."""
+        lists: Iterable[tuple[_Line, Status]] = [
+            (self.running, _RUNNING),
+            *((line, _WAITING) for line in self._lines.values()),
+        ]
+        for queue, status in lists:
             assert all(s.status is status for s in queue), f"a {status.value} queue holds others"
             assert queue == sorted(queue, key=_order), "a queue is out of order"
+        for party, line in self._lines.items():
+            assert line, "an empty line is kept"
+            assert all(_party(s) == party for s in line), "a line holds those of others"
+        waiting = self.waiting
+        assert len(waiting) == self.num_waiting
         live = [s for group in self.requests.values() for s in group]
-        queued = {*self.running, *self.waiting}
+        queued = {*self.running, *waiting}
         assert queued == {s for s in live if s.status is not Status.PENDING}
         for sequence in live:
             assert sequence.status is _RUNNING or sequence.num_computed == 0
+            self.shares.rank(sequence.tenant)
+        self.shares.check_integrity()
 
-    def _remove(self, queue: list[Sequence], sequence: Sequence) -> None:
-        del queue[bisect_left(queue, sequence.order, key=_order)]
+    def _wait_no_more(self, sequence: Sequence) -> None:
+        party = _party(sequence)
+        line = self._lines[party]
+        _remove(line, sequence)
+        if not line:
+            del self._lines[party]
+        self.num_waiting -= 1
+        self.shares.wait_no_more(sequence.tenant)
+
+
+def _party(sequence: Sequence) -> tuple[str, str]:
+    return (sequence.tenant.name, sequence.tenant.user)
+
+
+def _remove(queue: list[Sequence], sequence: Sequence) -> None:
+    del queue[bisect_left(queue, sequence.order, key=_order)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.kv_cache import BlockTable
-from penstock.engine.messages import EngineRequest, FinishReason
+from penstock.engine.messages import EngineRequest, FinishReason, Tenant
 from penstock.sampling.draws import sequence_key
 from penstock.sampling.params import SamplingParams
 
@@ -46,6 +46,7 @@ class Sequence:
     num_prompt_tokens: int
     params: SamplingParams
     priority: int
+    tenant: Tenant
     key: int
     """Of its random draws; ``sampling/draws.py``."""
     ending_token_ids: frozenset[int]
@@ -79,6 +80,8 @@ class Sequence:
     """Whether a token may be computed, and the next one sampled, while the host awaits it."""
     matcher: Matcher | None = field(default=None, repr=False)
     """Where it is in its grammar; set when that is compiled, before it is scheduled."""
+    awaits_mask: bool = False
+    """Its last token is left for later: what may follow it is not known yet."""
     pooler: Pooler | None = field(default=None, repr=False)
     """Of a request that is pooled: it samples nothing, and ends when its prompt is computed."""
     draft_state: Any = field(default=None, repr=False)
@@ -131,11 +134,19 @@ class Sequence:
                 self.finish_reason = FinishReason.STOP
                 self.completed = True
             elif len(self.token_ids) >= self.max_total_tokens:
+                if self.matcher is not None and self.matcher.behind:
+                    continue  # whether the text is complete is not known yet: see conclude
                 self.finish_reason = FinishReason.LENGTH
             else:
                 continue
             return tokens[: i + 1]
         return tokens
+
+    def conclude(self) -> None:
+        """End a sequence whose last token its grammar has only now taken."""
+        assert self.matcher is not None
+        self.completed = self.matcher.complete
+        self.finish_reason = FinishReason.STOP if self.completed else FinishReason.LENGTH
 
     def settle(self, position: int, tokens: list[int]) -> list[int]:
         """Like :meth:`append`, of one token or none, for a ``position`` that may be awaited.
@@ -174,6 +185,7 @@ def make_sequences(
             num_prompt_tokens=len(prompt),
             params=params,
             priority=request.priority,
+            tenant=request.tenant,
             key=sequence_key(seed, index),
             ending_token_ids=eos | frozenset(params.stop_token_ids),
             eos_token_ids=eos,

@@ -13,6 +13,11 @@ only. The loop around it::
         for update in scheduler.update(step, tokens):
             ...  # a sequence got update.token_ids; finish_reason says whether that was all
 
+Tenants (penstock.engine.fair_shares) take turns where there are several, and their users: those
+that wait are let in, and prompts are computed, in the order of what each was served, within a
+priority. When a tenant below its share of sequences, or of blocks, finds no room, the newest
+sequence of the tenant furthest above its own gives way, once in some steps.
+
 Order within a step: running sequences that need one token (decode), running ones that need more
 (chunked prefill), then the waiting, first come first served within their priority, without
 overtaking. A token therefore waits for no prefill but the part that fits the step's budget. A
@@ -23,6 +28,10 @@ so, ``schedule`` goes on from there, and ``update`` comes one step later. The ru
 awaited tokens (penstock.engine.request) counted as known. A sequence that reaches its length with
 one, or cannot sample before it is known, is left out of the step; another end wastes a row, whose
 token is dropped. Blocks change hands while steps in flight use them: steps run in order.
+
+A sequence whose next mask is not there (``awaits_mask``) is computed up to its last known token,
+which is left for later; one whose mask did not come while its step ran (``update``, ``late``) has
+that token computed again. While all running ones wait so, there is work and no step.
 
 Drafts of what follows a sequence's known tokens (penstock.speculate) take what is then left of
 the budget and of the free blocks; nobody is preempted for them, and what finds no room is dropped.
@@ -47,13 +56,15 @@ from collections.abc import Sequence as Seq
 from time import monotonic
 
 from penstock.cache.kv_cache import BlockCopy, KvCache
+from penstock.engine.give_way import GiveWay
 from penstock.engine.in_flight import InFlight
 from penstock.engine.limits import check_step_limits, most_tokens
 from penstock.engine.messages import EngineStats, FinishReason, SequenceUpdate
 from penstock.engine.place_drafts import moves_of, place_drafts
-from penstock.engine.queues import Queues
+from penstock.engine.queues import Queues, Turn
 from penstock.engine.request import Sequence, Status
 from penstock.engine.scheduled import ScheduledSequence, ScheduledStep, SlotMove, scheduled
+from penstock.engine.step_budget import StepBudget
 from penstock.errors import RequestError
 from penstock.sampling.params import SamplingParams
 from penstock.speculate.draft import Draft
@@ -83,11 +94,11 @@ class Scheduler:
         self.max_model_len = max_model_len
         self._queues = Queues()
         self.running = self._queues.running
-        self.waiting = self._queues.waiting
         self._in_flight = InFlight()
         self._all_hidden = all_hidden
         self._most_prompt_rows = max_prompt_rows or max_num_batched_tokens
         self._slot_moves: list[SlotMove] = []  # of accepted drafts, for the next step
+        self._give_way = GiveWay(cache, max_num_seqs)
         self._arrivals = 0
         self._preemptions = 0
         self._prefix_queries = 0
@@ -98,7 +109,16 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.running or self.waiting)
+        return bool(self.running or self._queues.num_waiting)
+
+    @property
+    def waiting(self) -> list[Sequence]:
+        """Those that wait, by priority and arrival."""
+        return self._queues.waiting
+
+    @property
+    def num_waiting(self) -> int:
+        return self._queues.num_waiting
 
     @property
     def tokens_computed(self) -> int:
@@ -120,8 +140,7 @@ class Scheduler:
         for sequence in group:
             sequence.arrival = self._arrivals
             sequence.max_total_tokens = total
-        self._queues.requests[leader.request_id] = group
-        self._queues.wait(leader)
+        self._queues.add(group)
 
     def holds(self, request_id: str) -> bool:
         return request_id in self._queues.requests
@@ -154,24 +173,35 @@ class Scheduler:
 
         ``drafts``: of running sequences that have one token left to compute.
         """
-        budget = self.max_num_batched_tokens
-        prompt_rows = self._most_prompt_rows
+        shares = self._queues.shares
+        contended = shares.contended
+        if self._queues.num_waiting and shares.several_tenants:
+            self._make_way()
+        left = StepBudget(self.max_num_batched_tokens, self._most_prompt_rows)
         chosen: list[ScheduledSequence] = []
         copies: list[BlockCopy] = []
         extend = self.cache.extend
-        for sequence in self._running_in_turn():
-            if budget == 0:
+        for sequence in self._running_in_turn(contended):
+            if left.tokens == 0:
                 break
             if sequence.status is not RUNNING:
                 continue  # preempted for one before it
             start = sequence.num_computed
             count = len(sequence.token_ids) - start
-            if count > budget:
-                count = budget
-            if sequence.wants_prompt_rows:
-                if prompt_rows == 0:
+            if sequence.awaits_mask:
+                count -= 1
+                if count <= 0:
                     continue
-                count = min(count, _prompt_tokens(sequence, prompt_rows))
+            if contended and count > 1 and self._queues.num_waiting:
+                self._admit_waiting(left, chosen, self._queues.turn(sequence))
+                if left.tokens == 0:
+                    break
+            if count > left.tokens or sequence.wants_prompt_rows:
+                count = left.most(sequence, count)
+                if count == 0:
+                    continue
+            if contended:
+                shares.serve(sequence.tenant, count)
             while not extend(sequence.table, start, start + count, copies):
                 if not self._preempt_behind(sequence, chosen):
                     count = self.cache.room(sequence.table, start)
@@ -179,32 +209,16 @@ class Scheduler:
                         break
             else:
                 chosen.append(scheduled(sequence, start, count, self._all_hidden))
-                budget -= count
-                if sequence.wants_prompt_rows:
-                    prompt_rows -= chosen[-1].num_logits
+                left.take(chosen[-1])
         # If someone above came short, no block is left that would let anyone in.
-        while self.waiting and budget:
-            sequence = self.waiting[0]
-            if sequence.wants_prompt_rows and prompt_rows == 0:
-                break
-            if len(self.running) >= self.max_num_seqs or not self._admit(
-                sequence, budget, prompt_rows
-            ):
-                break
-            start = sequence.num_computed
-            count = min(len(sequence.token_ids) - start, budget)
-            if sequence.wants_prompt_rows:
-                count = min(count, _prompt_tokens(sequence, prompt_rows))
-            chosen.append(scheduled(sequence, start, count, self._all_hidden))
-            budget -= count
-            if sequence.wants_prompt_rows:
-                prompt_rows -= chosen[-1].num_logits
+        if self._queues.num_waiting:
+            self._admit_waiting(left, chosen)
         if not chosen:
             return None
         drafted = 0
-        if drafts and budget:
-            drafted = place_drafts(self.cache, chosen, drafts, budget, copies)
-            budget -= drafted
+        if drafts and left.tokens:
+            drafted = place_drafts(self.cache, chosen, drafts, left.tokens, copies)
+            left.tokens -= drafted
         self._steps += 1
         samples: list[Sequence] = []
         rows: list[int] = []
@@ -214,7 +228,9 @@ class Scheduler:
             for sequence in each.samples:
                 samples.append(sequence)
                 rows.append(row if each.draft is None else row - len(each.draft))
-        num_tokens = self.max_num_batched_tokens - budget
+        num_tokens = self.max_num_batched_tokens - left.tokens
+        if not contended:
+            shares.serve(chosen[0].sequence.tenant, num_tokens)
         hidden = sum(each.num_hidden for each in chosen)
         moves, self._slot_moves = self._slot_moves, []
         return ScheduledStep(
@@ -239,9 +255,15 @@ class Scheduler:
             if len(each.samples) > 1:
                 self._fork(each.sequence)
 
-    def update(self, step: ScheduledStep, sampled: Seq[list[int]]) -> list[SequenceUpdate]:
+    def update(
+        self,
+        step: ScheduledStep,
+        sampled: Seq[list[int]],
+        late: frozenset[int] = frozenset(),
+    ) -> list[SequenceUpdate]:
         """Take in an executed step; ``sampled[i]`` are the new tokens of ``step.samples[i]``.
 
+        Samples that are ``late`` could not draw: their last position is computed again later.
         All but the last of several are drafts that were accepted. Advances, publishes full blocks,
         forks, and frees what ended. Returns what each sequence got, without log-probabilities;
         those that ended since ``schedule`` get nothing.
@@ -249,6 +271,7 @@ class Scheduler:
         if len(sampled) != len(step.samples):
             raise ValueError(f"{len(sampled)} samples for {len(step.samples)} sampling sequences")
         updates: list[SequenceUpdate] = []
+        undone = {step.samples[i] for i in late}
         new_tokens = iter(sampled)
         self._tokens_computed += step.num_tokens
         cache, ahead, generated = self.cache, False, 0
@@ -258,6 +281,10 @@ class Scheduler:
         for each in step.sequences:
             sequence, samples = each.sequence, each.samples
             end = each.start + each.num_tokens
+            if undone and sequence in undone:
+                next(new_tokens)
+                self._undo(each)
+                continue
             if each.draft is not None:
                 if (update := self._verified(each, next(new_tokens))) is not None:
                     generated += len(update.token_ids)
@@ -290,11 +317,17 @@ class Scheduler:
         self._tokens_generated += generated
         return updates
 
+    def conclude(self, sequence: Sequence) -> SequenceUpdate:
+        """End a live sequence that is found to have come to its end with its last token."""
+        sequence.conclude()
+        self._finish(sequence)
+        return _told(sequence, [])
+
     def stats(self) -> EngineStats:
         allocated, filled = self.cache.slots()
         return EngineStats(
             running=len(self.running),
-            waiting=len(self.waiting),
+            waiting=self.num_waiting,
             kv_blocks_total=self.cache.num_blocks,
             kv_blocks_used=self.cache.num_used_blocks,
             prefix_queries=self._prefix_queries,
@@ -316,6 +349,25 @@ class Scheduler:
         assert held == self.cache.num_held_blocks, "a sequence that is not running holds blocks"
         self._in_flight.check_integrity(s for g in self._queues.requests.values() for s in g)
 
+    def _undo(self, each: ScheduledSequence) -> None:
+        """Leave the last known position of a sequence to be computed again, for its logits.
+
+        The same values are written again where they are, and nothing that could be found: a block
+        is published once its last position stays. A sequence that is alone in its row: the first
+        token of a request, for which its siblings share one, never comes late.
+        """
+        sequence, draft = each.sequence, each.draft
+        assert each.samples == (sequence,), "siblings wait for each other"
+        if sequence.status is not RUNNING:
+            return
+        last = each.start + each.num_tokens - 1 - (0 if draft is None else len(draft))
+        sequence.num_computed = last
+        self.cache.commit(sequence.table, sequence.token_ids, last)
+        if sequence.wants_prompt_rows:
+            sequence.prompt_rows_given(last + 1)
+        if draft is not None:
+            self.cache.trim(sequence.table)
+
     def _verified(self, each: ScheduledSequence, tokens: list[int]) -> SequenceUpdate | None:
         """Take in what was drawn along a draft; None if the sequence has ended meanwhile."""
         sequence, draft = each.sequence, each.draft
@@ -336,28 +388,69 @@ class Scheduler:
             self.cache.trim(sequence.table)
         return _told(sequence, appended)
 
-    def _running_in_turn(self) -> list[Sequence]:
-        """Those that need one token before those that need more."""
+    def _running_in_turn(self, contended: bool) -> list[Sequence]:
+        """Those that need one token before those that need more, of whom tenants take turns."""
         decodes = [s for s in self.running if len(s.token_ids) - s.num_computed == 1]
         if len(decodes) == len(self.running):
             return decodes
-        return decodes + [s for s in self.running if len(s.token_ids) - s.num_computed > 1]
+        prefills = [s for s in self.running if len(s.token_ids) - s.num_computed > 1]
+        if contended:
+            prefills.sort(key=self._queues.turn)
+        return decodes + prefills
 
-    def _admit(self, sequence: Sequence, budget: int, prompt_rows: int) -> bool:
+    def _admit_waiting(
+        self, left: StepBudget, chosen: list[ScheduledSequence], before: Turn | None = None
+    ) -> None:
+        """Start those that wait, as far as they find room.
+
+        ``before``: only those whose turn it is before that.
+        """
+        queues = self._queues
+        while queues.num_waiting and left.tokens and len(self.running) < self.max_num_seqs:
+            sequence = queues.first()
+            if before is not None and queues.turn(sequence) >= before:
+                break
+            if not self._admit(sequence, left):
+                break
+            start = sequence.num_computed
+            count = left.most(sequence, len(sequence.token_ids) - sequence.awaits_mask - start)
+            if count:
+                chosen.append(scheduled(sequence, start, count, self._all_hidden))
+                left.take(chosen[-1])
+                if queues.shares.contended:
+                    queues.shares.serve(sequence.tenant, count)
+
+    def _make_way(self) -> None:
+        """Let one of a tenant that has too much wait, if one below its share finds no room."""
+        newcomer = self._queues.first()
+        if self._in_flight.bars(newcomer):
+            return
+        known = len(newcomer.token_ids)
+        fits = self.cache.fits(self._hits(newcomer), known, reserve=len(self.running))
+        victim = self._give_way.victim(self._queues, newcomer, fits)
+        if victim is not None:
+            self._preempt(victim)
+
+    def _hits(self, sequence: Sequence) -> list[int]:
+        """The blocks in which its first tokens are found, of those that need not be computed."""
+        known = len(sequence.token_ids)
+        limit = sequence.num_prompt_rows if sequence.wants_prompt_rows else known - 1
+        return self.cache.lookup(sequence.table, sequence.token_ids, limit)
+
+    def _admit(self, sequence: Sequence, left: StepBudget) -> bool:
         """Start a waiting sequence if all its known tokens fit.
 
         One block per running sequence stays free, which they will want soon: without this margin
         the newcomer would often be preempted at once.
         """
-        if self._in_flight.bars(sequence):
+        if self._in_flight.bars(sequence) or (sequence.wants_prompt_rows and left.prompt_rows == 0):
             return False
         known, cache = len(sequence.token_ids), self.cache
-        limit = sequence.num_prompt_rows if sequence.wants_prompt_rows else known - 1
-        hits = cache.lookup(sequence.table, sequence.token_ids, limit)
+        hits = self._hits(sequence)
         cached = len(hits) * cache.block_size
-        end = min(known, cached + budget)
+        end = min(known, cached + left.tokens)
         if sequence.wants_prompt_rows:
-            end = min(end, sequence.num_prompt_rows + prompt_rows)
+            end = min(end, sequence.num_prompt_rows + left.prompt_rows)
         if not cache.begin(sequence.table, hits, end, known, reserve=len(self.running)):
             return False
         if not sequence.started:
@@ -378,14 +471,16 @@ class Scheduler:
             if victim is sequence:
                 return False
             if victim not in in_step:
-                self.cache.free(victim.table)
-                self._queues.wait(victim)
-                # What it gave up was too little to admit it again; this does not lean on that.
-                if self._in_flight.involves(victim):
-                    self._in_flight.bar(victim)
-                self._preemptions += 1
+                self._preempt(victim)
                 return True
         return False
+
+    def _preempt(self, victim: Sequence) -> None:
+        self.cache.free(victim.table)
+        self._queues.wait(victim)
+        if self._in_flight.involves(victim):
+            self._in_flight.bar(victim)
+        self._preemptions += 1
 
     def _fork(self, leader: Sequence) -> None:
         """Let its siblings go on from the leader's prompt, or queue them when no place is free."""
@@ -418,11 +513,6 @@ class Scheduler:
         if sequence.status is RUNNING:
             self.cache.free(sequence.table)
         self._queues.finish(sequence)
-
-
-def _prompt_tokens(sequence: Sequence, rows: int) -> int:
-    """Tokens of a step of which so many get logits that the prompt wants."""
-    return max(sequence.num_computed, sequence.num_prompt_rows) + rows - sequence.num_computed
 
 
 def _told(sequence: Sequence, tokens: list[int]) -> SequenceUpdate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
@@ -20,9 +21,15 @@ from penstock.engine.step import StepResult
 from penstock.engine.step_builder import build_step_input
 from penstock.errors import RequestError
 from penstock.grammar.constraints import Constraints
+from penstock.grammar.masks import NO_MASKS
+from penstock.sampling.mask import TokenMask
 from penstock.sampling.sampler import Sampled
 from penstock.speculate.typical import Typical
 from penstock.speculate.verify import Verified, verify
+
+_PATIENCE, _LEAST_PATIENCE_S = 0.25, 0.002
+"""How long masks may come behind the logits: a part of the time that these took, and what the
+system may need to let a thread run at all."""
 
 
 class Executed(NamedTuple):
@@ -36,6 +43,8 @@ class Executed(NamedTuple):
     """``[num_hidden, hidden]`` of the rows without logits, if there are any."""
     result: StepResult | None
     """All of it, until the next step; None where it stays on a device."""
+    late: frozenset[int] = frozenset()
+    """Samples that drew nothing, since their mask was not there."""
 
 
 class StepRunner(Protocol):
@@ -73,10 +82,14 @@ class SerialRunner:
     def advance(self, step: ScheduledStep | None) -> Executed | None:
         if step is None:
             return None
+        began = perf_counter() if self._constraints.active else 0.0
         result = self._executor.run(build_step_input(step))
-        masks = self._constraints.masks(step.samples)
-        if step.num_drafted:
-            verified = verify(self._sampler, result, step, masks, self._typical)
+        masks, late = NO_MASKS
+        if self._constraints.active:
+            patience = max(_LEAST_PATIENCE_S, _PATIENCE * (perf_counter() - began))
+            masks, late = self._constraints.masks(step.samples, patience)
+        if step.num_drafted or late:
+            verified = verify(self._sampler, result, step, masks, self._typical, late)
         else:
             states = [sequence.sampling_state for sequence in step.samples]
             sampled = self._sampler.sample(result, step.sample_rows, states, masks)
@@ -93,7 +106,7 @@ class SerialRunner:
         if step.num_hidden:  # a device's are fetched when they are read
             assert result.hidden is not None
             hidden = result.hidden[step.num_logits :]
-        return Executed(step, verified, errors, hidden, result)
+        return Executed(step, verified, errors, hidden, result, late)
 
     def _report(self, result: StepResult, wanted: PromptRows) -> PromptReport:
         rows = result.logits[wanted.first_row : wanted.first_row + len(wanted.targets)]
@@ -139,10 +152,16 @@ class OverlappingRunner:
             step.sample_rows,
             [sequence.sampling_state for sequence in step.samples],
             [each.rows for each in wanted],
-            self._constraints.masks(step.samples),
+            self._masks(step),
         )
         self._scheduler.launched(step)
         return _Launched(step, launched, wanted)
+
+    def _masks(self, step: ScheduledStep) -> list[TokenMask | None] | None:
+        """All of them: who awaits one was not scheduled to draw (``Constraints.settle``)."""
+        masks, late = self._constraints.masks(step.samples, 0.0)
+        assert not late, "a sequence draws without its mask"
+        return masks
 
 
 class _Launched(NamedTuple):

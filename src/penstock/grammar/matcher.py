@@ -5,8 +5,9 @@ from __future__ import annotations
 from time import thread_time
 
 import numpy as np
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLTokenizer
 
+from penstock.grammar.consume import Consumer, consume_here
 from penstock.grammar.notation import readable
 from penstock.grammar.tokens import Vocabulary
 from penstock.sampling.mask import TokenMask, words_for
@@ -14,8 +15,20 @@ from penstock.sampling.mask import TokenMask, words_for
 MOST_SECONDS = 0.1
 """Of processor time, for taking one token and for one mask. What grammars of 1,000 properties or
 3,000 choices took is below 4 ms; of ambiguous ones it grows with the square of the text."""
+ALLOWANCE_SECONDS = 2.0
+SECONDS_PER_TOKEN = 0.02
+"""Of processor time in all: so much from the beginning, and so much more for each token. Two
+hundred times what masks take on average; sixteen such sequences keep one processor busy."""
+SLOW_SECONDS = 0.002
+"""Work for a token that takes longer is not done in the thread that steps, nor joined by it."""
+_REMEMBERED = 0.9
+"""How much of a slow mask's time is still expected of the next; of one of 0.1 s, 37 are slow."""
 _TOO_SLOW = (
     f"reading one token of the text takes more than {MOST_SECONDS} s; make it less ambiguous"
+)
+_TOO_MUCH = (
+    f"on average, each token of the text takes more than {SECONDS_PER_TOKEN} s of processor time, "
+    f"beyond {ALLOWANCE_SECONDS:g} s in all; make it less ambiguous (one way to read each text)"
 )
 _STUCK = "no token of this model continues the text, and the text is not complete"
 _STOPS = {
@@ -33,6 +46,9 @@ class Matcher:
     A mask is all tokens after which the text can still come to satisfy the grammar, however the
     text is cut into tokens. Tokens of ``ending`` are among them exactly where the text may end.
     After an ``error`` every mask is empty.
+
+    One that is ``slow`` notes the tokens that it is given and takes them when its next mask is
+    computed, which may be in another thread: until then it is ``behind``.
     """
 
     def __init__(
@@ -44,6 +60,11 @@ class Matcher:
         self._mask: TokenMask | None = None
         self._accepts = False
         self._consumed = 0
+        self._untaken: list[int] = []
+        self.complete = False
+        """Whether the text is complete and nothing can follow it; not known while ``behind``."""
+        self._spent = 0.0  # seconds of processor time
+        self._expected = 0.0  # of the next mask, by those before it
         self.error: str | None = None
         """Why no token can follow: the grammar came to a limit, or to an end that is none."""
 
@@ -51,12 +72,34 @@ class Matcher:
         """The same state, apart from this one from now on; None: the same ``ending``."""
         if ending is None:
             ending = frozenset(self._ending.tolist())
+        self._take(consume_here)
         other = Matcher(self._native.deep_copy(), self._vocabulary, ending)
         other._mask, other._accepts = self._text_mask(), self._accepts
         if other._mask is not None:
             other._let_end(other._mask)
         other._consumed, other.error = self._consumed, self.error
+        other.complete = self.complete
+        other._spent, other._expected = self._spent, self._expected
         return other
+
+    def learn(self, clone: Matcher) -> None:
+        """What a clone spent, it spent for this one."""
+        self._spent = max(self._spent, clone._spent)
+        self._expected = max(self._expected, clone._expected)
+
+    @property
+    def slow(self) -> bool:
+        """Whether the next mask is expected to take longer than a step should wait for it."""
+        return self._expected > SLOW_SECONDS
+
+    @property
+    def tokenizer(self) -> LLTokenizer:
+        return self._vocabulary.native
+
+    @property
+    def behind(self) -> bool:
+        """Whether there are tokens that it has yet to take."""
+        return bool(self._untaken)
 
     @property
     def known(self) -> bool:
@@ -86,59 +129,73 @@ class Matcher:
         mask = self._text_mask()
         return mask is not None and bool(mask.any())
 
-    def compute(self) -> None:
-        """Compute :attr:`mask`; the library works without the GIL."""
+    def compute(self, consume: Consumer = consume_here) -> None:
+        """Compute :attr:`mask`, without the GIL; ``consume`` has tokens taken before."""
+        self._expected *= _REMEMBERED
+        self._take(consume)
         start = thread_time()
         words = words_for(self._vocabulary.vocab_size)
         # One more bit is llguidance's own end of text.
         row = np.zeros(words_for(self._vocabulary.vocab_size + 1), np.uint32)
-        if self.error is None:
+        if self.error is None and not self.complete:
             self._native.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
             if self._native.is_error():
                 self._fail()
         mask = row[:words]
-        if self.error is None:
+        if self.error is None and not self.complete:
             mask &= self._vocabulary.usable
             self._accepts = self._native.is_accepting()
             if self._accepts:
                 self._let_end(mask)
             elif not mask.any():
                 self.error = _STUCK
-            self._charge(start)
+        elif self.error is None:
+            self._accepts = True
+            self._let_end(mask)
+        self._charge(thread_time() - start)
         if self.error is not None:
             mask[:] = 0
             self._accepts = False
         self._mask = mask
 
     def advance(self, token_id: int) -> bool:
-        """Take the next token of text; whether the text is complete and nothing can follow it."""
+        """Take the next token of text; whether the text is known to be ``complete`` with it."""
         self._mask = None
-        if self.error is not None:
-            return False
-        start = thread_time()
-        taken = self._native.consume_token(token_id)
-        self._consumed += 1
-        if not taken or self._native.is_error():
-            self._fail()
-            return False
-        if not self._native.is_stopped():
-            self._charge(start)
-            return False
-        if self._native.is_accepting():
-            return True
-        self.error = _STUCK
-        return False
+        self._untaken.append(token_id)
+        if not self.slow:
+            self._take(consume_here)
+        return self.complete
 
     def rollback(self, count: int) -> None:
         """Take back the last ``count`` tokens. Raises ValueError if there are fewer, or after an
         error."""
+        self._take(consume_here)
         if self.error is not None or not 0 <= count <= self._consumed:
             raise ValueError(f"{count} of {self._consumed} tokens cannot be taken back")
         if count and not self._native.rollback(count):
             raise ValueError(f"{count} tokens cannot be taken back: {self._native.get_error()}")
         if count:
             self._consumed -= count
-            self._mask = None
+            self._mask, self.complete = None, False
+
+    def _take(self, consume: Consumer) -> None:
+        """Take what was noted."""
+        if not self._untaken:
+            return
+        for token_id in self._untaken:
+            if self.error is not None or self.complete:
+                break
+            taken, seconds = consume(self._native, token_id)
+            self._consumed += 1
+            if not taken or self._native.is_error():
+                self._fail()
+            elif not self._native.is_stopped():
+                self._charge(seconds)
+            elif self._native.is_accepting():
+                self.complete = True
+            else:
+                self.error = _STUCK
+        self._untaken.clear()
 
     def _text_mask(self) -> TokenMask | None:
         """The mask without tokens that end the text, as a copy."""
@@ -151,10 +208,16 @@ class Matcher:
             bits = np.uint32(1) << (self._ending % 32).astype(np.uint32)
             np.bitwise_or.at(mask, self._ending // 32, bits)
 
-    def _charge(self, start: float) -> None:
-        """Give up where the work since ``start`` (``thread_time``) was too much."""
-        if self.error is None and thread_time() - start > MOST_SECONDS:
+    def _charge(self, seconds: float) -> None:
+        """Give up where this work was too much, at once or with all before it."""
+        self._spent += seconds
+        self._expected = max(self._expected, seconds)
+        if self.error is None and seconds > MOST_SECONDS:
             self.error = _TOO_SLOW
+        if self.error is None and self._spent > (
+            ALLOWANCE_SECONDS + SECONDS_PER_TOKEN * self._consumed
+        ):
+            self.error = _TOO_MUCH
 
     def _fail(self) -> None:
         message = readable(self._native.get_error())

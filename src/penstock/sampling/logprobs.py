@@ -20,6 +20,9 @@ NO_TOKEN_LEFT = (
     "relax them"
 )
 
+OF_THE_REQUEST = frozenset((NO_TOKEN_LEFT,))
+"""Of the errors of drawing, those that come of what the request asks for, not of the model."""
+
 
 def logits_error(peak: float) -> str | None:
     """What is wrong with a row whose largest logit is ``peak`` (NaN if any is), if anything."""

@@ -8,7 +8,6 @@ from contextlib import aclosing
 
 from penstock.engine.output import CompletionOutput, RequestOutput
 from penstock.errors import PenstockError, RequestError
-from penstock.sampling.logprobs import NO_TOKEN_LEFT
 
 
 class GenerationError(PenstockError):
@@ -22,7 +21,7 @@ async def refused_by_name(outputs: Generation, param: str) -> Generation:
     """``outputs``; raises RequestError naming the field ``param`` if the engine found it at fault.
 
     That a grammar's tokens do not exist, or that no text satisfies it, is known when the engine
-    has compiled it.
+    has compiled it; that it comes to a limit, or to no token, on the way.
     """
     async with aclosing(outputs):
         async for output in outputs:
@@ -96,7 +95,7 @@ def has_news(choice: CompletionOutput, before: CompletionOutput | None) -> bool:
 
 
 def _checked(output: RequestOutput) -> RequestOutput:
-    if output.error == NO_TOKEN_LEFT:
+    if output.error is not None and output.refused:
         raise RequestError(output.error)  # what it asked for, not what the engine did
     if output.error is not None:
         raise GenerationError(output.error)

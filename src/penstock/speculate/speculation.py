@@ -79,6 +79,8 @@ class Speculation:
             budget -= left
             if left == 1 and known > sequence.num_prompt_tokens:
                 decoding += 1
+                if sequence.awaits_mask or (sequence.matcher and sequence.matcher.slow):
+                    continue  # its masks take longer than the steps that drafts would save
                 most = sequence.max_total_tokens - known - 1
                 if most > 0:
                     wanted.append(Wanted(sequence, most if most < limit else limit))

@@ -14,11 +14,13 @@ RUNNING = Status.RUNNING  # a name is cheaper than an enum's member
 def told_of(step: ScheduledStep, tokens: Seq[list[int]]) -> list[Told]:
     """Of the sequences that go on; of drafts, those on the path that was accepted.
 
-    ``tokens[i]`` were drawn for ``step.samples[i]``. Rows are numbered as in ``StepResult.hidden``:
-    first those with logits, then the others. Siblings that are forked in this step are told what
-    their leader is.
+    ``tokens[i]``, if any, were drawn for ``step.samples[i]``. Rows are numbered as in
+    ``StepResult.hidden``: first those with logits, then the others. Siblings that are forked in
+    this step are told what their leader is.
     """
-    if step.num_tokens == step.num_logits == len(step.samples) == len(step.sequences):
+    if step.num_tokens == step.num_logits == len(step.samples) == len(step.sequences) and all(
+        tokens
+    ):
         # Each has one token, as in most steps.
         return [
             Told(each.sequence, each.start, (row,))
@@ -35,6 +37,8 @@ def told_of(step: ScheduledStep, tokens: Seq[list[int]]) -> list[Told]:
         elif each.num_hidden:
             rows = [*range(hidden, hidden + each.num_hidden), *rows]
             first -= each.num_hidden
+        if each.samples and not tokens[sample]:
+            rows = rows[: -1 if each.draft is None else 0]  # computed again when it draws
         logits += each.num_logits
         hidden += each.num_hidden
         sample += len(each.samples)

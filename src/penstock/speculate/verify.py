@@ -94,7 +94,14 @@ class _Texts:
         ahead = self._ahead.get(sample)
         if ahead is None:
             ahead = self._ahead[sample] = matcher.clone()
-        return not ahead.advance(token) and ahead.error is None
+        ahead.advance(token)
+        goes_on = not ahead.complete and ahead.error is None
+        if goes_on and not ahead.known:
+            ahead.compute()
+            matcher.learn(ahead)
+            # What slow masks could save is not worth what they cost here.
+            goes_on = ahead.error is None and not ahead.complete and not matcher.slow
+        return goes_on
 
 
 def verify(
@@ -103,12 +110,14 @@ def verify(
     step: ScheduledStep,
     masks: Seq[TokenMask | None] | None = None,
     typical: Typical | None = None,
+    late: frozenset[int] = frozenset(),
 ) -> Verified:
     """Draw for every sample of an executed step, along its draft if it has one.
 
     ``masks`` are those of the samples' next tokens, as ``Sampler.sample`` has them. With
     ``typical``, sequences that it applies to may go on with a draft that was not drawn. Tells the
-    states what was drawn, and leaves the matchers as they are. Where a later row is unfit (NaN
+    states what was drawn, and leaves the matchers as they are. Samples that are ``late`` draw
+    nothing. Where a later row is unfit (NaN
     logits) the run ends before it: it is the first row of the next step, and fails the request
     there as it would have without drafts.
     """
@@ -123,6 +132,8 @@ def verify(
     runs: list[_Run] = []
     plain: list[_Run] = []
     for i, (row, draft) in enumerate(zip(step.sample_rows, drafts, strict=True)):
+        if i in late:
+            continue
         (plain if states[i].plain else runs).append(_Run(i, row, draft))
     if plain:
         _take_largest(sampler, result, plain, states, verified)

@@ -1,0 +1,35 @@
+"""What a step still has room for while it is composed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.engine.request import Sequence
+from penstock.engine.scheduled import ScheduledSequence
+
+
+@dataclass
+class StepBudget:
+    """Tokens, and rows of logits for prompts whose log-probabilities are asked for."""
+
+    tokens: int
+    prompt_rows: int
+
+    def most(self, sequence: Sequence, count: int) -> int:
+        """How many of the sequence's next ``count`` tokens there is room for."""
+        if count > self.tokens:
+            count = self.tokens
+        if sequence.wants_prompt_rows:
+            if self.prompt_rows == 0:
+                return 0
+            start = sequence.num_computed
+            # What lies before the first wanted row was told already and needs none again.
+            end = max(start, sequence.num_prompt_rows) + self.prompt_rows
+            count = min(count, end - start)
+        return count
+
+    def take(self, scheduled: ScheduledSequence) -> None:
+        """Account for a sequence that is in the step now."""
+        self.tokens -= scheduled.num_tokens
+        if scheduled.sequence.wants_prompt_rows:
+            self.prompt_rows -= scheduled.num_logits

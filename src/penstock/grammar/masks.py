@@ -1,0 +1,228 @@
+"""The masks of a step's sequences: computed beside it, and never waited for long."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from penstock.grammar.threads import SLOW_NICE, Bell, Workers
+from penstock.sampling.mask import TokenMask
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Seq
+
+    from penstock.engine.request import Sequence
+    from penstock.grammar.consume import Consumer
+    from penstock.grammar.matcher import Matcher
+
+_CPUS_PER_THREAD = 8
+_MOST_THREADS = 4
+"""Of each kind."""
+
+
+class StepMasks(NamedTuple):
+    """What a step's samples may draw."""
+
+    masks: list[TokenMask | None] | None
+    """One of each sample, None where all tokens are allowed; None instead of nothing else."""
+    late: frozenset[int]
+    """Samples whose mask is not there: they cannot draw in this step."""
+
+
+NO_MASKS = StepMasks(None, frozenset())
+
+
+class MaskJob:
+    """The computation of the mask of a sequence's next token."""
+
+    __slots__ = ("done", "failure", "matcher", "sequence")
+
+    def __init__(self, sequence: Sequence, matcher: Matcher) -> None:
+        self.sequence = sequence
+        self.matcher = matcher
+        self.done = False
+        self.failure: Exception | None = None
+        """A defect, not a limit: those are the matcher's."""
+
+    def run(self, consume: Consumer | None = None) -> None:
+        """``consume``: how tokens are taken; None: as ``Matcher.compute`` does by default."""
+        try:
+            if consume is None:
+                self.matcher.compute()
+            else:
+                self.matcher.compute(consume)
+        except Exception as error:
+            self.failure = error
+        self.done = True
+
+
+class MaskThreads(Protocol):
+    """Where masks are computed: :class:`Pools`, or a double in tests."""
+
+    def begin(self, jobs: Iterable[tuple[str, MaskJob]]) -> None:
+        """Have these computed, each for its owner."""
+        ...
+
+    def wait(self, jobs: Seq[MaskJob], seconds: float, *, all_of_them: bool) -> None:
+        """Return when one of them is done, or all, or after so many seconds."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Pools:
+    """Threads for masks that are quick, and others, which give way to a step's own, for those of
+    grammars whose masks were slow."""
+
+    def __init__(self, bell: Bell) -> None:
+        count = min(max((os.cpu_count() or 1) // _CPUS_PER_THREAD, 1), _MOST_THREADS)
+        from penstock.grammar.consume import Consumers  # it loads llguidance
+
+        self._bell = bell
+        self._consumers = Consumers()
+        self._quick = Workers("penstock-masks", count, bell=bell)
+        self._slow = Workers("penstock-slow-masks", count, nice=SLOW_NICE, bell=bell)
+
+    def begin(self, jobs: Iterable[tuple[str, MaskJob]]) -> None:
+        quick: list[tuple[str, Callable[[], None]]] = []
+        slow: list[tuple[str, Callable[[], None]]] = []
+        for owner, job in jobs:
+            if job.matcher.slow:
+                slow.append((owner, partial(self._run_beside, job)))
+            else:
+                quick.append((owner, job.run))
+        if quick:
+            self._quick.submit(quick)
+        if slow:
+            self._slow.submit(slow)
+
+    def _run_beside(self, job: MaskJob) -> None:
+        job.run(self._consumers.of_thread(job.matcher.tokenizer))
+
+    def wait(self, jobs: Seq[MaskJob], seconds: float, *, all_of_them: bool) -> None:
+        found = all if all_of_them else any
+        self._bell.wait(lambda: found(job.done for job in jobs), seconds)
+
+    def close(self) -> None:
+        self._quick.close()
+        self._slow.close()
+
+
+class Masks:
+    """Masks from the token that they follow to the draw that they bind. Not thread-safe.
+
+    A mask is begun when the last token is known, and joined when the logits are there. One that is
+    late by more than the step's patience leaves its sequence without a token: the scheduler is
+    told so, and computes the sequence's last position again, once the mask is there
+    (``Sequence.awaits_mask``). That gives the same bits, so lateness moves tokens in time and
+    changes none. A sequence whose last masks were slow awaits each from the beginning.
+    """
+
+    def __init__(self, threads: MaskThreads) -> None:
+        self._threads = threads
+        self._begun: dict[Matcher, MaskJob] = {}
+        self._awaiting: dict[Sequence, MaskJob] = {}
+
+    @property
+    def num_awaiting(self) -> int:
+        """Sequences that are not scheduled before their mask is there."""
+        return len(self._awaiting)
+
+    def begin(self, sequences: Iterable[Sequence]) -> None:
+        """Begin the masks of those of these sequences that go on."""
+        jobs = []
+        for sequence in sequences:
+            matcher = sequence.matcher
+            if (
+                matcher is None
+                or sequence.finish_reason is not None
+                or matcher.known
+                or matcher in self._begun
+            ):
+                continue
+            job = self._begun[matcher] = MaskJob(sequence, matcher)
+            jobs.append((sequence.tenant.name, job))
+            if matcher.slow:
+                self._await(sequence, job)
+        if jobs:
+            self._threads.begin(jobs)
+
+    def join(self, sequences: Seq[Sequence], seconds: float) -> StepMasks:
+        """The masks of the sequences' next tokens, waiting for them for so many seconds at most.
+
+        That of a first token is known from compiling.
+        """
+        if self._begun:
+            begun = (self._begun.get(s.matcher) for s in sequences if s.matcher is not None)
+            self._wait_for_all((job for job in begun if job is not None), seconds)
+        masks: list[TokenMask | None] = []
+        late: list[int] = []
+        for i, sequence in enumerate(sequences):
+            matcher = sequence.matcher
+            if matcher is None:
+                masks.append(None)
+                continue
+            job = self._begun.get(matcher)
+            if job is not None and not job.done:
+                self._await(sequence, job)
+                late.append(i)
+                masks.append(None)
+                continue
+            masks.append(self._ended(matcher).mask)
+        if len(self._begun) > 2 * len(sequences):  # of sequences that were stopped
+            self._begun = {m: job for m, job in self._begun.items() if not job.done}
+        return StepMasks(masks, frozenset(late))
+
+    def settle(self, seconds: float) -> None:
+        """Before a step that must have its masks when it is launched: wait so long for those that
+        were begun, and let the sequences of the others wait for theirs."""
+        for job in self._wait_for_all(self._begun.values(), seconds):
+            if not job.done:
+                self._await(job.sequence, job)
+
+    def release(self) -> list[Sequence]:
+        """Let those go on whose mask is there by now; returns those of them that have come to
+        their end instead: their text is complete, or as long as it may be."""
+        ended = []
+        for sequence, job in list(self._awaiting.items()):
+            if not job.done and sequence.finish_reason is None:
+                continue
+            del self._awaiting[sequence]
+            sequence.awaits_mask = False
+            if sequence.finish_reason is None and (
+                job.matcher.complete or len(sequence.token_ids) >= sequence.max_total_tokens
+            ):
+                self._ended(job.matcher)
+                ended.append(sequence)
+        return ended
+
+    def wait(self, seconds: float) -> None:
+        """There is nothing to do before a mask is there: wait for one."""
+        if self._awaiting:
+            self._threads.wait(list(self._awaiting.values()), seconds, all_of_them=False)
+
+    def close(self) -> None:
+        self._threads.close()
+
+    def _wait_for_all(self, jobs: Iterable[MaskJob], seconds: float) -> list[MaskJob]:
+        """Wait for those of which nobody knows that they are late; returns them."""
+        pending = [
+            job
+            for job in jobs
+            if not (job.done or job.sequence.awaits_mask or job.sequence.finish_reason)
+        ]
+        if pending:
+            self._threads.wait(pending, seconds, all_of_them=True)
+        return pending
+
+    def _ended(self, matcher: Matcher) -> Matcher:
+        job = self._begun.pop(matcher, None)
+        if job is not None and job.failure is not None:
+            raise job.failure
+        return matcher
+
+    def _await(self, sequence: Sequence, job: MaskJob) -> None:
+        sequence.awaits_mask = True
+        self._awaiting[sequence] = job

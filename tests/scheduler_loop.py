@@ -1,0 +1,100 @@
+"""A scheduler with a fake model, requests for it, and what must have come of them."""
+
+from __future__ import annotations
+
+from fake_model import Loop, ToldCache, as_hidden, reference
+
+from penstock.engine.messages import EngineRequest, Tenant
+from penstock.engine.request import Sequence, make_sequences
+from penstock.engine.scheduler import Scheduler
+from penstock.pooling.params import PoolingParams
+from penstock.pooling.pooler import Pooler
+from penstock.sampling.params import SamplingParams
+
+VOCAB = 50
+EOS = 7
+NOBODY = Tenant()
+
+
+def make_loop(
+    num_blocks: int = 64,
+    seqs: int = 4,
+    budget: int = 16,
+    context: int = 128,
+    size: int = 4,
+    prefix: bool = True,
+    ahead: bool = False,
+    prompt_rows: int | None = None,
+) -> Loop:
+    cache = ToldCache(num_blocks, size, enable_prefix_caching=prefix)
+    scheduler = Scheduler(cache, seqs, budget, context, max_prompt_rows=prompt_rows)
+    return Loop(scheduler, VOCAB, ahead)
+
+
+def request(
+    name: str,
+    prompt: list[int],
+    seed: int = 1,
+    priority: int = 0,
+    salt: str = "",
+    runs_ahead: bool = True,
+    pooling: PoolingParams | None = None,
+    tenant: Tenant = NOBODY,
+    **params: object,
+) -> Sequence:
+    sampling = SamplingParams(**{"max_tokens": 5, "ignore_eos": True, **params})  # type: ignore
+    message = EngineRequest(
+        request_id=name,
+        prompt_token_ids=prompt,
+        params=sampling,
+        pooling=pooling,
+        priority=priority,
+        cache_salt=salt,
+        tenant=tenant,
+    )
+    leader = make_sequences(message, seed, (EOS,))
+    if pooling is not None:
+        leader.pooler = Pooler(pooling, leader.num_prompt_tokens)
+    for sequence in (leader, *leader.siblings):
+        sequence.runs_ahead = runs_ahead
+    return leader
+
+
+def expected(leader: Sequence, index: int) -> tuple[list[int], list[int]]:
+    return reference(
+        leader.token_ids[: leader.num_prompt_tokens].tolist(),
+        (leader, *leader.siblings)[index].key,
+        VOCAB,
+        leader.max_total_tokens,
+        leader.eos_token_ids,
+    )
+
+
+def expected_embedding(leader: Sequence, pooling: PoolingParams) -> bytes:
+    prompt = leader.token_ids.tolist()
+    _, rows = reference(prompt, 0, VOCAB, len(prompt) + 1)
+    pooler = Pooler(pooling, len(prompt))
+    pooler.take(0, as_hidden(rows))
+    return pooler.vector()
+
+
+def check_complete(loop: Loop, leaders: list[Sequence]) -> None:
+    """Every sequence ended with the tokens it gets when it runs alone, and nothing is left."""
+    for leader in leaders:
+        name = leader.request_id
+        if leader.pooler is not None:
+            pooling = leader.pooler._params
+            assert loop.outputs[name, 0] == []
+            assert loop.embeddings[name] == expected_embedding(leader, pooling)
+            continue
+        for index in range(leader.params.n):
+            tokens, rows = expected(leader, index)
+            assert loop.outputs[name, index] == tokens, (name, index)
+            assert loop.finished[name, index].output_token_ids.tolist() == tokens
+        if leader.params.prompt_logprobs is not None:
+            assert loop.prompt_rows.get(name, {}) == dict(enumerate(rows[:-1]))
+        else:
+            assert name not in loop.prompt_rows
+    assert not loop.scheduler.has_work
+    assert loop.scheduler.cache.num_used_blocks == 0
+    assert not loop.scheduler._queues.requests
