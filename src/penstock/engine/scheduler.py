@@ -163,13 +163,17 @@ class Scheduler:
             self._finish(sequence)
         return ended
 
-    def schedule(self, drafts: Mapping[Sequence, Draft] | None = None) -> ScheduledStep | None:
+    def schedule(
+        self, drafts: Mapping[Sequence, Draft] | None = None, masks_awaited: bool = True
+    ) -> ScheduledStep | None:
         """Compose the next step, or None if there is nothing to do.
 
+        ``masks_awaited``: some sequence may await its mask; it is then looked for.
         ``drafts``: of running sequences that have one token left to compute.
         """
         shares = self._queues.shares
         contended = shares.contended
+        particular = contended or masks_awaited  # one look for each sequence in place of two
         if self._queues.num_waiting and shares.several_tenants:
             self._make_way()
         budget = self.max_num_batched_tokens
@@ -183,17 +187,17 @@ class Scheduler:
                 continue  # preempted for one before it
             start = sequence.num_computed
             count = len(sequence.token_ids) - start
-            if sequence.awaits_mask:
-                count -= 1
-                if count <= 0:
-                    continue
-            if contended:
-                if count > 1 and self._queues.num_waiting:
-                    budget = self._admit_waiting(budget, chosen, self._queues.turn(sequence))
-                    count = min(count, budget)
-                    if count == 0:
-                        break
-                shares.serve(sequence.tenant, min(count, budget))
+            if particular:
+                if sequence.awaits_mask:
+                    count -= 1
+                    if count <= 0:
+                        continue
+                if contended:
+                    if count > 1 and self._queues.num_waiting:
+                        budget = self._admit_waiting(budget, chosen, self._queues.turn(sequence))
+                        if budget == 0:
+                            break
+                    shares.serve(sequence.tenant, min(count, budget))
             if count > budget:
                 count = budget
             while not extend(sequence.table, start, start + count, copies):
@@ -224,7 +228,7 @@ class Scheduler:
                 rows.append(row if each.draft is None else row - len(each.draft))
         num_tokens = self.max_num_batched_tokens - budget
         if not contended:
-            shares.serve(chosen[0].sequence.tenant, num_tokens)
+            shares.unsettled += num_tokens
         hidden = sum(each.num_hidden for each in chosen)
         moves, self._slot_moves = self._slot_moves, []
         return ScheduledStep(
@@ -265,7 +269,7 @@ class Scheduler:
         if len(sampled) != len(step.samples):
             raise ValueError(f"{len(sampled)} samples for {len(step.samples)} sampling sequences")
         updates: list[SequenceUpdate] = []
-        undone = {step.samples[i] for i in late}
+        undone = {step.samples[i] for i in late} if late else ()
         new_tokens = iter(sampled)
         self._tokens_computed += step.num_tokens
         cache, ahead, generated = self.cache, False, 0
