@@ -17,6 +17,7 @@ import pytest
 from fake_core import MAX_MODEL_LEN, VOCAB, completion
 
 from penstock import AsyncLLM, EngineConfig, RequestError, SamplingParams
+from penstock.engine.messages import RequestOptions
 from penstock.engine.output import RequestOutput
 from penstock.errors import (
     EngineDeadError,
@@ -231,7 +232,7 @@ def test_a_refusal_by_the_engine_reaches_its_caller(
 ) -> None:
     runner, llm = refusing
     with pytest.raises(RequestError, match="refuses this salt") as caught:
-        runner.run(last(llm, "a", greedy(3), cache_salt="refuse"))
+        runner.run(last(llm, "a", greedy(3), options=RequestOptions(cache_salt="refuse")))
     assert caught.value.param == "cache_salt"
     assert runner.run(last(llm, "a", greedy(3))).outputs[0].token_ids == completion([97], 3)
 
@@ -252,18 +253,18 @@ def test_a_request_id_cannot_be_used_twice_at_once(folder: Path) -> None:
 def test_more_sequences_than_may_be_open_are_refused(folder: Path) -> None:
     async def main() -> None:
         async with engine(folder, step_ms=2) as llm:
-            llm.max_sequences = 4
+            llm.room.places = 4
             first = llm.generate("a", greedy(30, n=3), request_id="r")
             await anext(first)
-            assert llm.num_sequences == 3
-            with pytest.raises(OverloadedError, match="3 sequences are open and 4 may be"):
+            assert llm.room.taken == 3
+            with pytest.raises(OverloadedError, match="3 sequences are running and waiting"):
                 await last(llm, "b", greedy(1, n=2))
             with pytest.raises(RequestError, match="n is 5"):
                 await last(llm, "b", greedy(1, n=5))
             assert (await last(llm, "b", greedy(1))).finished
             outputs = [output async for output in first]
             assert outputs[-1].outputs[0].token_ids == completion([97], 30)
-            assert llm.num_sequences == 0
+            assert llm.room.taken == 0
             assert (await last(llm, "b", greedy(1, n=4))).finished
 
     run(main)
@@ -302,7 +303,7 @@ def test_open_requests_fail_when_the_engine_ends(folder: Path, end: str) -> None
                 os.kill(llm._engine.pid, signal.SIGKILL)
             elif end == "crash":
                 with pytest.raises(EngineDeadError, match="asked to crash"):
-                    await last(llm, "a", greedy(5), cache_salt="crash")
+                    await last(llm, "a", greedy(5), options=RequestOptions(cache_salt="crash"))
             else:
                 await llm.aclose()
             for stream in streams:

@@ -80,7 +80,7 @@ SAMPLED: list[dict[str, Any]] = [
 ]
 EXTENSIONS: list[dict[str, Any]] = [
     {"top_k": 7, "min_p": 0.02, "repetition_penalty": 1.1},
-    {"min_tokens": 40, "ignore_eos": True, "priority": -3},
+    {"min_tokens": 40, "ignore_eos": True, "priority": 3},
 ]
 
 

@@ -144,7 +144,9 @@ def _options(args: argparse.Namespace, restarts: int) -> RunOptions:
         grace_s=args.grace,
         request_timeout_s=args.request_timeout,
         server=ServerOptions(
-            keys=Keys.read(args.api_key_file, args.admin_key_file),
+            keys=Keys.read(
+                args.api_key_file, args.admin_key_file, best_priority=args.best_priority
+            ),
             cors_origins=tuple(args.cors_origin),
             log_prompts=args.log_prompts,
             tool_call_parser=args.tool_call_parser,

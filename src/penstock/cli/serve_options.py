@@ -93,8 +93,17 @@ def _add_access_arguments(parser: argparse.ArgumentParser) -> None:
         "--api-key-file",
         type=Path,
         metavar="FILE",
-        help="keys that clients must send, one a line; more may be in PENSTOCK_API_KEYS, "
-        "separated by commas (default: anyone may ask)",
+        help="keys that clients must send, one a line, with weight=NUMBER and priority=NUMBER "
+        "behind it where they are not 1 and that of --best-priority; more may be in "
+        "PENSTOCK_API_KEYS, separated by commas (default: anyone may ask)",
+    )
+    group.add_argument(
+        "--best-priority",
+        type=_best_priority,
+        default=0,
+        metavar="N",
+        help="the lowest priority, which goes first, that a request may ask for where its key says "
+        "nothing else (default: 0)",
     )
     group.add_argument(
         "--admin-key-file",
@@ -149,6 +158,15 @@ def _whole(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"not a whole number from 0: {text!r}")
     return int(text)
+
+
+def _best_priority(text: str) -> int:
+    from penstock.server.keys import BEST_PRIORITY, best_priority
+
+    value = best_priority(text)
+    if value is None:
+        raise argparse.ArgumentTypeError(f"not a whole number from {BEST_PRIORITY} to 0: {text!r}")
+    return value
 
 
 def _seconds(text: str) -> float:

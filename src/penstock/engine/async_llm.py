@@ -18,22 +18,25 @@ from penstock.engine.messages import (
     Abort,
     EngineRequest,
     EngineStats,
+    RequestOptions,
     SequenceUpdate,
     first_bad_token,
 )
 from penstock.engine.output import OutputProcessor, RequestOutput
 from penstock.engine.pacing import Pacer
 from penstock.engine.process import START_TIMEOUT_S, EngineProcess
+from penstock.engine.room import Room
 from penstock.engine.spawn import DEFAULT_CORE, EngineChild
 from penstock.engine.stream import OutputStream
 from penstock.engine.wire import ModelFacts, Ready, Refused, WireError
-from penstock.errors import EngineDeadError, OverloadedError, PenstockError, RequestError
+from penstock.errors import EngineDeadError, PenstockError, RequestError
 from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
 from penstock.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 
+DEFAULT_OPTIONS = RequestOptions()
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -46,10 +49,8 @@ class AsyncLLM:
     """
 
     def __init__(self, max_sequences: int | None = None, front_end: FrontEnd | None = None) -> None:
-        self.max_sequences = max_sequences
-        """Open sequences beyond which requests are refused; None for no limit."""
-        self.num_sequences = 0
-        """Of open requests: their prompts, ``n`` times each."""
+        self.room = Room(max_sequences)
+        """For open sequences: of each request its prompts, ``n`` times each."""
         self.pacer = Pacer()
         """Says when tokens that come faster are told together. The first and the last of a request
         are told at once."""
@@ -188,8 +189,7 @@ class AsyncLLM:
         params: SamplingParams | None = None,
         *,
         request_id: str | None = None,
-        priority: int = 0,
-        cache_salt: str = "",
+        options: RequestOptions = DEFAULT_OPTIONS,
         prompt_text: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Complete ``prompt``, text or token ids, yielding the request's output so far as it grows.
@@ -203,8 +203,9 @@ class AsyncLLM:
             request_id=request_id or f"async-{uuid.uuid4().hex}",
             prompt_token_ids=[],
             params=params or SamplingParams(),
-            priority=priority,
-            cache_salt=cache_salt,
+            priority=options.priority,
+            cache_salt=options.cache_salt,
+            tenant=options.tenant,
         )
         return self._outputs(request, prompt, prompt_text)
 
@@ -214,8 +215,7 @@ class AsyncLLM:
         pooling: PoolingParams | None = None,
         *,
         request_id: str | None = None,
-        priority: int = 0,
-        cache_salt: str = "",
+        options: RequestOptions = DEFAULT_OPTIONS,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Embed ``prompt``, text or token ids; the one output that comes has ``embedding`` set, or
         ``error``.
@@ -226,8 +226,9 @@ class AsyncLLM:
             request_id=request_id or f"async-{uuid.uuid4().hex}",
             prompt_token_ids=[],
             pooling=pooling or PoolingParams(),
-            priority=priority,
-            cache_salt=cache_salt,
+            priority=options.priority,
+            cache_salt=options.cache_salt,
+            tenant=options.tenant,
         )
         return self._outputs(request, prompt, None)
 
@@ -343,21 +344,13 @@ class AsyncLLM:
         if public_id in self._streams:
             raise RequestError(f"request id {public_id!r} is in use", "request_id")
         n = request.params.n
-        if self.max_sequences is not None and self.num_sequences + n > self.max_sequences:
-            if n > self.max_sequences:
-                raise RequestError(
-                    f"n is {n}, more sequences than the {self.max_sequences} that may be open", "n"
-                )
-            raise OverloadedError(
-                f"{self.num_sequences} sequences are open and {self.max_sequences} may be; "
-                "send fewer at once, or later"
-            )
-        stream = OutputStream(public_id, f"{next(self._ids)}", n)
+        self.room.check(request.tenant, n)
+        stream = OutputStream(public_id, f"{next(self._ids)}", n, request.tenant)
         self._processor.add_request(
             stream.wire_id, text, request.prompt_token_ids, request.params, public_id
         )
         self._streams[public_id] = stream
-        self.num_sequences += n
+        self.room.enter(request.tenant, n)
         self._public_ids[stream.wire_id] = public_id
         try:
             self._live_engine().add_request(
@@ -384,7 +377,7 @@ class AsyncLLM:
 
     def _remove(self, stream: OutputStream) -> None:
         del self._streams[stream.request_id], self._public_ids[stream.wire_id]
-        self.num_sequences -= stream.num_sequences
+        self.room.leave(stream.tenant, stream.num_sequences)
 
     def _forget(self, stream: OutputStream) -> list[RequestOutput]:
         self._remove(stream)
@@ -408,7 +401,7 @@ class AsyncLLM:
                 self.pacer.grown(stream)
             if request.finished:
                 self._remove(stream)
-        self.pacer.flush(self.num_sequences)
+        self.pacer.flush(self.room.taken)
 
     def _refused(self, refused: Refused) -> None:
         stream = self._streams.get(self._public_ids.get(refused.request_id, ""))

@@ -227,7 +227,7 @@ class EngineCore:
         if self._speculation is not None:
             scheduler = self._scheduler
             drafts = self._speculation.drafts(scheduler.running, scheduler.max_num_batched_tokens)
-        step = self._scheduler.schedule(drafts)
+        step = self._scheduler.schedule(drafts, constraints.num_awaiting > 0)
         if step is None and not self._runner.in_flight and constraints.num_awaiting:
             if not ended:
                 constraints.wait()

@@ -40,6 +40,10 @@ class VirtualTimes:
         """How many have live sequences."""
         return len(self._accounts)
 
+    def names(self) -> list[str]:
+        """Those that have live sequences."""
+        return list(self._accounts)
+
     def enter(self, name: str, weight: float) -> None:
         """One more live sequence; the latest weight counts."""
         account = self._accounts.get(name)
@@ -103,31 +107,33 @@ class FairShares:
     def __init__(self) -> None:
         self._tenants = VirtualTimes()
         self._users: dict[str, VirtualTimes] = {}
-
-    @property
-    def contended(self) -> bool:
+        self.contended = False
         """Whether there is more than one, tenant or user, to choose among."""
-        if len(self._tenants) != 1:
-            return len(self._tenants) > 1
-        (users,) = self._users.values()
-        return len(users) > 1
+        self.unsettled = 0
+        """Tokens that were computed for the only one there is, and not booked yet: a step of one
+        tenant costs an addition."""
 
     @property
     def several_tenants(self) -> bool:
         return len(self._tenants) > 1
 
     def enter(self, tenant: Tenant) -> None:
+        self._settle()
         self._tenants.enter(tenant.name, tenant.weight)
         self._users.setdefault(tenant.name, VirtualTimes()).enter(tenant.user, 1.0)
+        self._look()
 
     def leave(self, tenant: Tenant) -> None:
+        self._settle()
         self._tenants.leave(tenant.name)
         users = self._users[tenant.name]
         users.leave(tenant.user)
         if not len(users):
             del self._users[tenant.name]
+        self._look()
 
     def wait(self, tenant: Tenant) -> None:
+        self._settle()
         self._tenants.wait(tenant.name)
         self._users[tenant.name].wait(tenant.user)
 
@@ -136,6 +142,7 @@ class FairShares:
         self._users[tenant.name].wait_no_more(tenant.user)
 
     def let_in(self, tenant: Tenant) -> None:
+        self._settle()
         self._tenants.let_in(tenant.name)
         self._users[tenant.name].let_in(tenant.user)
 
@@ -171,3 +178,16 @@ class FairShares:
         assert len(self._users) == len(self._tenants)
         for users in self._users.values():
             users.check_integrity()
+
+    def _look(self) -> None:
+        self.contended = len(self._tenants) > 1 or any(
+            len(users) > 1 for users in self._users.values()
+        )
+
+    def _settle(self) -> None:
+        if self.unsettled:
+            assert not self.contended
+            (name,) = self._users
+            (user,) = self._users[name].names()
+            self.serve(Tenant(name, user=user), self.unsettled)
+            self.unsettled = 0

@@ -168,13 +168,17 @@ class Scheduler:
             self._finish(sequence)
         return ended
 
-    def schedule(self, drafts: Mapping[Sequence, Draft] | None = None) -> ScheduledStep | None:
+    def schedule(
+        self, drafts: Mapping[Sequence, Draft] | None = None, masks_awaited: bool = True
+    ) -> ScheduledStep | None:
         """Compose the next step, or None if there is nothing to do.
 
+        ``masks_awaited``: some sequence may await its mask; it is then looked for.
         ``drafts``: of running sequences that have one token left to compute.
         """
         shares = self._queues.shares
         contended = shares.contended
+        particular = contended or masks_awaited  # one look for each sequence in place of two
         if self._queues.num_waiting and shares.several_tenants:
             self._make_way()
         left = StepBudget(self.max_num_batched_tokens, self._most_prompt_rows)
@@ -188,14 +192,15 @@ class Scheduler:
                 continue  # preempted for one before it
             start = sequence.num_computed
             count = len(sequence.token_ids) - start
-            if sequence.awaits_mask:
-                count -= 1
-                if count <= 0:
-                    continue
-            if contended and count > 1 and self._queues.num_waiting:
-                self._admit_waiting(left, chosen, self._queues.turn(sequence))
-                if left.tokens == 0:
-                    break
+            if particular:
+                if sequence.awaits_mask:
+                    count -= 1
+                    if count <= 0:
+                        continue
+                if contended and count > 1 and self._queues.num_waiting:
+                    self._admit_waiting(left, chosen, self._queues.turn(sequence))
+                    if left.tokens == 0:
+                        break
             if count > left.tokens or sequence.wants_prompt_rows:
                 count = left.most(sequence, count)
                 if count == 0:
@@ -230,7 +235,7 @@ class Scheduler:
                 rows.append(row if each.draft is None else row - len(each.draft))
         num_tokens = self.max_num_batched_tokens - left.tokens
         if not contended:
-            shares.serve(chosen[0].sequence.tenant, num_tokens)
+            shares.unsettled += num_tokens
         hidden = sum(each.num_hidden for each in chosen)
         moves, self._slot_moves = self._slot_moves, []
         return ScheduledStep(
@@ -271,7 +276,7 @@ class Scheduler:
         if len(sampled) != len(step.samples):
             raise ValueError(f"{len(sampled)} samples for {len(step.samples)} sampling sequences")
         updates: list[SequenceUpdate] = []
-        undone = {step.samples[i] for i in late}
+        undone = {step.samples[i] for i in late} if late else ()
         new_tokens = iter(sampled)
         self._tokens_computed += step.num_tokens
         cache, ahead, generated = self.cache, False, 0

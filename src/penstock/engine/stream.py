@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from penstock.engine.messages import Tenant
 from penstock.engine.output import RequestOutput
 from penstock.errors import PenstockError
+
+NOBODY = Tenant()
 
 
 class OutputStream:
@@ -16,8 +19,11 @@ class OutputStream:
     is bounded by its request's own length. What was put is not seen before ``wake``.
     """
 
-    def __init__(self, request_id: str, wire_id: str, num_sequences: int) -> None:
+    def __init__(
+        self, request_id: str, wire_id: str, num_sequences: int, tenant: Tenant = NOBODY
+    ) -> None:
         self.request_id = request_id
+        self.tenant = tenant
         self.num_sequences = num_sequences
         self.wire_id = wire_id
         self._output: Callable[[], RequestOutput] | None = None

@@ -126,7 +126,7 @@ class Admin:
                     pid=llm.process.pid,
                     trouble=engine.trouble,
                     restarts=engine.restarts,
-                    open_sequences=llm.num_sequences,
+                    open_sequences=llm.room.taken,
                     max_sequences=engine.max_sequences,
                 ),
                 draining=self._requests.draining,

@@ -67,7 +67,13 @@ def build_app(
     middleware.append(Middleware(KeyCheck, keys=options.keys))
     endpoints = [*route_table(handlers), *admin.endpoints()]
     handlers.openapi = msgspec.json.encode(
-        document(endpoints, __version__, bool(options.keys.users), engine.model)
+        document(
+            endpoints,
+            __version__,
+            bool(options.keys.users),
+            engine.model,
+            options.keys.best_of_all,
+        )
     )
     return Starlette(
         middleware=middleware,

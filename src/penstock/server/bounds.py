@@ -24,9 +24,13 @@ _INT64 = 2**63 - 1
 _NOTHING: Schema = {"enum": [None, []]}
 
 
-def bound(schemas: Mapping[str, Schema], model: ModelFacts) -> None:
-    """Add to the schemas of bodies and of what they hold, by name, what ``model`` takes."""
+def bound(schemas: Mapping[str, Schema], model: ModelFacts, best_priority: int) -> None:
+    """Add to the schemas of bodies and of what they hold, by name, what ``model`` takes.
+
+    ``best_priority``: the lowest that anyone may ask for.
+    """
     fields = _fields(model)
+    fields["priority"] = {"integer": {"minimum": best_priority, "maximum": _INT64}}
     for name, schema in schemas.items():
         properties = schema.get("properties", {})
         for field, keywords in {**fields, **_OF_ONE.get(name, {})}.items():
@@ -69,7 +73,6 @@ def _fields(model: ModelFacts) -> dict[str, Keywords]:
         "max_output_tokens": output,
         "best_of": fields["n"],
         "top_logprobs": fields["logprobs"],
-        "priority": {"integer": {"minimum": -_INT64 - 1, "maximum": _INT64}},
         "logit_bias": {
             "object": {
                 "propertyNames": digits,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
+from penstock.engine.async_llm import DEFAULT_OPTIONS
+from penstock.engine.messages import RequestOptions
 from penstock.engine.output import RequestOutput
 from penstock.engine.wire import ModelFacts
 from penstock.pooling.params import PoolingParams
@@ -41,8 +43,7 @@ class Engine(Protocol):
         params: SamplingParams | None = None,
         *,
         request_id: str | None = None,
-        priority: int = 0,
-        cache_salt: str = "",
+        options: RequestOptions = DEFAULT_OPTIONS,
         prompt_text: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]: ...
 
@@ -52,6 +53,5 @@ class Engine(Protocol):
         pooling: PoolingParams | None = None,
         *,
         request_id: str | None = None,
-        priority: int = 0,
-        cache_salt: str = "",
+        options: RequestOptions = DEFAULT_OPTIONS,
     ) -> AsyncGenerator[RequestOutput, None]: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,6 +16,7 @@ from penstock import __version__
 from penstock.engine.messages import EngineStats
 from penstock.errors import OverloadedError, PenstockError
 from penstock.server.answers import Alive, ModelCard, ModelList, Ready, Version
+from penstock.server.callers import Caller
 from penstock.server.meter import Meter
 from penstock.server.metrics import CONTENT_TYPE, Counts, ServerState, render
 from penstock.server.open_requests import TIMEOUT, OpenRequest, OpenRequests
@@ -75,7 +77,7 @@ class Handlers:
             options.reasoning_parser,
             engine.tokenizer.settings.chat_templates,
         )
-        self._serving = Serving(engine, styles, engine.front_end.grammars)
+        self._serving = Serving(engine, styles, engine.front_end.grammars, Caller())
         self._completion_decoder = BodyDecoder(CompletionRequest)
         self._chat_decoder = BodyDecoder(ChatRequest)
         self._response_decoder = BodyDecoder(ResponseRequest)
@@ -97,7 +99,7 @@ class Handlers:
         meter = self._begin(request)
         body = self._embedding_decoder.decode(await self._body(request))
         self._check_model(body.model)
-        prepare = EmbeddingJob.prepare(body, self._engine, meter)
+        prepare = EmbeddingJob.prepare(body, self._serving_to(request), meter)
         job = await unless_ended(request, request.receive, prepare)
         answer = await unless_ended(request, request.receive, job.answer())
         return Response(answer, media_type="application/json")
@@ -170,7 +172,8 @@ class Handlers:
         meter = self._begin(request)
         body = decoder.decode(await self._body(request))
         self._check_model(body.model)
-        job = await unless_ended(request, request.receive, prepare(body, self._serving, meter))
+        prepared = prepare(body, self._serving_to(request), meter)
+        job = await unless_ended(request, request.receive, prepared)
         if body.stream:
             return EventStream(request, job.events(), job.error)
         answer = await unless_ended(request, request.receive, job.answer())
@@ -180,14 +183,17 @@ class Handlers:
         """Let the request in, before its body is read. Raises ApiError if it cannot be now."""
         if self._requests.draining is not None:
             raise unavailable(self._requests.draining, "draining", RETRY_AFTER_S)
+        opened = OpenRequest.of(request.scope)
         try:
-            self._engine.check()
+            self._engine.check(opened.caller.tenant)
         except OverloadedError as error:
             self._counts.refused_full += 1
             raise overloaded(str(error), self._requests.retry_after_s()) from None
-        opened = OpenRequest.of(request.scope)
         self._requests.begin_work(opened, request.headers.get(TIMEOUT))
         return Meter(self._counts, opened, self._options.log_prompts)
+
+    def _serving_to(self, request: Request) -> Serving:
+        return replace(self._serving, caller=OpenRequest.of(request.scope).caller)
 
     def _check_model(self, asked: str) -> None:
         if asked != self._card.id:

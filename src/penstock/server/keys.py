@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.errors import ConfigError
+from penstock.server.callers import Caller, address_name
 from penstock.server.open_requests import OpenRequest
 from penstock.server.openai.errors import ApiError
 
@@ -20,16 +23,28 @@ KEYS_VARIABLE = "PENSTOCK_API_KEYS"
 ADMIN_VARIABLE = "PENSTOCK_ADMIN_KEY"
 PUBLIC = ("/health", "/ready")
 """What those who watch over a server ask; they tell nothing else."""
+LEAST_WEIGHT, MOST_WEIGHT = 0.01, 1000
+BEST_PRIORITY = -(2**31)
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key's digest, and what whoever has it may do; the key itself is not kept."""
+
+    digest: bytes
+    weight: float = 1.0
+    best_priority: int | None = None
+    """None: that of the server."""
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Digests of the keys; the keys themselves are not kept."""
-
-    users: tuple[bytes, ...] = ()
+    users: tuple[Key, ...] = ()
     """Empty: everybody may ask."""
     admin: bytes | None = None
-    """None: nobody may administer."""
+    """The digest of the admin key. None: nobody may administer."""
+    best_priority: int = 0
+    """The lowest number that may be asked for without a key, or with one that says nothing."""
 
     @classmethod
     def read(
@@ -37,30 +52,58 @@ class Keys:
         key_file: Path | None,
         admin_key_file: Path | None,
         environment: Mapping[str, str] = os.environ,
+        best_priority: int = 0,
     ) -> Keys:
         """From files, one key a line, and from the environment. Raises ConfigError."""
-        users = [key for key in environment.get(KEYS_VARIABLE, "").split(",") if key.strip()]
+        given = environment.get(KEYS_VARIABLE, "").split(",")
+        users = [
+            _key(entry, f"{KEYS_VARIABLE}, entry {number}")
+            for number, entry in enumerate(given, 1)
+            if entry.strip()
+        ]
         if KEYS_VARIABLE in environment and not users:
             raise ConfigError(f"{KEYS_VARIABLE} is set and holds no key; unset it or give keys")
         if key_file is not None:
-            users += _lines(key_file)
+            users += [_key(line, where) for line, where in _lines(key_file)]
         admins = [environment[ADMIN_VARIABLE]] if ADMIN_VARIABLE in environment else []
         if admin_key_file is not None:
-            admins += _lines(admin_key_file)
+            admins += [line for line, _ in _lines(admin_key_file)]
         if len(admins) > 1:
             raise ConfigError("there may be one admin key, and several are given")
-        digests = tuple(dict.fromkeys(_checked(key) for key in users))
-        admin = _checked(admins[0]) if admins else None
-        if admin in digests:
+        distinct = tuple(dict.fromkeys(users))
+        if len({key.digest for key in distinct}) < len(distinct):
+            raise ConfigError("a key is given twice, with different properties; give it once")
+        admin = _checked(admins[0].strip(), "the admin key") if admins else None
+        if admin in [key.digest for key in distinct]:
             raise ConfigError("the admin key is also a user's key; give it a value of its own")
-        return cls(digests, admin)
+        return cls(distinct, admin, best_priority)
+
+    @property
+    def best_of_all(self) -> int:
+        """The lowest priority that any user may ask for."""
+        return min([self.best_priority, *(key.best_priority or 0 for key in self.users)])
 
     def is_user(self, key: str) -> bool:
         """In time that does not depend on how much of which key was right."""
-        return _among(key, self.users)
+        return self._found(key) is not None
 
     def is_admin(self, key: str) -> bool:
-        return self.admin is not None and _among(key, (self.admin,))
+        return self.admin is not None and hmac.compare_digest(_digest(key), self.admin)
+
+    def caller(self, key: str) -> Caller:
+        """Whoever has this key, which is valid. The admin may ask for any priority."""
+        found = self._found(key)
+        if found is None:
+            return Caller(fingerprint(key), best_priority=None)
+        best = self.best_priority if found.best_priority is None else found.best_priority
+        return Caller(fingerprint(key), found.weight, best)
+
+    def _found(self, key: str) -> Key | None:
+        digest, found = _digest(key), None
+        for each in self.users:
+            if hmac.compare_digest(digest, each.digest):
+                found = each
+        return found
 
 
 class KeyCheck:
@@ -80,9 +123,10 @@ class KeyCheck:
             await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
-        path, keys = scope["path"], self._keys
+        path, keys, request = scope["path"], self._keys, OpenRequest.of(scope)
         if path in PUBLIC:
             return
+        request.caller = Caller(address_name(scope.get("client")), 1.0, keys.best_priority)
         admin = path == "/admin" or path.startswith("/admin/")
         if admin and keys.admin is None:
             raise ApiError(
@@ -107,7 +151,8 @@ class KeyCheck:
                 type="permission_error",
                 code="admin_key_required",
             )
-        OpenRequest.of(scope).key = fingerprint(key)
+        request.key = fingerprint(key)
+        request.caller = keys.caller(key)
 
 
 def bearer(header: str) -> str | None:
@@ -125,34 +170,75 @@ def _refused(message: str) -> ApiError:
     return ApiError(401, message, type="authentication_error", code="invalid_api_key")
 
 
-def _among(key: str, digests: Iterable[bytes]) -> bool:
-    digest = _digest(key)
-    found = False
-    for each in digests:
-        found |= hmac.compare_digest(digest, each)
-    return found
-
-
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
-def _lines(path: Path) -> list[str]:
-    """The keys in a file; empty lines and those that begin with # are none."""
+def _lines(path: Path) -> list[tuple[str, str]]:
+    """The lines of a file that hold a key, and how messages call them; empty lines and those that
+    begin with # hold none."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(f"the keys in {path} cannot be read: {reason}") from None
-    lines = [line.strip() for line in text.splitlines()]
-    keys = [line for line in lines if line and not line.startswith("#")]
-    if not keys:
+    found = [
+        (line.strip(), f"{path}, line {number}")
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.strip() and not line.strip().startswith("#")
+    ]
+    if not found:
         raise ConfigError(f"{path} holds no key; write one a line")
-    return keys
+    return found
 
 
-def _checked(key: str) -> bytes:
-    key = key.strip()
+def _key(line: str, where: str) -> Key:
+    """``KEY [weight=NUMBER] [priority=NUMBER]``; raises ConfigError, which never quotes a key."""
+    key, *properties = line.split()
+    digest = _checked(key, where)
+    values: dict[str, str] = {}
+    for each in properties:
+        name, equals, value = each.partition("=")
+        if not equals or name not in ("weight", "priority"):
+            raise ConfigError(
+                f"{where}: behind a key there may be weight=NUMBER and priority=NUMBER, after a "
+                "space each; an API key may hold printable ASCII without spaces alone"
+            )
+        if name in values:
+            raise ConfigError(f"{where}: {name} is given twice")
+        values[name] = value
+    weight, best = 1.0, None
+    if "weight" in values:
+        weight = _number(values["weight"])
+        if not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+            raise ConfigError(
+                f"{where}: weight must be a number from {LEAST_WEIGHT} to {MOST_WEIGHT}, not "
+                f"{values['weight']!r}"
+            )
+    if "priority" in values:
+        best = best_priority(values["priority"])
+        if best is None:
+            raise ConfigError(
+                f"{where}: priority is the best that the key may ask for, a whole number from "
+                f"{BEST_PRIORITY} to 0 (lower goes first), not {values['priority']!r}"
+            )
+    return Key(digest, weight, best)
+
+
+def best_priority(text: str) -> int | None:
+    """A bound of priorities; None if ``text`` is none."""
+    if not re.fullmatch(r"0|-[1-9][0-9]{0,9}", text):
+        return None
+    value = int(text)
+    return value if value >= BEST_PRIORITY else None
+
+
+def _number(text: str) -> float:
+    """NaN where it is none."""
+    return float(text) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text) else math.nan
+
+
+def _checked(key: str, where: str) -> bytes:
     if not key.isascii() or not key.isprintable() or " " in key or not key:
-        raise ConfigError("an API key may hold printable ASCII without spaces alone")
+        raise ConfigError(f"{where}: an API key may hold printable ASCII without spaces alone")
     return _digest(key)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from penstock.server.callers import Caller
 from penstock.server.openai.errors import ApiError, deadline_exceeded
 from penstock.server.traced import TracedGeneration
 
@@ -37,6 +38,8 @@ class OpenRequest:
     began: float = field(default_factory=time.monotonic)
     key: str | None = None
     """Fingerprint of the API key that it came with."""
+    caller: Caller = Caller()  # noqa: RUF009
+    """Set when its key has been looked at."""
     notes: dict[str, object] = field(default_factory=dict)
     """What the access log tells besides."""
     timer: asyncio.TimerHandle | None = None

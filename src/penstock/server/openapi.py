@@ -41,9 +41,14 @@ class Endpoint:
 
 
 def document(
-    endpoints: Sequence[Endpoint], version: str, keys_needed: bool, model: ModelFacts
+    endpoints: Sequence[Endpoint],
+    version: str,
+    keys_needed: bool,
+    model: ModelFacts,
+    best_priority: int = 0,
 ) -> Schema:
-    """The OpenAPI 3.1 document. ``keys_needed``: users need a key."""
+    """The OpenAPI 3.1 document. ``keys_needed``: users need a key; ``best_priority``: the lowest
+    that any of them may ask for."""
     structs: dict[type, None] = {ErrorResponse: None}
     for endpoint in endpoints:
         for kind in (endpoint.body, endpoint.answer, endpoint.event):
@@ -57,7 +62,7 @@ def document(
             _tell_refused(kind, components[kind.__name__])
     bodies = [endpoint.body for endpoint in endpoints if endpoint.body is not None]
     _, taken = msgspec.json.schema_components(bodies, schema_hook=_anything, ref_template=_REF)
-    bound({name: components[name] for name in taken}, model)
+    bound({name: components[name] for name in taken}, model, best_priority)
     paths: dict[str, dict[str, Schema]] = {}
     for endpoint in endpoints:
         path = endpoint.path.replace(":path}", "}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.sandbox.grammar_check import GrammarCheck
+from penstock.server.callers import Caller
 from penstock.server.engine import Engine
 from penstock.server.parsing.styles import Styles
 
@@ -14,3 +15,5 @@ class Serving:
     engine: Engine
     styles: Styles
     grammars: GrammarCheck
+    caller: Caller
+    """Of the request."""

@@ -10,15 +10,15 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.engine.async_llm import AsyncLLM
+from penstock.engine.async_llm import DEFAULT_OPTIONS, AsyncLLM
 from penstock.engine.front_end import FrontEnd
-from penstock.engine.messages import EngineStats
+from penstock.engine.messages import EngineStats, RequestOptions, Tenant
 from penstock.engine.output import RequestOutput
 from penstock.engine.pacing import LONGEST_PAUSE_S
 from penstock.engine.process import START_TIMEOUT_S
 from penstock.engine.spawn import EngineChild
 from penstock.engine.wire import ModelFacts
-from penstock.errors import EngineDeadError, OverloadedError, PenstockError
+from penstock.errors import EngineDeadError, PenstockError
 from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
 from penstock.server.openai.errors import unavailable
@@ -49,7 +49,8 @@ class SupervisorOptions:
     step_timeout_s: float = 600.0
     """An engine that has been in one step this long is killed."""
     max_waiting: int = 1024
-    """Sequences beyond those that can run at once; further ones are refused."""
+    """Sequences beyond those that can run at once; further ones are refused, but for tenants that
+    have less than their share (``penstock.engine.room``)."""
     start_timeout_s: float = START_TIMEOUT_S
     stream_interval_s: float = LONGEST_PAUSE_S
     """The longest that a token may wait, while many sequences are open, to be told with others."""
@@ -96,8 +97,8 @@ class Supervisor:
     @property
     def max_sequences(self) -> int:
         """How many sequences may be open: those that run, and those that wait."""
-        assert self._llm.max_sequences is not None
-        return self._llm.max_sequences
+        assert self._llm.room.places is not None
+        return self._llm.room.places
 
     @property
     def trouble(self) -> str | None:
@@ -111,8 +112,8 @@ class Supervisor:
             return f"the engine has been in one step for {llm.process.step_s:.0f} s"
         return None
 
-    def check(self) -> None:
-        """Raise ApiError or OverloadedError if a request that came now could not be taken."""
+    def check(self, tenant: Tenant) -> None:
+        """Raise ApiError or OverloadedError if a request of this tenant could not be taken now."""
         llm = self._llm
         if self._restarting or llm.death is not None or not llm.process.connected:
             wait = max(1, math.ceil(self._back_at - time.monotonic()))
@@ -121,11 +122,7 @@ class Supervisor:
                 "engine_dead",
                 wait,
             )
-        if llm.num_sequences >= self.max_sequences:
-            raise OverloadedError(
-                f"{llm.num_sequences} sequences are running and waiting, and no more may; "
-                "send the request again later"
-            )
+        llm.room.check(tenant, 1)
 
     async def encode_all(
         self, texts: Sequence[str], params: Sequence[str], *, add_special_tokens: bool = True
@@ -155,8 +152,7 @@ class Supervisor:
         params: SamplingParams | None = None,
         *,
         request_id: str | None = None,
-        priority: int = 0,
-        cache_salt: str = "",
+        options: RequestOptions = DEFAULT_OPTIONS,
         prompt_text: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """As AsyncLLM.generate, by the present engine."""
@@ -164,8 +160,7 @@ class Supervisor:
             prompt,
             params,
             request_id=request_id,
-            priority=priority,
-            cache_salt=cache_salt,
+            options=options,
             prompt_text=prompt_text,
         )
 
@@ -175,13 +170,10 @@ class Supervisor:
         pooling: PoolingParams | None = None,
         *,
         request_id: str | None = None,
-        priority: int = 0,
-        cache_salt: str = "",
+        options: RequestOptions = DEFAULT_OPTIONS,
     ) -> AsyncGenerator[RequestOutput, None]:
         """As AsyncLLM.embed, by the present engine."""
-        return self._llm.embed(
-            prompt, pooling, request_id=request_id, priority=priority, cache_salt=cache_salt
-        )
+        return self._llm.embed(prompt, pooling, request_id=request_id, options=options)
 
     async def stats(self) -> EngineStats:
         """Raises EngineDeadError."""
@@ -263,5 +255,5 @@ class Supervisor:
     def _limit(self, llm: AsyncLLM) -> None:
         config = llm.ready.config
         running = DEFAULT_MAX_NUM_SEQS if config is None else config.max_num_seqs
-        llm.max_sequences = running + self._options.max_waiting
+        llm.room.places = running + self._options.max_waiting
         llm.pacer.longest_s = self._options.stream_interval_s

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from penstock.engine.messages import RequestOptions
 from penstock.engine.output import CompletionOutput, RequestOutput
 from penstock.sampling.params import SamplingParams
 from penstock.server.engine import Engine
@@ -44,6 +45,7 @@ class CompletionJob:
         params: SamplingParams,
         engine: Engine,
         meter: Meter,
+        options: RequestOptions,
         bound_by: str = "",
     ) -> None:
         self._request = request
@@ -52,6 +54,7 @@ class CompletionJob:
         self._n = request.n or 1
         self._engine = engine
         self._meter = meter
+        self._options = options
         self._bound_by = bound_by  # the field that the grammar comes from
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
@@ -64,6 +67,7 @@ class CompletionJob:
     ) -> CompletionJob:
         """Raises ApiError or RequestError for what can be refused before the engine is asked."""
         engine = serving.engine
+        options = serving.caller.options(request.priority, request.cache_salt, request.user)
         given = split_prompts(request.prompt)
         add_special = request.add_special_tokens is not False
         texts = [prompt for prompt in given if isinstance(prompt, str)]
@@ -89,7 +93,7 @@ class CompletionJob:
             await serving.grammars.check(asked.spec, asked.param)
             params = msgspec.structs.replace(params, grammar=asked.spec)
         bound_by = "" if asked is None else asked.param
-        return cls(request, prompts, params, engine, meter, bound_by)
+        return cls(request, prompts, params, engine, meter, options, bound_by)
 
     async def answer(self) -> bytes:
         """The whole answer as JSON."""
@@ -133,8 +137,7 @@ class CompletionJob:
                 prompt.token_ids,
                 self._params,
                 request_id=f"{self._id}-{i}",
-                priority=self._request.priority or 0,
-                cache_salt=self._request.cache_salt or "",
+                options=self._options,
                 prompt_text=prompt.text,
             )
             for i, prompt in enumerate(self._prompts)

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from penstock.engine.completion import RequestOutput
-from penstock.engine.messages import first_bad_token
+from penstock.engine.messages import RequestOptions, first_bad_token
 from penstock.pooling.params import PoolingKind, PoolingParams
 from penstock.pooling.pooler import EMBEDDING_DTYPE
 from penstock.server.engine import Engine
@@ -20,6 +20,7 @@ from penstock.server.meter import Meter
 from penstock.server.openai.completions import names_of, split_prompts
 from penstock.server.openai.errors import ApiError
 from penstock.server.openai.protocol import Prompt, Strict
+from penstock.server.serving import Serving
 
 MAX_INPUTS = 2048
 """Of one request, as at OpenAI."""
@@ -37,7 +38,7 @@ class EmbeddingRequest(Strict, frozen=True, forbid_unknown_fields=True, kw_only=
     """base64 is of float32, little endian."""
     dimensions: int | None = None
     user: str | None = None
-    """Accepted and unused: Penstock keeps no records by end user."""
+    """Whom it is for; see docs/serve.md on fairness."""
 
     # Extensions.
     pooling: PoolingKind | None = None
@@ -77,17 +78,23 @@ class EmbeddingJob:
         pooling: PoolingParams,
         engine: Engine,
         meter: Meter,
+        options: RequestOptions,
     ) -> None:
         self._request = request
         self._inputs = inputs
         self._pooling = pooling
         self._engine = engine
         self._meter = meter
+        self._options = options
         self._id = f"embd-{uuid.uuid4().hex}"
 
     @classmethod
-    async def prepare(cls, request: EmbeddingRequest, engine: Engine, meter: Meter) -> EmbeddingJob:
+    async def prepare(
+        cls, request: EmbeddingRequest, serving: Serving, meter: Meter
+    ) -> EmbeddingJob:
         """Raises ApiError or RequestError for what can be refused before the engine is asked."""
+        engine = serving.engine
+        options = serving.caller.options(request.priority, request.cache_salt, request.user)
         pooling = PoolingParams(
             pooling=request.pooling or "last",
             normalize=request.normalize is not False,
@@ -98,7 +105,7 @@ class EmbeddingJob:
         several = not isinstance(request.input, str) and type(request.input[0]) is not int
         for i, tokens in enumerate(inputs):
             _check(tokens, f"input[{i}]" if several else "input", engine)
-        return cls(request, inputs, pooling, engine, meter)
+        return cls(request, inputs, pooling, engine, meter, options)
 
     async def answer(self) -> bytes:
         """The whole answer as JSON."""
@@ -137,8 +144,7 @@ class EmbeddingJob:
             tokens,
             self._pooling,
             request_id=f"{self._id}-{i}",
-            priority=self._request.priority or 0,
-            cache_salt=self._request.cache_salt or "",
+            options=self._options,
         )
 
     def _encoded(self, embedding: bytes) -> list[float] | str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from penstock.engine.messages import RequestOptions
 from penstock.grammar.spec import GrammarSpec
 from penstock.sampling.params import SamplingParams
 from penstock.sandbox.grammar_check import GrammarCheck
@@ -35,6 +36,7 @@ class PreparedChat:
     reading: Reading
     engine: Engine
     meter: Meter
+    options: RequestOptions
     bound_by: str
     """The field that the engine's grammar comes from; empty without one."""
 
@@ -44,8 +46,7 @@ class PreparedChat:
             self.prompt,
             self.params,
             request_id=request_id,
-            priority=self.request.priority or 0,
-            cache_salt=self.request.cache_salt or "",
+            options=self.options,
         )
         if self.bound_by:
             outputs = refused_by_name(outputs, self.bound_by)
@@ -60,6 +61,9 @@ async def prepare_chat(
     ``names`` are what the client calls the fields at fault.
     """
     engine, styles = serving.engine, serving.styles
+    options = serving.caller.options(
+        request.priority, request.cache_salt, request.safety_identifier or request.user
+    )
     use = tool_use(request, styles, names)
     asked = asked_constraint(request, names)
     if use is not None and asked is not None:
@@ -83,7 +87,7 @@ async def prepare_chat(
         await serving.grammars.check(grammar, bound_by)
         params = msgspec.structs.replace(params, grammar=grammar)
     reading = Reading(reasoning, inside, use)
-    return PreparedChat(request, prompt, params, reading, engine, meter, bound_by)
+    return PreparedChat(request, prompt, params, reading, engine, meter, options, bound_by)
 
 
 async def _check_parts(

@@ -80,7 +80,7 @@ class Sampling(Strict, frozen=True, forbid_unknown_fields=True, kw_only=True):
     frequency_penalty: float | None = None
     logit_bias: dict[int, float] | None = None
     user: str | None = None
-    """Accepted and unused: Penstock keeps no records by end user."""
+    """Whom it is for: the users of one caller share what it has."""
 
     # Extensions, under vLLM's names.
     top_k: int | None = None
@@ -178,7 +178,7 @@ class ChatRequest(Sampling, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Accepted and unused: prefixes are found by content. ``cache_salt`` separates them."""
     prompt_cache_retention: object = None
     safety_identifier: str | None = None
-    """Accepted and unused, like ``user``."""
+    """The same as ``user``, by its newer name, which goes before it."""
 
     REFUSED: ClassVar[Mapping[str, tuple[object, ...]]] = {
         "functions": ([],),

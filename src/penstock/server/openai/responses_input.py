@@ -68,6 +68,8 @@ def as_chat(request: ResponseRequest) -> ChatRequest:
         stop=request.stop,
         priority=request.priority,
         cache_salt=request.cache_salt,
+        user=request.user,
+        safety_identifier=request.safety_identifier,
         chat_template_kwargs=request.chat_template_kwargs,
         tools=None if request.tools is None else [_tool(tool) for tool in request.tools],
         tool_choice=_choice(request.tool_choice),

@@ -1,0 +1,62 @@
+"""How many sequences may be open at a time, and of whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.engine.messages import Tenant
+from penstock.errors import OverloadedError, RequestError
+
+
+@dataclass
+class _Open:
+    sequences: int
+    weight: float
+
+
+class Room:
+    """A number of ``places``, None for any number.
+
+    One tenant may have all of them while nobody else asks. When all are taken, a tenant still gets
+    in as long as it has no more than its share of the places, divided by weight among those who
+    have any and itself; at most as many again in all. So nobody can keep others out.
+    """
+
+    def __init__(self, places: int | None) -> None:
+        self.places = places
+        self.taken = 0
+        self._open: dict[str, _Open] = {}
+
+    def check(self, tenant: Tenant, sequences: int) -> None:
+        """Raise OverloadedError if there is no room for so many of this tenant now, and
+        RequestError if there never is."""
+        places = self.places
+        if places is None or self.taken + sequences <= places:
+            return
+        if sequences > places:
+            raise RequestError(
+                f"n is {sequences}, more sequences than the {places} that may be open", "n"
+            )
+        own = self._open.get(tenant.name)
+        others = sum(each.weight for each in self._open.values() if each is not own)
+        share = places * tenant.weight / (tenant.weight + others)
+        held = 0 if own is None else own.sequences
+        if held + sequences <= share and self.taken + sequences <= 2 * places:
+            return
+        raise OverloadedError(
+            f"{self.taken} sequences are running and waiting, {held} of them yours, and no more "
+            "may; send fewer at once, or the request again later"
+        )
+
+    def enter(self, tenant: Tenant, sequences: int) -> None:
+        own = self._open.setdefault(tenant.name, _Open(0, tenant.weight))
+        own.sequences += sequences
+        own.weight = tenant.weight
+        self.taken += sequences
+
+    def leave(self, tenant: Tenant, sequences: int) -> None:
+        own = self._open[tenant.name]
+        own.sequences -= sequences
+        self.taken -= sequences
+        if own.sequences == 0:
+            del self._open[tenant.name]
