@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +61,7 @@ def heads_in(folder: Path, dummy: bool = False) -> HeadsKind | None:
     Told from config.json, and where that may be of either (EAGLE 1 looks like a Llama of one
     layer) from the names of the weights. Raises ModelError or WeightError.
     """
-    if not (folder / "config.json").is_file():
+    if not os.path.lexists(folder / "config.json"):
         return None
     config = _read(folder)
     if config.has("medusa_num_heads"):
@@ -95,7 +96,7 @@ def load_heads_spec(
 
 def _read(folder: Path) -> ConfigReader:
     path = folder / "config.json"
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise ModelError(
             f"{folder} has no config.json; give the folder of published heads (config.json and "
             "model.safetensors, medusa_lm_head.pt or the like)"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import ModelError, PenstockError
+from penstock.regular_file import read_regular
 
 MAX_INTEGER: Final = 2**31 - 1
 """Dimensions and token ids are int32 in step inputs and native code."""
@@ -28,7 +29,7 @@ def parse_json_object(text: bytes, where: str, error: type[PenstockError]) -> di
 def read_json_object(path: Path, error: type[PenstockError]) -> dict[str, object]:
     """:func:`parse_json_object` of a file; an unreadable file raises ``error`` too."""
     try:
-        text = path.read_bytes()
+        text = read_regular(path)
     except OSError as e:
         raise error(f"cannot read {path}: {e.strerror}") from e
     return parse_json_object(text, str(path), error)

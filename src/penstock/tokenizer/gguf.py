@@ -11,10 +11,12 @@ Every length is checked against the bytes that remain before anything is allocat
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from pathlib import Path
 
 from penstock.errors import TokenizerError
+from penstock.regular_file import open_regular
 
 GgufScalar = bool | int | float | str
 GgufValue = GgufScalar | list["GgufValue"]
@@ -41,8 +43,8 @@ _LEAST_BYTES = {_STRING: 8, _ARRAY: 12}
 def read_metadata(path: Path) -> dict[str, GgufValue]:
     """All key-value pairs of a GGUF file. Raises TokenizerError if it is missing or malformed."""
     try:
-        with open(path, "rb") as file:
-            if path.stat().st_size == 0:
+        with open(open_regular(path), "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
                 raise TokenizerError(f"{path} is empty; download it again")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return parse_metadata(data, str(path))

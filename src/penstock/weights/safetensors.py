@@ -16,6 +16,7 @@ from typing import Final, NoReturn
 from penstock.errors import WeightError
 from penstock.models.reader import parse_json_object, read_json_object
 from penstock.models.spec import DType
+from penstock.regular_file import open_regular
 from penstock.weights.tensor_file import Tensor, TensorFile
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -44,7 +45,7 @@ class SafetensorsFile(TensorFile):
         try:
             size = path.stat().st_size
             super().__init__(path, size)
-            with path.open("rb") as file:
+            with open(open_regular(path), "rb") as file:
                 prefix = file.read(8)
                 length = int.from_bytes(prefix, "little")
                 if prefix == b"version ":

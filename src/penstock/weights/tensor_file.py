@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 from penstock.models.spec import DType
+from penstock.regular_file import open_regular
 
 NUMPY_DTYPES: Final[Mapping[DType, np.dtype[Any]]] = {
     "float32": np.dtype(np.float32),
@@ -89,7 +90,7 @@ class TensorFile:
 
     def _open_map(self) -> mmap.mmap:
         try:
-            with self.path.open("rb") as file:
+            with open(open_regular(self.path), "rb") as file:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as e:
             raise WeightError(f"cannot map {self.path}: {e}") from e

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import WeightError
+from penstock.regular_file import open_regular
 from penstock.weights.tensor_file import Tensor, TensorFile
 from penstock.weights.torch_pickle import StoredTensor, UnreadablePickle, read_tensors
 
@@ -35,7 +36,7 @@ class TorchFile(TensorFile):
     def __init__(self, path: Path) -> None:
         try:
             super().__init__(path, path.stat().st_size)
-            with path.open("rb") as file:
+            with open(open_regular(path), "rb") as file:
                 if file.read(8) == b"version ":
                     self._fail("is a Git LFS pointer, not the weights; run `git lfs pull`")
             with zipfile.ZipFile(path) as archive:
