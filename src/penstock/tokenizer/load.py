@@ -13,6 +13,7 @@ from penstock.errors import TokenizerError
 from penstock.regular_file import read_regular
 from penstock.tokenizer.gguf import read_metadata
 from penstock.tokenizer.gguf_vocab import build_vocab
+from penstock.tokenizer.native_errors import refusing
 from penstock.tokenizer.tokenizer import Tokenizer, TokenizerSettings
 
 _ROLES = (
@@ -99,11 +100,13 @@ def _load_backend(folder: Path) -> Backend:
             "name a folder that has one with --tokenizer"
         )
     try:
-        return Backend.from_str(read_regular(path).decode())
+        text = read_regular(path).decode()
     except OSError as error:
         raise TokenizerError(f"cannot read {path}: {error.strerror}") from error
-    except Exception as error:  # the library raises bare Exceptions
+    except UnicodeDecodeError as error:
         raise TokenizerError(f"{path} is corrupt: {error}; download it again") from error
+    with refusing(f"{path} is corrupt (download it again)"):
+        return Backend.from_str(text)
 
 
 def _load_json(path: Path) -> dict[str, Any]:
@@ -145,8 +148,9 @@ def _token_id(backend: Backend, token: str | None) -> int | None:
 
 def _surroundings(backend: Backend) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """What the tokenizer's post-processor puts before and after a text."""
-    bare = backend.encode(_PROBE, add_special_tokens=False).ids
-    full = backend.encode(_PROBE, add_special_tokens=True).ids
+    with refusing("tokenizer.json cannot encode a text"):
+        bare = backend.encode(_PROBE, add_special_tokens=False).ids
+        full = backend.encode(_PROBE, add_special_tokens=True).ids
     for start in range(len(full) - len(bare) + 1):
         if full[start : start + len(bare)] == bare:
             return tuple(full[:start]), tuple(full[start + len(bare) :])

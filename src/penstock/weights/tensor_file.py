@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import ml_dtypes
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,8 +26,7 @@ _READABLE: Final[Mapping[str, DType]] = {"F32": "float32", "BF16": "bfloat16", "
 _INTEGERS: Final[Mapping[str, np.dtype[Any]]] = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(msgspec.Struct, frozen=True, gc=False):
     """Where a tensor lies: bytes ``start`` to ``stop`` of the file; ``dtype`` is the file's word,
     in the names of safetensors."""
 
