@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from penstock.errors import TokenizerError
+from penstock.errors import TokenizerError, first_line
 
 
 @contextlib.contextmanager
@@ -20,8 +20,8 @@ def refusing(problem: str) -> Iterator[None]:
     except TokenizerError:
         raise
     except Exception as error:
-        raise TokenizerError(f"{problem}: {error}") from error
+        raise TokenizerError(f"{problem}: {first_line(error)}") from error
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        raise TokenizerError(f"{problem}: {error}") from None
+        raise TokenizerError(f"{problem}: {first_line(error)}") from None
