@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,6 +14,7 @@ from penstock.config import EngineConfig, ResolvedConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.messages import EngineRequest, EngineStats, SequenceUpdate
 from penstock.engine.output import OutputProcessor, RequestOutput
+from penstock.engine.shared_core import SharedCore
 from penstock.errors import ConfigError, RequestError
 from penstock.grammar.cache import GrammarCache
 from penstock.grammar.spec import GrammarSpec
@@ -42,12 +44,18 @@ class LLM:
 
     ``model`` is a checkpoint folder, a hub id, or empty for the demo model; every other option
     is a field of :class:`~penstock.config.EngineConfig`. Raises ConfigError, ModelError or
-    WeightError with the cause and the fix. Not thread-safe; use
-    :class:`~penstock.engine.async_llm.AsyncLLM` to serve many callers.
+    WeightError with the cause and the fix.
+
+    Several threads may use it at once, and one may use it while it has an unfinished
+    :meth:`stream`: their requests are computed together, and none changes what another gives.
+    After :meth:`close`, and in a process that was forked from the one that made it, every call
+    raises EngineDeadError. :class:`~penstock.engine.async_llm.AsyncLLM` serves many callers
+    without a thread for each.
     """
 
     def __init__(self, model: str = "", **options: Any) -> None:
-        self._core = EngineCore.start(engine_config(model, options))
+        self._core = SharedCore(EngineCore.start(engine_config(model, options)))
+        self._preparing = threading.RLock()
         self._ids = itertools.count()
         self._tokenizer: Tokenizer | None = None
         self._checked: GrammarCache[bool] = GrammarCache()
@@ -56,9 +64,10 @@ class LLM:
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer; raises TokenizerError if it has none that can be read."""
-        if self._tokenizer is None:
-            self._tokenizer = load_tokenizer(self.config.tokenizer_path)
-        return self._tokenizer
+        with self._preparing:
+            if self._tokenizer is None:
+                self._tokenizer = load_tokenizer(self.config.tokenizer_path)
+            return self._tokenizer
 
     @property
     def config(self) -> ResolvedConfig:
@@ -122,10 +131,14 @@ class LLM:
         A prompt that cannot be served raises RequestError before any is started; one that fails
         on the way has ``error`` set.
         """
-        pooling = pooling or PoolingParams()
-        listed = [prompts] if isinstance(prompts, (str, dict)) else list(prompts)
+        pooling = PoolingParams() if pooling is None else pooling
+        if not isinstance(pooling, PoolingParams):
+            raise RequestError(
+                f"pooling must be PoolingParams, not {type(pooling).__name__}", "pooling"
+            )
+        _check_priority(priority)
         requests: dict[str, tuple[EngineRequest, str | None]] = {}
-        for prompt in listed:
+        for prompt in _listed(prompts):
             text, token_ids = self._tokens(prompt)
             request = EngineRequest(
                 request_id=f"llm-{next(self._ids)}",
@@ -133,16 +146,16 @@ class LLM:
                 pooling=pooling,
                 priority=priority,
             )
-            self._core.check(request)
             requests[request.request_id] = (request, text)
+        inbox = self._core.submit([request for request, _ in requests.values()])
         ended: dict[str, SequenceUpdate] = {}
         try:
-            for request, _ in requests.values():
-                self._core.add_request(request)
-            while self._core.has_work:
-                ended |= {update.request_id: update for update in self._core.step()}
+            while len(ended) < len(requests):
+                for update in self._core.next(inbox):
+                    if update.finish_reason is not None:
+                        ended[update.request_id] = update
         finally:
-            self._core.abort(requests)
+            self._core.leave(inbox)
         return [
             embedding_output(request, text, ended[request_id])
             for request_id, (request, text) in requests.items()
@@ -159,7 +172,8 @@ class LLM:
         """Like :meth:`generate`, yielding each request's output so far as tokens come.
 
         ``started`` receives the request ids in the order of ``prompts``. Closing the iterator
-        stops what is still running.
+        stops what is still running. While it is not asked for more, its requests go on whenever
+        other calls have the engine step.
         """
         requests = self._requests(prompts, params, priority)
         ids = [request.request_id for request, _ in requests]
@@ -168,22 +182,24 @@ class LLM:
         # A model of token ids alone (dummy weights, say) needs no tokenizer: then there is no text.
         has_tokenizer = (Path(self.config.tokenizer_path) / "tokenizer.json").exists()
         processor = OutputProcessor(self.tokenizer if has_tokenizer else None)
-        for request, _ in requests:
-            self._core.check(request)
-        self._check_grammars({r.params.grammar for r, _ in requests if r.params.grammar})
+        entered = [request for request, _ in requests]
+        self._core.check(entered)
+        with self._preparing:
+            self._check_grammars({r.params.grammar for r in entered if r.params.grammar})
+        for request, text in requests:
+            processor.add_request(
+                request.request_id, text, request.prompt_token_ids, request.params
+            )
+        inbox = self._core.submit(entered)
         try:
-            for request, text in requests:
-                processor.add_request(
-                    request.request_id, text, request.prompt_token_ids, request.params
-                )
-                self._core.add_request(request)
-            while self._core.has_work:
-                outputs, aborts = processor.process(self._core.step())
+            while len(processor):
+                outputs, aborts = processor.process(self._core.next(inbox))
                 for abort in aborts:
-                    self._core.abort(abort.request_ids, abort.index)
+                    assert abort.index is not None  # of the sequences that stop strings end
+                    self._core.stop(abort.request_ids, abort.index)
                 yield from outputs
         finally:
-            self._core.abort(ids)
+            self._core.leave(inbox)
 
     def stats(self) -> EngineStats:
         return self._core.stats()
@@ -193,8 +209,10 @@ class LLM:
         self._core.check_integrity()
 
     def close(self) -> None:
-        """Release threads and memory."""
-        self._worker.close()
+        """Release threads and memory. Calls of other threads that still run raise
+        EngineDeadError."""
+        with self._preparing:
+            self._worker.close()
         self._core.close()
 
     def __enter__(self) -> LLM:
@@ -214,10 +232,18 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None,
         priority: int,
     ) -> list[tuple[EngineRequest, str | None]]:
-        listed = [prompts] if isinstance(prompts, (str, dict)) else list(prompts)
+        listed = _listed(prompts)
+        _check_priority(priority)
         if params is None:
             params = SamplingParams()
-        each = [params] * len(listed) if isinstance(params, SamplingParams) else list(params)
+        several: Any = params if isinstance(params, Sequence) else [params] * len(listed)
+        each: list[Any] = list(several)
+        for one in each:
+            if not isinstance(one, SamplingParams):
+                raise RequestError(
+                    f"params must be SamplingParams, or one for each prompt, not {one!r:.80}",
+                    "params",
+                )
         if len(each) != len(listed):
             raise RequestError(f"{len(listed)} prompts, but {len(each)} sampling params", "params")
         requests = []
@@ -254,13 +280,33 @@ class LLM:
                 f"not {type(prompt).__name__}",
                 "prompt",
             )
-        token_ids = prompt.get("prompt_token_ids")
+        token_ids: Any = prompt.get("prompt_token_ids")
         if token_ids is not None:
-            return None, list(token_ids)
+            if isinstance(token_ids, str) or not hasattr(token_ids, "__iter__"):
+                raise RequestError(
+                    f"prompt_token_ids must be a list of integers, not {token_ids!r:.80}", "prompt"
+                )
+            plain: Any = token_ids.tolist() if hasattr(token_ids, "tolist") else list(token_ids)
+            return None, plain
         text = prompt.get("prompt")
         if not isinstance(text, str):
             raise RequestError("a prompt dict has 'prompt' or 'prompt_token_ids'", "prompt")
         return text, self.tokenizer.encode(text)
+
+
+def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, (str, dict)):
+        return [prompts]
+    if not hasattr(prompts, "__iter__"):
+        raise RequestError(
+            f"prompts must be a prompt or a list of them, not {type(prompts).__name__}", "prompt"
+        )
+    return list(prompts)
+
+
+def _check_priority(priority: object) -> None:
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise RequestError(f"priority must be an integer, not {priority!r:.80}", "priority")
 
 
 def engine_config(model: str, options: dict[str, Any]) -> EngineConfig:

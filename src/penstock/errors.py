@@ -46,7 +46,7 @@ class OverloadedError(PenstockError):
 
 
 class EngineDeadError(PenstockError):
-    """The engine process is gone; its requests cannot be finished."""
+    """The engine is closed, or its process is gone; its requests cannot be finished."""
 
 
 def first_line(error: BaseException) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import msgspec
 import pytest
 from artifact_engines import start
 
+from penstock.artifact.files import remove_tree
 from penstock.artifact.format import (
     MANIFEST,
     WEIGHTS,
@@ -57,7 +60,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no weights": (lambda f: (f / WEIGHTS).unlink(), "No such file"),
     "weights are a folder": (
         lambda f: ((f / WEIGHTS).unlink(), (f / WEIGHTS).mkdir()),
-        "cannot be read: Is a directory|bytes of",
+        "it is a folder, not a regular file",
     ),
     "seal": (lambda f: flip(f / MANIFEST, 15), "manifest.json is damaged"),
     "manifest's first bytes": (lambda f: flip(f / MANIFEST, 0), "manifest.json is damaged"),
@@ -71,7 +74,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "other instructions": (lambda f: edit(f, with_key(isa="sse9")), "is of isa sse9, not "),
     "other layout": (lambda f: edit(f, with_key(layout=999)), "is of layout 999, not "),
-    "other format": (lambda f: edit(f, with_key(format=7)), "is of format 7, not 1"),
+    "other format": (lambda f: edit(f, with_key(format=7)), "is of format 7, not 2"),
     "other plan": (lambda f: edit(f, with_key(plan="0")), "is of another plan"),
     "fewer regions": (
         lambda f: edit(f, lambda m: msgspec.structs.replace(m, regions=m.regions[:-1])),
@@ -84,7 +87,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
                 m, regions=(msgspec.structs.replace(m.regions[0], checksums=""), *m.regions[1:])
             ),
         ),
-        "damaged in embed",
+        "manifest.json makes no sense: 'embed' of .* bytes has 0 checksums",
     ),
     "a place before the file": (
         lambda f: edit(
@@ -93,7 +96,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
                 m, regions=(msgspec.structs.replace(m.regions[0], offset=-1), *m.regions[1:])
             ),
         ),
-        "manifest.json makes no sense",
+        r"another format: .*offset",
     ),
     "a place beyond the file": (
         lambda f: edit(
@@ -102,7 +105,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
                 m, regions=(msgspec.structs.replace(m.regions[0], offset=1 << 40), *m.regions[1:])
             ),
         ),
-        "cannot be read: No data available",
+        "'embed' ends behind weights.bin",
     ),
     "a place beyond any file": (
         lambda f: edit(
@@ -111,11 +114,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
                 m, regions=(msgspec.structs.replace(m.regions[0], offset=1 << 63), *m.regions[1:])
             ),
         ),
-        "manifest.json makes no sense",
+        r"another format: .*offset",
     ),
     "no chunks": (
         lambda f: edit(f, lambda m: msgspec.structs.replace(m, chunk_bytes=0)),
-        "manifest.json makes no sense",
+        r"another format: .*chunk_bytes",
     ),
     "a file in its place": (
         lambda f: (shutil.rmtree(f), f.write_bytes(b"x")),
@@ -219,3 +222,143 @@ def test_a_read_error_falls_back(
     done = start(model, root, "never")
     assert "weights.bin cannot be read: Input/output error" in done.notes[0]
     assert done.logits == good.logits
+
+
+def kept(configure: Any, root: Path) -> Path:
+    """The folder of an artifact of a model without weights."""
+    start(configure(), root)
+    (folder,) = [path for path in root.iterdir() if path.is_dir()]
+    return folder
+
+
+def test_only_their_owner_can_read_artifacts(configure: Any, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = kept(configure, tmp_path / "engines")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("name", ["", MANIFEST, WEIGHTS])
+@pytest.mark.parametrize("mode", [0o020, 0o002])
+def test_what_others_can_write_is_packed_again(
+    configure: Any, tmp_path: Path, name: str, mode: int
+) -> None:
+    folder = kept(configure, tmp_path / "engines")
+    path = folder / name
+    path.chmod(stat.S_IMODE(path.stat().st_mode) | mode)
+    again = start(tmp_path / "tiny", folder.parent)
+    assert not again.restored
+    assert "can be written by others" in again.notes[0]
+    assert start(tmp_path / "tiny", folder.parent).restored
+
+
+@pytest.mark.parametrize("name", ["", MANIFEST, WEIGHTS])
+def test_what_belongs_to_somebody_else_is_packed_again(
+    configure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = kept(configure, tmp_path / "engines")
+    wanted = (folder / name).stat().st_ino
+    plain = os.fstat
+
+    def fstat(fd: int) -> os.stat_result:
+        status = plain(fd)
+        if status.st_ino == wanted:
+            values = list(status)
+            values[stat.ST_UID] = 54321
+            return os.stat_result(values)
+        return status
+
+    monkeypatch.setattr("penstock.artifact.files.os.fstat", fstat)
+    with pytest.raises(ArtifactError, match="belongs to user 54321"):
+        Artifact(folder)
+
+
+def test_a_folder_that_everybody_can_write(configure: Any, tmp_path: Path) -> None:
+    root = tmp_path / "engines"
+    kept(configure, root)
+    root.chmod(0o777)
+    done = start(tmp_path / "tiny", root, "worthwhile")
+    assert not done.restored
+    assert "everybody can write the folder" in done.notes[0]
+    root.chmod(0o1777)  # as /tmp is: nobody but its owner can put another in an artifact's place
+    assert start(tmp_path / "tiny", root).restored
+
+
+SENSELESS = {
+    "chunks of no bytes": {"chunk_bytes": 0},
+    "negative chunks": {"chunk_bytes": -4096},
+    "chunks of a byte": {"chunk_bytes": 1},
+    "chunks of an exabyte": {"chunk_bytes": 1 << 60},
+    "other chunks": {"chunk_bytes": 8192},
+    "negative size": {"bytes": -1},
+    "size of no file": {"bytes": 1 << 63},
+    "small size": {"bytes": 4096},
+}
+
+
+@pytest.mark.parametrize("case", SENSELESS)
+def test_numbers_that_make_no_sense(configure: Any, tmp_path: Path, case: str) -> None:
+    folder = kept(configure, tmp_path / "engines")
+    edit(folder, lambda m: msgspec.structs.replace(m, **SENSELESS[case]))
+    with pytest.raises(ArtifactError, match=r"makes no sense|another format"):
+        Artifact(folder)
+    assert not start(tmp_path / "tiny", folder.parent).restored
+    assert start(tmp_path / "tiny", folder.parent).restored
+
+
+@pytest.mark.parametrize(
+    "changes", [{"offset": -4096}, {"offset": 1 << 50}, {"bytes": 1 << 50}, {"checksums": "0" * 7}]
+)
+def test_regions_that_make_no_sense(
+    configure: Any, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    folder = kept(configure, tmp_path / "engines")
+    replace = msgspec.structs.replace
+    edit(folder, lambda m: replace(m, regions=(replace(m.regions[0], **changes), *m.regions[1:])))
+    with pytest.raises(ArtifactError, match=r"makes no sense|another format"):
+        Artifact(folder)
+
+
+def fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("name", [MANIFEST, WEIGHTS])
+@pytest.mark.parametrize("kind", ["fifo", "folder", "device"])
+def test_what_is_no_file(configure: Any, tmp_path: Path, name: str, kind: str) -> None:
+    folder = kept(configure, tmp_path / "engines")
+    path = folder / name
+    if kind == "fifo":
+        fifo(path)
+    else:
+        path.unlink()
+        path.mkdir() if kind == "folder" else path.symlink_to("/dev/zero")
+    again = start(tmp_path / "tiny", folder.parent)
+    assert not again.restored
+    assert "not a regular file" in again.notes[0]
+    assert start(tmp_path / "tiny", folder.parent).restored
+
+
+@pytest.mark.parametrize("text", [b'"\xff\xfe"', b"[" * 100_000, b'{"manifest": 1e999}'])
+def test_a_sealed_manifest_of_anything(configure: Any, tmp_path: Path, text: bytes) -> None:
+    folder = kept(configure, tmp_path / "engines")
+    rest = b'"manifest": ' + text + b"\n}\n"
+    seal = hashlib.blake2b(rest, digest_size=16).hexdigest().encode()
+    (folder / MANIFEST).write_bytes(b'{"blake2b": "%s",\n' % seal + rest)
+    with pytest.raises(ArtifactError, match="another format"):
+        Artifact(folder)
+
+
+def test_a_link_in_place_of_a_lock(configure: Any, tmp_path: Path) -> None:
+    root = tmp_path / "engines"
+    folder = kept(configure, root)
+    (root / f"{folder.name}.lock").symlink_to(tmp_path / "elsewhere")
+    remove_tree(folder)
+    with pytest.raises(ArtifactError, match="symbolic links"):
+        start(tmp_path / "tiny", root)
+    assert not (tmp_path / "elsewhere").exists()

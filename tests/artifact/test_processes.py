@@ -177,7 +177,7 @@ def test_a_server_says_what_it_started_from(tmp_path: Path) -> None:
     assert not any(str(root) in line for line in serve(root))
     assert not root.exists()
     start(demo_model_path(), root, load_format="auto")
-    (folder,) = root.iterdir()
+    (folder,) = root.glob("*-*")
     *lines, ready = serve(root)
     restored = re.compile(rf"  restored [\d,.]+ (GB|bytes) from {folder}\n")
     assert any(map(restored.fullmatch, lines))

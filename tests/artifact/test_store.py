@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from artifact_engines import start
 from checkpoints import tiny_checkpoint
+from safetensors.numpy import load_file, save_file
 
 from penstock.artifact import lock, store
 from penstock.artifact.format import WEIGHTS
@@ -178,19 +179,20 @@ def test_artifacts_of_weights_that_were_replaced_are_removed(tmp_path: Path) -> 
     model, other = tmp_path / "model", tmp_path / "other"
     shutil.copytree(tiny_checkpoint("llama"), model)
     shutil.copytree(tiny_checkpoint("llama"), other)
-    os.utime(other / "model.safetensors", ns=(0, 0))
+    tensors = load_file(other / "model.safetensors")
+    save_file({name: values + 1 for name, values in tensors.items()}, other / "model.safetensors")
     root = tmp_path / "engines"
     for folder in (model, other):
         for quantization in ("none", "int8"):
             start(folder, root, load_format="auto", quantization=quantization)
-    assert len(list(root.iterdir())) == 4
+    assert len(list(root.glob("*-*"))) == 4
     shutil.copy(tiny_checkpoint("llama", seed=1) / "model.safetensors", model)
     done = start(model, root, load_format="auto")
     assert not done.restored
     assert "is of other weight files" in done.notes[0]
     assert done.notes[1].startswith("wrote ")
     assert done.notes[2].startswith("removed model-")
-    names = sorted(p.name for p in root.iterdir())
+    names = sorted(p.name for p in root.glob("*-*"))
     # Of the old weights only the other quantization's is left: its turn comes when it is asked for.
     assert len(names) == 4
     assert start(other, root, load_format="auto").restored

@@ -125,7 +125,7 @@ def test_bodies_that_are_no_request(server: Server, body: bytes, words: str) -> 
         (COMPLETIONS, completion(user=[]), "user"),
         (COMPLETIONS, completion(stop=["x"] * 20_000), "stop"),
         (COMPLETIONS, completion(stop="x" * 100_000), "stop"),
-        (COMPLETIONS, completion(stop_token_ids=[1] * 50_000), "stop"),
+        (COMPLETIONS, completion(stop_token_ids=[1] * 50_000), "stop_token_ids"),
         (COMPLETIONS, completion(logit_bias={str(10**30): 1}), "logit_bias"),
         (COMPLETIONS, completion(max_completion_tokens=5), "max_completion_tokens"),
         (COMPLETIONS, completion(prompt=[]), "prompt"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import struct
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import TokenizerError
-from penstock.tokenizer.gguf import parse_metadata, read_metadata
+from penstock.tokenizer import gguf as gguf_module
+from penstock.tokenizer.gguf import Numbers, parse_metadata, read_metadata
 
 
 def string(text: str) -> bytes:
@@ -132,3 +135,50 @@ def test_files(tmp_path: Path) -> None:
         read_metadata(path)
     path.write_bytes(gguf({"a": "b"}))
     assert read_metadata(path) == {"a": "b"}
+
+
+def array(kind: int, count: int, content: bytes) -> bytes:
+    return struct.pack("<IIQ", 9, kind, count) + content
+
+
+def one(value: bytes) -> bytes:
+    """A file of one pair, ``k``."""
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + string("k") + value
+
+
+def test_arrays_of_numbers_take_their_bytes() -> None:
+    data = one(array(0, 1 << 22, bytes(1 << 22)))
+    tracemalloc.start()
+    values = parse_metadata(data)["k"]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 << 22
+    assert isinstance(values, Numbers)
+    assert (len(values), values[5], values.kind, values[:2]) == (1 << 22, 0, int, [0, 0])
+
+
+@pytest.mark.parametrize("kind", range(13))
+@pytest.mark.parametrize("count", [1 << 24, 1 << 40, (1 << 64) - 1])
+def test_counts_that_the_file_cannot_hold(kind: int, count: int) -> None:
+    with pytest.raises(TokenizerError, match="more than the file can hold"):
+        parse_metadata(one(array(kind, count, bytes(64))))
+
+
+def test_many_small_values() -> None:
+    """Each would be an object: strings, inner arrays, and pairs."""
+    many = gguf_module._MAX_ITEMS + 1
+    limit = f"more than {gguf_module._MAX_ITEMS}"
+    with pytest.raises(TokenizerError, match=limit):
+        parse_metadata(one(array(8, many, bytes(8 * many))))
+    inner = struct.pack("<IQ", 9, 1000) + (struct.pack("<IQ", 0, 0)) * 1000
+    with pytest.raises(TokenizerError, match=limit):
+        parse_metadata(one(array(9, many // 1000 + 1, inner * (many // 1000 + 1))))
+
+
+def test_metadata_of_gigabytes(tmp_path: Path) -> None:
+    """Of nothing, so that it takes no room on the disk."""
+    path = tmp_path / "vast.gguf"
+    path.write_bytes(one(array(0, 1 << 35, b"")))
+    os.truncate(path, 1 << 36)
+    with pytest.raises(TokenizerError, match="metadata may have"):
+        read_metadata(path)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -152,3 +154,103 @@ def test_settings_of_a_small_vocabulary() -> None:
 def test_malformed_vocabularies_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(TokenizerError, match=message):
         build_vocab(small(**changes))
+
+
+def all_splits(scores: dict[str, float]) -> list[tuple[str, str]]:
+    """Every way to put a piece together from two, best piece first: the definition."""
+    order = sorted(scores, key=lambda piece: -scores[piece])
+    return [
+        (piece[:cut], piece[cut:])
+        for piece in order
+        for cut in range(1, len(piece))
+        if piece[:cut] in scores and piece[cut:] in scores
+    ]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sets(st.text(alphabet="ab\u2581é", min_size=1, max_size=8), min_size=1, max_size=40))
+def test_merges_are_all_splits(pieces: set[str]) -> None:
+    scores = {piece: -float(i) for i, piece in enumerate(sorted(pieces))}
+    tokens = ["<unk>", *scores]
+    metadata = small(
+        tokens=tokens, scores=[0.0, *scores.values()], token_type=[2] + [1] * len(scores)
+    )
+    merges: Any = json.loads(build_vocab(metadata).backend.to_str())["model"]["merges"]
+    assert [tuple(merge) for merge in merges] == all_splits(scores)
+
+
+def test_long_pieces_with_few_merges() -> None:
+    """Work is in proportion to the text, and not to its square."""
+    long = ["x" * 2_000_000 + end for end in "abcdefgh"]
+    tokens = ["<unk>", "x", *"abcdefgh", *long]
+    count = len(tokens)
+    vocab = build_vocab(
+        small(tokens=tokens, scores=[0.0] * count, token_type=[2] + [1] * (count - 1))
+    )
+    assert vocab.backend.get_vocab_size() == count
+
+
+def test_pieces_with_too_many_merges() -> None:
+    tokens = ["<unk>", *("x" * n for n in range(1, 800))]
+    count = len(tokens)
+    with pytest.raises(TokenizerError, match="too many ways"):
+        build_vocab(small(tokens=tokens, scores=[0.0] * count, token_type=[2] + [1] * (count - 1)))
+
+
+def test_a_panic_of_the_library_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class PanicException(BaseException):
+        pass
+
+    def panic(*args: Any, **options: Any) -> Any:
+        raise PanicException("index out of bounds")
+
+    monkeypatch.setattr("penstock.tokenizer.gguf_vocab.BPE", panic)
+    with pytest.raises(TokenizerError, match="disagree: index out of bounds"):
+        build_vocab(small())
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    tokens=st.lists(
+        st.one_of(
+            st.sampled_from(["<0x41>", "<0xZZ>", "\u2581", " ", "", "Ġ", "é", "🙂", "\0", "ab"]),
+            st.text(max_size=4),
+        ),
+        max_size=12,
+        unique=True,
+    ),
+    merges=st.lists(
+        st.one_of(
+            st.text(alphabet="ab Ġé🙂", max_size=5),
+            st.sampled_from(["a b", "é é", "🙂 🙂", "  ", "a  b", " a b", "Ġ a"]),
+        ),
+        max_size=6,
+    ),
+    kinds=st.lists(st.integers(-1, 9), max_size=12),
+    model=st.sampled_from(["llama", "gpt2"]),
+    pre=st.sampled_from(["gpt-2", "llama-bpe", "default", "qwen2"]),
+    text=st.text(max_size=6),
+)
+def test_any_vocabulary_is_built_or_refused(
+    tokens: list[str], merges: list[str], kinds: list[int], model: str, pre: str, text: str
+) -> None:
+    count = len(tokens)
+    fields = small(
+        model=model,
+        tokens=tokens,
+        merges=merges,
+        scores=[float(i) for i in range(count)],
+        token_type=(kinds + [1] * count)[:count],
+        pre=pre,
+        unknown_token_id=None,
+    )
+    with contextlib.suppress(TokenizerError):
+        build_vocab(fields)
+
+
+@pytest.mark.parametrize(
+    "scores", [[float("nan")] * 8, [0.0] * 7 + [float("inf")], [1] * 8, ["a"] * 8]
+)
+def test_scores_that_are_no_numbers(scores: list[Any]) -> None:
+    with pytest.raises(TokenizerError, match="scores"):
+        build_vocab(small(scores=scores))

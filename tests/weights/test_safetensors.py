@@ -208,6 +208,16 @@ def reindex(folder: Path, weight_map: object) -> None:
     (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
+@pytest.mark.parametrize("spelled", ["data_offsets", "d\\u0061ta_offsets"])
+def test_more_tensors_than_any_model_has(tmp_path: Path, spelled: str) -> None:
+    entry = '"%d":{"dtype":"F32","shape":[0],"' + spelled + '":[0,0]}'
+    header = "{" + ",".join(entry % i for i in range(300_000)) + "}"
+    path = tmp_path / "many.safetensors"
+    path.write_bytes(pack(header.encode()))
+    with pytest.raises(WeightError, match="about 300000 tensors"):
+        SafetensorsFile(path)
+
+
 def test_shards(tmp_path: Path) -> None:
     found = open_folder(sharded(tmp_path))
     assert set(found) == {"a", "b"}

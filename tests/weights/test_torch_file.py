@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import struct
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
@@ -244,3 +245,111 @@ def test_damaged_files_raise_or_read(folder: Path, saved: bytes, data: st.DataOb
         assert 0 <= tensor.start <= tensor.stop <= len(content)
         if tensor.element is not None:
             assert file.view(name).shape == tensor.shape
+
+
+def code(*parts: bytes | str) -> bytes:
+    """A pickle of instructions; texts are pushed."""
+    whole = [b"\x80\x04"]
+    for part in parts:
+        if isinstance(part, str):
+            part = b"X" + struct.pack("<I", len(part.encode())) + part.encode()
+        whole.append(part)
+    return b"".join(whole) + b"."
+
+
+def laughs(levels: int) -> bytes:
+    """A tuple of two references to a tuple of two references to ..."""
+    out = b")q\x00"
+    for i in range(levels):
+        out += b"h%ch%c\x86q%c" % (i, i, i + 1)
+    return out
+
+
+DEEP = b")" + b"\x85" * 900_000
+
+BOMBS: dict[str, bytes] = {
+    "name of doubled tuples": code(laughs(60), "x", b"\x93"),
+    "module of doubled tuples": code("x", laughs(60), b"\x93"),
+    "doubled tuples": code(laughs(60)),
+    "key of doubled tuples": code(b"}", laughs(60), "x", b"s"),
+    "keys of doubled tuples": code(b"}(", laughs(60), "x", b"u"),
+    "value of doubled tuples": code(b"}", "x", laughs(60), b"s"),
+    "storage of doubled tuples": code(laughs(60), b"Q"),
+    "called doubled tuples": code(laughs(60), b")R"),
+    "arguments of doubled tuples": code(b"ctorch._utils\n_rebuild_tensor_v2\n", laughs(60), b"R"),
+    "attributes of doubled tuples": code(b"}", laughs(60), b"b"),
+    "deep tuples": code(DEEP),
+    "key of deep tuples": code(b"}", DEEP, "x", b"s"),
+    "value of deep tuples": code(b"}", "x", DEEP, b"s"),
+    "name of deep tuples": code("x", DEEP, b"\x93"),
+    "storage of deep tuples": code(DEEP, b"Q"),
+    "called deep tuples": code(DEEP, b")R"),
+    "arguments of deep tuples": code(b"ctorch._utils\n_rebuild_tensor_v2\n", DEEP, b"R"),
+    "marks": code(b"(" * 900_000),
+    "long text": code(b"X\xff\xff\xff\xff"),
+    "longer text": code(b"\x8d" + b"\xff" * 7 + b"\x7f"),
+    "longest text": code(b"\x8d" + b"\xff" * 8),
+    "long bytes": code(b"B\xff\xff\xff\xff"),
+    "longest bytes": code(b"\x8e" + b"\xff" * 7 + b"\x7f"),
+    "long number": code(b"\x8b\xff\xff\xff\x7f"),
+    "negative number": code(b"\x8b\xff\xff\xff\xff"),
+    "decimal": code(b"I" + b"9" * 900_000 + b"\n"),
+    "longest frame": code(b"\x95" + b"\xff" * 8 + b"}"),
+    "protocol": b"\x80\xff}.",
+    "dictionary in itself": code(b"}q\x00", "x", b"h\x00s"),
+    "many pushes": code(b"N" * 900_000),
+    "too large": code(b"N" * 3_000_000),
+    "no end": code(b"}")[:-1],
+    "two values": code(b"}", "x", "y", b"R"),
+    "calls a text": code("x", b")R"),
+    "calls a storage": code(b"ctorch\nFloatStorage\n)R"),
+    "calls a dictionary with texts": code(b"ccollections\nOrderedDict\n", "xy", b"\x85R"),
+    "sets an item of a text": code("x", "y", b"Ns"),
+    "an odd number of items": code(b"}(", "x", b"u"),
+    "a name with dots": code("collections", "OrderedDict.__init__.__globals__", b"\x93"),
+    "a lone surrogate": code(b"}X\x03\x00\x00\x00\xed\xa0\x80Ns"),
+    "text that is none": code(b"}X\x02\x00\x00\x00\xff\xfeNs"),
+}
+
+
+@pytest.mark.parametrize("case", BOMBS)
+def test_bombs_end(case: str) -> None:
+    with pytest.raises(UnreadablePickle) as caught:
+        read_tensors(BOMBS[case])
+    assert len(str(caught.value)) < 300
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("odd", [b"r\xff\xff\xff\xff", b"\x95" + b"\xff" * 7 + b"\x7f"])
+def test_numbers_that_ask_for_memory(odd: bytes) -> None:
+    """A place in the memo, and a frame that is longer than the file."""
+    assert read_tensors(code(b"}", odd)) == {}
+
+
+OPCODES = st.sampled_from(
+    [bytes([b]) for b in b"}()t\x85\x86\x87suRbQ\x93N\x88\x89\x94"]
+    + [b"h\x00", b"h\x01", b"q\x00", b"q\x01", b"K\x07", b"ccollections\nOrderedDict\n"]
+    + [b"ctorch._utils\n_rebuild_tensor_v2\n", b"ctorch._utils\n_rebuild_parameter\n"]
+    + [b"ctorch\nFloatStorage\n", b"\x8c\x07storage", b"\x8c\x010", b"\x8c\x03cpu", b"\x8a\x00"]
+)
+
+
+@settings(deadline=None, max_examples=500)
+@given(parts=st.lists(OPCODES, max_size=40))
+def test_any_program_raises_or_reads(parts: list[bytes]) -> None:
+    try:
+        tensors = read_tensors(code(*parts))
+    except UnreadablePickle:
+        return
+    assert all(type(name) is str for name in tensors)
+
+
+def test_large_directories_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        for i in range(90):
+            info = zipfile.ZipInfo(f"{i}")
+            info.extra = b"\0\0\xf0\xff" + b"\0" * 65520
+            archive.writestr(info, b"")
+    with pytest.raises(WeightError, match="directory has"):
+        TorchFile(path)

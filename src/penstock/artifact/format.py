@@ -13,14 +13,16 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
+from penstock.artifact.files import require_trusted
 from penstock.artifact.key import ArtifactKey
 from penstock.artifact.tuned import NOTHING_TUNED
 from penstock.backends.base import PackedRegions, Place
 from penstock.errors import ArtifactError
+from penstock.regular_file import open_regular
 
 MANIFEST: Final = "manifest.json"
 WEIGHTS: Final = "weights.bin"
@@ -31,14 +33,17 @@ _ALIGNMENT: Final = 4096
 _BATCH_BYTES: Final = 1 << 30
 """Moved in one native call, which signals do not interrupt."""
 _MAX_MANIFEST: Final = 64 << 20
+_MAX_CHUNK: Final = 1 << 30
+
+_Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**60)]
 
 
 class Region(msgspec.Struct, frozen=True):
     """One region of packed weights: bytes from ``offset`` of weights.bin."""
 
     name: str
-    offset: int
-    bytes: int
+    offset: _Bytes
+    bytes: _Bytes
     checksums: str
     """CRC-32C of each ``Manifest.chunk_bytes``, eight hexadecimal digits a chunk."""
 
@@ -52,9 +57,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     key: ArtifactKey
     created: str
     """ISO 8601, UTC."""
-    bytes: int
+    bytes: _Bytes
     """Of weights.bin."""
-    chunk_bytes: int
+    chunk_bytes: Annotated[int, msgspec.Meta(ge=_ALIGNMENT, le=_MAX_CHUNK, multiple_of=_ALIGNMENT)]
     regions: tuple[Region, ...]
     tuned: msgspec.Raw = NOTHING_TUNED
     """See ``artifact.tuned``."""
@@ -72,9 +77,21 @@ def decode_manifest(text: bytes) -> Manifest:
     if first != b'{"blake2b": "%s",' % _digest(rest):
         raise ArtifactError(f"{MANIFEST} is damaged")
     try:
-        return msgspec.json.decode(b"{" + rest, type=_Sealed).manifest
-    except msgspec.DecodeError as e:
+        manifest = msgspec.json.decode(b"{" + rest, type=_Sealed).manifest
+    except (ValueError, RecursionError) as e:  # of msgspec, and of bytes that are no text
         raise ArtifactError(f"{MANIFEST} is of another format: {e}") from None
+    for region in manifest.regions:
+        chunks = -(-region.bytes // manifest.chunk_bytes)
+        if len(region.checksums) != 8 * chunks:
+            raise ArtifactError(
+                f"{MANIFEST} makes no sense: {region.name!r:.80} of {region.bytes} bytes has "
+                f"{len(region.checksums) // 8} checksums, not {chunks}"
+            )
+        if region.offset + region.bytes > manifest.bytes:
+            raise ArtifactError(
+                f"{MANIFEST} makes no sense: {region.name!r:.80} ends behind {WEIGHTS}"
+            )
+    return manifest
 
 
 class _Sealed(msgspec.Struct, frozen=True):
@@ -97,7 +114,7 @@ def write_weights(folder: Path, packed: PackedRegions) -> tuple[Region, ...]:
     offsets, size = layout(packed.sizes)
     places = [Place(i, offset) for i, offset in enumerate(offsets)]
     checksums: list[list[int]] = []
-    fd = os.open(folder / WEIGHTS, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    fd = os.open(folder / WEIGHTS, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.ftruncate(fd, size)
         for batch in _batches(places, packed.sizes):
@@ -111,7 +128,8 @@ def write_weights(folder: Path, packed: PackedRegions) -> tuple[Region, ...]:
 
 def write_manifest(folder: Path, manifest: Manifest, name: str = MANIFEST) -> None:
     """Raises OSError."""
-    with (folder / name).open("xb") as file:
+    fd = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:
         file.write(encode_manifest(manifest))
         file.flush()
         os.fsync(file.fileno())
@@ -135,12 +153,15 @@ class Artifact:
         except OSError as e:
             raise self._unusable(f"it cannot be opened: {e.strerror}") from e
         try:
-            self.manifest = decode_manifest(_read_small(MANIFEST, folder))
-            # Through the same folder, which another process may be about to replace.
-            self._weights = os.open(WEIGHTS, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+            require_trusted(folder, "the folder")
+            # Both through the one folder, which another process may be about to replace.
+            self._weights = _open_own(WEIGHTS, folder)
+            self.manifest = decode_manifest(_read_own(MANIFEST, folder))
         except ArtifactError as e:
+            self.close()
             raise self._unusable(str(e)) from e
         except OSError as e:
+            self.close()
             raise self._unusable(f"{e.filename} cannot be opened: {e.strerror}") from e
         finally:
             os.close(folder)
@@ -205,9 +226,18 @@ def _batches(places: Sequence[Place], sizes: Sequence[int]) -> Iterator[list[Pla
         yield batch
 
 
-def _read_small(name: str, folder: int) -> bytes:
-    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
-    with open(fd, "rb") as file:
+def _open_own(name: str, folder: int) -> int:
+    fd = open_regular(name, dir_fd=folder)
+    try:
+        require_trusted(fd, name)
+    except ArtifactError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _read_own(name: str, folder: int) -> bytes:
+    with open(_open_own(name, folder), "rb") as file:
         text = file.read(_MAX_MANIFEST + 1)
     if len(text) > _MAX_MANIFEST:
         raise ArtifactError(f"{name} is damaged")

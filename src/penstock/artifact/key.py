@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,9 +16,18 @@ from penstock.config import ResolvedConfig
 from penstock.errors import ModelError
 from penstock.models.heads import HeadsSpec
 from penstock.plan.plan import Plan
-from penstock.weights.identity import WeightFile, head_files, weight_files
+from penstock.regular_file import read_regular
+from penstock.weights.identity import (
+    Digests,
+    NoDigests,
+    StampedFile,
+    WeightFile,
+    identify,
+    stamped_heads,
+    stamped_weights,
+)
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Of manifest and files. Artifacts of another number are not read."""
 
 _DIGEST_BYTES: Final = 6  # of a folder's name; the manifest has the whole key
@@ -76,33 +86,66 @@ _IN_WORDS: Final = {
 }
 
 
-def artifact_key(config: ResolvedConfig, plan: Plan, packing: Packing) -> ArtifactKey:
+@dataclass(frozen=True)
+class ArtifactSource:
+    """What an artifact would be of, as far as it is known before the weights are hashed."""
+
+    key: ArtifactKey
+    """Without digests of the weight files."""
+    files: tuple[StampedFile, ...]
+    """The weight files, as they were when this was made."""
+
+    @classmethod
+    def of(cls, config: ResolvedConfig, plan: Plan, packing: Packing) -> ArtifactSource:
+        """That of the engine that ``config`` and ``plan`` describe.
+
+        Reads the headers of the weight files. Raises ModelError or WeightError where files cannot
+        be read.
+        """
+        folder = Path(config.model_path)
+        dummy = config.load_format == "dummy"
+        schemes = config.schemes
+        files: tuple[StampedFile, ...] = ()
+        if not dummy and isinstance(plan.spec, HeadsSpec):
+            files = stamped_heads(folder, Path(config.target_path) if config.target_path else None)
+        elif not dummy:
+            files = stamped_weights(folder)
+        key = ArtifactKey(
+            config=_digest_file(folder / "config.json"),
+            weights=tuple(
+                WeightFile(name=path.name, bytes=stamp.bytes, digest="") for path, stamp in files
+            ),
+            dummy_seed=config.seed if dummy else None,
+            dtype=config.dtype,
+            linear=str(schemes.linear or "none"),
+            head=str(schemes.head or "none"),
+            plan=_digest(repr([op for op in plan.ops if op.weights]).encode()),
+            machine=platform.machine(),
+            isa=packing.isa,
+            layout=packing.layout,
+            penstock=__version__,
+        )
+        return cls(key, files)
+
+    @property
+    def settled(self) -> bool:
+        """Whether equal stamps of the files, now and later, mean that they did not change."""
+        return all(file.stamp.settled for file in self.files)
+
+    def identified(self, digests: Digests) -> ArtifactKey:
+        """The whole key. Raises WeightError where a file has changed since."""
+        return msgspec.structs.replace(self.key, weights=identify(self.files, digests))
+
+
+def artifact_key(
+    config: ResolvedConfig, plan: Plan, packing: Packing, digests: Digests | None = None
+) -> ArtifactKey:
     """The key of the engine that ``config`` and ``plan`` describe.
 
-    Reads headers and samples of the weight files, not the weights. Raises ModelError or WeightError
+    Reads those weight files whose ``digests`` are not remembered. Raises ModelError or WeightError
     where files cannot be read.
     """
-    folder = Path(config.model_path)
-    dummy = config.load_format == "dummy"
-    schemes = config.schemes
-    files: tuple[WeightFile, ...] = ()
-    if not dummy and isinstance(plan.spec, HeadsSpec):
-        files = head_files(folder, Path(config.target_path) if config.target_path else None)
-    elif not dummy:
-        files = weight_files(folder)
-    return ArtifactKey(
-        config=_digest_file(folder / "config.json"),
-        weights=files,
-        dummy_seed=config.seed if dummy else None,
-        dtype=config.dtype,
-        linear=str(schemes.linear or "none"),
-        head=str(schemes.head or "none"),
-        plan=_digest(repr([op for op in plan.ops if op.weights]).encode()),
-        machine=platform.machine(),
-        isa=packing.isa,
-        layout=packing.layout,
-        penstock=__version__,
-    )
+    return ArtifactSource.of(config, plan, packing).identified(digests or NoDigests())
 
 
 def _digest(text: bytes) -> str:
@@ -111,6 +154,6 @@ def _digest(text: bytes) -> str:
 
 def _digest_file(path: Path) -> str:
     try:
-        return _digest(path.read_bytes())
+        return _digest(read_regular(path))
     except OSError as e:
         raise ModelError(f"cannot read {path}: {e.strerror}") from e

@@ -7,6 +7,9 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
+
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @contextlib.contextmanager
@@ -29,7 +32,7 @@ def locked(path: Path, wait: bool) -> Iterator[bool]:
 
 def _acquire(path: Path, wait: bool) -> int | None:
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, _FLAGS, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             # The owner that we waited for has removed its file, and another may exist by now.

@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
+from penstock.artifact.digests import DigestFile
 from penstock.artifact.format import Artifact
-from penstock.artifact.key import ArtifactKey, artifact_key
+from penstock.artifact.key import ArtifactKey, ArtifactSource
 from penstock.artifact.store import KEEP_FREE, ArtifactStore, Draft
 from penstock.artifact.tuned import decode_tunings
 from penstock.backends import packing
@@ -37,29 +38,36 @@ class Shelf:
     because artifacts are off or the backend packs nothing, does nothing."""
 
     def __init__(
-        self, config: ResolvedConfig, plan: Plan, note: Note, key: ArtifactKey | None
+        self, config: ResolvedConfig, plan: Plan, note: Note, source: ArtifactSource | None
     ) -> None:
         self._config = config
         self._plan = plan
         self._note = note
-        self._key = key
-        self._store = ArtifactStore(Path(config.artifact_dir or "."))
+        self._source = source
+        root = Path(config.artifact_dir or ".")
+        self._store = ArtifactStore(root)
+        self._digests = DigestFile(root)
+        self._key: ArtifactKey | None = None
         self._damaged = False
+        if source is not None and not source.settled:
+            self._identify()
 
     @classmethod
     def of(cls, config: ResolvedConfig, plan: Plan, note: Note) -> Shelf:
         """Raises ModelError, WeightError or ConfigError, as loading the model would."""
         form = packing(config.backend) if config.artifact_dir is not None else None
-        key = None if form is None else artifact_key(config, plan, form)
-        return cls(config, plan, note, key)
+        source = None if form is None else ArtifactSource.of(config, plan, form)
+        return cls(config, plan, note, source)
 
     @contextlib.contextmanager
     def take(self) -> Iterator[Artifact | None]:
         """The artifact that fits, open within, or None."""
         artifact = None
-        if self._key is not None:
+        if self._source is not None:
             try:
-                artifact = self._store.find(self._key)
+                # Weights are hashed where there is something that they may be found to be.
+                if not self._store.empty:
+                    artifact = self._store.find(self._identify())
             except ArtifactError as error:
                 self.is_damaged(error)
         try:
@@ -67,6 +75,14 @@ class Shelf:
         finally:
             if artifact is not None:
                 artifact.close()
+
+    def _identify(self) -> ArtifactKey:
+        """The key, for which the weights are hashed unless their digests are remembered."""
+        assert self._source is not None
+        if self._key is None:
+            self._key = self._source.identified(self._digests)
+            self._digests.save()
+        return self._key
 
     def tunings(self) -> tuple[Tuning, ...]:
         """All that the artifact that fits says of tuning; nothing where there is none."""
@@ -143,7 +159,7 @@ class Shelf:
         ArtifactError where it is ``always`` to be kept, and is not.
         """
         always = keeping == "always"
-        if self._key is None or packed is None:
+        if self._source is None or packed is None:
             if always:
                 raise ArtifactError(
                     f"there is nothing to keep: the {self._config.backend} backend packs no "
@@ -156,7 +172,7 @@ class Shelf:
         if tuning is not None:
             self._say_tuned(tuning)
         try:
-            self._write(self._key, packed, tuning, always)
+            self._write(self._source, packed, tuning, always)
         except ArtifactError as error:
             if always:
                 raise
@@ -164,9 +180,9 @@ class Shelf:
         return True
 
     def _write(
-        self, key: ArtifactKey, packed: PackedRegions, tuning: Tuning | None, always: bool
+        self, source: ArtifactSource, packed: PackedRegions, tuning: Tuning | None, always: bool
     ) -> None:
-        self._require_unchanged(key)
+        key = self._unchanged(source)
         path = os.path.abspath(self._config.model_path)
         draft = Draft(key, model_name(path), path, () if tuning is None else (tuning,))
         if not self._damaged and (nearest := self._store.nearest(draft)):
@@ -186,6 +202,7 @@ class Shelf:
         if kept is None:
             raise ArtifactError("another process is writing it")
         took = time.monotonic() - start
+        self._digests.save()  # into a folder that is there by now
         if kept.written:
             self._note(logging.WARNING, f"wrote {size(kept.bytes)} to {kept.path} in {took:.1f} s")
         else:
@@ -193,15 +210,23 @@ class Shelf:
         for name in kept.replaced:
             self._note(logging.WARNING, f"removed {name}, of weights that are no longer there")
 
-    def _require_unchanged(self, key: ArtifactKey) -> None:
-        """What was packed may be neither of the files before nor of those now."""
+    def _unchanged(self, before: ArtifactSource) -> ArtifactKey:
+        """The key of what was packed, which may be neither of the files before nor of those now.
+
+        Files that had just been changed when the start began were hashed then, as their stamps do
+        not tell whether they were changed again. They are hashed a second time.
+        """
         form = packing(self._config.backend)
         try:
-            same = form is not None and artifact_key(self._config, self._plan, form) == key
+            if form is not None:
+                now = ArtifactSource.of(self._config, self._plan, form)
+                if now == before:
+                    key = self._identify()
+                    if before.settled or now.identified(self._digests) == key:
+                        return key
         except (ModelError, WeightError):
-            same = False
-        if not same:
-            raise ArtifactError("the checkpoint has changed while it was read")
+            pass
+        raise ArtifactError("the checkpoint has changed while it was read")
 
 
 def size(count: int) -> str:

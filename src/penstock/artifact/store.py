@@ -12,6 +12,7 @@ import contextlib
 import datetime
 import os
 import re
+import stat
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -79,6 +80,11 @@ class ArtifactStore:
     def __init__(self, root: Path) -> None:
         self.root = root
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is no artifact. Raises ArtifactError where that cannot be found out."""
+        return not self._names()
+
     def find(self, key: ArtifactKey) -> Artifact | None:
         """The artifact of ``key``; the caller closes it. None if there is none.
 
@@ -88,6 +94,7 @@ class ArtifactStore:
             if not name.endswith("-" + key.digest()):
                 continue
             try:
+                self._require_safe_root()
                 artifact = Artifact(self.root / name)
             except FileNotFoundError:  # removed this moment
                 continue
@@ -133,7 +140,8 @@ class ArtifactStore:
         """
         name = f"{plain(draft.model)}-{draft.key.scheme}-{draft.key.isa}-{draft.key.digest()}"
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._require_safe_root()
             with self._lock(name, wait) as mine:
                 if not mine:
                     return None
@@ -204,7 +212,7 @@ class ArtifactStore:
         partial = self.root / (name + _PARTIAL)
         remove_tree(partial)
         try:
-            partial.mkdir()
+            partial.mkdir(mode=0o700)
             regions = write_weights(partial, packed)
             manifest = Manifest(
                 model=draft.model,
@@ -313,6 +321,15 @@ class ArtifactStore:
                         self._discard(entry.name)
                         removed.append(entry.name)
         return tuple(removed)
+
+    def _require_safe_root(self) -> None:
+        """Where all may write and rename, what is found today may be moved away tomorrow."""
+        mode = os.stat(self.root).st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise ArtifactError(
+                f"engine artifacts in {self.root} cannot be used: everybody can write the folder; "
+                "`chmod o-w` it"
+            )
 
     def _require_space(self, size: int, leave_free: float) -> None:
         status = os.statvfs(self.root)

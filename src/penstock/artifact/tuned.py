@@ -29,5 +29,5 @@ def decode_tunings(section: msgspec.Raw) -> tuple[Tuning, ...]:
     """Raises ArtifactError where the section is not of this version."""
     try:
         return msgspec.json.decode(section, type=tuple[Tuning, ...])
-    except msgspec.DecodeError as e:
+    except (ValueError, RecursionError) as e:
         raise ArtifactError(f"what it says of tuning is of another version: {e}") from None

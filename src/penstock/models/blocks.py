@@ -5,6 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, cast
 
+from penstock.models.limits import (
+    MAX_EPS,
+    MAX_HEAD_DIM,
+    MAX_HEADS,
+    MAX_HEADS_WIDTH,
+    MAX_HIDDEN,
+    MAX_INTERMEDIATE,
+    MAX_LAYERS,
+    MAX_POSITIONS,
+    MAX_VOCAB,
+    MIN_EPS,
+)
 from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import extended_positions, read_rope
 from penstock.models.spec import (
@@ -26,7 +38,6 @@ _ACTIVATIONS: Final[dict[str, Activation]] = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 _DTYPES: Final = ("float32", "bfloat16", "float16")
-_MAX_LAYERS: Final = 4096
 
 
 def read_dtype(config: ConfigReader) -> DType | None:
@@ -58,25 +69,33 @@ def read_decoder(
     qk_norm: bool = False,
 ) -> ModelSpec:
     """A decoder of identical layers but for ``windows``, one per layer."""
-    heads, vocab = config.integer("num_attention_heads"), config.integer("vocab_size")
+    heads = config.integer("num_attention_heads", high=MAX_HEADS)
+    vocab = config.integer("vocab_size", high=MAX_VOCAB)
     if heads % num_kv_heads:
         raise config.error(
             "num_attention_heads", f"must be a multiple of the {num_kv_heads} KV heads"
         )
     if head_dim % 2:
         raise config.error("head_dim", f"must be even, and the heads have {head_dim} components")
+    if heads * head_dim > MAX_HEADS_WIDTH:
+        raise config.error(
+            "num_attention_heads",
+            f"times the {head_dim} components of a head must be at most {MAX_HEADS_WIDTH}",
+        )
     act = config.text("hidden_act", "silu")
     if act not in _ACTIVATIONS:
         raise config.error(
             "hidden_act", f"is not supported; supported are {', '.join(_ACTIVATIONS)}"
         )
-    positions = config.integer("max_position_embeddings")
+    positions = config.integer("max_position_embeddings", high=MAX_POSITIONS)
     rope = read_rope(config, head_dim, positions)
-    mlp = MlpSpec(config.integer("intermediate_size"), _ACTIVATIONS[act], mlp_bias)
+    mlp = MlpSpec(
+        config.integer("intermediate_size", high=MAX_INTERMEDIATE), _ACTIVATIONS[act], mlp_bias
+    )
     return ModelSpec(
         architecture=architecture,
         vocab_size=vocab,
-        hidden_size=config.integer("hidden_size"),
+        hidden_size=config.integer("hidden_size", high=MAX_HIDDEN),
         layers=tuple(
             LayerSpec(
                 AttentionSpec(
@@ -94,7 +113,7 @@ def read_decoder(
             )
             for window in windows
         ),
-        norm_eps=config.number("rms_norm_eps"),
+        norm_eps=config.number("rms_norm_eps", low=MIN_EPS, high=MAX_EPS),
         tie_embeddings=config.boolean("tie_word_embeddings", False),
         max_positions=extended_positions(rope, positions),
         dtype=dtype,
@@ -104,18 +123,23 @@ def read_decoder(
 
 
 def read_num_layers(config: ConfigReader) -> int:
-    return config.integer("num_hidden_layers", high=_MAX_LAYERS)
+    return config.integer("num_hidden_layers", high=MAX_LAYERS)
 
 
 def default_head_dim(config: ConfigReader) -> int:
     """``head_dim``, or the hidden size shared out among the heads."""
-    head_dim = config.optional_integer("head_dim")
+    head_dim = config.optional_integer("head_dim", high=MAX_HEAD_DIM)
     if head_dim is not None:
         return head_dim
-    hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
+    hidden = config.integer("hidden_size", high=MAX_HIDDEN)
+    heads = config.integer("num_attention_heads", high=MAX_HEADS)
     if hidden % heads:
         raise config.error(
             "hidden_size", f"is not a multiple of the {heads} heads, and no head_dim is given"
+        )
+    if hidden // heads > MAX_HEAD_DIM:
+        raise config.error(
+            "hidden_size", f"shared out among {heads} heads gives each more than {MAX_HEAD_DIM}"
         )
     return hidden // heads
 

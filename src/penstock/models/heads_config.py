@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Final, Literal
 from penstock.errors import ModelError
 from penstock.models.blocks import default_head_dim, read_decoder, read_dtype, uniform_windows
 from penstock.models.heads import EagleSpec, HeadsSpec, MedusaSpec
+from penstock.models.limits import MAX_HIDDEN, MAX_VOCAB
 from penstock.models.reader import ConfigReader, read_json_object
 from penstock.models.registry import IDLE_FIELDS, refuse_unsupported
 from penstock.models.spec import ModelSpec
@@ -60,7 +62,7 @@ def heads_in(folder: Path, dummy: bool = False) -> HeadsKind | None:
     Told from config.json, and where that may be of either (EAGLE 1 looks like a Llama of one
     layer) from the names of the weights. Raises ModelError or WeightError.
     """
-    if not (folder / "config.json").is_file():
+    if not os.path.lexists(folder / "config.json"):
         return None
     config = _read(folder)
     if config.has("medusa_num_heads"):
@@ -95,7 +97,7 @@ def load_heads_spec(
 
 def _read(folder: Path) -> ConfigReader:
     path = folder / "config.json"
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise ModelError(
             f"{folder} has no config.json; give the folder of published heads (config.json and "
             "model.safetensors, medusa_lm_head.pt or the like)"
@@ -110,8 +112,8 @@ def _medusa(config: ConfigReader, shapes: Shapes, target: ModelSpec) -> MedusaSp
     vocab, hidden = output if len(output) == 2 else (target.vocab_size, target.hidden_size)
     spec = MedusaSpec(
         architecture="Medusa",
-        vocab_size=config.integer("vocab_size", vocab),
-        hidden_size=config.integer("hidden_size", hidden),
+        vocab_size=config.integer("vocab_size", vocab, high=MAX_VOCAB),
+        hidden_size=config.integer("hidden_size", hidden, high=MAX_HIDDEN),
         layers=(),
         norm_eps=0.0,
         tie_embeddings=False,
@@ -152,7 +154,9 @@ def _eagle(config: ConfigReader, shapes: Shapes, target: ModelSpec) -> EagleSpec
         mlp_bias=config.boolean("mlp_bias", False),
     )
     fields = dict(vars(replace(decoder, tie_embeddings=False)))
-    fields["target_hidden_size"] = config.integer("target_hidden_size", decoder.hidden_size)
+    fields["target_hidden_size"] = config.integer(
+        "target_hidden_size", decoder.hidden_size, high=MAX_HIDDEN
+    )
     marks = [name for name in _EAGLE3_FIELDS if config.has(name)]
     if marks or "layers.0.hidden_norm.weight" in shapes or "eagle3" in str(names).lower():
         fields["architecture"] = "Eagle3"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.models.blocks import qwen_windows, read_decoder
+from penstock.models.limits import MAX_HEAD_DIM
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import DType, ModelSpec
 
@@ -18,7 +19,7 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         ARCHITECTURE,
         dtype,
         # Not hidden_size / heads: Qwen3's heads are wider than that, so it must be said.
-        head_dim=config.integer("head_dim"),
+        head_dim=config.integer("head_dim", high=MAX_HEAD_DIM),
         num_kv_heads=config.integer("num_key_value_heads"),
         windows=qwen_windows(config),
         qkv_bias=bias,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import ModelError, PenstockError
+from penstock.regular_file import read_regular
 
 MAX_INTEGER: Final = 2**31 - 1
 """Dimensions and token ids are int32 in step inputs and native code."""
@@ -28,7 +29,7 @@ def parse_json_object(text: bytes, where: str, error: type[PenstockError]) -> di
 def read_json_object(path: Path, error: type[PenstockError]) -> dict[str, object]:
     """:func:`parse_json_object` of a file; an unreadable file raises ``error`` too."""
     try:
-        text = path.read_bytes()
+        text = read_regular(path)
     except OSError as e:
         raise error(f"cannot read {path}: {e.strerror}") from e
     return parse_json_object(text, str(path), error)
@@ -43,6 +44,14 @@ def _no_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(result) != len(pairs):
         raise ValueError("an object repeats a key")
     return result
+
+
+def _shown(value: object) -> str:
+    try:
+        shown = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, a deep list
+        return "too large to show"
+    return shown if len(shown) <= 80 else shown[:77] + "..."
 
 
 class ConfigReader:
@@ -65,9 +74,7 @@ class ConfigReader:
 
     def error(self, name: str, problem: str) -> ModelError:
         """A ModelError about field ``name`` of this object; ``problem`` completes the sentence."""
-        shown = repr(self._fields[name]) if name in self._fields else "absent"
-        if len(shown) > 80:
-            shown = shown[:77] + "..."
+        shown = _shown(self._fields[name]) if name in self._fields else "absent"
         return ModelError(f"{self._where}: {name} ({shown}) {problem}")
 
     def has(self, name: str) -> bool:
@@ -112,8 +119,9 @@ class ConfigReader:
         *,
         above: float = 0.0,
         low: float | None = None,
+        high: float,
     ) -> float:
-        """A finite number greater than ``above``, or at least ``low`` where that is given."""
+        """A number up to ``high``, from ``low`` on or else greater than ``above``."""
         value = self._required(name) if default is None or self.has(name) else default
         self._used.add(name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -124,11 +132,9 @@ class ConfigReader:
             result = math.inf
         if not math.isfinite(result):
             raise self.error(name, "must be finite")
-        if low is not None:
-            if result < low:
-                raise self.error(name, f"must be at least {low:g}")
-        elif result <= above:
-            raise self.error(name, f"must be greater than {above:g}")
+        if result > high or (result <= above if low is None else result < low):
+            least = f"greater than {above:g} and at most" if low is None else f"from {low:g} to"
+            raise self.error(name, f"must be {least} {high:g}")
         return result
 
     def boolean(self, name: str, default: bool) -> bool:

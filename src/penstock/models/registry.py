@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -88,7 +89,7 @@ def load_model_spec(folder: Path) -> ModelSpec:
     weight file is asked. Raises ModelError, and WeightError if that header is corrupt.
     """
     path = folder / "config.json"
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise ModelError(
             f"{folder} has no config.json; give a Hugging Face checkpoint folder "
             "(config.json, model.safetensors, tokenizer.json)"
@@ -96,7 +97,7 @@ def load_model_spec(folder: Path) -> ModelSpec:
     config = read_json_object(path, ModelError)
     generation_path = folder / "generation_config.json"
     generation = (
-        read_json_object(generation_path, ModelError) if generation_path.is_file() else None
+        read_json_object(generation_path, ModelError) if os.path.lexists(generation_path) else None
     )
     named = any(config.get(key) is not None for key in ("dtype", "torch_dtype"))
     default = None if named else stored_dtype(folder)

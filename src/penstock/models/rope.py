@@ -13,6 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.errors import ModelError
 from penstock.models.spec import RopeSpec
 
 Floats = NDArray[np.float32]
@@ -28,7 +29,11 @@ def rope_tables(spec: RopeSpec, max_positions: int) -> tuple[Floats, Floats]:
     when it was computed. Here the token at position p uses the frequencies of a sequence of length
     ``max(p + 1, original_max_positions)``: independent of chunking, and equal to transformers for
     every prompt within the original limit and every token decoded one at a time after it.
+
+    Raises ModelError where a frequency is no positive number.
     """
+    if not is_computable(spec, max_positions):
+        raise ModelError(f"rotations of {spec} cannot be computed for {max_positions} positions")
     half = spec.dim // 2
     cos = np.empty((max_positions, half), np.float32)
     sin = np.empty((max_positions, half), np.float32)
@@ -45,6 +50,20 @@ def rope_tables(spec: RopeSpec, max_positions: int) -> tuple[Floats, Floats]:
         cos *= scale
         sin *= scale
     return cos, sin
+
+
+def is_computable(spec: RopeSpec, max_positions: int) -> bool:
+    """Whether all entries of the tables would be finite: every frequency is a positive number.
+
+    The stretch of ``dynamic`` grows with the position, so its last one stands for all.
+    """
+    with np.errstate(all="ignore"):
+        frequencies = inverse_frequencies(spec)
+        if spec.kind == "dynamic":
+            last = _dynamic(spec, max_positions - 1, max_positions)[0]
+            frequencies = np.concatenate([frequencies, last])
+    positive = np.isfinite(frequencies) & (frequencies > 0)
+    return bool(positive.all()) and 0 < spec.attention_factor < math.inf
 
 
 def inverse_frequencies(spec: RopeSpec) -> Floats:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import cast, get_args
 
+from penstock.models.limits import MAX_FACTOR, MAX_POSITIONS, MAX_THETA, MIN_FACTOR
 from penstock.models.reader import ConfigReader
+from penstock.models.rope import is_computable
 from penstock.models.spec import RopeKind, RopeSpec
 
 DEFAULT_THETA = 10_000.0
@@ -21,8 +23,7 @@ def read_rope(config: ConfigReader, head_dim: int, max_positions: int) -> RopeSp
     """
     whole = "must be 1: heads that rotate only in part are not supported for this architecture"
     config.only("partial_rotary_factor", 1, whole)
-    theta = config.number("rope_theta", above=1.0) if config.has("rope_theta") else None
-    config.raw("rope_theta")
+    theta = _theta(config)
     new, old = config.section("rope_parameters"), config.section("rope_scaling")
     if new is not None and old is not None:
         raise config.error("rope_scaling", "stands beside rope_parameters; keep only one of them")
@@ -30,15 +31,33 @@ def read_rope(config: ConfigReader, head_dim: int, max_positions: int) -> RopeSp
     if rope is None:
         return RopeSpec(theta=theta or DEFAULT_THETA, dim=head_dim)
     rope.only("partial_rotary_factor", 1, whole)
-    if rope.has("rope_theta"):
-        inner = rope.number("rope_theta", above=1.0)
-        if theta is not None and theta != inner:
-            raise config.error("rope_theta", f"contradicts the nested rope_theta {inner:g}")
-        theta = inner
-    rope.raw("rope_theta")
+    inner = _theta(rope)
+    if theta is not None and inner is not None and theta != inner:
+        raise config.error("rope_theta", f"contradicts the nested rope_theta {inner:g}")
+    theta = theta or inner
     spec = _read_kind(rope, _kind(rope), theta or DEFAULT_THETA, head_dim, max_positions)
     rope.finish()
+    positions = extended_positions(spec, max_positions)
+    if positions > MAX_POSITIONS:
+        raise rope.error(
+            "factor",
+            f"makes {positions} positions of {spec.original_max_positions}, and a model may have "
+            f"{MAX_POSITIONS}",
+        )
+    if not is_computable(spec, positions):
+        raise rope.error("factor", f"and theta {spec.theta:g} give rotations that are no numbers")
     return spec
+
+
+def _theta(config: ConfigReader) -> float | None:
+    config.raw("rope_theta")
+    if not config.has("rope_theta"):
+        return None
+    return config.number("rope_theta", above=1.0, high=MAX_THETA)
+
+
+def _scale(rope: ConfigReader, name: str, default: float | None = None) -> float:
+    return rope.number(name, default, low=MIN_FACTOR, high=MAX_FACTOR)
 
 
 def extended_positions(rope: RopeSpec, max_positions: int) -> int:
@@ -69,7 +88,7 @@ def _read_kind(
     if kind == "default":
         return RopeSpec(theta=theta, dim=dim)
     if kind == "linear":
-        return RopeSpec(theta=theta, dim=dim, kind=kind, factor=rope.number("factor"))
+        return RopeSpec(theta=theta, dim=dim, kind=kind, factor=_scale(rope, "factor"))
     if kind == "dynamic":
         if dim < 4:
             raise rope.error("rope_type", "needs heads of at least 4 components")
@@ -82,25 +101,25 @@ def _read_kind(
             theta=theta,
             dim=dim,
             kind=kind,
-            factor=rope.number("factor", low=1.0),
+            factor=rope.number("factor", low=1.0, high=MAX_FACTOR),
             original_max_positions=max_positions,
         )
-    original = rope.integer("original_max_position_embeddings", max_positions)
+    original = rope.integer("original_max_position_embeddings", max_positions, high=MAX_POSITIONS)
     if kind == "llama3":
-        low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+        low, high = _scale(rope, "low_freq_factor"), _scale(rope, "high_freq_factor")
         if high <= low:
             raise rope.error("high_freq_factor", f"must exceed low_freq_factor ({low:g})")
         return RopeSpec(
             theta=theta,
             dim=dim,
             kind=kind,
-            factor=rope.number("factor"),
+            factor=_scale(rope, "factor"),
             original_max_positions=original,
             low_freq_factor=low,
             high_freq_factor=high,
         )
-    factor = rope.number("factor", max_positions / original)
-    fast, slow = rope.number("beta_fast", 32.0), rope.number("beta_slow", 1.0)
+    factor = _scale(rope, "factor", max_positions / original)
+    fast, slow = _scale(rope, "beta_fast", 32.0), _scale(rope, "beta_slow", 1.0)
     if fast < slow:
         raise rope.error("beta_fast", f"must be at least beta_slow ({slow:g})")
     return RopeSpec(
@@ -123,9 +142,9 @@ def _yarn_attention_factor(rope: ConfigReader, factor: float) -> float:
         return 1.0 if factor <= 1.0 else 0.1 * weight * math.log(factor) + 1.0
 
     # Zero counts as unset for both mscales, as transformers reads them.
-    mscale = rope.number("mscale", 0.0, low=0.0)
-    mscale_all = rope.number("mscale_all_dim", 0.0, low=0.0)
+    mscale = rope.number("mscale", 0.0, low=0.0, high=MAX_FACTOR)
+    mscale_all = rope.number("mscale_all_dim", 0.0, low=0.0, high=MAX_FACTOR)
     if rope.has("attention_factor"):
-        return rope.number("attention_factor")
+        return _scale(rope, "attention_factor")
     rope.raw("attention_factor")
     return scale(mscale) / scale(mscale_all) if mscale and mscale_all else scale(1.0)

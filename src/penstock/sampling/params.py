@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import astuple, force_setattr
 
 from penstock.errors import RequestError
 from penstock.grammar.spec import GrammarSpec
@@ -16,6 +18,9 @@ MAX_SEQUENCES = 128
 MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
 """Of one stop string: its automaton takes some 400 bytes a character."""
+
+MAX_INT64 = 2**63 - 1
+"""What travels to the engine: of counts without a limit of their own."""
 
 MAX_MAGNITUDE = 1e4
 """Of temperatures and repetition penalties."""
@@ -34,15 +39,15 @@ class Range(NamedTuple):
 RANGES: Mapping[str, Range] = {
     "n": Range(1, MAX_SEQUENCES),
     "temperature": Range(0.0, MAX_MAGNITUDE),
-    "top_k": Range(-1),
+    "top_k": Range(-1, MAX_INT64),
     "top_p": Range(0.0, 1.0, open_low=True),
     "min_p": Range(0.0, 1.0),
     "repetition_penalty": Range(0.0, MAX_MAGNITUDE, open_low=True),
     "presence_penalty": Range(-2.0, 2.0),
     "frequency_penalty": Range(-2.0, 2.0),
     "seed": Range(-(2**63), 2**64 - 1),
-    "max_tokens": Range(1),
-    "min_tokens": Range(0),
+    "max_tokens": Range(1, MAX_INT64),
+    "min_tokens": Range(0, MAX_INT64),
     "logprobs": Range(0, MAX_LOGPROBS),
     "prompt_logprobs": Range(0, MAX_LOGPROBS),
     "logit_bias": Range(-100.0, 100.0),
@@ -57,7 +62,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     penalties (repetition, then frequency and presence), grammar, temperature, top-k, top-p, min-p.
     Log-probabilities are of the logits before all of them.
     Invalid values raise :class:`~penstock.errors.RequestError` from :meth:`validate`, which the
-    engine calls for every request.
+    engine calls for every request. Numbers of NumPy are taken as Python's, a text for ``stop`` as
+    one stop, a number for ``stop_token_ids`` as one token, lists as tuples, and None for either as
+    none.
     """
 
     n: int = 1
@@ -100,21 +107,56 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     nothing can follow it ends, even before ``min_tokens`` and with ``ignore_eos``. Only
     ``max_tokens``, the context, and stops that are text end it before it is complete."""
 
+    def __post_init__(self) -> None:
+        if (
+            (type(self.stop), type(self.stop_token_ids)) == (tuple, tuple)
+            and self.logit_bias is None
+            and not (self.stop or self.stop_token_ids)
+            and _USUAL.issuperset(map(type, astuple(self)))
+        ):
+            return
+        for name, value in (
+            ("stop", _together(self.stop, str)),
+            ("stop_token_ids", _together(self.stop_token_ids, int)),
+            ("logit_bias", _plain_bias(self.logit_bias)),
+        ):
+            if value is not getattr(self, name):
+                force_setattr(self, name, value)
+        for name in _SCALARS:
+            value = getattr(self, name)
+            if type(value) not in _PLAIN:
+                force_setattr(self, name, _plain(value))
+
     def validate(self, vocab_size: int | None = None) -> None:
         """Raise RequestError naming the first option that is out of range."""
         for name, allowed in RANGES.items():
             value = getattr(self, name)
-            if value is not None and name != "logit_bias":
+            if name != "logit_bias" and (value is not None or name not in _MAY_BE_NONE):
                 _check(name, value, allowed)
+        for name in _FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise RequestError(
+                    f"{name} must be true or false, not {_shown(getattr(self, name))}", name
+                )
         if self.max_tokens is not None:
             _check("min_tokens", self.min_tokens, Range(0, self.max_tokens))
-        if len(self.stop) > MAX_STOPS or len(self.stop_token_ids) > MAX_STOPS:
-            raise RequestError(f"at most {MAX_STOPS} stops are allowed", "stop")
+        for name, what in (("stop", "a text or a list of texts"), ("stop_token_ids", "token ids")):
+            value = getattr(self, name)
+            if not isinstance(value, tuple):
+                raise RequestError(f"{name} must be {what}, not {_shown(value)}", name)
+            if len(value) > MAX_STOPS:
+                raise RequestError(f"{name} may hold {MAX_STOPS}, not {len(value)}", name)
         if any(not isinstance(s, str) or not s for s in self.stop):
             raise RequestError("stop strings must be non-empty text", "stop")
         if any(len(s) > MAX_STOP_CHARS for s in self.stop):
             raise RequestError(
                 f"a stop string may have {MAX_STOP_CHARS} characters, and one is longer", "stop"
+            )
+        if not isinstance(self.logit_bias, dict | None):
+            raise RequestError(
+                "logit_bias must be a dict of token ids and numbers, not "
+                f"{_shown(self.logit_bias)}",
+                "logit_bias",
             )
         for token, bias in (self.logit_bias or {}).items():
             _check("logit_bias", bias, RANGES["logit_bias"])
@@ -131,6 +173,64 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return self.temperature == 0.0
 
 
+_FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens")
+_SCALARS = (*(name for name in RANGES if name != "logit_bias"), *_FLAGS)
+_MAY_BE_NONE = frozenset({"seed", "max_tokens", "logprobs", "prompt_logprobs"})
+_PLAIN = frozenset({int, float, bool, type(None)})
+
+
+_USUAL = _PLAIN | {tuple, GrammarSpec}
+
+
+def _plain(value: Any) -> Any:
+    """The Python number, bool or text that ``value`` is one of; itself if it is something else."""
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf
+    if isinstance(value, str):
+        return str(value)
+    # NumPy's bool is no number; asked for by name, so that a client need not import NumPy.
+    if type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    return value
+
+
+def _together(value: Any, one: type[str] | type[int]) -> Any:
+    """A tuple of what ``value`` lists; of ``value`` where it is ``one``; itself otherwise."""
+    if type(value) is tuple and (not value or all(type(v) is one for v in value)):
+        return value
+    if value is None:
+        return ()
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_plain, value))
+    if type(value).__name__ == "ndarray" and value.ndim == 1:
+        return tuple(value.tolist())
+    plain = _plain(value)
+    return (plain,) if type(plain) is one else value
+
+
+def _plain_bias(value: Any) -> Any:
+    if not isinstance(value, Mapping) or (
+        type(value) is dict and all(type(k) is int and type(v) in _PLAIN for k, v in value.items())
+    ):
+        return value
+    return {_plain(token): _plain(bias) for token, bias in value.items()}
+
+
+def _shown(value: object) -> str:
+    try:
+        shown = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, a deep list
+        return f"this {type(value).__name__}"
+    return shown if len(shown) <= 80 else shown[:77] + "..."
+
+
 def _check(name: str, value: float, allowed: Range) -> None:
     if isinstance(allowed.low, int):
         _check_integer(name, value, allowed)
@@ -141,11 +241,13 @@ def _check(name: str, value: float, allowed: Range) -> None:
 def _check_number(name: str, value: float, allowed: Range) -> None:
     low, high, open_low = allowed
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
-        raise RequestError(f"{name} must be a finite number, not {value!r}", name)
+        raise RequestError(f"{name} must be a finite number, not {_shown(value)}", name)
     if value < low or (high is not None and value > high) or (open_low and value == low):
         assert high is not None  # every range of numbers has two ends
         bracket = "(" if open_low else "["
-        raise RequestError(f"{name} must be in {bracket}{low:g}, {high:g}], not {value!r}", name)
+        raise RequestError(
+            f"{name} must be in {bracket}{low:g}, {high:g}], not {_shown(value)}", name
+        )
 
 
 def _finite(value: float) -> bool:
@@ -156,15 +258,16 @@ def _finite(value: float) -> bool:
 def _check_integer(name: str, value: float, allowed: Range) -> None:
     low, high, _ = allowed
     if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestError(f"{name} must be an integer, not {value!r}", name)
+        raise RequestError(f"{name} must be an integer, not {_shown(value)}", name)
     if value < low or (high is not None and value > high):
-        limit = f"at least {low}" if high is None else f"from {low} to {high}"
-        raise RequestError(f"{name} must be {limit}, not {value}", name)
+        open_end = high is None or (high == MAX_INT64 and value < low)
+        limit = f"at least {low}" if open_end else f"from {low} to {high}"
+        raise RequestError(f"{name} must be {limit}, not {_shown(value)}", name)
 
 
 def _token(name: str, token: int, vocab_size: int | None) -> None:
     _check(name, token, Range(0))
     if vocab_size is not None and token >= vocab_size:
         raise RequestError(
-            f"{name} holds token id {token}, outside the vocabulary of {vocab_size}", name
+            f"{name} holds token id {_shown(token)}, outside the vocabulary of {vocab_size}", name
         )

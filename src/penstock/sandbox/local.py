@@ -36,6 +36,8 @@ class LocalWorker:
             process.wait()
 
     def _ask(self, frame: bytes) -> Answer:
+        if self._process is not None and self._process.has_ended:
+            self.close()  # with the thread that had started it, mostly; not of this job
         if self._process is None:
             self._process = WorkerProcess.spawn()
         process, done = self._process, False

@@ -67,6 +67,10 @@ class WorkerProcess:
         return self._process.pid
 
     @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    @property
     def cpu_s(self) -> float:
         """Processor time that the process has taken."""
         with contextlib.suppress(OSError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock import demo_model_path, draft_model_path, eagle_head_path, medusa_heads_path
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, TokenizerError
 from penstock.memory_budget import Served
 from penstock.models.heads import EagleSpec, HeadsSpec, MedusaSpec
+from penstock.models.reader import read_json_object
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
 from penstock.quant.choice import choose
@@ -202,8 +203,10 @@ def _size(shape: tuple[int, ...]) -> int:
 def _vocabulary(folder: Path) -> object:
     """What ids stand for, by the folder's tokenizer.json; None where it has none."""
     path = folder / "tokenizer.json"
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
-    with path.open(encoding="utf-8") as file:
-        content = json.load(file)
-    return content["model"].get("vocab"), content.get("added_tokens")
+    content = read_json_object(path, TokenizerError)
+    model = content.get("model")
+    if not isinstance(model, dict):
+        raise TokenizerError(f"{path} has no model; download it again")
+    return model.get("vocab"), content.get("added_tokens")

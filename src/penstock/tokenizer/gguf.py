@@ -5,35 +5,85 @@ then pairs of key (string), uint32 value type, value. A string is a uint64 lengt
 bytes; an array is a uint32 element type, a uint64 count and the elements. From the GGUF
 specification of ggml, versions 2 and 3.
 
-Every length is checked against the bytes that remain before anything is allocated for it.
+Every length is checked against the bytes that remain before anything is allocated for it, and all
+of them together against what a vocabulary may need. Arrays of numbers stay arrays.
 """
 
 from __future__ import annotations
 
 import mmap
+import operator
+import os
 import struct
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, NoReturn, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import TokenizerError
+from penstock.regular_file import open_regular
 
 GgufScalar = bool | int | float | str
-GgufValue = GgufScalar | list["GgufValue"]
+
+
+class Numbers(Sequence[bool | int | float]):
+    """An array of numbers or bools, in as many bytes as it takes in the file."""
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self._values = values
+
+    @property
+    def kind(self) -> type[bool] | type[int] | type[float]:
+        """What each of them is."""
+        return {"b": bool, "f": float}.get(self._values.dtype.kind, int)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[bool | int | float]:
+        return iter(self._values.tolist())
+
+    @overload
+    def __getitem__(self, index: int) -> bool | int | float: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bool | int | float]: ...
+    def __getitem__(self, index: Any) -> Any:
+        return self._values[index].tolist()
+
+    def __eq__(self, other: object) -> bool:
+        """Equal to a sequence of the same values."""
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(map(operator.eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+GgufValue = GgufScalar | list["GgufValue"] | Numbers
 
 _MAX_KEY_BYTES = 65535
+_MAX_BYTES = 1 << 28
+"""Bytes of the section: ten times those of the largest vocabularies."""
+_MAX_ITEMS = 1 << 22
+"""Keys and strings, each of which is an object."""
+_INNER_ARRAY = 64
+"""Items that an array within an array counts for."""
 _MAX_DEPTH = 4  # arrays of arrays are legal; nobody writes deep ones
 _STRING, _ARRAY, _BOOL = 8, 9, 7
-_NUMBERS = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    _BOOL: "B",
-    10: "Q",
-    11: "q",
-    12: "d",
+_NUMBERS: dict[int, np.dtype[Any]] = {
+    0: np.dtype("u1"),
+    1: np.dtype("i1"),
+    2: np.dtype("<u2"),
+    3: np.dtype("<i2"),
+    4: np.dtype("<u4"),
+    5: np.dtype("<i4"),
+    6: np.dtype("<f4"),
+    _BOOL: np.dtype("u1"),
+    10: np.dtype("<u8"),
+    11: np.dtype("<i8"),
+    12: np.dtype("<f8"),
 }
 _LEAST_BYTES = {_STRING: 8, _ARRAY: 12}
 
@@ -41,8 +91,8 @@ _LEAST_BYTES = {_STRING: 8, _ARRAY: 12}
 def read_metadata(path: Path) -> dict[str, GgufValue]:
     """All key-value pairs of a GGUF file. Raises TokenizerError if it is missing or malformed."""
     try:
-        with open(path, "rb") as file:
-            if path.stat().st_size == 0:
+        with open(open_regular(path), "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
                 raise TokenizerError(f"{path} is empty; download it again")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return parse_metadata(data, str(path))
@@ -62,7 +112,7 @@ def parse_metadata(data: bytes | mmap.mmap, name: str = "GGUF data") -> dict[str
         raise TokenizerError(f"{name} is GGUF version {version}; Penstock reads versions 2 and 3")
     reader.number("Q")  # tensor count
     pairs: dict[str, GgufValue] = {}
-    for _ in range(reader.count(least_bytes=13)):
+    for _ in range(reader.items(least_bytes=13)):
         key = reader.string(_MAX_KEY_BYTES)
         if key in pairs:
             reader.fail(f"the key {key!r} occurs twice")
@@ -74,16 +124,18 @@ class _Reader:
     def __init__(self, data: bytes | mmap.mmap, name: str) -> None:
         self._data = data
         self._at = 0
+        self._end = min(len(data), _MAX_BYTES)
+        self._items_left = _MAX_ITEMS
         self._name = name
 
-    def fail(self, what: str) -> None:
+    def fail(self, what: str) -> NoReturn:
         raise TokenizerError(
             f"{self._name} is corrupt at byte {self._at}: {what}; download or convert it again"
         )
 
     def take(self, size: int) -> bytes:
-        if size > len(self._data) - self._at:
-            self.fail(f"{size} more bytes are declared than the file holds")
+        if size > self._end - self._at:
+            self._too_large(f"{size} more bytes")
         start, self._at = self._at, self._at + size
         return self._data[start : self._at]
 
@@ -94,9 +146,22 @@ class _Reader:
     def count(self, least_bytes: int) -> int:
         """A number of items, each of which takes at least this many bytes."""
         count = self.number("Q")
-        if count * least_bytes > len(self._data) - self._at:
-            self.fail(f"{count} items are declared, more than the file can hold")
+        if count * least_bytes > self._end - self._at:
+            self._too_large(f"{count} items")
         return count
+
+    def items(self, least_bytes: int, weight: int = 1) -> int:
+        """As :meth:`count`, of what becomes an object each."""
+        count = self.count(least_bytes)
+        self._items_left -= count * weight
+        if self._items_left < 0:
+            self.fail(f"more than {_MAX_ITEMS} keys, strings and arrays are declared")
+        return count
+
+    def _too_large(self, what: str) -> NoReturn:
+        if self._end < len(self._data):
+            self.fail(f"{what} are declared, and metadata may have {_MAX_BYTES} bytes")
+        self.fail(f"{what} are declared, more than the file can hold")
 
     def string(self, limit: int | None = None) -> str:
         size = self.number("Q")
@@ -107,7 +172,6 @@ class _Reader:
             return raw.decode()
         except UnicodeDecodeError:
             self.fail("a string is not UTF-8")
-            raise
 
     def value(self, kind: int, depth: int) -> GgufValue:
         if kind == _STRING:
@@ -117,24 +181,23 @@ class _Reader:
         if kind in _NUMBERS:
             return self.numbers(kind, 1)[0]
         self.fail(f"{kind} is not a value type")
-        raise AssertionError
 
-    def array(self, depth: int) -> list[GgufValue]:
+    def array(self, depth: int) -> GgufValue:
         if depth == _MAX_DEPTH:
             self.fail(f"arrays are nested more than {_MAX_DEPTH} deep")
         kind = self.number("I")
         if kind in _NUMBERS:
-            return self.numbers(kind, self.count(struct.calcsize("<" + _NUMBERS[kind])))
+            return self.numbers(kind, self.count(_NUMBERS[kind].itemsize))
         if kind not in _LEAST_BYTES:
             self.fail(f"{kind} is not a value type")
-        count = self.count(_LEAST_BYTES[kind])
+        count = self.items(_LEAST_BYTES[kind], 1 if kind == _STRING else _INNER_ARRAY)
         if kind == _STRING:
             return self.strings(count)
         return [self.array(depth + 1) for _ in range(count)]
 
     def strings(self, count: int) -> list[GgufValue]:
         """Vocabularies have hundreds of thousands: one loop, the same checks as string()."""
-        data, at, end = self._data, self._at, len(self._data)
+        data, at, end = self._data, self._at, self._end
         read_size = struct.Struct("<Q").unpack_from
         values: list[GgufValue] = []
         for _ in range(count):
@@ -142,7 +205,7 @@ class _Reader:
             start = at + 8
             if size > end - start:
                 self._at = at
-                self.fail("a string is longer than the rest of the file")
+                self._too_large(f"{size} bytes of a string")
             at = start + size
             try:
                 values.append(data[start:at].decode())
@@ -152,12 +215,11 @@ class _Reader:
         self._at = at
         return values
 
-    def numbers(self, kind: int, count: int) -> list[GgufValue]:
-        code = _NUMBERS[kind]
-        raw = self.take(count * struct.calcsize("<" + code))
-        values = struct.unpack(f"<{count}{code}", raw)
+    def numbers(self, kind: int, count: int) -> Numbers:
+        dtype = _NUMBERS[kind]
+        values = np.frombuffer(self.take(count * dtype.itemsize), dtype)
         if kind != _BOOL:
-            return list(values)
-        if any(value > 1 for value in values):
+            return Numbers(values)
+        if values.size and values.max() > 1:
             self.fail("a bool is neither 0 nor 1")
-        return [value == 1 for value in values]
+        return Numbers(values.view(np.bool_))

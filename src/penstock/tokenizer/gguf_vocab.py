@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,9 +13,13 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
 from penstock.errors import TokenizerError
-from penstock.tokenizer.gguf import GgufValue
+from penstock.tokenizer.gguf import GgufValue, Numbers
+from penstock.tokenizer.native_errors import refusing
 
 _T = TypeVar("_T", bool, int, float, str)
+
+_MAX_MERGE_CHARS = 1 << 26
+"""Of all merges of a SentencePiece vocabulary; those of Llama 2 have less than a million."""
 
 _SPACE = "\u2581"  # how SentencePiece spells a space
 
@@ -98,6 +103,8 @@ def build_vocab(metadata: dict[str, GgufValue]) -> GgufVocab:
             raise TokenizerError(
                 "the GGUF file has no tokenizer.ggml.scores, which model llama needs"
             )
+        if not all(map(math.isfinite, scores)):
+            raise TokenizerError("tokenizer.ggml.scores holds a value that is not finite")
         backend = _sentencepiece(
             vocab,
             scores,
@@ -134,13 +141,25 @@ def _sentencepiece(
     With every way to split a piece as a merge, ranked by the piece's score, BPE does the same.
     """
     merges: list[tuple[float, int, str, str]] = []
-    for piece, token_id in vocab.items():
-        if kinds[token_id] in (_Kind.CONTROL, _Kind.UNKNOWN, _Kind.BYTE):
-            continue
-        for cut in range(1, len(piece)):
-            left, right = piece[:cut], piece[cut:]
-            if left in vocab and right in vocab:
-                merges.append((-scores[token_id], token_id, left, right))
+    pieces = [
+        piece
+        for piece, token_id in vocab.items()
+        if kinds[token_id] not in (_Kind.CONTROL, _Kind.UNKNOWN, _Kind.BYTE)
+    ]
+    left_of = _longest_beginnings(vocab)
+    right_of = _longest_beginnings([piece[::-1] for piece in vocab])
+    room = _MAX_MERGE_CHARS
+    for piece in pieces:
+        rights = {len(piece) - len(right) for right in _chain(right_of, piece[::-1])}
+        cuts = [len(left) for left in _chain(left_of, piece) if len(left) in rights]
+        room -= len(piece) * len(cuts)
+        if room < 0:
+            raise TokenizerError(
+                "tokenizer.ggml.tokens can be put together from each other in too many ways: "
+                f"the merges have more than {_MAX_MERGE_CHARS} characters"
+            )
+        token_id = vocab[piece]
+        merges += [(-scores[token_id], token_id, piece[:cut], piece[cut:]) for cut in cuts[::-1]]
     merges.sort(key=lambda merge: merge[:2])
     backend = Backend(
         _bpe(
@@ -159,6 +178,27 @@ def _sentencepiece(
     backend.normalizer = normalizers.Sequence(steps)
     backend.decoder = decoders.Sequence(undo)
     return backend
+
+
+def _longest_beginnings(pieces: Iterable[str]) -> dict[str, str]:
+    """Of each piece the longest other one that it begins with; empty for none.
+
+    Sorted, what begins with a piece follows it at once, so the work is in proportion to the text.
+    """
+    found: dict[str, str] = {}
+    open_pieces = [""]
+    for piece in sorted(pieces):
+        while not piece.startswith(open_pieces[-1]):
+            open_pieces.pop()
+        found[piece] = open_pieces[-1]
+        open_pieces.append(piece)
+    return found
+
+
+def _chain(longest: dict[str, str], piece: str) -> Iterator[str]:
+    """All pieces that ``piece`` begins with, itself left out, the longest first."""
+    while piece := longest[piece]:
+        yield piece
 
 
 def _byte_level(vocab: dict[str, int], merges: Sequence[str], pre: str) -> Backend:
@@ -186,10 +226,8 @@ def _byte_level(vocab: dict[str, int], merges: Sequence[str], pre: str) -> Backe
 
 
 def _bpe(vocab: dict[str, int], merges: list[tuple[str, str]], **options: Any) -> BPE:
-    try:
+    with refusing("the GGUF file's merges and tokens disagree"):
         return BPE(vocab, merges, **options)
-    except Exception as error:  # the library raises bare Exceptions
-        raise TokenizerError(f"the GGUF file's merges and tokens disagree: {error}") from error
 
 
 def _add_special(backend: Backend, tokens: Sequence[str], kinds: Sequence[int]) -> None:
@@ -201,8 +239,9 @@ def _add_special(backend: Backend, tokens: Sequence[str], kinds: Sequence[int]) 
             special.append(AddedToken(token, special=True, normalized=False))
         elif kind == _Kind.USER_DEFINED:
             plain.append(AddedToken(token, special=False, normalized=False))
-    backend.add_special_tokens(special)
-    backend.add_tokens(plain)
+    with refusing("the GGUF file's tokenizer.ggml.tokens cannot be used"):
+        backend.add_special_tokens(special)
+        backend.add_tokens(plain)
 
 
 def _special_id(fields: _Fields, name: str, vocab_size: int) -> int | None:
@@ -229,12 +268,18 @@ class _Fields:
         return value
 
     def array(self, name: str, kind: type[_T], size: int | None = None) -> list[_T]:
-        """Empty if absent."""
+        """Empty if absent. Raises TokenizerError unless there are ``size`` values of ``kind``."""
         values = self._metadata.get("tokenizer.ggml." + name, [])
-        if not isinstance(values, list) or any(type(value) is not kind for value in values):
+        if isinstance(values, Numbers):
+            right = values.kind is kind or not values
+        else:
+            right = isinstance(values, list) and all(type(value) is kind for value in values)
+        if not right:
             raise TokenizerError(f"tokenizer.ggml.{name} is not an array of {kind.__name__}")
-        if values and size is not None and len(values) != size:
+        assert isinstance(values, (list, Numbers))
+        if len(values) and size is not None and len(values) != size:
             raise TokenizerError(
                 f"tokenizer.ggml.{name} has {len(values)} entries for {size} tokens"
             )
-        return values  # type: ignore[return-value]
+        listed: list[Any] = list(values)
+        return listed

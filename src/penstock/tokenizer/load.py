@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import msgspec
 from tokenizers import Tokenizer as Backend
 
 from penstock.errors import TokenizerError, as_error
+from penstock.regular_file import read_regular
 from penstock.tokenizer.gguf import read_metadata
 from penstock.tokenizer.gguf_vocab import build_vocab
+from penstock.tokenizer.native_errors import refusing
 from penstock.tokenizer.tokenizer import Tokenizer, TokenizerSettings
 
 _ROLES = (
@@ -88,7 +91,7 @@ def _load_gguf(path: Path) -> Tokenizer:
 
 def _load_backend(folder: Path) -> Backend:
     path = folder / "tokenizer.json"
-    if not path.is_file():
+    if not os.path.lexists(path):
         if (folder / "tokenizer.model").is_file():
             raise TokenizerError(
                 f"{folder} has a SentencePiece tokenizer.model but no tokenizer.json; convert it "
@@ -100,21 +103,24 @@ def _load_backend(folder: Path) -> Backend:
             "name a folder that has one with --tokenizer"
         )
     try:
-        with as_error(TokenizerError):
-            return Backend.from_str(path.read_text(encoding="utf-8"))
+        text = read_regular(path).decode()
     except OSError as error:
         raise TokenizerError(f"cannot read {path}: {error.strerror}") from error
-    except Exception as error:  # the library raises bare Exceptions
+    except UnicodeDecodeError as error:
         raise TokenizerError(f"{path} is corrupt: {error}; download it again") from error
+    with refusing(f"{path} is corrupt (download it again)"):
+        return Backend.from_str(text)
 
 
 def _load_json(path: Path) -> dict[str, Any]:
     """An optional JSON object; empty if the file is absent."""
-    if not path.is_file():
+    if not os.path.lexists(path):
         return {}
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return msgspec.json.decode(read_regular(path), type=dict[str, Any])
+    except OSError as error:
+        raise TokenizerError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # of msgspec, and of bytes that are no text
         raise TokenizerError(f"{path} is corrupt: {error}; download it again") from error
 
 
@@ -145,8 +151,9 @@ def _token_id(backend: Backend, token: str | None) -> int | None:
 
 def _surroundings(backend: Backend) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """What the tokenizer's post-processor puts before and after a text."""
-    bare = backend.encode(_PROBE, add_special_tokens=False).ids
-    full = backend.encode(_PROBE, add_special_tokens=True).ids
+    with refusing("tokenizer.json cannot encode a text"):
+        bare = backend.encode(_PROBE, add_special_tokens=False).ids
+        full = backend.encode(_PROBE, add_special_tokens=True).ids
     for start in range(len(full) - len(bare) + 1):
         if full[start : start + len(bare)] == bare:
             return tuple(full[:start]), tuple(full[start + len(bare) :])
@@ -178,10 +185,10 @@ def _chat_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
     files = {
         path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))
     }
-    if (folder / "chat_template.jinja").is_file():
+    if os.path.lexists(folder / "chat_template.jinja"):
         files["default"] = folder / "chat_template.jinja"
     try:
-        templates = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+        templates = {name: read_regular(path).decode() for name, path in files.items()}
     except (OSError, UnicodeDecodeError) as error:
         raise TokenizerError(f"cannot read the chat templates in {folder}: {error}") from error
     if "default" in templates:

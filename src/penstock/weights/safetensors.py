@@ -9,6 +9,7 @@ before a byte of data is touched.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NoReturn
@@ -16,11 +17,14 @@ from typing import Final, NoReturn
 from penstock.errors import WeightError
 from penstock.models.reader import parse_json_object, read_json_object
 from penstock.models.spec import DType
+from penstock.regular_file import open_regular
 from penstock.weights.tensor_file import Tensor, TensorFile
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 _MAX_HEADER: Final = 100_000_000  # bytes; the limit of the format's own implementation
+_MAX_TENSORS: Final = 1 << 18
+"""Ten times those of the largest files. Each takes some ten microseconds and a kilobyte."""
 _MAX_DIMENSION: Final = 2**48
 
 _BITS: Final[Mapping[str, int]] = {
@@ -42,9 +46,9 @@ class SafetensorsFile(TensorFile):
 
     def __init__(self, path: Path) -> None:
         try:
-            size = path.stat().st_size
-            super().__init__(path, size)
-            with path.open("rb") as file:
+            with open(open_regular(path), "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                super().__init__(path, size)
                 prefix = file.read(8)
                 length = int.from_bytes(prefix, "little")
                 if prefix == b"version ":
@@ -63,6 +67,12 @@ class SafetensorsFile(TensorFile):
         self._fail(f"has a corrupt header: {problem}; download it again")
 
     def _check(self, text: bytes, size: int) -> dict[str, Tensor]:
+        count = text.count(b"{") - 1  # there is no other way to write an entry
+        if count > _MAX_TENSORS:
+            self._fail(
+                f"has a header of about {count} tensors, and at most {_MAX_TENSORS} of one file "
+                "are read; save it in several"
+            )
         header = parse_json_object(text, f"{self.path}: the header", WeightError)
         metadata = header.pop("__metadata__", {})
         if not isinstance(metadata, dict):

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import ml_dtypes
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 from penstock.models.spec import DType
+from penstock.regular_file import open_regular
 
 NUMPY_DTYPES: Final[Mapping[DType, np.dtype[Any]]] = {
     "float32": np.dtype(np.float32),
@@ -25,8 +26,7 @@ _READABLE: Final[Mapping[str, DType]] = {"F32": "float32", "BF16": "bfloat16", "
 _INTEGERS: Final[Mapping[str, np.dtype[Any]]] = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(msgspec.Struct, frozen=True, gc=False):
     """Where a tensor lies: bytes ``start`` to ``stop`` of the file; ``dtype`` is the file's word,
     in the names of safetensors."""
 
@@ -89,7 +89,7 @@ class TensorFile:
 
     def _open_map(self) -> mmap.mmap:
         try:
-            with self.path.open("rb") as file:
+            with open(open_regular(self.path), "rb") as file:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as e:
             raise WeightError(f"cannot map {self.path}: {e}") from e

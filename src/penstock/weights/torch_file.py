@@ -1,11 +1,14 @@
 """Reads files that ``torch.save`` writes: a zip of one pickle and of the tensors' bytes.
 
-The pickle is interpreted, never run (``weights/torch_pickle.py``); the bytes lie in the archive as
-they are and are mapped. Files from before torch 1.6, which are no zips, are refused.
+The standard library's unpickler reads the pickle with all but a few instructions taken out
+(``weights/torch_pickle.py``); the bytes lie in the archive as they are and are mapped. Files from
+before torch 1.6, which are no zips, are refused.
 """
 
 from __future__ import annotations
 
+import io
+import os
 import struct
 import zipfile
 from collections.abc import Mapping
@@ -13,10 +16,17 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import WeightError
+from penstock.regular_file import open_regular
 from penstock.weights.tensor_file import Tensor, TensorFile
-from penstock.weights.torch_pickle import StoredTensor, UnreadablePickle, read_tensors
+from penstock.weights.torch_pickle import (
+    MAX_PICKLE,
+    StoredTensor,
+    UnreadablePickle,
+    read_tensors,
+)
 
-_MAX_PICKLE: Final = 1 << 26  # bytes; thousands of tensors take some hundred thousand
+_MAX_READ: Final = 1 << 22
+"""Bytes at a time, and so of the archive's directory, where a tensor takes a hundred."""
 _LOCAL_HEADER: Final = 30  # bytes before name and extra field
 _ITEM_BYTES: Final[Mapping[str, int]] = {
     **dict.fromkeys(("BOOL", "U8", "I8"), 1),
@@ -24,6 +34,17 @@ _ITEM_BYTES: Final[Mapping[str, int]] = {
     **dict.fromkeys(("F32", "I32"), 4),
     **dict.fromkeys(("F64", "I64"), 8),
 }
+
+
+class _ZipBytes(io.FileIO):
+    """A file of which zipfile reads no more at a time than an archive of tensors needs."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or size < 0:
+            size = max(os.fstat(self.fileno()).st_size - self.tell(), 0)
+        if size > _MAX_READ:
+            raise zipfile.BadZipFile(f"its directory has {size} bytes")
+        return super().read(size)
 
 
 class TorchFile(TensorFile):
@@ -34,12 +55,12 @@ class TorchFile(TensorFile):
 
     def __init__(self, path: Path) -> None:
         try:
-            super().__init__(path, path.stat().st_size)
-            with path.open("rb") as file:
+            with _ZipBytes(open_regular(path)) as file:
+                super().__init__(path, os.fstat(file.fileno()).st_size)
                 if file.read(8) == b"version ":
                     self._fail("is a Git LFS pointer, not the weights; run `git lfs pull`")
-            with zipfile.ZipFile(path) as archive:
-                self.tensors = self._read(archive)
+                with zipfile.ZipFile(file) as archive:
+                    self.tensors = self._read(archive)
         except UnreadablePickle as e:
             raise WeightError(f"{path} {e}; convert it to safetensors, or download it again") from e
         except OSError as e:
@@ -52,6 +73,7 @@ class TorchFile(TensorFile):
             ValueError,
             OverflowError,
             EOFError,
+            LookupError,
         ) as e:
             raise WeightError(
                 f"{path} is damaged, or not what torch.save has written since torch 1.6: {e}; "
@@ -67,7 +89,7 @@ class TorchFile(TensorFile):
         order = entries.get(f"{folder}byteorder")
         if order is not None and self._content(archive, order, 16) != b"little":
             self._fail("has big-endian tensors; save it again on a little-endian machine")
-        stored = read_tensors(self._content(archive, entries[pickles[0]], _MAX_PICKLE))
+        stored = read_tensors(self._content(archive, entries[pickles[0]], MAX_PICKLE))
         return {
             name: self._tensor(
                 archive, entries.get(f"{folder}data/{tensor.storage.key}"), name, tensor
