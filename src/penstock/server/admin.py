@@ -190,7 +190,7 @@ class Admin:
     async def _body(self, request: Request, decoder: BodyDecoder[Body]) -> Body:
         """The body as JSON, {} where there is none. Raises ApiError."""
         data = await read_body(request, MAX_BODY_BYTES, self._body_timeout_s)
-        return decoder.decode(data or b"{}")
+        return decoder.decode(data or b"{}").request
 
 
 def _endpoint(

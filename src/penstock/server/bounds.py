@@ -15,13 +15,14 @@ from penstock.sampling.params import MAX_STOP_CHARS, MAX_STOPS, RANGES, Range
 from penstock.server.logs import LEVELS
 from penstock.server.openai.completions import MAX_PROMPTS
 from penstock.server.openai.embeddings import MAX_INPUTS
+from penstock.server.openai.field_table import rules_of
+from penstock.server.openai.fields import CHAT
 
 Schema = dict[str, Any]
 Keywords = Mapping[str, Schema]
 """JSON Schema's keywords, by the type whose values they bound."""
 
 _INT64 = 2**63 - 1
-_NOTHING: Schema = {"enum": [None, []]}
 
 
 def bound(schemas: Mapping[str, Schema], model: ModelFacts) -> None:
@@ -44,13 +45,6 @@ def bound(schemas: Mapping[str, Schema], model: ModelFacts) -> None:
     if "Message" in schemas:
         properties = schemas["Message"]["properties"]
         properties["content"] = _content(properties["content"])
-        for field in ("function_call", "audio", "annotations"):
-            properties[field] = {**_NOTHING, "default": None}
-    if "InputText" in schemas:
-        schemas["InputText"]["properties"]["annotations"] = {**_NOTHING, "default": None}
-    if "StreamOptions" in schemas:
-        padding = {"enum": [None, False], "default": None}
-        schemas["StreamOptions"]["properties"]["include_obfuscation"] = padding
 
 
 def _fields(model: ModelFacts) -> dict[str, Keywords]:
@@ -134,11 +128,16 @@ def _content(given: Schema) -> Schema:
 
 
 def _part(kind: str) -> Schema:
+    notes = {
+        rule.path[-1]: {"description": "Any JSON."}
+        for rule in rules_of(CHAT)
+        if rule.path[:-1] == ("messages", "content")
+    }
     return {
         "type": "object",
-        "properties": {"type": {"const": kind}, kind: {"type": "string"}},
+        "properties": {"type": {"const": kind}, kind: {"type": "string"}, **notes},
         "required": ["type", kind],
-        "additionalProperties": False,
+        "additionalProperties": {"type": "null"},
     }
 
 
@@ -157,6 +156,8 @@ def _absent(*fields: str) -> dict[str, Schema]:
 _TRUE = {"const": True}
 _STREAM_OPTIONS = _rule({"stream_options": {"type": "object"}}, {"stream": _TRUE}, "stream")
 _PRESENT = {"type": ["string", "array"]}
+_NO_CALLS: Schema = {"enum": [None, []]}
+_OF_ANSWERS = ("function_call", "reasoning", "reasoning_content", "refusal")
 _RULES: Mapping[str, list[Schema]] = {
     "CompletionRequest": [_STREAM_OPTIONS],
     "ChatRequest": [
@@ -178,7 +179,8 @@ _RULES: Mapping[str, list[Schema]] = {
             {"role": {"enum": ["system", "developer", "user"]}},
             {
                 "content": _PRESENT,
-                **_absent("tool_call_id", "tool_calls", "reasoning_content", "refusal"),
+                **_absent("tool_call_id", *_OF_ANSWERS),
+                "tool_calls": _NO_CALLS,
             },
             "content",
         ),
@@ -187,10 +189,22 @@ _RULES: Mapping[str, list[Schema]] = {
             {
                 "content": _PRESENT,
                 "tool_call_id": {"type": "string", "minLength": 1},
-                **_absent("tool_calls", "reasoning_content", "refusal"),
+                **_absent(*_OF_ANSWERS),
+                "tool_calls": _NO_CALLS,
             },
             "content",
             "tool_call_id",
+        ),
+        _rule(
+            {"role": {"const": "function"}},
+            {
+                "content": _PRESENT,
+                "name": {"type": "string", "minLength": 1},
+                **_absent("tool_call_id", *_OF_ANSWERS),
+                "tool_calls": _NO_CALLS,
+            },
+            "content",
+            "name",
         ),
         _rule({"role": {"const": "assistant"}}, _absent("tool_call_id")),
     ],

@@ -20,7 +20,7 @@ from penstock.server.fanout import Generation, last
 from penstock.server.meter import Meter
 from penstock.server.openai.completions import split_prompts
 from penstock.server.openai.errors import ApiError
-from penstock.server.openai.protocol import Prompt, Strict
+from penstock.server.openai.protocol import Prompt
 
 MAX_INPUTS = 2048
 """Of one request, as at OpenAI."""
@@ -29,7 +29,7 @@ MAX_AT_ONCE = 256
 fill it for everyone else."""
 
 
-class EmbeddingRequest(Strict, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class EmbeddingRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of ``POST /v1/embeddings``."""
 
     model: str
