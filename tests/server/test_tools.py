@@ -280,3 +280,14 @@ def test_a_format_says_nothing_where_the_answer_is_calls(tool_server: Server) ->
     for fields in ({"response_format": form}, {"guided_regex": "a+"}):
         answer = tool_server.post("/v1/chat/completions", {**body, **fields})
         assert answer.status_code == 400
+
+
+def test_a_named_tool_is_called_once(tool_server: Server) -> None:
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    twice = ask(tool_server, f"{CALL}\n{CALL}", tool_choice=named)
+    assert whole(twice)["calls"] == [WEATHER]
+    assert joined(ask(tool_server, f"{CALL}\n{CALL}", tool_choice=named, stream=True)) == whole(
+        twice
+    )
+    again = ask(tool_server, f"{CALL}\n{CALL}", tool_choice="required")
+    assert whole(again)["calls"] == [WEATHER, WEATHER]

@@ -65,6 +65,8 @@ class _Choice:
     """Of the functions that may be called."""
     shown: frozenset[str]
     """Of those that the model is shown."""
+    once: bool = False
+    """Whether one call is meant: who names a function asks for a call of it, not for several."""
 
 
 class _Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -123,7 +125,7 @@ def tool_use(request: ChatRequest, styles: Styles, names: Names = CHAT) -> ToolU
         shown,
         callable_,
         forced,
-        single=request.parallel_tool_calls is False,
+        single=request.parallel_tool_calls is False or choice.once,
         strict=any(functions[name].strict for name in choice.shown),
     )
 
@@ -195,7 +197,7 @@ def _choice(given: object, names: frozenset[str], param: str) -> _Choice:
             param,
             "must be 'none', 'auto', 'required', or an object that names a tool or allowed_tools",
         )
-    return _Choice("required", frozenset([_known(name, names, param)]), names)
+    return _Choice("required", frozenset([_known(name, names, param)]), names, once=True)
 
 
 def _allowed(given: Mapping[str, Any], names: frozenset[str], param: str) -> _Choice:
