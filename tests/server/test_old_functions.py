@@ -98,7 +98,6 @@ def test_a_conversation(tool_server: Server) -> None:
         ({"functions": [FUNCTIONS[0], FUNCTIONS[0]]}, "functions[1].name"),
         ({"functions": [{"name": "a b"}]}, "functions[0].name"),
         ({"function_call": {"name": "get_time"}}, "function_call"),
-        ({"messages": [{"role": "function", "name": "f", "content": "7"}]}, "messages[0].name"),
         ({"messages": [{"role": "function", "content": "7"}]}, "messages[0].name"),
         ({"messages": [{**USER[0], "function_call": {"name": "f", "arguments": "{}"}}]},
          "messages[0].function_call"),

@@ -155,6 +155,7 @@ def _absent(*fields: str) -> dict[str, Schema]:
 
 _TRUE = {"const": True}
 _STREAM_OPTIONS = _rule({"stream_options": {"type": "object"}}, {"stream": _TRUE}, "stream")
+_SOME: Schema = {"type": "integer", "minimum": 1}
 _PRESENT = {"type": ["string", "array"]}
 _NO_CALLS: Schema = {"enum": [None, []]}
 _OF_ANSWERS = ("function_call", "reasoning", "reasoning_content", "refusal")
@@ -162,11 +163,11 @@ _RULES: Mapping[str, list[Schema]] = {
     "CompletionRequest": [_STREAM_OPTIONS],
     "ChatRequest": [
         _STREAM_OPTIONS,
-        _rule({"top_logprobs": {"type": "integer"}}, {"logprobs": _TRUE}, "logprobs"),
+        _rule({"top_logprobs": _SOME}, {"logprobs": _TRUE}, "logprobs"),
     ],
     "ResponseRequest": [
         _rule(
-            {"top_logprobs": {"type": "integer"}},
+            {"top_logprobs": _SOME},
             {"include": {"type": "array", "minItems": 1}},
             "include",
         )

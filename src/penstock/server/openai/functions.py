@@ -27,7 +27,7 @@ def is_old(request: ChatRequest) -> bool:
 def with_tools(request: ChatRequest) -> ChatRequest:
     """The same request with tools alone; as it is where it has nothing of the old form.
 
-    Raises ApiError naming the field where both forms are mixed, or an answer follows no call.
+    Raises ApiError naming the field where both forms are mixed, or a result has no name.
     """
     messages = _messages(request.messages)
     if messages is not None:
@@ -105,18 +105,23 @@ def _messages(given: Sequence[Message]) -> list[Message] | None:
                 raise _mixed(f"{where}.function_call", "tool_calls")
             call = message.function_call
             read_arguments(call.arguments, f"{where}.function_call.arguments")
-            ids[call.name] = f"call{i:05d}"  # nine letters and digits, which some templates check
+            ids[call.name] = _id(i)
             calls = [MessageCall(id=ids[call.name], function=call)]
             message = msgspec.structs.replace(message, tool_calls=calls, function_call=None)
         elif message.role == "function":
-            name = message.name or ""
-            if name not in ids:
+            if not message.name:
                 at = f"{where}.name"
-                why = "must be that of a function that an assistant message before has called"
+                why = "must be that of the function whose result this is"
                 raise ApiError(400, f"{at}: {why}", param=at)
-            message = msgspec.structs.replace(message, role="tool", tool_call_id=ids[name])
+            called = ids.get(message.name, _id(i))
+            message = msgspec.structs.replace(message, role="tool", tool_call_id=called)
         messages.append(message)
     return messages
+
+
+def _id(i: int) -> str:
+    """Of the call in message ``i``: nine letters and digits, which some templates check."""
+    return f"call{i:05d}"
 
 
 def _mixed(field: str, other: str) -> ApiError:

@@ -40,7 +40,7 @@ _ANYWHERE = ("type", "id", "status", "phase")
 
 def as_chat(request: ResponseRequest) -> ChatRequest:
     """Raises ApiError naming the part of the input at fault."""
-    if request.top_logprobs is not None and not request.include:
+    if request.top_logprobs and not request.include:
         raise ApiError(
             400,
             'top_logprobs is only allowed with include=["message.output_text.logprobs"]',
