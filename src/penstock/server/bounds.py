@@ -17,6 +17,7 @@ from penstock.server.openai.completions import MAX_PROMPTS
 from penstock.server.openai.embeddings import MAX_INPUTS
 from penstock.server.openai.field_table import rules_of
 from penstock.server.openai.fields import CHAT
+from penstock.server.openai.responses_protocol import LOGPROBS
 
 Schema = dict[str, Any]
 Keywords = Mapping[str, Schema]
@@ -83,6 +84,8 @@ def _fields(model: ModelFacts) -> dict[str, Keywords]:
 _OF_ONE: Mapping[str, Mapping[str, Keywords]] = {
     "EmbeddingRequest": {"dimensions": {"integer": {"minimum": 1}}},
     "ResponseRequest": {"input": {"array": {"minItems": 1}}},
+    "FunctionTool": {"name": {"string": {"pattern": "^[A-Za-z0-9_-]{1,64}$"}}},
+    "AllowedTools": {"tools": {"array": {"minItems": 1}}},
     "LogLevelBody": {"level": {"string": {"enum": list(LEVELS)}}},
 }
 
@@ -158,6 +161,7 @@ _STREAM_OPTIONS = _rule({"stream_options": {"type": "object"}}, {"stream": _TRUE
 _SOME: Schema = {"type": "integer", "minimum": 1}
 _PRESENT = {"type": ["string", "array"]}
 _NO_CALLS: Schema = {"enum": [None, []]}
+_CALL = ("call_id", "name", "arguments")
 _OF_ANSWERS = ("function_call", "reasoning", "reasoning_content", "refusal")
 _RULES: Mapping[str, list[Schema]] = {
     "CompletionRequest": [_STREAM_OPTIONS],
@@ -168,7 +172,7 @@ _RULES: Mapping[str, list[Schema]] = {
     "ResponseRequest": [
         _rule(
             {"top_logprobs": _SOME},
-            {"include": {"type": "array", "minItems": 1}},
+            {"include": {"type": "array", "contains": {"const": LOGPROBS}}},
             "include",
         )
     ],
@@ -208,6 +212,26 @@ _RULES: Mapping[str, list[Schema]] = {
             "name",
         ),
         _rule({"role": {"const": "assistant"}}, _absent("tool_call_id")),
+    ],
+    "InputItem": [
+        {
+            "if": {"properties": {"type": {"enum": [None, "message"]}}},
+            "then": {
+                "properties": {"role": {"type": "string"}, "content": _PRESENT},
+                "required": ["role", "content"],
+            },
+        },
+        _rule(
+            {"type": {"const": "function_call"}},
+            {name: {"type": "string"} for name in _CALL},
+            *_CALL,
+        ),
+        _rule(
+            {"type": {"const": "function_call_output"}},
+            {"call_id": {"type": "string"}, "output": _PRESENT},
+            "call_id",
+            "output",
+        ),
     ],
     "InputText": [
         _rule({"type": {"const": "refusal"}}, _absent("text"), "refusal"),
