@@ -18,7 +18,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 _KNOWN = {"title", "description", "default", "type", "properties", "required", "items", "anyOf"}
 _KNOWN |= {"additionalProperties", "enum", "const", "$ref", "allOf", "if", "then", "not"}
 _KNOWN |= {"minimum", "exclusiveMinimum", "maximum", "minLength", "maxLength", "pattern"}
-_KNOWN |= {"minItems", "maxItems", "propertyNames"}
+_KNOWN |= {"minItems", "maxItems", "propertyNames", "contains"}
 _KNOWN |= {"discriminator"}  # which of anyOf it is is found by trying them
 
 
@@ -53,6 +53,8 @@ def fault(value: Any, schema: dict[str, Any], root: dict[str, Any], at: str = "$
     if (bound := _broken_bound(value, schema)) is not None:
         return f"{at}: {value!r} breaks {bound} {schema[bound]}"
     if isinstance(value, list):
+        if "contains" in schema and all(fault(x, schema["contains"], root) for x in value):
+            return f"{at}: none is {schema['contains']}"
         items = schema.get("items", {})
         faults = [fault(each, items, root, f"{at}[{i}]") for i, each in enumerate(value)]
         return next((each for each in faults if each is not None), None)

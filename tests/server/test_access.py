@@ -148,6 +148,51 @@ def test_other_origins(locked: Server) -> None:
     assert plain.headers["access-control-allow-origin"] == "https://a.example"
 
 
+STAINLESS = (
+    "authorization, content-type, x-stainless-arch, x-stainless-lang, x-stainless-os, "
+    "x-stainless-package-version, x-stainless-retry-count, x-stainless-runtime, "
+    "x-stainless-runtime-version, x-stainless-timeout"
+)
+
+
+@pytest.mark.parametrize("headers", [STAINLESS, "x-api-key", "api-key, openai-organization"])
+def test_a_browser_may_send_what_its_client_adds(locked: Server, headers: str) -> None:
+    asked = {
+        "origin": "https://a.example",
+        "access-control-request-method": "POST",
+        "access-control-request-headers": headers,
+    }
+    allowed = locked.http.options("/v1/chat/completions", headers=asked)
+    assert allowed.status_code == 200, allowed.text
+    told = allowed.headers["access-control-allow-headers"].lower().replace(" ", "").split(",")
+    assert set(headers.replace(" ", "").split(",")) <= set(told)
+    told = locked.http.get("/health", headers={"origin": "https://a.example"}).headers
+    assert "x-penstock-ignored" in told["access-control-expose-headers"].lower()
+    other = locked.http.options(
+        "/v1/chat/completions", headers={**asked, "origin": "https://b.example"}
+    )
+    assert "access-control-allow-origin" not in other.headers
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"x-api-key": "first-key"}, 200),
+        ({"api-key": "second-key"}, 200),
+        ({"x-api-key": "first-ke"}, 401),
+        ({"x-api-key": ""}, 401),
+        ({"x-api-key": "wrong", "api-key": "first-key"}, 401),
+        ({"authorization": "Bearer wrong", "x-api-key": "first-key"}, 401),
+        ({"authorization": "Bearer first-key", "x-api-key": "wrong"}, 200),
+        ({"authorization": "Basic dTpw", "x-api-key": "first-key"}, 200),
+    ],
+)
+def test_keys_in_other_headers(locked: Server, headers: dict[str, str], status: int) -> None:
+    assert locked.http.get("/v1/models", headers=headers).status_code == status
+    admin = locked.http.get("/admin/status", headers={"x-api-key": ADMIN_KEY})
+    assert admin.status_code == 200
+
+
 def test_no_other_origin_is_allowed_by_default(server: Server) -> None:
     response = server.http.get("/health", headers={"origin": "https://a.example"})
     assert "access-control-allow-origin" not in response.headers

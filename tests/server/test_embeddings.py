@@ -94,7 +94,7 @@ def refused(response: httpx.Response, status: int = 400) -> dict[str, Any]:
         ({"input": ["a", ""]}, "input[1]", "empty"),
         ({"input": [[1], []]}, "input[1]", "empty"),
         ({"input": ["a", 1]}, "input", "mixture"),
-        ({"input": None}, "input", "got null"),
+        ({"input": None}, "input", "required"),
         ({"input": {"text": "a"}}, "input", "object"),
         ({"input": [VOCAB]}, "input", "0 to 259"),
         ({"input": [[5], [1, -1]]}, "input[1]", "token id -1"),

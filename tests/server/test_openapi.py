@@ -75,7 +75,7 @@ ASKED: list[tuple[str, str, Any]] = [
 
 FORBIDDEN: list[tuple[str, Any]] = [
     ("n", "2"),
-    ("store", True),
+    ("store", "x"),
     ("colour", 1),
     ("guided_choice", "a"),
     ("structured_outputs", {"xml": "a"}),

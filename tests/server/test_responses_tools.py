@@ -172,12 +172,8 @@ def test_what_the_engine_is_told(server: Server) -> None:
         ({"tool_choice": "required", "tools": []}, "tool_choice", "needs tools"),
         ({"parallel_tool_calls": 1}, "parallel_tool_calls", "bool"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type", "xml"),
-        (
-            {"text": {"format": {"type": "json_object"}}, "tool_choice": "required"},
-            "text.format",
-            "tool_choice",
-        ),
-        ({"text": {"verbosity": "low"}}, "text.verbosity", "unknown"),
+        ({"text": {"verbosity": 5}}, "text.verbosity", "not supported"),
+        ({"text": {"colour": 5}}, "text.colour", "unknown"),
         ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].call_id", "required"),
         (
             {"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "["}]},
@@ -219,3 +215,31 @@ def test_requests_that_cannot_be_honoured(
     error = response.json()["error"]
     assert error["param"] == param, error
     assert words in error["message"]
+
+
+def test_a_format_beside_a_forced_call(tool_server: Server) -> None:
+    """What instructor sends: the format is of a message, and there is none."""
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    body = {
+        "model": "fake",
+        "input": "a",
+        "cache_salt": f"say {CALL}",
+        "tools": TOOLS,
+        "tool_choice": {"type": "function", "name": "get_weather"},
+        "text": {"format": {"type": "json_schema", "name": "it", "schema": schema}},
+    }
+    answer = tool_server.post("/v1/responses", body)
+    assert answer.status_code == 200, answer.text
+    (call,) = answer.json()["output"]
+    assert (call["type"], call["name"]) == ("function_call", "get_weather")
+
+
+def test_allowed_tools(tool_server: Server) -> None:
+    choice = {"type": "allowed_tools", "mode": "required"}
+    choice |= {"tools": [{"type": "function", "name": "get_weather"}]}  # type: ignore[dict-item]
+    body = {"model": "fake", "input": "a", "cache_salt": f"say {CALL}", "tools": TOOLS}
+    answer = tool_server.post("/v1/responses", {**body, "tool_choice": choice})
+    assert answer.status_code == 200, answer.text
+    (call,) = answer.json()["output"]
+    assert (call["type"], call["name"]) == ("function_call", "get_weather")
+    assert answer.json()["tool_choice"] == choice

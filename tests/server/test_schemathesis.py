@@ -59,7 +59,6 @@ def test_what_the_document_allows_and_forbids(tokenizer_folder: Path, tmp_path: 
             # Whether prompt and output fit the context depends on tokens, which no schema counts.
             *("--checks", "all", "--exclude-checks", "positive_data_acceptance"),
         )
-        assert found["operations"]["tested"] == 7
         rates = [rate for phases in found["valid_rates"].values() for rate in phases.values()]
         accepted = sum(rate["accepted"] for rate in rates)
         refused = sum(rate["rejected"] for rate in rates)

@@ -227,3 +227,67 @@ def test_a_model_that_is_shown_no_tools(server: Server) -> None:
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "tools"
     assert "chat template" in response.json()["error"]["message"]
+
+
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+def test_allowed_tools_are_those_of_the_request(tool_server: Server) -> None:
+    """The others are as if they were not there: neither shown to the model nor called."""
+    for mode in ("auto", "required"):
+        some = ask(tool_server, TIME, tool_choice=allowed(mode, "get_time"))
+        choice = "auto" if mode == "auto" else "required"
+        alone = ask(tool_server, TIME, tools=[tool("get_time")], tool_choice=choice)
+        assert whole(some) == whole(alone)
+        assert whole(some)["calls"] == [["get_time", "{}"]]
+        assert some.usage == alone.usage
+    assert whole(ask(tool_server, CALL, tool_choice=allowed("auto", "get_time")))["calls"] == []
+    both = allowed("auto", "get_time", "get_weather")
+    assert whole(ask(tool_server, CALL, tool_choice=both))["calls"] == [WEATHER]
+
+
+@pytest.mark.parametrize(
+    ("choice", "param"),
+    [
+        (allowed("auto", "x"), "tool_choice"),
+        (allowed("auto"), "tool_choice.allowed_tools"),
+        (allowed("sometimes", "get_time"), "tool_choice.allowed_tools"),
+        ({"type": "allowed_tools"}, "tool_choice.allowed_tools"),
+        ({**allowed("auto", "get_time"), "mode": "auto"}, "tool_choice.allowed_tools"),
+    ],
+)
+def test_allowed_tools_that_cannot_be(
+    tool_server: Server, choice: dict[str, Any], param: str
+) -> None:
+    body = {"model": "fake", "messages": USER, "tools": TOOLS, "tool_choice": choice}
+    answer = tool_server.post("/v1/chat/completions", body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+
+
+def test_a_format_says_nothing_where_the_answer_is_calls(tool_server: Server) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}}
+    one = {"type": "function", "function": {"name": "get_time"}}
+    for choice in ("required", one):
+        plain = ask(tool_server, TIME, tool_choice=choice)
+        both = ask(tool_server, TIME, tool_choice=choice, response_format=form)
+        assert whole(both) == whole(plain)
+    body = {"model": "fake", "messages": USER, "tools": TOOLS, "tool_choice": "required"}
+    form["json_schema"]["schema"] = {"type": "nonsense"}  # type: ignore[index]
+    for fields in ({"response_format": form}, {"guided_regex": "a+"}):
+        answer = tool_server.post("/v1/chat/completions", {**body, **fields})
+        assert answer.status_code == 400
+
+
+def test_a_named_tool_is_called_once(tool_server: Server) -> None:
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    twice = ask(tool_server, f"{CALL}\n{CALL}", tool_choice=named)
+    assert whole(twice)["calls"] == [WEATHER]
+    assert joined(ask(tool_server, f"{CALL}\n{CALL}", tool_choice=named, stream=True)) == whole(
+        twice
+    )
+    again = ask(tool_server, f"{CALL}\n{CALL}", tool_choice="required")
+    assert whole(again)["calls"] == [WEATHER, WEATHER]

@@ -200,7 +200,7 @@ class Admin:
     async def _body(self, request: Request, decoder: BodyDecoder[Body]) -> Body:
         """The body as JSON, {} where there is none. Raises ApiError."""
         data = await read_body(request, MAX_BODY_BYTES, self._options.body_timeout_s)
-        return decoder.decode(data or b"{}")
+        return decoder.decode(data or b"{}").request
 
 
 def _endpoint(

@@ -15,13 +15,15 @@ from penstock.sampling.params import MAX_STOP_CHARS, MAX_STOPS, RANGES, Range
 from penstock.server.logs import LEVELS
 from penstock.server.openai.completions import MAX_PROMPTS
 from penstock.server.openai.embeddings import MAX_INPUTS
+from penstock.server.openai.field_table import rules_of
+from penstock.server.openai.fields import CHAT
+from penstock.server.openai.responses_protocol import LOGPROBS
 
 Schema = dict[str, Any]
 Keywords = Mapping[str, Schema]
 """JSON Schema's keywords, by the type whose values they bound."""
 
 _INT64 = 2**63 - 1
-_NOTHING: Schema = {"enum": [None, []]}
 
 
 def bound(schemas: Mapping[str, Schema], model: ModelFacts, best_priority: int) -> None:
@@ -48,13 +50,6 @@ def bound(schemas: Mapping[str, Schema], model: ModelFacts, best_priority: int) 
     if "Message" in schemas:
         properties = schemas["Message"]["properties"]
         properties["content"] = _content(properties["content"])
-        for field in ("function_call", "audio", "annotations"):
-            properties[field] = {**_NOTHING, "default": None}
-    if "InputText" in schemas:
-        schemas["InputText"]["properties"]["annotations"] = {**_NOTHING, "default": None}
-    if "StreamOptions" in schemas:
-        padding = {"enum": [None, False], "default": None}
-        schemas["StreamOptions"]["properties"]["include_obfuscation"] = padding
 
 
 def _fields(model: ModelFacts) -> dict[str, Keywords]:
@@ -92,6 +87,8 @@ def _fields(model: ModelFacts) -> dict[str, Keywords]:
 _OF_ONE: Mapping[str, Mapping[str, Keywords]] = {
     "EmbeddingRequest": {"dimensions": {"integer": {"minimum": 1}}},
     "ResponseRequest": {"input": {"array": {"minItems": 1}}},
+    "FunctionTool": {"name": {"string": {"pattern": "^[A-Za-z0-9_-]{1,64}$"}}},
+    "AllowedTools": {"tools": {"array": {"minItems": 1}}},
     "LogLevelBody": {"level": {"string": {"enum": list(LEVELS)}}},
 }
 
@@ -137,11 +134,16 @@ def _content(given: Schema) -> Schema:
 
 
 def _part(kind: str) -> Schema:
+    notes = {
+        rule.path[-1]: {"description": "Any JSON."}
+        for rule in rules_of(CHAT)
+        if rule.path[:-1] == ("messages", "content")
+    }
     return {
         "type": "object",
-        "properties": {"type": {"const": kind}, kind: {"type": "string"}},
+        "properties": {"type": {"const": kind}, kind: {"type": "string"}, **notes},
         "required": ["type", kind],
-        "additionalProperties": False,
+        "additionalProperties": {"type": "null"},
     }
 
 
@@ -159,17 +161,21 @@ def _absent(*fields: str) -> dict[str, Schema]:
 
 _TRUE = {"const": True}
 _STREAM_OPTIONS = _rule({"stream_options": {"type": "object"}}, {"stream": _TRUE}, "stream")
+_SOME: Schema = {"type": "integer", "minimum": 1}
 _PRESENT = {"type": ["string", "array"]}
+_NO_CALLS: Schema = {"enum": [None, []]}
+_CALL = ("call_id", "name", "arguments")
+_OF_ANSWERS = ("function_call", "reasoning", "reasoning_content", "refusal")
 _RULES: Mapping[str, list[Schema]] = {
     "CompletionRequest": [_STREAM_OPTIONS],
     "ChatRequest": [
         _STREAM_OPTIONS,
-        _rule({"top_logprobs": {"type": "integer"}}, {"logprobs": _TRUE}, "logprobs"),
+        _rule({"top_logprobs": _SOME}, {"logprobs": _TRUE}, "logprobs"),
     ],
     "ResponseRequest": [
         _rule(
-            {"top_logprobs": {"type": "integer"}},
-            {"include": {"type": "array", "minItems": 1}},
+            {"top_logprobs": _SOME},
+            {"include": {"type": "array", "contains": {"const": LOGPROBS}}},
             "include",
         )
     ],
@@ -181,7 +187,8 @@ _RULES: Mapping[str, list[Schema]] = {
             {"role": {"enum": ["system", "developer", "user"]}},
             {
                 "content": _PRESENT,
-                **_absent("tool_call_id", "tool_calls", "reasoning_content", "refusal"),
+                **_absent("tool_call_id", *_OF_ANSWERS),
+                "tool_calls": _NO_CALLS,
             },
             "content",
         ),
@@ -190,12 +197,44 @@ _RULES: Mapping[str, list[Schema]] = {
             {
                 "content": _PRESENT,
                 "tool_call_id": {"type": "string", "minLength": 1},
-                **_absent("tool_calls", "reasoning_content", "refusal"),
+                **_absent(*_OF_ANSWERS),
+                "tool_calls": _NO_CALLS,
             },
             "content",
             "tool_call_id",
         ),
+        _rule(
+            {"role": {"const": "function"}},
+            {
+                "content": _PRESENT,
+                "name": {"type": "string", "minLength": 1},
+                **_absent("tool_call_id", *_OF_ANSWERS),
+                "tool_calls": _NO_CALLS,
+            },
+            "content",
+            "name",
+        ),
         _rule({"role": {"const": "assistant"}}, _absent("tool_call_id")),
+    ],
+    "InputItem": [
+        {
+            "if": {"properties": {"type": {"enum": [None, "message"]}}},
+            "then": {
+                "properties": {"role": {"type": "string"}, "content": _PRESENT},
+                "required": ["role", "content"],
+            },
+        },
+        _rule(
+            {"type": {"const": "function_call"}},
+            {name: {"type": "string"} for name in _CALL},
+            *_CALL,
+        ),
+        _rule(
+            {"type": {"const": "function_call_output"}},
+            {"call_id": {"type": "string"}, "output": _PRESENT},
+            "call_id",
+            "output",
+        ),
     ],
     "InputText": [
         _rule({"type": {"const": "refusal"}}, _absent("text"), "refusal"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penstock.server.open_requests import REQUEST_ID, OpenRequest, OpenRequests
+from penstock.server.open_requests import IGNORED, REQUEST_ID, OpenRequest, OpenRequests
 
 if TYPE_CHECKING:
     from penstock.server.tracing import Tracing
@@ -51,8 +51,10 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                header = (REQUEST_ID.encode(), request.id.encode("ascii"))
-                message = {**message, "headers": [*message.get("headers", ()), header]}
+                headers = [(REQUEST_ID.encode(), request.id.encode("ascii"))]
+                if request.ignored:
+                    headers.append((IGNORED.encode(), ", ".join(request.ignored).encode("ascii")))
+                message = {**message, "headers": [*message.get("headers", ()), *headers]}
             await send(message)
 
         try:

@@ -17,6 +17,7 @@ from penstock.engine.messages import EngineStats
 from penstock.errors import OverloadedError, PenstockError
 from penstock.server.answers import Alive, ModelCard, ModelList, Ready, Version
 from penstock.server.callers import Caller
+from penstock.server.ignored import IgnoredFields
 from penstock.server.meter import Meter
 from penstock.server.metrics import CONTENT_TYPE, Counts, ServerState, render
 from penstock.server.open_requests import TIMEOUT, OpenRequest, OpenRequests
@@ -30,10 +31,12 @@ from penstock.server.openai.errors import (
     overloaded,
     unavailable,
 )
+from penstock.server.openai.fields import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, TOKENIZE
 from penstock.server.openai.job import Job
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
 from penstock.server.openai.responses_api import ResponseJob
 from penstock.server.openai.responses_protocol import ResponseRequest
+from penstock.server.openai.thinking import template_reads
 from penstock.server.openai.tokenizing import (
     DetokenizeRequest,
     TokenizeRequest,
@@ -47,6 +50,7 @@ from penstock.server.serving import Serving
 from penstock.server.sse import EventStream, unless_ended
 from penstock.server.supervisor import Supervisor
 
+Body = TypeVar("Body", bound=msgspec.Struct)
 Asked = TypeVar("Asked", CompletionRequest, ChatRequest, ResponseRequest)
 
 STATS_TIMEOUT_S = 2.0
@@ -78,12 +82,14 @@ class Handlers:
             engine.tokenizer.settings.chat_templates,
         )
         self._serving = Serving(engine, styles, engine.front_end.grammars, Caller())
-        self._completion_decoder = BodyDecoder(CompletionRequest)
-        self._chat_decoder = BodyDecoder(ChatRequest)
-        self._response_decoder = BodyDecoder(ResponseRequest)
-        self._embedding_decoder = BodyDecoder(EmbeddingRequest)
-        self._tokenize_decoder = BodyDecoder(TokenizeRequest)
+        model, reads = self._card.id, template_reads(engine.tokenizer.settings.chat_templates)
+        self._completion_decoder = BodyDecoder(CompletionRequest, COMPLETIONS, model)
+        self._chat_decoder = BodyDecoder(ChatRequest, CHAT, model, reads)
+        self._response_decoder = BodyDecoder(ResponseRequest, RESPONSES, model, reads)
+        self._embedding_decoder = BodyDecoder(EmbeddingRequest, EMBEDDINGS, model)
+        self._tokenize_decoder = BodyDecoder(TokenizeRequest, TOKENIZE)
         self._detokenize_decoder = BodyDecoder(DetokenizeRequest)
+        self._ignored = IgnoredFields()
         self.openapi = b"{}"
 
     async def completions(self, request: Request) -> Response | EventStream:
@@ -97,7 +103,7 @@ class Handlers:
 
     async def embeddings(self, request: Request) -> Response:
         meter = self._begin(request)
-        body = self._embedding_decoder.decode(await self._body(request))
+        body = await self._decoded(request, self._embedding_decoder)
         self._check_model(body.model)
         prepare = EmbeddingJob.prepare(body, self._serving_to(request), meter)
         job = await unless_ended(request, request.receive, prepare)
@@ -105,14 +111,14 @@ class Handlers:
         return Response(answer, media_type="application/json")
 
     async def tokenize(self, request: Request) -> Response:
-        body = self._tokenize_decoder.decode(await self._body(request))
+        body = await self._decoded(request, self._tokenize_decoder)
         if body.model is not None:
             self._check_model(body.model)
         work = tokenized(body, self._engine)
         return _json(await unless_ended(request, request.receive, work))
 
     async def detokenize(self, request: Request) -> Response:
-        body = self._detokenize_decoder.decode(await self._body(request))
+        body = await self._decoded(request, self._detokenize_decoder)
         if body.model is not None:
             self._check_model(body.model)
         work = detokenized(body, self._engine)
@@ -170,7 +176,7 @@ class Handlers:
         prepare: Callable[[Asked, Serving, Meter], Coroutine[Any, Any, Job]],
     ) -> Response | EventStream:
         meter = self._begin(request)
-        body = decoder.decode(await self._body(request))
+        body = await self._decoded(request, decoder)
         self._check_model(body.model)
         prepared = prepare(body, self._serving_to(request), meter)
         job = await unless_ended(request, request.receive, prepared)
@@ -199,8 +205,13 @@ class Handlers:
         if asked != self._card.id:
             raise model_not_found(asked, self._card.id)
 
-    async def _body(self, request: Request) -> bytes:
-        return await read_body(request, self._options.max_body_bytes, self._options.body_timeout_s)
+    async def _decoded(self, request: Request, decoder: BodyDecoder[Body]) -> Body:
+        options = self._options
+        data = await read_body(request, options.max_body_bytes, options.body_timeout_s)
+        decoded = decoder.decode(data)
+        if decoded.ignored:
+            self._ignored.tell(OpenRequest.of(request.scope), decoded.ignored)
+        return decoded.request
 
 
 def _json(value: msgspec.Struct) -> Response:

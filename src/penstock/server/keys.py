@@ -21,6 +21,8 @@ from penstock.server.openai.errors import ApiError
 
 KEYS_VARIABLE = "PENSTOCK_API_KEYS"
 ADMIN_VARIABLE = "PENSTOCK_ADMIN_KEY"
+OTHER_HEADERS = ("x-api-key", "api-key")
+"""Where clients made for other servers (Anthropic's, Azure's) put the key."""
 PUBLIC = ("/health", "/ready")
 """What those who watch over a server ask; they tell nothing else."""
 LEAST_WEIGHT, MOST_WEIGHT = 0.01, 1000
@@ -138,9 +140,12 @@ class KeyCheck:
             )
         if not admin and not keys.users:
             return
-        key = bearer(Headers(scope=scope).get("authorization", ""))
+        key = given_key(Headers(scope=scope))
         if key is None:
-            raise _refused("the header 'Authorization: Bearer KEY' is missing")
+            raise _refused(
+                "the header 'Authorization: Bearer KEY' is missing; 'x-api-key: KEY' and "
+                "'api-key: KEY' are taken as well"
+            )
         is_user, is_admin = keys.is_user(key), keys.is_admin(key)
         if not is_user and not is_admin:
             raise _refused("the API key is not valid here")
@@ -153,6 +158,12 @@ class KeyCheck:
             )
         request.key = fingerprint(key)
         request.caller = keys.caller(key)
+
+
+def given_key(headers: Headers) -> str | None:
+    """The key that a request comes with, where several headers have one that of the first."""
+    key = bearer(headers.get("authorization", ""))
+    return key or next((headers[name].strip() for name in OTHER_HEADERS if headers.get(name)), None)
 
 
 def bearer(header: str) -> str | None:

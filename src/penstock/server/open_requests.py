@@ -19,6 +19,8 @@ from penstock.server.traced import TracedGeneration
 
 REQUEST_ID = "x-request-id"
 TIMEOUT = "x-request-timeout"
+IGNORED = "x-penstock-ignored"
+"""The answer's header that names fields which only gave advice, and were not followed."""
 
 _SCOPE_KEY = "penstock.request"
 _PLAIN_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -42,6 +44,8 @@ class OpenRequest:
     """Set when its key has been looked at."""
     notes: dict[str, object] = field(default_factory=dict)
     """What the access log tells besides."""
+    ignored: tuple[str, ...] = ()
+    """Fields of its body that are not followed, for the header of its answer."""
     timer: asyncio.TimerHandle | None = None
     generations: list[TracedGeneration] | None = None
     """Those that have ended, where the request is traced."""

@@ -13,7 +13,7 @@ from penstock.engine.wire import ModelFacts
 from penstock.server.bounds import bound
 from penstock.server.open_requests import REQUEST_ID, TIMEOUT
 from penstock.server.openai.errors import ErrorResponse
-from penstock.server.openai.protocol import Strict
+from penstock.server.openai.field_schema import tell_fields
 
 Schema = dict[str, Any]
 Access = Literal["public", "user", "admin"]
@@ -57,12 +57,12 @@ def document(
     _, components = msgspec.json.schema_components(
         structs, schema_hook=_anything, ref_template=_REF
     )
-    for kind in structs:
-        if issubclass(kind, Strict):
-            _tell_refused(kind, components[kind.__name__])
     bodies = [endpoint.body for endpoint in endpoints if endpoint.body is not None]
     _, taken = msgspec.json.schema_components(bodies, schema_hook=_anything, ref_template=_REF)
     bound({name: components[name] for name in taken}, model, best_priority)
+    for endpoint in endpoints:
+        if endpoint.body is not None:
+            tell_fields(endpoint.body, endpoint.path, components)
     paths: dict[str, dict[str, Schema]] = {}
     for endpoint in endpoints:
         path = endpoint.path.replace(":path}", "}")
@@ -76,7 +76,7 @@ def document(
             "securitySchemes": {
                 name: {"type": "http", "scheme": "bearer", "description": description}
                 for name, description in (
-                    ("user", "An API key of this server."),
+                    ("user", "An API key of this server; x-api-key and api-key have it too."),
                     ("admin", "The admin key of this server."),
                 )
             },
@@ -88,12 +88,6 @@ def _anything(kind: type) -> Schema:
     if kind is object:
         return {"description": "Any JSON."}
     raise NotImplementedError(kind)
-
-
-def _tell_refused(kind: type[Strict], schema: Schema) -> None:
-    """Of fields that mean work that is not done, the values that ask for nothing are allowed."""
-    for name, neutral in kind.REFUSED.items():
-        schema["properties"][name] = {"enum": [None, *neutral], "default": None}
 
 
 def _operation(endpoint: Endpoint, keys_needed: bool) -> Schema:

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.runtime import Context
@@ -133,6 +133,15 @@ class ChatTemplate:
                 "messages",
             ) from error
         return "".join(parts)
+
+
+def variables_read(source: str) -> frozenset[str]:
+    """The variables that a template may read from outside; none if it is not valid."""
+    environment = _Environment(extensions=["jinja2.ext.loopcontrols", _GenerationBlocks])
+    try:
+        return frozenset(meta.find_undeclared_variables(environment.parse(source)))
+    except jinja2.TemplateError:
+        return frozenset()
 
 
 def _open_last(text: str, messages: Sequence[Message]) -> str:

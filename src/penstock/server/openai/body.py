@@ -4,41 +4,119 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from penstock.server.openai.errors import ApiError
-from penstock.server.openai.protocol import Sampling, Strict
+from penstock.server.openai.field_check import take_out, unknown
+from penstock.server.openai.field_table import rules_of
+from penstock.server.openai.fields import Rule
+from penstock.server.openai.places import Place
+from penstock.server.openai.protocol import Sampling
+from penstock.server.openai.thinking import heed
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 _AT = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`", re.DOTALL)
 _MISSING = re.compile(r"missing required field `([^`]*)`")
+_TEMPLATE_OPTIONS = "chat_template_kwargs"
+
+
+@dataclass(frozen=True)
+class Decoded(Generic[Body]):
+    request: Body
+    ignored: tuple[Rule, ...]
+    """Of the fields that were taken out and only gave advice, each once."""
 
 
 class BodyDecoder(Generic[Body]):
-    """Decodes one kind of body; every complaint is an ApiError 400 that names the field."""
+    """Decodes one kind of body; every complaint is an ApiError 400 that names the field.
 
-    def __init__(self, kind: type[Body]) -> None:
-        self._decoder: msgspec.json.Decoder[Body] = msgspec.json.Decoder(kind)
+    ``endpoint`` is the path whose rules in the table of fields apply, ``model`` the one that is
+    meant where the body names none, and ``template_reads`` the variables of the chat template.
+    """
 
-    def decode(self, body: bytes) -> Body:
+    def __init__(
+        self,
+        kind: type[Body],
+        endpoint: str = "",
+        model: str | None = None,
+        template_reads: frozenset[str] = frozenset(),
+    ) -> None:
+        self._kind = kind
+        self._place = Place.of(kind, rules_of(endpoint))
+        self._model = model
+        self._template_reads = template_reads
+
+    def decode(self, body: bytes) -> Decoded[Body]:
+        given = self._parsed(body)
+        ignored = self._take_out(given) if isinstance(given, dict) else ()
         try:
-            request = self._decoder.decode(body)
-            json.loads(body, object_pairs_hook=_unique)
+            request = msgspec.convert(given, self._kind, str_keys=True)
         except msgspec.ValidationError as error:
-            raise _invalid(str(error)) from None
-        except RecursionError:
-            raise ApiError(400, "the body is nested too deeply") from None
-        except (msgspec.DecodeError, ValueError) as error:
-            raise ApiError(400, f"the body is not valid JSON in UTF-8: {error}") from None
-        if isinstance(request, Strict):
-            _refuse(request)
+            raise self._invalid(str(error)) from None
         if isinstance(request, Sampling):
             _check_stream_options(request)
-        return request
+        return Decoded(request, ignored)
+
+    def _parsed(self, body: bytes) -> Any:
+        try:
+            given = msgspec.json.decode(body)
+            json.loads(body, object_pairs_hook=_unique)
+        except RecursionError:
+            raise self._unreadable(body, "nested too deeply") from None
+        except msgspec.ValidationError as error:
+            raise self._unreadable(body, str(error).partition(" - at ")[0].lower()) from None
+        except (msgspec.DecodeError, ValueError) as error:
+            raise ApiError(400, f"the body is not valid JSON in UTF-8: {error}") from None
+        return given
+
+    def _take_out(self, given: dict[str, Any]) -> tuple[Rule, ...]:
+        advice = take_out(given, self._place)
+        if self._model is not None:
+            given.setdefault("model", self._model)
+        if not advice:
+            return ()
+        rules = [each.rule for each in advice if not each.rule.wish]
+        wishes = [each for each in advice if each.rule.wish]
+        if wishes:
+            options = given.get(_TEMPLATE_OPTIONS, {})
+            if isinstance(options, dict):
+                rules += heed(wishes, self._template_reads, options)
+            if options:
+                given[_TEMPLATE_OPTIONS] = options
+        return tuple(dict.fromkeys(rules))
+
+    def _unreadable(self, body: bytes, why: str) -> ApiError:
+        """The complaint of a body that is too deep, or holds what is no number, and where."""
+        try:
+            msgspec.json.decode(body, type=self._kind)
+        except msgspec.ValidationError as error:
+            found = self._invalid(str(error))
+            named = found.body.error
+            if named.code != "unknown_parameter":
+                return found
+            return ApiError(400, f"{named.param}: {why}", param=named.param, code="invalid_type")
+        except (RecursionError, msgspec.DecodeError):
+            pass
+        return ApiError(400, f"the body: {why}")
+
+    def _invalid(self, text: str) -> ApiError:
+        match = _AT.match(text)
+        assert match is not None  # the pattern matches any text
+        what, path = match["what"], match["path"] or ""
+        if found := _UNKNOWN.search(what):
+            return unknown(f"{path}.{found[1]}" if path else found[1], self._place.at(path))
+        if found := _MISSING.search(what):
+            field = f"{path}.{found[1]}" if path else found[1]
+            why = f"the field {field!r} is required"
+            return ApiError(400, why, param=field, code="missing_required_parameter")
+        what = what.replace("`", "")
+        message = f"{path}: {what[:1].lower()}{what[1:]}" if path else f"the body: {what}"
+        return ApiError(400, message, param=path or None, code="invalid_type")
 
 
 def _unique(pairs: list[tuple[str, object]]) -> None:
@@ -58,37 +136,6 @@ def _unique(pairs: list[tuple[str, object]]) -> None:
         seen.add(key)
 
 
-def _invalid(text: str) -> ApiError:
-    match = _AT.match(text)
-    assert match is not None  # the pattern matches any text
-    what, path = match["what"], match["path"] or ""
-    if found := _UNKNOWN.search(what):
-        field = f"{path}.{found[1]}" if path else found[1]
-        return ApiError(400, f"unknown field {field!r}", param=field, code="unknown_parameter")
-    if found := _MISSING.search(what):
-        field = f"{path}.{found[1]}" if path else found[1]
-        return ApiError(
-            400, f"the field {field!r} is required", param=field, code="missing_required_parameter"
-        )
-    what = what.replace("`", "")
-    message = f"{path}: {what[:1].lower()}{what[1:]}" if path else f"the body: {what}"
-    return ApiError(400, message, param=path or None, code="invalid_type")
-
-
-def _refuse(request: Strict) -> None:
-    for name, neutral in request.REFUSED.items():
-        value = getattr(request, name)
-        if value is None or any(type(value) is type(n) and value == n for n in neutral):
-            continue
-        allowed = " or ".join(msgspec.json.encode(n).decode() for n in (None, *neutral))
-        raise ApiError(
-            400,
-            f"{name!r} is not supported by this server; leave it out (or {allowed})",
-            param=name,
-            code="unsupported_parameter",
-        )
-
-
 def _check_stream_options(request: Sampling) -> None:
     options = request.stream_options
     if options is None:
@@ -96,13 +143,6 @@ def _check_stream_options(request: Sampling) -> None:
     if not request.stream:
         raise ApiError(
             400, "stream_options is only allowed with stream=true", param="stream_options"
-        )
-    if options.include_obfuscation:
-        raise ApiError(
-            400,
-            "stream_options.include_obfuscation is not supported; leave it out or false",
-            param="stream_options.include_obfuscation",
-            code="unsupported_parameter",
         )
     if options.continuous_usage_stats and not options.include_usage:
         raise ApiError(

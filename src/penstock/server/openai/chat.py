@@ -16,6 +16,14 @@ from penstock.server.meter import Meter
 from penstock.server.openai import responses
 from penstock.server.openai.answers import ChoiceStream, finish_reason
 from penstock.server.openai.errors import ApiError
+from penstock.server.openai.functions import (
+    is_old,
+    old_delta,
+    old_message,
+    old_reason,
+    with_tools,
+)
+from penstock.server.openai.names import CHAT, FUNCTIONS
 from penstock.server.openai.prepare import PreparedChat, prepare_chat
 from penstock.server.openai.protocol import ChatRequest
 from penstock.server.openai.responses import (
@@ -26,6 +34,7 @@ from penstock.server.openai.responses import (
     ChatDelta,
     ChatLogprobs,
 )
+from penstock.server.parsing.answer import AnswerDelta
 from penstock.server.serving import Serving
 from penstock.server.sse import DONE, event
 
@@ -37,13 +46,15 @@ class ChatJob:
         self._chat = chat
         self._request = chat.request
         self._reading = chat.reading
+        self._old = chat.names is FUNCTIONS
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
 
     @classmethod
     async def prepare(cls, request: ChatRequest, serving: Serving, meter: Meter) -> ChatJob:
         """Raises ApiError or RequestError for what can be refused before the engine is asked."""
-        return cls(await prepare_chat(request, serving, meter))
+        names = FUNCTIONS if is_old(request) else CHAT
+        return cls(await prepare_chat(with_tools(request), serving, meter, names))
 
     async def answer(self) -> bytes:
         """The whole answer as JSON."""
@@ -83,9 +94,9 @@ class ChatJob:
                         continue
                     part = ChatChunkChoice(
                         index=choice.index,
-                        delta=self._reading.delta(delta),
+                        delta=self._delta(delta),
                         logprobs=self._logprobs(stream.take_logprobs()),
-                        finish_reason=finish_reason(choice.finish_reason, stream.called),
+                        finish_reason=self._reason(choice.finish_reason, stream.called),
                         stop_reason=choice.stop_reason,
                     )
                     yield event(self._chunk([part], usage))
@@ -100,11 +111,19 @@ class ChatJob:
         message, called = self._reading.message(choice.text)
         return ChatChoice(
             index=choice.index,
-            message=message,
+            message=old_message(message) if self._old else message,
             logprobs=self._logprobs(choice.logprobs),
-            finish_reason=finish_reason(choice.finish_reason, called),
+            finish_reason=self._reason(choice.finish_reason, called),
             stop_reason=choice.stop_reason,
         )
+
+    def _delta(self, new: AnswerDelta) -> ChatDelta:
+        delta = self._reading.delta(new)
+        return old_delta(delta) if self._old else delta
+
+    def _reason(self, reason: str | None, called: bool) -> str | None:
+        told = finish_reason(reason, called)
+        return old_reason(told) if self._old else told
 
     def _logprobs(self, positions: list[PositionLogprobs] | None) -> ChatLogprobs | None:
         if not self._request.logprobs:

@@ -67,7 +67,9 @@ class CompletionJob:
     ) -> CompletionJob:
         """Raises ApiError or RequestError for what can be refused before the engine is asked."""
         engine = serving.engine
-        options = serving.caller.options(request.priority, request.cache_salt, request.user)
+        options = serving.caller.options(
+            request.priority, request.cache_salt, request.safety_identifier or request.user
+        )
         given = split_prompts(request.prompt)
         add_special = request.add_special_tokens is not False
         texts = [prompt for prompt in given if isinstance(prompt, str)]

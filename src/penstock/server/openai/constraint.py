@@ -13,6 +13,7 @@ from penstock.server.openai.errors import ApiError
 from penstock.server.openai.names import CHAT, Names
 from penstock.server.openai.protocol import (
     ChatRequest,
+    CompletionRequest,
     JsonObjectFormat,
     JsonSchemaFormat,
     Sampling,
@@ -33,7 +34,7 @@ def asked_constraint(request: Sampling, names: Names = CHAT) -> Constraint | Non
     Raises ApiError where there is more than one, or one that is no constraint.
     """
     found = list(_guided(request))
-    if isinstance(request, ChatRequest):
+    if isinstance(request, ChatRequest | CompletionRequest):
         found += _formatted(request, names)
     if len(found) > 1:
         first, second = found[0].param, found[1].param
@@ -95,7 +96,7 @@ def _by_name(
         yield Constraint(GrammarSpec(kind="choice", text=text), param)
 
 
-def _formatted(request: ChatRequest, names: Names) -> Iterator[Constraint]:
+def _formatted(request: ChatRequest | CompletionRequest, names: Names) -> Iterator[Constraint]:
     given = request.response_format
     if isinstance(given, JsonObjectFormat):
         yield Constraint(GrammarSpec(kind="json_object"), names.format)

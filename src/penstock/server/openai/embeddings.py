@@ -19,7 +19,7 @@ from penstock.server.fanout import Generation, last
 from penstock.server.meter import Meter
 from penstock.server.openai.completions import names_of, split_prompts
 from penstock.server.openai.errors import ApiError
-from penstock.server.openai.protocol import Prompt, Strict
+from penstock.server.openai.protocol import Prompt
 from penstock.server.serving import Serving
 
 MAX_INPUTS = 2048
@@ -29,7 +29,7 @@ MAX_AT_ONCE = 256
 fill it for everyone else."""
 
 
-class EmbeddingRequest(Strict, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class EmbeddingRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of ``POST /v1/embeddings``."""
 
     model: str
@@ -39,6 +39,8 @@ class EmbeddingRequest(Strict, frozen=True, forbid_unknown_fields=True, kw_only=
     dimensions: int | None = None
     user: str | None = None
     """Whom it is for; see docs/serve.md on fairness."""
+    safety_identifier: str | None = None
+    """The same as ``user``, by its newer name, which goes before it."""
 
     # Extensions.
     pooling: PoolingKind | None = None
@@ -94,7 +96,9 @@ class EmbeddingJob:
     ) -> EmbeddingJob:
         """Raises ApiError or RequestError for what can be refused before the engine is asked."""
         engine = serving.engine
-        options = serving.caller.options(request.priority, request.cache_salt, request.user)
+        options = serving.caller.options(
+            request.priority, request.cache_salt, request.safety_identifier or request.user
+        )
         pooling = PoolingParams(
             pooling=request.pooling or "last",
             normalize=request.normalize is not False,

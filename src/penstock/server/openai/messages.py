@@ -42,14 +42,6 @@ async def chat_prompt(
 
 def _template_message(message: Message, where: str, developer: bool) -> TemplateMessage:
     """The message as chat templates expect it; ``developer`` says whether they know that role."""
-    for name in ("function_call", "audio", "annotations"):
-        if getattr(message, name) not in (None, []):
-            raise ApiError(
-                400,
-                f"{where}.{name} is not supported by this server; send the message without it",
-                param=f"{where}.{name}",
-                code="unsupported_parameter",
-            )
     if message.role == "tool" and not message.tool_call_id:
         raise ApiError(400, f"{where}: a tool message needs tool_call_id", param=where)
     if message.role != "tool" and message.tool_call_id is not None:
@@ -102,8 +94,8 @@ def _text(message: Message, where: str) -> str:
     content = message.content
     if content is None and message.role == "assistant" and message.refusal is not None:
         return message.refusal
-    if content is None and message.tool_calls:
-        return ""
+    if content is None and message.role == "assistant":
+        return ""  # an answer may be calls alone, reasoning alone, or empty
     if content is None:
         raise ApiError(400, f"{where}.content is required", param=f"{where}.content")
     if isinstance(content, str):

@@ -13,11 +13,16 @@ class Names:
     """What the answer must be."""
     schema: str
     """Where its JSON schema is."""
-    function: str
+    function: str = ""
     """What follows ``tools[0]`` before the field of a function."""
+    tools: str = "tools"
+    choice: str = "tool_choice"
+    """Which of the tools may or must be called."""
 
 
 CHAT = Names(
     "max_completion_tokens", "response_format", "response_format.json_schema.schema", ".function"
 )
-RESPONSES = Names("max_output_tokens", "text.format", "text.format.schema", "")
+FUNCTIONS = Names(CHAT.limit, CHAT.format, CHAT.schema, tools="functions", choice="function_call")
+"""Of a chat in the form that it had before tools."""
+RESPONSES = Names("max_output_tokens", "text.format", "text.format.schema")

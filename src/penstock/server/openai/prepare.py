@@ -39,6 +39,8 @@ class PreparedChat:
     options: RequestOptions
     bound_by: str
     """The field that the engine's grammar comes from; empty without one."""
+    names: Names
+    """What the client calls the fields."""
 
     def generation(self, request_id: str) -> Generation:
         """Ask the engine; to be called once."""
@@ -67,7 +69,7 @@ async def prepare_chat(
     use = tool_use(request, styles, names)
     asked = asked_constraint(request, names)
     if use is not None and asked is not None:
-        _check_together(use, asked)
+        _check_together(use, asked, names)
     tokenizer, reasoning = engine.tokenizer, styles.reasoning
     prompt = await chat_prompt(request, engine, () if use is None else use.tools)
     longest = engine.model.max_model_len
@@ -80,14 +82,14 @@ async def prepare_chat(
     calls = use.calls if use is not None and (use.binds or asked is not None) else None
     bound_by = ""
     if calls is not None or asked is not None:
-        bound_by = "tools" if asked is None else asked.param
+        bound_by = names.tools if asked is None or (use is not None and use.forced) else asked.param
         await _check_parts(serving.grammars, calls, asked)
         beginning = None if reasoning is None else Beginning(reasoning, inside)
         grammar = answer_grammar(tokenizer, beginning, calls, None if asked is None else asked.spec)
         await serving.grammars.check(grammar, bound_by)
         params = msgspec.structs.replace(params, grammar=grammar)
     reading = Reading(reasoning, inside, use)
-    return PreparedChat(request, prompt, params, reading, engine, meter, options, bound_by)
+    return PreparedChat(request, prompt, params, reading, engine, meter, options, bound_by, names)
 
 
 async def _check_parts(
@@ -101,8 +103,13 @@ async def _check_parts(
         await grammars.check(schema, function.param)
 
 
-def _check_together(use: ToolUse, asked: Constraint) -> None:
-    """Raise ApiError where calls and the constraint cannot both be had."""
+def _check_together(use: ToolUse, asked: Constraint, names: Names) -> None:
+    """Raise ApiError where calls and the constraint cannot both be had.
+
+    A format is of content, and an answer of forced calls has none: then it says nothing.
+    """
+    if use.forced and asked.param in (names.format, names.schema):
+        return
     if use.forced:
         raise ApiError(
             400,

@@ -1,33 +1,23 @@
 """The bodies that OpenAI's endpoints take, as strict structs.
 
-A field that is not declared here is refused by name. Fields of OpenAI's API that mean work that
-Penstock does not do are declared with type ``object`` and listed in ``REFUSED`` with the values
-that ask for nothing; any other value is refused, never ignored.
+Their fields are those that are acted on. What clients send besides is in ``field_table.py``; a
+field that is in neither is refused by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 import msgspec
 
 Prompt = str | list[str | int | list[int]]
-Role = Literal["system", "developer", "user", "assistant", "tool"]
-
-
-class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A body with fields that are refused unless they ask for nothing."""
-
-    REFUSED: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
     """With include_usage: every event tells the tokens so far, as vLLM's do."""
-    include_obfuscation: bool | None = None
-    """Accepted as false or absent: padding against traffic analysis is not added."""
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -64,7 +54,10 @@ class JsonSchemaFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     json_schema: NamedSchema
 
 
-class Sampling(Strict, frozen=True, forbid_unknown_fields=True, kw_only=True):
+ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
+
+
+class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What completions and chats share. ``null`` means the default everywhere, as at OpenAI."""
 
     model: str
@@ -81,6 +74,8 @@ class Sampling(Strict, frozen=True, forbid_unknown_fields=True, kw_only=True):
     logit_bias: dict[int, float] | None = None
     user: str | None = None
     """Whom it is for: the users of one caller share what it has."""
+    safety_identifier: str | None = None
+    """The same as ``user``, by its newer name, which goes before it."""
 
     # Extensions, under vLLM's names.
     top_k: int | None = None
@@ -111,9 +106,7 @@ class CompletionRequest(Sampling, frozen=True, forbid_unknown_fields=True, kw_on
     echo: bool | None = None
     logprobs: int | None = None
     best_of: int | None = None
-    suffix: object = None
-
-    REFUSED: ClassVar[Mapping[str, tuple[object, ...]]] = {"suffix": ("",)}
+    response_format: ResponseFormat | None = None
 
 
 class MessageFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -127,8 +120,6 @@ class MessageCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     id: str
     type: Literal["function"] = "function"
     function: MessageFunction
-    index: int | None = None
-    """Accepted and unused: clients that join deltas may leave it in."""
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -139,12 +130,11 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: list[MessageCall] | None = None
-    function_call: object = None
+    function_call: MessageFunction | None = None
+    """The one call, as it was before there were ``tool_calls``."""
     reasoning_content: str | None = None
     """Of an assistant's answer: as it was given, for the chat templates that want it back."""
     refusal: str | None = None
-    audio: object = None
-    annotations: object = None
 
 
 class ChatRequest(Sampling, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -160,38 +150,7 @@ class ChatRequest(Sampling, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     tools: list[dict[str, object]] | None = None
     tool_choice: str | dict[str, object] | None = None
     parallel_tool_calls: bool | None = None
-    response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
-
-    functions: object = None
-    function_call: object = None
-    modalities: object = None
-    audio: object = None
-    prediction: object = None
-    reasoning_effort: object = None
-    verbosity: object = None
-    web_search_options: object = None
-    moderation: object = None
-    metadata: object = None
-    store: object = None
-    service_tier: object = None
-    prompt_cache_key: str | None = None
-    """Accepted and unused: prefixes are found by content. ``cache_salt`` separates them."""
-    prompt_cache_retention: object = None
-    safety_identifier: str | None = None
-    """The same as ``user``, by its newer name, which goes before it."""
-
-    REFUSED: ClassVar[Mapping[str, tuple[object, ...]]] = {
-        "functions": ([],),
-        "function_call": ("none", "auto"),
-        "modalities": (["text"],),
-        "audio": (),
-        "prediction": (),
-        "reasoning_effort": (),
-        "verbosity": (),
-        "web_search_options": (),
-        "moderation": (),
-        "metadata": ({},),
-        "store": (False,),
-        "service_tier": ("auto", "default"),
-        "prompt_cache_retention": (),
-    }
+    functions: list[dict[str, object]] | None = None
+    """Those of ``tools``, as it was before there were any; ``function_call`` is their choice."""
+    function_call: str | dict[str, object] | None = None
+    response_format: ResponseFormat | None = None

@@ -18,12 +18,14 @@ from penstock.server.openai.protocol import (
     NamedSchema,
 )
 from penstock.server.openai.responses_protocol import (
+    AllowedTools,
     FunctionTool,
     InputItem,
     InputText,
     NamedTool,
     ResponseRequest,
     SchemaFormat,
+    ToolChoice,
 )
 
 _FIELDS = {
@@ -38,7 +40,7 @@ _ANYWHERE = ("type", "id", "status", "phase")
 
 def as_chat(request: ResponseRequest) -> ChatRequest:
     """Raises ApiError naming the part of the input at fault."""
-    if request.top_logprobs is not None and not request.include:
+    if request.top_logprobs and not request.include:
         raise ApiError(
             400,
             'top_logprobs is only allowed with include=["message.output_text.logprobs"]',
@@ -87,10 +89,17 @@ def _tool(tool: FunctionTool) -> dict[str, object]:
     return {"type": "function", "function": function}
 
 
-def _choice(choice: str | NamedTool | None) -> str | dict[str, object] | None:
+def _choice(choice: ToolChoice | None) -> str | dict[str, object] | None:
     if isinstance(choice, NamedTool):
-        return {"type": "function", "function": {"name": choice.name}}
+        return _named(choice)
+    if isinstance(choice, AllowedTools):
+        allowed = {"mode": choice.mode, "tools": [_named(tool) for tool in choice.tools]}
+        return {"type": "allowed_tools", "allowed_tools": allowed}
     return choice
+
+
+def _named(tool: NamedTool) -> dict[str, object]:
+    return {"type": "function", "function": {"name": tool.name}}
 
 
 def _format(request: ResponseRequest) -> Any:
@@ -186,13 +195,6 @@ def _joined(parts: Sequence[InputText], item: InputItem, where: str) -> str:
             owner = "input"
         if part.type not in _PARTS[owner]:
             raise ApiError(400, f"{at}: {part.type} does not belong to {owner}", param=at)
-        if part.annotations not in (None, []):
-            raise ApiError(
-                400,
-                f"{at}.annotations is not supported by this server; send the part without it",
-                param=f"{at}.annotations",
-                code="unsupported_parameter",
-            )
         texts.append(text)
     return "".join(texts)
 

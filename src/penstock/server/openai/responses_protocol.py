@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType, field
 
 from penstock.server.openai.errors import ErrorBody
-from penstock.server.openai.protocol import JsonObjectFormat, Strict, TextFormat
+from penstock.server.openai.protocol import JsonObjectFormat, TextFormat
 from penstock.server.openai.responses import ChatLogprob
 
 LOGPROBS = "message.output_text.logprobs"
@@ -24,8 +23,6 @@ class InputText(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     type: Literal["input_text", "output_text", "refusal", "reasoning_text", "summary_text"]
     text: str | None = None
     refusal: str | None = None
-    annotations: object = None
-    logprobs: object = None
 
 
 class InputItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -51,7 +48,6 @@ class InputItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     # Reasoning.
     summary: list[InputText] | None = None
-    encrypted_content: object = None
 
 
 class FunctionTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -64,11 +60,24 @@ class FunctionTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     strict: bool | None = None
 
 
-class NamedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class NamedTool(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="function"
+):
     """The function that must be called."""
 
-    type: Literal["function"]
     name: str
+
+
+class AllowedTools(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="allowed_tools"
+):
+    """Functions that may be called, or one of which must be."""
+
+    mode: Literal["auto", "required"]
+    tools: list[NamedTool]
+
+
+ToolChoice = str | NamedTool | AllowedTools
 
 
 class SchemaFormat(
@@ -86,7 +95,7 @@ class TextOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: TextFormat | JsonObjectFormat | SchemaFormat = TextFormat()
 
 
-class ResponseRequest(Strict, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ResponseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of ``POST /v1/responses``."""
 
     model: str
@@ -102,12 +111,12 @@ class ResponseRequest(Strict, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Comes back with the answer."""
     text: TextOptions | None = None
     tools: list[FunctionTool] | None = None
-    tool_choice: str | NamedTool | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     user: str | None = None
+    """Comes back with the answer."""
     safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    """The last three are accepted and unused."""
+    """The same as ``user``, by its newer name, which goes before it."""
 
     # Extensions, under vLLM's names.
     top_k: int | None = None
@@ -118,36 +127,6 @@ class ResponseRequest(Strict, frozen=True, forbid_unknown_fields=True, kw_only=T
     priority: int | None = None
     cache_salt: str | None = None
     chat_template_kwargs: dict[str, object] | None = None
-
-    background: object = None
-    context_management: object = None
-    conversation: object = None
-    max_tool_calls: object = None
-    moderation: object = None
-    previous_response_id: object = None
-    prompt: object = None
-    prompt_cache_retention: object = None
-    reasoning: object = None
-    service_tier: object = None
-    store: object = None
-    stream_options: object = None
-    truncation: object = None
-
-    REFUSED: ClassVar[Mapping[str, tuple[object, ...]]] = {
-        "background": (False,),
-        "context_management": ([],),
-        "conversation": (),
-        "max_tool_calls": (),
-        "moderation": (),
-        "previous_response_id": (),
-        "prompt": (),
-        "prompt_cache_retention": (),
-        "reasoning": ({},),
-        "service_tier": ("auto", "default"),
-        "store": (False,),
-        "stream_options": ({}, {"include_obfuscation": False}),
-        "truncation": ("disabled",),
-    }
 
 
 class OutputText(msgspec.Struct, frozen=True, kw_only=True, tag="output_text"):
@@ -224,7 +203,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     store: bool = False
     temperature: float
     text: TextOptions = TextOptions()
-    tool_choice: str | NamedTool = "auto"
+    tool_choice: ToolChoice = "auto"
     tools: list[FunctionTool] = []
     top_logprobs: int
     top_p: float

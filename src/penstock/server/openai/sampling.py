@@ -88,7 +88,7 @@ def chat_params(
                 f"top_logprobs must be from 0 to {MAX_LOGPROBS}, not {logprobs}",
                 param="top_logprobs",
             )
-    elif request.top_logprobs is not None:
+    elif request.top_logprobs:
         raise ApiError(400, "top_logprobs is only allowed with logprobs=true", param="top_logprobs")
     params = _params(request, max_tokens=asked, logprobs=logprobs)
     params.validate(vocab_size)

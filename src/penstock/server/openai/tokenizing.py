@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.server.engine import Engine
 from penstock.server.openai.errors import ApiError
+from penstock.server.openai.functions import with_tools
 from penstock.server.openai.messages import chat_prompt
 from penstock.server.openai.protocol import ChatRequest, Message
 
@@ -65,7 +66,7 @@ async def tokenized(request: TokenizeRequest, engine: Engine) -> Tokens:
             add_generation_prompt=request.add_generation_prompt,
             chat_template_kwargs=request.chat_template_kwargs,
         )
-        tokens = await chat_prompt(chat, engine)
+        tokens = await chat_prompt(with_tools(chat), engine)
     texts = None
     if request.return_token_strs:
         texts = await asyncio.to_thread(lambda: list(map(engine.tokenizer.token_text, tokens)))

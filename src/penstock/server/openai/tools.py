@@ -22,7 +22,7 @@ MAX_NESTING = 100
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
-Mode = Literal["auto", "none", "required", "named"]
+Mode = Literal["auto", "none", "required"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,19 @@ class ToolUse:
         return self.forced or self.single or self.strict
 
 
+@dataclass(frozen=True)
+class _Choice:
+    """What ``tool_choice`` says."""
+
+    mode: Mode
+    names: frozenset[str]
+    """Of the functions that may be called."""
+    shown: frozenset[str]
+    """Of those that the model is shown."""
+    once: bool = False
+    """Whether one call is meant: who names a function asks for a call of it, not for several."""
+
+
 class _Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     description: str | None = None
@@ -68,46 +81,52 @@ class _Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     function: _Function
 
 
+class _Allowed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    mode: Literal["auto", "required"]
+    tools: list[dict[str, Any]]
+
+
 def tool_use(request: ChatRequest, styles: Styles, names: Names = CHAT) -> ToolUse | None:
     """None where nothing may be called. Raises ApiError naming the field at fault."""
     tools = request.tools or []
     if len(tools) > MAX_TOOLS:
-        _refuse("tools", f"holds {len(tools)} tools; at most {MAX_TOOLS} are taken")
+        _refuse(names.tools, f"holds {len(tools)} tools; at most {MAX_TOOLS} are taken")
     functions: dict[str, _Function] = {}
     for i, tool in enumerate(tools):
-        function = _checked(tool, f"tools[{i}]", names.function)
+        function = _checked(tool, f"{names.tools}[{i}]", names.function)
         if function.name in functions:
             why = f"{function.name!r} is the name of another tool too"
-            _refuse(f"tools[{i}]{names.function}.name", why)
+            _refuse(f"{names.tools}[{i}]{names.function}.name", why)
         functions[function.name] = function
-    mode, named = _choice(request.tool_choice, functions)
-    if not tools or mode == "none":
+    choice = _choice(request.tool_choice, frozenset(functions), names.choice)
+    if not tools or choice.mode == "none":
         return None
     if not styles.template_takes_tools:
-        _unsupported("tools", "the chat template of this model shows no tools to it")
+        _unsupported(names.tools, "the chat template of this model shows no tools to it")
     if styles.tools is None:
         _unsupported(
-            "tools",
+            names.tools,
             "how this model writes calls is not known to the server; name it when it is started, "
             "with --tool-call-parser",
         )
-    forced = mode in ("required", "named")
+    forced = choice.mode == "required"
     callable_ = [
         Function(
             function.name,
             _schema(function) if forced or function.strict else {"type": "object"},
-            f"tools[{i}]{names.function}.parameters",
+            f"{names.tools}[{i}]{names.function}.parameters",
         )
         for i, function in enumerate(functions.values())
-        if named in (None, function.name)
+        if function.name in choice.names
     ]
+    shown = [tool for tool, name in zip(tools, functions, strict=True) if name in choice.shown]
     return ToolUse(
         styles.tools,
-        tools,
+        shown,
         callable_,
         forced,
-        single=request.parallel_tool_calls is False,
-        strict=any(function.strict for function in functions.values()),
+        single=request.parallel_tool_calls is False or choice.once,
+        strict=any(functions[name].strict for name in choice.shown),
     )
 
 
@@ -160,25 +179,54 @@ def _checked(given: Mapping[str, Any], where: str, nested: str) -> _Function:
     return function
 
 
-def _choice(given: object, functions: Mapping[str, _Function]) -> tuple[Mode, str | None]:
-    """What is to be called, and the name of the one function that must be."""
+def _choice(given: object, names: frozenset[str], param: str) -> _Choice:
+    """``names`` are those of all functions; ``param`` is what the client calls ``given``."""
     if given is None or given == "auto":
-        return "auto", None
+        return _Choice("auto", names, names)
     if given == "none":
-        return "none", None
+        return _Choice("none", frozenset(), frozenset())
     if given == "required":
-        if not functions:
-            _refuse("tool_choice", "'required' needs tools")
-        return "required", None
-    name: object = None
-    if isinstance(given, dict) and given.get("type") == "function" and len(given) == 2:
-        function = given.get("function")
-        name = function.get("name") if isinstance(function, dict) and len(function) == 1 else None
-    if not isinstance(name, str):
-        _refuse("tool_choice", "must be 'none', 'auto', 'required', or an object that names a tool")
-    if name not in functions:
-        _refuse("tool_choice", f"names {name[:64]!r}, which is none of the tools")
-    return "named", name
+        if not names:
+            _refuse(param, "'required' needs tools")
+        return _Choice("required", names, names)
+    if isinstance(given, dict) and given.get("type") == "allowed_tools":
+        return _allowed(given, names, param)
+    name = _named(given)
+    if name is None:
+        _refuse(
+            param,
+            "must be 'none', 'auto', 'required', or an object that names a tool or allowed_tools",
+        )
+    return _Choice("required", frozenset([_known(name, names, param)]), names, once=True)
+
+
+def _allowed(given: Mapping[str, Any], names: frozenset[str], param: str) -> _Choice:
+    """Some of the tools: the others are as if the request did not have them."""
+    try:
+        allowed = msgspec.convert(given.get("allowed_tools"), _Allowed)
+    except msgspec.ValidationError as error:
+        _refuse(f"{param}.allowed_tools", str(error)[:200].replace("`", ""))
+    found = [_named(tool) for tool in allowed.tools]
+    if len(given) > 2 or not found or None in found:
+        why = "must hold a mode and a list of tools, each with its type and its function's name"
+        _refuse(f"{param}.allowed_tools", why)
+    some = frozenset(_known(name, names, param) for name in found if name is not None)
+    return _Choice(allowed.mode, some, some)
+
+
+def _named(given: object) -> str | None:
+    """The name in ``{"type": "function", "function": {"name": ...}}``; None in anything else."""
+    if not isinstance(given, dict) or given.get("type") != "function" or len(given) != 2:
+        return None
+    function = given.get("function")
+    name = function.get("name") if isinstance(function, dict) and len(function) == 1 else None
+    return name if isinstance(name, str) else None
+
+
+def _known(name: str, names: frozenset[str], param: str) -> str:
+    if name not in names:
+        _refuse(param, f"names {name[:64]!r}, which is none of the tools")
+    return name
 
 
 def _refuse(param: str, why: str) -> NoReturn:

@@ -1,0 +1,95 @@
+"""The tables of ``docs/clients.md``.
+
+``python -m penstock.server.openai.field_docs`` prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from penstock.server.openai.embeddings import EmbeddingRequest
+from penstock.server.openai.field_table import TABLE
+from penstock.server.openai.fields import (
+    ANYTHING,
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    RESPONSES,
+    TOKENIZE,
+    Rule,
+    Values,
+)
+from penstock.server.openai.protocol import ChatRequest, CompletionRequest
+from penstock.server.openai.responses_protocol import ResponseRequest
+from penstock.server.openai.tokenizing import TokenizeRequest
+
+BODIES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
+    (COMPLETIONS, CompletionRequest),
+    (CHAT, ChatRequest),
+    (RESPONSES, ResponseRequest),
+    (EMBEDDINGS, EmbeddingRequest),
+    (TOKENIZE, TokenizeRequest),
+)
+"""The endpoints and what they are asked with."""
+
+
+def markdown() -> str:
+    """Both tables: what each endpoint acts on, and what becomes of the rest."""
+    return "\n".join([*_acted_on(), "", *_others(TABLE)]) + "\n"
+
+
+def _acted_on() -> Iterator[str]:
+    yield "| endpoint | fields that are acted on |"
+    yield "|---|---|"
+    for path, body in BODIES:
+        names = [f"`{field.encode_name}`" for field in msgspec.structs.fields(body)]
+        yield f"| `{path}` | {', '.join(names)} |"
+
+
+def _others(rules: Iterable[Rule]) -> Iterator[str]:
+    yield "| field | endpoints | changes nothing | only advises | other values | why |"
+    yield "|---|---|---|---|---|---|"
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for rule in rules:
+        cells = _cells(rule)
+        rows.setdefault(cells, []).append(f"`{rule.field}`")
+    for cells, fields in rows.items():
+        yield f"| {', '.join(fields)} | {' | '.join(cells)} |"
+
+
+def _cells(rule: Rule) -> tuple[str, ...]:
+    """What is told of a rule beside its field."""
+    endpoints = ", ".join(_SHORT[path] for path in rule.endpoints)
+    advice = _code(rule.advice)
+    if rule.wish:
+        advice += "; followed where the chat template reads it"
+    if rule.alias:
+        other = f"taken as `{rule.alias}`"
+    elif ANYTHING in (rule.nothing, rule.advice):
+        other = ""
+    else:
+        other = f"refused: {rule.fix}"
+    if rule.field in _IN_PART:
+        other = "acted on, or refused"
+    return endpoints, _code(rule.nothing), advice, other, rule.why
+
+
+def _code(values: Values) -> str:
+    """The listed values as code, the types in words."""
+    return ", ".join(f"`{text}`" if not text.startswith("any") else text for text in values.told())
+
+
+_IN_PART = ("include[]", "messages[].tool_calls")
+"""Fields of which the table has some values, and the structs the others."""
+_SHORT = {
+    COMPLETIONS: "completions",
+    CHAT: "chat",
+    RESPONSES: "responses",
+    EMBEDDINGS: "embeddings",
+    TOKENIZE: "tokenize",
+}
+
+if __name__ == "__main__":
+    print(markdown(), end="")

@@ -1,0 +1,142 @@
+"""What a field may be that this server does not act on: the language of the table of fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
+EMBEDDINGS = "/v1/embeddings"
+TOKENIZE = "/tokenize"
+
+Schema = dict[str, Any]
+Effect = Literal["nothing", "advice", "refused"]
+
+EVERY_NAME = "*"
+"""As the last part of a rule's field: every name that no other rule and no struct has."""
+
+
+@dataclass(frozen=True)
+class Values:
+    """A set of JSON values: some that are listed, and all of a type."""
+
+    listed: tuple[object, ...] = ()
+    kind: Any = None
+    """A type as msgspec takes it; ``Any`` is any JSON. None: only those that are listed."""
+
+    def __bool__(self) -> bool:
+        return bool(self.listed) or self.kind is not None
+
+    def __contains__(self, value: object) -> bool:
+        if any(_same(value, each) for each in self.listed):
+            return True
+        if self.kind is None:
+            return False
+        try:
+            msgspec.convert(value, self.kind)
+        except msgspec.ValidationError:
+            return False
+        return True
+
+    def schemas(self) -> Iterator[Schema]:
+        """JSON schemas that hold the set together."""
+        if self.listed:
+            yield {"enum": list(self.listed)}
+        if self.kind is Any:
+            yield {}
+        elif self.kind is not None:
+            yield msgspec.json.schema(self.kind)
+
+    def told(self) -> list[str]:
+        """What people read: the values as JSON, and the names of JSON's types."""
+        told = [msgspec.json.encode(value).decode() for value in self.listed]
+        for schema in self.schemas():
+            if "enum" in schema and not self.listed:
+                told += [msgspec.json.encode(value).decode() for value in schema["enum"]]
+            elif "anyOf" in schema:
+                told += [f"any {each['type']}" for each in schema["anyOf"]]
+            elif "type" in schema:
+                told.append(f"any {schema['type']}")
+            elif "enum" not in schema:
+                told.append("any")
+        return told
+
+    def __str__(self) -> str:
+        return ", ".join(self.told())
+
+
+def these(*values: object) -> Values:
+    """Exactly ``values``, compared as JSON: 1 and 1.0 are one number, and true is none."""
+    return Values(listed=values)
+
+
+def any_of(kind: Any) -> Values:
+    """Every value of ``kind``, a type as msgspec takes it."""
+    return Values(kind=kind)
+
+
+ANYTHING = any_of(Any)
+NO_VALUES = Values()
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """What becomes of one field that this server does not act on as its name says.
+
+    A value is judged once, when a body is read. One that changes ``nothing`` is taken out. One
+    that only gives ``advice`` is taken out too, and the answer's header names the field: the
+    answer is right without it. Any other value goes on to the struct of the body where that has
+    the field (the rule then tells of some values only), and is refused elsewhere, with ``why`` and
+    ``fix``. A null is never judged: everywhere it means that the field is not given.
+    """
+
+    field: str
+    """From the body: ``store``, ``messages[].cache_control``, ``include[]``. The last part may be
+    EVERY_NAME. Where it ends with ``[]``, the elements of the list are judged, each by itself."""
+    endpoints: tuple[str, ...]
+    why: str
+    """What is done instead, or why nothing is: a part of a sentence."""
+    nothing: Values = NO_VALUES
+    advice: Values = NO_VALUES
+    fix: str = "leave it out"
+    wish: bool = False
+    """Whether it asks for reasoning: advice where the chat template reads no variable for that."""
+    alias: str = ""
+    """The name under which the struct has the same thing, in the same object."""
+
+    def effect(self, value: object) -> Effect:
+        if value in self.nothing:
+            return "nothing"
+        return "advice" if value in self.advice else "refused"
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The names that lead to the field, without the marks of lists."""
+        return tuple(self.field.replace("[]", "").split("."))
+
+    @property
+    def of_elements(self) -> bool:
+        return self.field.endswith("[]")
+
+    @property
+    def allowed(self) -> list[Schema]:
+        """JSON schemas of what the rule takes."""
+        return [*self.nothing.schemas(), *self.advice.schemas()]
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether both are the same JSON; Python's ``1 == True`` is not of JSON."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[k], other[k]) for k in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return (type(one) is type(other) and one == other) or (
+        isinstance(one, int | float) and isinstance(other, int | float) and one == other
+    )

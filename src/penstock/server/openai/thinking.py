@@ -1,0 +1,46 @@
+"""From what clients ask of reasoning to the variables by which a chat template turns it on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from penstock.server.openai.field_check import Advice
+from penstock.server.openai.fields import Rule
+from penstock.tokenizer.chat import variables_read
+
+EFFORT = "reasoning_effort"
+"""The variable that takes a word, as in the templates of gpt-oss."""
+SWITCHES = ("enable_thinking", "thinking")
+"""Variables that take a boolean, as in those of Qwen3 and of DeepSeek V3.1."""
+
+_ON = {"enabled": True, "adaptive": True, "disabled": False}
+
+
+def heed(wishes: Iterable[Advice], reads: frozenset[str], options: dict[str, Any]) -> list[Rule]:
+    """Add to a template's ``options`` what ``wishes`` mean to one that ``reads`` these variables.
+
+    Returns the rules of wishes that were not followed, or not in full: a switch knows no degrees
+    of effort. What ``options`` hold already stays: the client has said it in the template's words.
+    """
+    left = []
+    for wish in wishes:
+        value = wish.value
+        effort = value if isinstance(value, str) and value not in _ON else None
+        on = _ON.get(str(value), value not in (False, "none"))
+        meant: dict[str, Any] = {name: on for name in SWITCHES if name in reads}
+        whole = bool(meant) and effort in (None, "none")
+        if effort is not None and EFFORT in reads:
+            meant[EFFORT] = effort
+            whole = True
+        for name, wanted in meant.items():
+            whole &= options.setdefault(name, wanted) == wanted
+        if not whole:
+            left.append(wish.rule)
+    return left
+
+
+def template_reads(templates: Mapping[str, str]) -> frozenset[str]:
+    """The variables that every one of a checkpoint's templates reads; none without templates."""
+    found = [variables_read(source) for source in templates.values()]
+    return frozenset.intersection(*found) if found else frozenset()
