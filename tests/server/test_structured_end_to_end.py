@@ -262,3 +262,28 @@ def test_reasoning_comes_first_and_is_free(folder: Path) -> None:
         assert message.content is None
         models = {"get_weather": get_weather, "get_time": get_time}
         models[call.function.name].model_validate_json(call.function.arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_grammar_that_costs_too_much_is_the_requests_fault(served: Served, stream: bool) -> None:
+    """It begins well, so that a stream has its status before."""
+
+    def ask(**fields: Any) -> Any:
+        grammar = "start: e\ne: e e | /[a-z ]/"
+        return served.client().completions.create(
+            model="demo",
+            prompt="a",
+            max_tokens=400,
+            extra_body={"guided_grammar": grammar},
+            **fields,
+        )
+
+    with pytest.raises(openai.APIError) as caught:
+        for _ in ask(stream=True, temperature=1.5) if stream else [ask(temperature=1.5)]:
+            pass
+    assert "less ambiguous" in caught.value.message
+    assert caught.value.param == "guided_grammar"
+    assert caught.value.type == "invalid_request_error"
+    if not stream:
+        assert isinstance(caught.value, openai.BadRequestError)

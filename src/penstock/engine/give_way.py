@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from penstock.cache.kv_cache import KvCache
 from penstock.engine.queues import Queues
@@ -25,16 +26,20 @@ class GiveWay:
         self._max_num_seqs = max_num_seqs
         self._steps = STEPS_BETWEEN  # since one gave way
 
-    def victim(self, queues: Queues, newcomer: Sequence, fits: bool) -> Sequence | None:
-        """Who is to wait; to be asked once in each step. ``fits``: there are blocks for it."""
+    def due(self) -> bool:
+        """Whether one may give way now; to be asked once in each step."""
         self._steps += 1
-        if self._steps < STEPS_BETWEEN:
-            return None
+        return self._steps >= STEPS_BETWEEN
+
+    def victim(
+        self, queues: Queues, newcomer: Sequence, fits: Callable[[], bool]
+    ) -> Sequence | None:
+        """Who is to wait, if somebody is. ``fits``: whether there are blocks for the newcomer."""
         held: Counter[str] = Counter()
         if len(queues.running) >= self._max_num_seqs:
             places, wanted = self._max_num_seqs, 1
             held.update(sequence.tenant.name for sequence in queues.running)
-        elif not fits:
+        elif not fits():
             places = self._cache.num_blocks
             wanted = self._cache.blocks_for(len(newcomer.token_ids))
             for sequence in queues.running:

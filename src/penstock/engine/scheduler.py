@@ -427,11 +427,16 @@ class Scheduler:
 
     def _make_way(self) -> None:
         """Let one of a tenant that has too much wait, if one below its share finds no room."""
+        if not self._give_way.due():
+            return
         newcomer = self._queues.first()
         if self._in_flight.bars(newcomer):
             return
-        known = len(newcomer.token_ids)
-        fits = self.cache.fits(self._hits(newcomer), known, reserve=len(self.running))
+
+        def fits() -> bool:
+            known = len(newcomer.token_ids)
+            return self.cache.fits(self._hits(newcomer), known, reserve=len(self.running))
+
         victim = self._give_way.victim(self._queues, newcomer, fits)
         if victim is not None:
             self._preempt(victim)

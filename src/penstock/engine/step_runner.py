@@ -27,9 +27,9 @@ from penstock.sampling.sampler import Sampled
 from penstock.speculate.typical import Typical
 from penstock.speculate.verify import Verified, verify
 
-_PATIENCE, _LEAST_PATIENCE_S = 0.25, 0.002
+_PATIENCE, _LEAST_PATIENCE_S = 0.5, 0.005
 """How long masks may come behind the logits: a part of the time that these took, and what the
-system may need to let a thread run at all."""
+system may need to let a thread run at all. Grammars that are known to be slow do not take it."""
 
 
 class Executed(NamedTuple):
