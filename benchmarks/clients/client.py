@@ -81,6 +81,8 @@ class Job:
         """``text`` with this machine's paths and ports by their names."""
         for value, name in (
             (str(self.folder), "OUT"),
+            (str(self.environment.folder), "ENVIRONMENT"),
+            (str(Path(__file__).parent), "."),
             (str(self.tokenizer), "TOKENIZER"),
             (self.server.url, "URL"),
             (self.server.url.removeprefix("http://"), "HOST"),
@@ -97,6 +99,10 @@ class Client(Protocol):
     """Packages whose versions the results tell."""
     serve: tuple[str, ...] = ()
     """Options of ``penstock serve``."""
+    npm: bool = False
+    """Whether the requirements are npm's."""
+    tools: bool = False
+    """Whether the demo model gets a chat template that shows tools to it."""
     why_not_more: str
     """What could not be run without a network, and why."""
 

@@ -20,10 +20,12 @@ from fresh_server import MODEL, serving
 from lm_eval_run import LmEval
 from load import AiPerf, GuideLlm
 from schemathesis_run import Schemathesis
+from sdk_run import SDKS
+from tools_tokenizer import tools_tokenizer
 
 from penstock import __version__, demo_model_path
 
-CLIENTS: Sequence[Client] = (Schemathesis(), LmEval(), GuideLlm(), AiPerf())
+CLIENTS: Sequence[Client] = (Schemathesis(), LmEval(), GuideLlm(), AiPerf(), *SDKS)
 NOT_RUN = "not run"
 
 
@@ -79,9 +81,14 @@ def _run(client: Client, options: argparse.Namespace) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix=f"{client.name}-", dir=work))
     try:
         log = work / f"{client.name}-setup.log"
-        environment = Environment.create(work / "env" / client.name, client.requirements, log)
+        environment = Environment.create(
+            work / "env" / client.name, client.requirements, log, client.npm
+        )
+        options_of_server = ["--no-access-log", *client.serve]
+        if client.tools:
+            options_of_server += ["--tokenizer", str(tools_tokenizer(folder / "tokenizer"))]
         result["versions"] = environment.versions(client.reported)
-        with serving(folder / "server.log", "--no-access-log", *client.serve) as server:
+        with serving(folder / "server.log", *options_of_server) as server:
             job = Job(
                 environment,
                 server,

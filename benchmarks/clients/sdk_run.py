@@ -1,0 +1,73 @@
+"""Clients of people's programs: libraries that are tried by a program of ``programs/`` each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from client import Client, ClientError, Figures, Job, Outcome
+
+PROGRAMS = Path(__file__).parent / "programs"
+ORIGIN = "https://app.example"
+
+
+@dataclass(frozen=True)
+class Sdk(Client):
+    """One library; its program prints a line of JSON for each thing that it has tried."""
+
+    name: str
+    requirements: tuple[str, ...]
+    reported: tuple[str, ...]
+    program: str
+    why_not_more: str = "the demo model's texts mean nothing; what is checked is their form"
+    serve: tuple[str, ...] = ()
+    tools: bool = True
+    npm: bool = False
+
+    def run(self, job: Job) -> Outcome:
+        runner = "node" if self.npm else "python"
+        file = PROGRAMS / self.program
+        if self.npm:  # node looks for packages beside the program
+            file = job.environment.folder / self.program
+            file.write_text((PROGRAMS / self.program).read_text())
+        text = job.call(runner, str(file), job.server.url, job.model, ORIGIN, may_fail=True)
+        rows: list[Figures] = []
+        for line in text.splitlines():
+            if line.startswith('{"what"'):
+                told = json.loads(line)
+                row: Figures = {"what": told["what"], "passed": "yes" if told["passed"] else "NO"}
+                if "why" in told:
+                    row["why"] = job.plain(told["why"])[:300].replace("\n", " ").replace("|", "/")
+                rows.append(row)
+        if not rows:
+            raise ClientError(f"{self.program} tried nothing: {text[-300:]}")
+        return Outcome(rows, all(row["passed"] == "yes" for row in rows))
+
+
+SDKS = (
+    # Without mcp this version of litellm cannot be asked with tools.
+    Sdk("litellm", ("litellm<1.109", "mcp"), ("litellm", "openai"), "litellm_program.py"),
+    Sdk("instructor", ("instructor", "openai"), ("instructor", "openai"), "instructor_program.py"),
+    Sdk(
+        "langchain",
+        ("langchain", "langchain-openai"),
+        ("langchain", "langchain-core", "langchain-openai", "openai"),
+        "langchain_program.py",
+    ),
+    Sdk(
+        "llama-index",
+        ("llama-index-core==0.14.*", "llama-index-llms-openai-like"),
+        ("llama-index-core", "llama-index-llms-openai", "openai"),
+        "llama_index_program.py",
+    ),
+    Sdk("aider", ("aider-chat",), ("aider-chat", "litellm", "openai"), "aider_program.py"),
+    Sdk(
+        "openai-node",
+        ("openai",),
+        ("openai",),
+        "openai_program.mjs",
+        serve=("--cors-origin", ORIGIN),
+        npm=True,
+    ),
+)
