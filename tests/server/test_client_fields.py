@@ -315,6 +315,8 @@ def test_reasoning_is_another_name_of_reasoning_content(tool_server: Server) -> 
     body = {"messages": [USER, {**both, "reasoning": "Ah."}]}
     error = tool_server.post(TOKENIZE, body).json()["error"]
     assert error["param"] == "messages[1].reasoning"
+    error = tool_server.post(TOKENIZE, {"messages": [{**USER, "reasoning": "Hm."}]}).json()["error"]
+    assert error["param"] == "messages[0].reasoning"
 
 
 def test_a_call_may_come_back_with_what_a_client_added(tool_server: Server) -> None:

@@ -49,7 +49,7 @@ def body(path: str, **fields: Any) -> dict[str, Any]:
     ("path", "fields", "grammar"),
     [
         *((path, *case) for path in (COMPLETIONS, CHAT) for case in GUIDED),
-        *((CHAT, *case) for case in FORMATS),
+        *((path, *case) for path in (COMPLETIONS, CHAT) for case in FORMATS),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -140,7 +140,6 @@ def test_what_the_engine_is_told(
             "response_format.colour",
             "unknown",
         ),
-        (COMPLETIONS, {"response_format": FORMAT}, "response_format", "unknown"),
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip

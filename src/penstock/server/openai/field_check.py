@@ -76,6 +76,9 @@ def _judge(
     """Whether the field is done with."""
     value = given[name]
     if rule.alias:
+        if rule.roles and given.get("role") not in rule.roles:
+            why = f"{at}{name} belongs to {' and '.join(rule.roles)} messages only"
+            raise ApiError(400, why, param=f"{at}{name}")
         if given.get(rule.alias, value) != value:
             why = f"{at}{name} and {at}{rule.alias} disagree; send one of them"
             raise ApiError(400, why, param=f"{at}{name}")

@@ -173,7 +173,7 @@ _SHOWN = (CHAT, TOKENIZE)
 _NOTES = "cache_control provider_specific_fields extra_content"
 _CHAT_PARTS = (
     Rule("messages[].reasoning", _SHOWN, "another name of `reasoning_content`",
-         alias="reasoning_content"),
+         roles=("assistant",), alias="reasoning_content"),
     Rule("messages[].tool_calls", _SHOWN, "an empty list is none", these([])),
     *_each(_under("messages[]", f"{_NOTES} thinking_blocks reasoning_details parsed id created_at "
                   "timestamp model metadata additional_kwargs response_metadata"),

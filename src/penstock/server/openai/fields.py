@@ -106,6 +106,8 @@ class Rule:
     fix: str = "leave it out"
     wish: bool = False
     """Whether it asks for reasoning: advice where the chat template reads no variable for that."""
+    roles: tuple[str, ...] = ()
+    """Of the messages that may have it; empty: of all."""
     alias: str = ""
     """The name under which the struct has the same thing, in the same object."""
 
