@@ -21,7 +21,7 @@ def schema_chain(link: Link, length: int) -> dict[str, Any]:
 LINKS: dict[str, tuple[Link, int]] = {
     "items": (lambda ref: {"type": "array", "items": {"$ref": ref}}, 1400),
     "properties": (lambda ref: {"type": "object", "properties": {"a": {"$ref": ref}}}, 1300),
-    "anyOf": (lambda ref: {"anyOf": [{"$ref": ref}, {"type": "null"}]}, 2500),
+    "anyOf": (lambda ref: {"anyOf": [{"$ref": ref}]}, 2500),
     "allOf": (lambda ref: {"allOf": [{"$ref": ref}]}, 2500),
     "$ref": (lambda ref: {"$ref": ref}, 3600),
 }

@@ -273,7 +273,7 @@ class LLM:
 
     def _tokens(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         if isinstance(prompt, str):
-            return prompt, self.tokenizer.encode(prompt)
+            return prompt, self._encode(prompt)
         if not isinstance(prompt, dict):
             raise RequestError(
                 "a prompt is text, or a dict with 'prompt' or 'prompt_token_ids', "
@@ -291,7 +291,11 @@ class LLM:
         text = prompt.get("prompt")
         if not isinstance(text, str):
             raise RequestError("a prompt dict has 'prompt' or 'prompt_token_ids'", "prompt")
-        return text, self.tokenizer.encode(text)
+        return text, self._encode(text)
+
+    def _encode(self, text: str) -> list[int]:
+        self.tokenizer.check_length(text, self.config.max_model_len)
+        return self.tokenizer.encode(text)
 
 
 def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

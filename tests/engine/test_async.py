@@ -37,8 +37,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def engine(folder: Path, step_ms: int = 0) -> AsyncIterator[AsyncLLM]:
-    config = EngineConfig(tokenizer=str(folder), seed=step_ms)
+async def engine(
+    folder: Path, step_ms: int = 0, max_model_len: int | None = None
+) -> AsyncIterator[AsyncLLM]:
+    config = EngineConfig(tokenizer=str(folder), seed=step_ms, max_model_len=max_model_len)
     llm = await AsyncLLM.start(config, core="fake_core:load", timeout=PATIENCE_S)
     try:
         yield llm
@@ -272,7 +274,7 @@ def test_more_sequences_than_may_be_open_are_refused(folder: Path) -> None:
 
 def test_a_long_prompt_does_not_hold_the_loop(folder: Path) -> None:
     async def main() -> None:
-        async with engine(folder) as llm:
+        async with engine(folder, max_model_len=1 << 20) as llm:
             text = "All work and no play. " * 10_000
             # On a busy machine it is others who hold up the loop; they do not do it every time.
             for _ in range(20):

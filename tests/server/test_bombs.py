@@ -97,7 +97,9 @@ def test_chains_of_references(tool_server: Server, factor: int) -> None:
         assert 400 <= answer.status_code < 500, answer.text
         if factor == 1:
             assert answer.status_code == 400
-            assert "nested too deep" in answer.json()["error"]["message"]
+            message = answer.json()["error"]["message"]
+            # The template shows tools to the model, whose context is short.
+            assert "nested too deep" in message or ("tools" in body and "cannot fit" in message)
     assert tool_server.post(CHAT, chat("hello")).status_code == 200
     assert tool_server.process.poll() is None
 

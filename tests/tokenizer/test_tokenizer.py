@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import RequestError, TokenizerError
+from penstock.errors import RequestError, TokenizerError, as_error
 from penstock.tokenizer import Tokenizer, load_tokenizer
 
 MakeFolder = Callable[..., Path]
@@ -158,3 +158,42 @@ def test_where_chat_templates_are_found(byte_level_backend: str, make_folder: Ma
     folder = make_folder(byte_level_backend, chat_template="{% if %}")
     with pytest.raises(TokenizerError, match="not valid Jinja"):
         load_tokenizer(folder)
+
+
+def test_a_panic_of_the_library_is_an_error_of_the_request(
+    byte_level_backend: str, make_folder: Callable[..., Path]
+) -> None:
+    state = json.loads(byte_level_backend)
+    split = {"type": "Split", "behavior": "Isolated", "invert": False}
+    split["pattern"] = {"Regex": r"(?:a|aa)+b"}
+    byte_level = {**state["pre_tokenizer"], "use_regex": False}
+    state["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, byte_level]}
+    tokenizer = load_tokenizer(make_folder(json.dumps(state)))
+    assert tokenizer.encode("aab", False)
+    with pytest.raises(RequestError, match="cannot be tokenized") as caught:
+        tokenizer.encode("a" * 60, False)
+    assert caught.value.param == "prompt"
+    assert tokenizer.encode("aab", False)
+
+
+def test_only_panics_are_taken_for_errors() -> None:
+    class Panic(BaseException):
+        pass
+
+    with pytest.raises(RequestError, match="broke"), as_error(RequestError):
+        raise Panic("it broke\nhere")
+    for other in (KeyboardInterrupt, SystemExit, GeneratorExit, ValueError):
+        with pytest.raises(other), as_error(RequestError):
+            raise other
+
+
+def test_both_ways_of_special_tokens_in_turn_and_in_threads(byte_level: Tokenizer) -> None:
+    text = "a</s>b"
+    ways = {parse: byte_level.encode(text, False, parse) for parse in (True, False)}
+    assert ways[True] != ways[False]
+
+    def encode(i: int) -> bool:
+        return byte_level.encode(text, False, i % 3 == 0) == ways[i % 3 == 0]
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(encode, range(400)))

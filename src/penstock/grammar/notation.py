@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import msgspec
-from llguidance import LLMatcher
 
 from penstock.errors import RequestError
 from penstock.grammar.spec import GrammarSpec, Kind
@@ -66,6 +65,8 @@ def lark_of(spec: GrammarSpec, param: str) -> str:
         case "regex":
             if not text:
                 raise RequestError("the regular expression is empty; name what it is", param)
+            from llguidance import LLMatcher  # only now: front ends need the rest of this module
+
             wrapped = msgspec.json.decode(LLMatcher.grammar_from_regex(text))
             return _OPTIONS + str(wrapped["grammars"][0]["lark_grammar"])
         case "choice":

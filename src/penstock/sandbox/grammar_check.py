@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from penstock.errors import RequestError
 from penstock.grammar.cache import GrammarCache
 from penstock.grammar.spec import GrammarSpec
-from penstock.sandbox.jobs import Checked, CheckGrammar
+from penstock.sandbox.jobs import Checked, CheckGrammar, Exceeded
 from penstock.sandbox.pool import WorkerPool
 
 
@@ -37,7 +37,9 @@ class GrammarCheck:
             answer = await self._workers.run(CheckGrammar.of(spec))
             assert isinstance(answer, Checked)
             found = _Found(answer.fault)
-        except RequestError as error:  # what it did to the worker, it would do again
+        except Exceeded as error:
             found = _Found(str(error))
+            if error.cause == "memory":  # the machine may have been short of it
+                return found
         self._cache.put(spec, found)
         return found

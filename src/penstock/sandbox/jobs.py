@@ -27,6 +27,14 @@ _MOST_TEXT_S = 60.0
 _GRAMMAR_S = 3.0
 
 
+class Exceeded(RequestError):
+    """The job ended its worker."""
+
+    def __init__(self, message: str, param: str, cause: Cause) -> None:
+        super().__init__(message, param)
+        self.cause: Cause = cause
+
+
 class CheckGrammar(msgspec.Struct, tag="check_grammar", frozen=True):
     """Whether a grammar can be compiled; answered by :class:`Checked`."""
 
@@ -54,7 +62,7 @@ class CheckGrammar(msgspec.Struct, tag="check_grammar", frozen=True):
         """Whether it is known to be slow before it is begun."""
         return False
 
-    def died(self, cause: Cause) -> RequestError:
+    def died(self, cause: Cause) -> Exceeded:
         from penstock.grammar.notation import refusal
 
         match cause:
@@ -67,7 +75,7 @@ class CheckGrammar(msgspec.Struct, tag="check_grammar", frozen=True):
             case "crash":
                 message = "it is nested too deep, counted along its references; shorten its "
                 message += "chains of references"
-        return refusal(self.spec, message, "grammar")
+        return Exceeded(str(refusal(self.spec, message, self.param)), self.param, cause)
 
 
 class TokenizeChat(msgspec.Struct, tag="tokenize_chat", frozen=True, kw_only=True):
@@ -124,16 +132,17 @@ class TokenizeChat(msgspec.Struct, tag="tokenize_chat", frozen=True, kw_only=Tru
     def is_long(self) -> bool:
         return len(self.payload) > LONG_TEXT_BYTES
 
-    def died(self, cause: Cause) -> RequestError:
+    def died(self, cause: Cause) -> Exceeded:
         message = {
             "time": f"rendering and tokenizing took more than {self.cpu_s:g} s of processor time",
             "memory": "rendering and tokenizing took too much memory",
             "crash": "rendering and tokenizing overflowed a stack or crashed",
         }[cause]
-        return RequestError(
+        return Exceeded(
             f"the chat template asked for too much: {message}; shorten the messages, or use "
             "another chat template",
-            "messages",
+            self.param,
+            cause,
         )
 
 
@@ -158,14 +167,16 @@ class Tokenize(msgspec.Struct, tag="tokenize", frozen=True, kw_only=True):
     def is_long(self) -> bool:
         return self.size > LONG_TEXT_BYTES
 
-    def died(self, cause: Cause) -> RequestError:
+    def died(self, cause: Cause) -> Exceeded:
         message = {
             "time": f"takes more than {self.cpu_s:g} s of processor time",
             "memory": "takes too much memory",
             "crash": "crashes the tokenizer",
         }[cause]
-        return RequestError(
-            f"tokenizing the {self.size} characters of the prompt {message}; shorten it", "prompt"
+        return Exceeded(
+            f"tokenizing the {self.size} characters of the prompt {message}; shorten it",
+            self.param,
+            cause,
         )
 
 
@@ -183,8 +194,9 @@ class Load(msgspec.Struct, tag="load", frozen=True):
     def is_long(self) -> bool:
         return False
 
-    def died(self, cause: Cause) -> RequestError:
-        return RequestError(f"the tokenizer {self.tokenizer} cannot be loaded again: {cause}")
+    def died(self, cause: Cause) -> Exceeded:
+        message = f"a worker process could not load the tokenizer {self.tokenizer} ({cause})"
+        return Exceeded(message, self.param, cause)
 
 
 class Checked(msgspec.Struct, tag="checked", frozen=True):

@@ -93,26 +93,25 @@ async def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal, number)
     loop.set_exception_handler(_on_loop_error)
-    front_end = FrontEnd()  # outlives engines
     with logging_to(options.logs) as log:
-        llm = await _start(child, stop, front_end)
-        if llm is None:
-            return
-        supervisor = Supervisor(llm, spawn, options.supervisor)
+        async with contextlib.aclosing(FrontEnd()) as front_end:  # outlives engines
+            llm = await _start(child, stop, front_end)
+            if llm is None:
+                return
+            supervisor = Supervisor(llm, spawn, options.supervisor)
 
-        def started() -> None:
-            on_ready(llm)
-            front_end.warm()  # only now, since it takes a second of a processor
-            if options.server.restarts:
-                seconds = time.monotonic() - began
-                _log.warning("the server is back after %.1f s (pid %d)", seconds, os.getpid())
+            def started() -> None:
+                on_ready(llm)
+                front_end.warm()  # only now, since it takes a second of a processor
+                if options.server.restarts:
+                    seconds = time.monotonic() - began
+                    _log.warning("the server is back after %.1f s (pid %d)", seconds, os.getpid())
 
-        try:
-            with _tracing(options.traces) as tracing:
-                await _serve(supervisor, listener, options, stop, log, tracing, started)
-        finally:
-            await supervisor.aclose()
-            await front_end.aclose()
+            try:
+                with _tracing(options.traces) as tracing:
+                    await _serve(supervisor, listener, options, stop, log, tracing, started)
+            finally:
+                await supervisor.aclose()
 
 
 @contextlib.contextmanager
