@@ -16,6 +16,7 @@ import httpx
 import openai
 from http_server import ADMIN_KEY
 
+JSON = {"content-type": "application/json"}
 PATIENCE_S = 60.0
 """For what takes milliseconds, on a machine that is slow and busy with other work."""
 
@@ -44,7 +45,7 @@ class Server:
 
     def post(self, path: str, body: object) -> httpx.Response:
         if isinstance(body, bytes):
-            return self.http.post(path, content=body)
+            return self.http.post(path, content=body, headers=JSON)
         return self.http.post(path, json=body)
 
     def admin(self, name: str, body: object = None) -> httpx.Response:

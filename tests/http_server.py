@@ -19,6 +19,7 @@ from penstock.cli.listen import bind
 from penstock.config import EngineConfig
 from penstock.engine.async_llm import AsyncLLM
 from penstock.engine.spawn import EngineChild
+from penstock.server.hosts import HostRule
 from penstock.server.keys import Keys
 from penstock.server.logs import LogOptions
 from penstock.server.options import ServerOptions
@@ -28,6 +29,7 @@ from penstock.server.trace_options import trace_options
 
 MAX_BODY_BYTES = 200_000
 ADMIN_KEY = "admin-key"
+HOST = "127.0.0.1"
 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True):
@@ -50,6 +52,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     files: int | None = None  # that the server's process may have open
     api_keys: str | None = None
     cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] | None = None  # None: any
     tls: tuple[str, str] | None = None
     log_format: str = "text"
     log_prompts: bool = False
@@ -59,6 +62,8 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
         keys = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY}
         if self.api_keys is not None:
             keys["PENSTOCK_API_KEYS"] = self.api_keys
+        read = Keys.read(None, None, keys)
+        hosts = self.allowed_hosts
         return RunOptions(
             grace_s=self.grace_s,
             request_timeout_s=self.request_timeout_s,
@@ -66,9 +71,10 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
             server=ServerOptions(
                 MAX_BODY_BYTES,
                 self.body_timeout_s,
-                Keys.read(None, None, keys),
+                read,
                 self.cors_origins,
                 self.log_prompts,
+                hosts=None if hosts is None else HostRule.of(HOST, HOST, hosts, bool(read.users)),
             ),
             supervisor=SupervisorOptions(
                 max_restarts=self.max_restarts,
@@ -95,7 +101,7 @@ def main(text: str) -> None:
     )
     later = "fake_core:load_dies" if settings.dying_core else "fake_core:load"
     spawn: Callable[[], EngineChild] = lambda: EngineChild.spawn(config, later)  # noqa: E731
-    with bind("127.0.0.1", 0, settings.stall_s) as listener:
+    with bind(HOST, 0, settings.stall_s) as listener:
         child = EngineChild.spawn(config, "fake_core:load")
         port = listener.getsockname()[1]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from http_client import Server, running
+from http_client import JSON, Server, running
 from http_server import ADMIN_KEY
 
 from penstock.errors import ConfigError
@@ -109,7 +109,7 @@ def test_the_admin_administers(locked: Server) -> None:
 def test_what_an_administrator_cannot_mean(
     locked: Server, path: str, body: bytes, param: str | None
 ) -> None:
-    headers = {"authorization": "Bearer admin-key"}
+    headers = {"authorization": "Bearer admin-key", **JSON}
     response = locked.http.post(f"/admin/{path}", content=body, headers=headers)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 from fake_core import MAX_MODEL_LEN, VOCAB
-from http_client import Server
+from http_client import JSON, Server
 from http_server import MAX_BODY_BYTES
 
 COMPLETIONS = "/v1/completions"
@@ -367,7 +367,7 @@ def test_paths_and_methods(server: Server) -> None:
 def test_a_body_over_the_limit_is_a_413(server: Server, announced: bool) -> None:
     body = b'{"model": "fake", "prompt": "' + b"a" * MAX_BODY_BYTES + b'"}'
     content = body if announced else iter([body[:1000], body[1000:]])
-    error = refused(server.http.post(COMPLETIONS, content=content), 413)
+    error = refused(server.http.post(COMPLETIONS, content=content, headers=JSON), 413)
     assert str(MAX_BODY_BYTES) in error["message"]
 
 

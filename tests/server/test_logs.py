@@ -35,9 +35,10 @@ def test_each_request_leaves_a_line_without_its_prompt(
         server.http.post("/v1/completions", json=BODY)
         server.http.get("/ready")
         server.http.get("/no%0d%0awhere", headers=headers)
-        until(lambda: log.read_text().count("penstock.access") == 3, PATIENCE_S, "logged")
+        server.http.get("/" + "x" * 50_000, headers=headers)
+        until(lambda: log.read_text().count("penstock.access") == 4, PATIENCE_S, "logged")
     lines = [entry for entry in entries(log) if entry["logger"] == "penstock.access"]
-    assert [line["status"] for line in lines] == [200, 401, 404]
+    assert [line["status"] for line in lines] == [200, 401, 404, 404]
     served = lines[0]
     assert served["request_id"] == "mine"
     assert served["path"] == "/v1/completions"
@@ -46,6 +47,8 @@ def test_each_request_leaves_a_line_without_its_prompt(
     assert served["finish_length"] == 1
     assert 0 < float(str(served["first_token_s"])) <= float(str(served["seconds"]))
     assert len(str(served["key"])) == 8
+    assert len(str(lines[3]["path"])) < 300
+    assert "(50001 characters)" in str(lines[3]["message"])
     assert SECRET not in log.read_text()
     assert "Bearer" not in log.read_text()
 

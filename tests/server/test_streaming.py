@@ -8,7 +8,7 @@ from http.client import HTTPConnection
 
 import pytest
 from fake_core import completion
-from http_client import PATIENCE_S, Server
+from http_client import JSON, PATIENCE_S, Server
 
 BODY = {"model": "fake", "prompt": "abc", "max_tokens": 40, "stream": True}
 
@@ -27,7 +27,7 @@ def text(body: bytes) -> str:
 def test_a_connection_is_used_again_after_a_stream(server: Server) -> None:
     http = connection(server)
     for _ in range(3):
-        http.request("POST", "/v1/completions", json.dumps(BODY))
+        http.request("POST", "/v1/completions", json.dumps(BODY), JSON)
         response = http.getresponse()
         assert response.headers["transfer-encoding"] == "chunked"
         assert text(response.read()) == bytes(completion(list(b"abc"), 40)).decode()
@@ -39,6 +39,7 @@ def test_each_version_of_http_has_its_framing(server: Server, version: str) -> N
     """An HTTP/1.0 client is sent no chunks: the connection's end is the answer's."""
     data = json.dumps(BODY).encode()
     head = f"POST /v1/completions HTTP/{version}\r\nHost: x\r\nConnection: close\r\n"
+    head += "Content-Type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as sock:
         sock.settimeout(PATIENCE_S)
         sock.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)

@@ -86,7 +86,7 @@ def _serve(
     from penstock import __version__
     from penstock.server.run import serve
 
-    options = _options(args, turn.restarts)
+    options = _options(args, listener, turn.restarts)
     host, port = listener.getsockname()[:2]
     scheme = "http" if options.tls is None else "https"
     url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
@@ -132,7 +132,8 @@ def _styles(args: argparse.Namespace, llm: AsyncLLM) -> Styles:
     return Styles.choose(args.tool_call_parser, args.reasoning_parser, templates)
 
 
-def _options(args: argparse.Namespace, restarts: int) -> RunOptions:
+def _options(args: argparse.Namespace, listener: socket.socket, restarts: int) -> RunOptions:
+    from penstock.server.hosts import HostRule
     from penstock.server.keys import Keys
     from penstock.server.logs import LogOptions
     from penstock.server.options import ServerOptions
@@ -140,17 +141,18 @@ def _options(args: argparse.Namespace, restarts: int) -> RunOptions:
     from penstock.server.supervisor import SupervisorOptions
     from penstock.server.trace_options import trace_options
 
+    keys = Keys.read(args.api_key_file, args.admin_key_file, best_priority=args.best_priority)
+    address = listener.getsockname()[0]
     return RunOptions(
         grace_s=args.grace,
         request_timeout_s=args.request_timeout,
         server=ServerOptions(
-            keys=Keys.read(
-                args.api_key_file, args.admin_key_file, best_priority=args.best_priority
-            ),
+            keys=keys,
             cors_origins=tuple(args.cors_origin),
             log_prompts=args.log_prompts,
             tool_call_parser=args.tool_call_parser,
             reasoning_parser=args.reasoning_parser,
+            hosts=HostRule.of(args.host, address, args.allowed_host, bool(keys.users)),
             restarts=restarts,
         ),
         supervisor=SupervisorOptions(

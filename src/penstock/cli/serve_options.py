@@ -120,6 +120,15 @@ def _add_access_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ORIGIN",
         help="let pages of this origin ask from a browser, '*' for all; may be repeated",
     )
+    group.add_argument(
+        "--allowed-host",
+        action="append",
+        type=_host,
+        default=[],
+        metavar="NAME",
+        help="a name or address by which clients may ask, beside localhost, this machine's name "
+        "and its addresses; '*' for all; may be repeated (default: where keys are needed, all)",
+    )
 
 
 def _add_log_arguments(parser: argparse.ArgumentParser) -> None:
@@ -152,6 +161,17 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"not a port from 0 to 65535: {text!r}")
     return int(text)
+
+
+def _host(text: str) -> str:
+    from penstock.server.hosts import plain_host
+
+    try:
+        return plain_host(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"not the name or address of a host, without a port, or '*': {text!r}"
+        ) from None
 
 
 def _whole(text: str) -> int:

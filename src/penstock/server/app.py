@@ -25,6 +25,7 @@ from penstock.server.openai.errors import ApiError
 from penstock.server.openapi import document
 from penstock.server.options import ServerOptions
 from penstock.server.routes import endpoints as route_table
+from penstock.server.sites import SiteCheck
 from penstock.server.sse import ClientGone, EventStream, explained
 from penstock.server.supervisor import Supervisor
 
@@ -47,7 +48,11 @@ def build_app(
     gate = Middleware(
         Gate, requests=requests, tracing=tracing, model=engine.model.served_model_name
     )
-    middleware = [gate]
+    keys_needed = bool(options.keys.users)
+    sites = Middleware(
+        SiteCheck, hosts=options.hosts, origins=options.cors_origins, keys_needed=keys_needed
+    )
+    middleware = [gate, sites]
     if options.cors_origins:
         middleware.append(
             Middleware(
@@ -63,13 +68,7 @@ def build_app(
     middleware.append(Middleware(KeyCheck, keys=options.keys))
     endpoints = [*route_table(handlers), *admin.endpoints()]
     handlers.openapi = msgspec.json.encode(
-        document(
-            endpoints,
-            __version__,
-            bool(options.keys.users),
-            engine.model,
-            options.keys.best_of_all,
-        )
+        document(endpoints, __version__, keys_needed, engine.model, options.keys.best_of_all)
     )
     return Starlette(
         middleware=middleware,

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
+import h11
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from penstock.server.acceptor import Place
+from penstock.server.half_closed import HalfClosed
+from penstock.server.openai.errors import ApiError
 from penstock.server.refusals import refusing
+from penstock.server.strict_http import StrictConnection
 
 HEADERS_TIMEOUT_S = 30.0
 REFUSAL_S = 2.0
 """For the head of a request on a connection that there is no room for."""
-MAX_HEADER_BYTES = 64 << 10
+LINGER_S = 2.0
+"""How long a client may go on sending what nobody reads, once it has its answer: a connection that
+is closed before is reset by the kernel, and the answer with it."""
 _SCOPE_KEY = "penstock.pieces"
 
 
@@ -48,11 +56,17 @@ class PieceWriter:
 
 
 class Connection(H11Protocol):
-    """Closes a connection whose client does not complete the head of a request in time.
+    """uvicorn's connection, with limits and an end that it leaves open.
 
-    uvicorn limits how long a connection may be idle between two requests, but neither before the
-    first nor while a head trickles in, so that a few clients could hold every file descriptor.
+    - The head of a request must come within some time. uvicorn limits how long a connection may be
+      idle between two requests, but neither before the first nor while a head trickles in, so that
+      a few clients could hold every file descriptor.
+    - What is no valid request is answered in OpenAI's shape (:class:`StrictConnection`).
+    - A client that ends its own side gets its answers (:class:`HalfClosed`); over TLS it cannot.
+    - A client that still sends when it is answered for the last time gets that answer.
     """
+
+    conn: StrictConnection
 
     def __init__(
         self,
@@ -65,44 +79,124 @@ class Connection(H11Protocol):
         place: Place,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self.conn = StrictConnection()
         self._place = place
         if place.refused:
             headers_timeout_s = min(headers_timeout_s, REFUSAL_S)
         self._answer: ASGIApp = refusing(self.app) if place.refused else self.app
-        self.app = self._with_writer
+        self.app = self._prepared
         self._headers_timeout_s = headers_timeout_s
         self._deadline: asyncio.TimerHandle | None = None
+        self._half_closed: HalfClosed | None = None
+        self._ended = False  # nothing is read any more, and what comes is thrown away
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
+        if self._ended:
+            return
         super().data_received(data)
         self._watch()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends no more. True keeps the connection for what it is still to hear."""
+        if self._ended or self.scheme == "https":
+            return False
+        if not self._answering and not self.conn.head_begun:
+            return False
+        self.conn.receive_data(b"")
+        self.handle_events()  # refuses what is incomplete
+        if self._ended or not self._answering:
+            return False
+        self._half_closed = HalfClosed(self.transport, self._probe, self.transport.abort)
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._relax()
+        if self._half_closed is not None:
+            self._half_closed.stop()
+            self._half_closed = None
         self.app = self._answer  # a cycle would outlive the connection
         self._place.leave()
 
-    async def _with_writer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what ``conn`` found, as far as there can be an answer, and read no more."""
+        cycle = self.cycle
+        if self._answering:
+            # Its request is broken off: whoever waits for the rest of it learns that.
+            cycle.disconnected = True
+            cycle.message_event.set()
+            if cycle.response_started:
+                self._ended = True
+                self.transport.close()
+                return
+        status, trouble = self.conn.refusal
+        error = ApiError(status, f"this is no HTTP request that can be served: {trouble}")
+        body = error.json()
+        head = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self._linger()
+
+    def shutdown(self) -> None:
+        if self._ended:
+            self.transport.close()
+        else:
+            super().shutdown()
+
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    async def _prepared(self, scope: Scope, receive: Receive, send: Send) -> None:
+        cycle = self.cycle
         # To an older client h11 sends no chunks, but all that comes until the connection ends.
         if scope["http_version"] == "1.1" and scope["method"] != "HEAD":
-            scope[_SCOPE_KEY] = PieceWriter(self.cycle)
+            scope[_SCOPE_KEY] = PieceWriter(cycle)
         if self._place.refused:
-            self.cycle.keep_alive = False
+            cycle.keep_alive = False
+        cycle.transport = _Ending(self.transport, self._end)  # type: ignore[assignment]
+        if cycle.waiting_for_100_continue:
+            send = _closing_unless_continued(cycle, send)
         try:
             await self._answer(scope, receive, send)
         finally:
             scope.pop(_SCOPE_KEY, None)  # it knows the cycle, which knows the scope
 
+    def _probe(self) -> None:
+        """Write something that a client in HTTP/1.1 has to overlook."""
+        heard = self.scope["http_version"] != "1.1" or self.cycle.response_started
+        if self._answering and not heard:
+            interim = h11.InformationalResponse(status_code=100, headers=[], reason="Continue")
+            self.transport.write(self.conn.send(interim))
+
+    def _end(self) -> None:
+        """The last answer was written."""
+        if self.conn.their_state in (h11.SEND_BODY, h11.ERROR):
+            self._linger()
+        else:
+            self.transport.close()
+
+    def _linger(self) -> None:
+        self._ended = True
+        self._relax()
+        if not self.transport.can_write_eof() or self.conn.trailing_data[1]:
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._deadline = self.loop.call_later(LINGER_S, self.transport.abort)
+
     def _watch(self) -> None:
         """Run the clock while a head is expected, from its first byte or the connection's."""
-        if self.transport.is_closing() or (
-            self.cycle is not None and not self.cycle.response_complete
-        ):
+        if self._ended:
+            return
+        if self.transport.is_closing() or self._answering:
             self._relax()
         elif self._deadline is None:
             self._deadline = self.loop.call_later(self._headers_timeout_s, self._give_up)
@@ -114,5 +208,29 @@ class Connection(H11Protocol):
 
     def _give_up(self) -> None:
         self._deadline = None
-        if self.cycle is None or self.cycle.response_complete:
+        if not self._answering:
             self.transport.abort()
+
+
+class _Ending:
+    """A transport as far as the writer of an answer needs it, with an end of our own."""
+
+    __slots__ = ("close", "is_closing", "write")
+
+    def __init__(self, transport: asyncio.Transport, end: Callable[[], None]) -> None:
+        self.write = transport.write
+        self.is_closing = transport.is_closing
+        self.close = end
+
+
+def _closing_unless_continued(cycle: RequestResponseCycle, send: Send) -> Send:
+    """A client that was not asked to send its body may do so or not: there is no telling."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start" and cycle.waiting_for_100_continue:
+            cycle.keep_alive = False
+            headers = [*message.get("headers", ()), (b"connection", b"close")]
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return sending

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 ACCESS_LOG = "penstock.access"
 TRACE_HEADERS = ("traceparent", "tracestate")
 """W3C's, by which a caller hands its trace on."""
+MAX_PATH_CHARS = 200
+"""Of a path in the log: thousands of lines may wait to be written."""
 LEFT = 499
 """Nothing was sent: the client left before."""
 
@@ -75,17 +77,18 @@ def _tell(request: OpenRequest, status: int) -> None:
     level = logging.DEBUG if request.path in _QUIET else logging.INFO
     if not _log.isEnabledFor(level):
         return
+    path = request.path
+    if len(path) > MAX_PATH_CHARS:
+        path = f"{path[:MAX_PATH_CHARS]}... ({len(path)} characters)"
     fields: dict[str, object] = {
         "request_id": request.id,
         "client": request.client,
         "method": request.method,
-        "path": request.path,
+        "path": path,
         "status": status or LEFT,
         "seconds": round(time.monotonic() - request.began, 6),
     }
     if request.key is not None:
         fields["key"] = request.key
     fields |= request.notes
-    _log.log(
-        level, "%s %s %d", request.method, request.path, status or LEFT, extra={"fields": fields}
-    )
+    _log.log(level, "%s %s %d", request.method, path, status or LEFT, extra={"fields": fields})

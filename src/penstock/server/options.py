@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.server.hosts import HostRule
 from penstock.server.keys import Keys
 from penstock.server.parsing.styles import AUTO
 
@@ -22,5 +23,7 @@ class ServerOptions:
     log_prompts: bool = False
     tool_call_parser: str = AUTO
     reasoning_parser: str = AUTO
+    hosts: HostRule | None = None
+    """Which Host headers are taken; None takes all."""
     restarts: int = 0
     """How many servers of this socket died before this one."""

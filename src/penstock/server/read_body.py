@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from email.message import Message
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from penstock.server.openai.errors import ApiError, body_timeout
 
 
 async def read_body(request: Request, limit: int, seconds: float) -> bytes:
-    """The whole body, of ``limit`` bytes at most. Raises ApiError 413 or 408."""
+    """The whole body, JSON of ``limit`` bytes at most. Raises ApiError 415, 413 or 408."""
+    _check_type(request.headers)
     try:
         async with asyncio.timeout(seconds):
             return await _read(request, limit)
@@ -31,3 +35,48 @@ async def _read(request: Request, limit: int) -> bytes:
         if len(body) > limit:
             raise too_long
     return bytes(body)
+
+
+def _check_type(headers: Headers) -> None:
+    """Raise ApiError 415 unless the body, where there is one, is said to be JSON in UTF-8.
+
+    A browser sends what is said to be JSON for a page of another site only with our consent
+    (CORS), but text and forms, and bodies without a type, without any.
+    """
+    if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
+        return
+    given = headers.getlist("content-type")
+    if len(given) != 1:
+        told = "it has none" if not given else "it has several"
+        raise _unsupported(f"the Content-Type of the body must be application/json, and {told}")
+    if given[0] != "application/json":
+        _check_json(given[0])
+    encoding = headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        raise ApiError(
+            415,
+            f"the body must not be compressed, and its Content-Encoding is {encoding!r}",
+            code="unsupported_media_type",
+        )
+
+
+def _check_json(content_type: str) -> None:
+    message = Message()
+    message["content-type"] = content_type
+    kind = message.get_content_type()
+    if not re.fullmatch(r"application/([^/]+\+)?json", kind):
+        raise _unsupported(
+            f"the Content-Type of the body must be application/json, and it is {content_type!r}"
+        )
+    charset = message.get_content_charset("utf-8")
+    if charset not in ("utf-8", "utf8", "us-ascii"):
+        raise _unsupported(f"the body must be JSON in UTF-8, and its charset is {charset!r}")
+
+
+def _unsupported(trouble: str) -> ApiError:
+    return ApiError(
+        415,
+        f"{trouble}; send the header 'Content-Type: application/json' (curl: "
+        "-H 'Content-Type: application/json')",
+        code="unsupported_media_type",
+    )

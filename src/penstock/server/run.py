@@ -21,7 +21,7 @@ from penstock.engine.front_end import FrontEnd
 from penstock.engine.spawn import EngineChild
 from penstock.server.acceptor import Acceptor, Place, Room
 from penstock.server.app import build_app
-from penstock.server.connection import HEADERS_TIMEOUT_S, MAX_HEADER_BYTES, Connection
+from penstock.server.connection import HEADERS_TIMEOUT_S, Connection
 from penstock.server.logs import LineWriter, LogOptions, logging_to
 from penstock.server.open_requests import OpenRequests
 from penstock.server.openai.errors import RETRY_AFTER_S, unavailable
@@ -166,7 +166,6 @@ async def _serve(
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=1,
-            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             ssl_certfile=None if tls is None else tls.certificate,
             ssl_keyfile=None if tls is None else tls.key,
         ),

@@ -1,0 +1,85 @@
+"""Requests that web pages send behind the back of their visitors, and how they are told apart.
+
+A page of any site can make a browser send requests to this machine. Bodies that need no consent of
+ours are refused by their type (``read_body``). Two ways remain: a page whose name was made to point
+here after it was loaded (DNS rebinding) may send and read anything, but its requests carry that
+name in ``Host``; and whatever a browser sends for a page carries ``Origin``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from penstock.server.hosts import ANY, HostRule, split_host
+from penstock.server.keys import PUBLIC
+from penstock.server.openai.errors import ApiError
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class SiteCheck:
+    """ASGI middleware: refuses what a page of another site would send."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: HostRule | None,
+        origins: Collection[str],
+        keys_needed: bool,
+    ) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._origins = origins
+        self._check_origin = not keys_needed and ANY not in origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            if scope["type"] == "http" and scope["path"] not in PUBLIC:
+                self._check(scope)
+        except ApiError as error:
+            await error.response()(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        host = headers.get("host")  # HTTP/1.0 has none, and no browser speaks it
+        if self._hosts is not None and host is not None and not self._hosts.takes(host):
+            found = split_host(host)
+            name = host if found is None else found[0]
+            raise ApiError(
+                421,
+                f"the request's Host header is {host!r}, which is no name of this server; if it "
+                f"should be one, start the server with --allowed-host {name}",
+                type="permission_error",
+                code="host_not_allowed",
+            )
+        if not self._check_origin or scope["method"] != "POST":
+            return
+        origin = headers.get("origin")
+        if origin is None or origin in self._origins or _same(origin, host):
+            return
+        raise ApiError(
+            403,
+            f"pages of {origin!r} may not use this server; if they should, start it with "
+            f"--cors-origin {origin}",
+            type="permission_error",
+            code="origin_not_allowed",
+        )
+
+
+def _same(origin: str, host: str | None) -> bool:
+    """Whether the page came from this server, maybe through a proxy that has another scheme."""
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
+    default = _DEFAULT_PORTS.get(parts.scheme)
+    theirs, ours = split_host(parts.netloc), split_host(host or "")
+    if theirs is None or ours is None or default is None:
+        return False
+    return (theirs[0], theirs[1] or default) == (ours[0], ours[1] or default)
