@@ -118,7 +118,7 @@ class HostBench:
             tokens = rng.integers(3, vocab, prompt + i % 32).tolist()
             chosen = SamplingParams(
                 **{name: getattr(params, name) for name in params.__struct_fields__}
-                | {"ignore_eos": True, "max_tokens": 1900, "seed": i}
+                | {"ignore_eos": True, "max_tokens": min(1900, 2048 - len(tokens)), "seed": i}
             )
             name = f"{i}"
             self._front.add_request(name, None, tokens, chosen)

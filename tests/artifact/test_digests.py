@@ -16,6 +16,7 @@ from penstock.artifact.digests import DIGESTS, DigestFile
 from penstock.errors import WeightError
 from penstock.weights import identity
 from penstock.weights.identity import FileStamp, identify, stamped_weights, weight_files
+from penstock.weights.safetensors import SafetensorsFile
 
 Hashed = list[int]
 
@@ -47,10 +48,11 @@ def begin(model: Path, root: Path) -> Start:
 
 
 def change(path: Path) -> None:
-    """One value, with the file's size and time of modification as they were."""
+    """The embedding of token 1, with the file's size and time of modification as they were."""
     times = path.stat()
+    embed = SafetensorsFile(path).tensors["model.embed_tokens.weight"]
     with path.open("r+b") as file:
-        file.seek(-2, os.SEEK_END)
+        file.seek(embed.start + 2 * embed.shape[1])
         file.write(b"\x80\x3f")
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert path.stat().st_mtime_ns == times.st_mtime_ns

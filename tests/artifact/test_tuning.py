@@ -253,3 +253,19 @@ def test_the_level_of_notes(
         load(blueprint, keeping="always").close()
     tuned = [r for r in caplog.records if r.message.startswith("tuned ")]
     assert [r.levelno for r in tuned] == [logging.INFO, logging.INFO]
+
+
+@pytest.mark.parametrize(
+    ("field", "number"),
+    [("saved", "1e308"), ("value", "1e400"), ("rows", str(2**40)), ("threads", "0")],
+)
+def test_numbers_that_nothing_was_measured_in(field: str, number: str) -> None:
+    words = {"saved": "0.5", "value": "1", "rows": "1", "threads": "2"} | {field: number}
+    text = (
+        '[{"circumstances": {"cpu": "x", "threads": %(threads)s}, "seconds": 1.0, "products": '
+        '[{"product": "a", "choices": [{"parameter": "p", "value": %(value)s, "rows": %(rows)s, '
+        '"saved": %(saved)s}]}]}]'
+    )
+    assert decode_tunings(msgspec.Raw((text % {**words, field: "1"}).encode()))
+    with pytest.raises(ArtifactError, match="another version"):
+        decode_tunings(msgspec.Raw((text % words).encode()))

@@ -83,7 +83,9 @@ def plans(draw: st.DrawFn, ahead: bool) -> Plan:
             tenant=draw(st.sampled_from(tenants)),
             pooling=pooling,
             n=1 if pooling else draw(st.sampled_from([1, 1, 1, 2, 3, 8])),
-            max_tokens=draw(st.one_of(st.none(), st.integers(1, 20))),
+            max_tokens=draw(
+                st.one_of(st.none(), st.integers(1, max(1, min(20, context - len(prompt)))))
+            ),
             ignore_eos=draw(st.booleans()),
             prompt_logprobs=None if pooling else draw(st.sampled_from([None, None, 1])),
             runs_ahead=draw(st.integers(0, 3)) > 0,
@@ -368,7 +370,7 @@ def test_how_sequences_end() -> None:
     assert _end(loop, request("c", prompt, min_tokens=2, **kinds)) == (3, stop, third)
     assert _end(loop, request("d", prompt, min_tokens=3, **kinds)) == (again, stop, third)
     assert _end(loop, request("e", prompt, max_tokens=None)) == (125, length, None)
-    assert _end(loop, request("f", prompt, max_tokens=1000)) == (125, length, None)
+    assert _end(loop, request("f", prompt, max_tokens=125)) == (125, length, None)
 
 
 def test_eos_ends_unless_ignored() -> None:
@@ -401,6 +403,9 @@ def test_a_step_may_bring_several_tokens_and_the_end_cuts_them() -> None:
     [
         (request("x", []), "empty"),
         (request("x", [1] * 128), "no room to answer"),
+        (request("x", [1] * 3, max_tokens=126), "lower max_tokens to at most 125, leave it out"),
+        (request("x", [1] * 3, max_tokens=10**30), "lower max_tokens to at most 125"),
+        (request("x", [1] * 3, max_tokens=None, min_tokens=126), "min_tokens to at most 125 or"),
         (request("x", [1] * 20, max_tokens=None), "need 32 cache blocks of 4 tokens.*are 8"),
         (request("x", [1] * 20, max_tokens=14), "20 prompt and up to 14 output tokens need 9 "),
         (request("taken", [1]), "in use"),

@@ -4,19 +4,21 @@ compute or how their weights are packed."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
+
+_Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A value that was clearly faster than the one before it."""
 
     parameter: str
-    value: int
-    rows: int
+    value: _Int32
+    rows: _Int32
     """At which it was measured."""
-    saved: float
+    saved: Annotated[float, msgspec.Meta(ge=-1.0, le=1.0)]
     """Share of the time before, 0.1 for a tenth."""
 
 
@@ -33,7 +35,7 @@ class Circumstances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What measurements hold for."""
 
     cpu: str
-    threads: int
+    threads: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
     def __str__(self) -> str:
         return f"{self.threads} thread{'s' if self.threads != 1 else ''} of {self.cpu}"
@@ -43,7 +45,7 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Measured once, and good for every start in the same circumstances."""
 
     circumstances: Circumstances
-    seconds: float
+    seconds: Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
     """That measuring took."""
     products: tuple[TunedProduct, ...]
 

@@ -31,7 +31,7 @@ from penstock.cli.prompts import add_prompt_arguments, read_prompts
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.api import LLM, Prompt
+    from penstock.api import LLM, PromptDict
     from penstock.engine.output import CompletionOutput, RequestOutput
     from penstock.sampling.params import SamplingParams
 
@@ -68,7 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     # --seed is the request's: the engine's own seed only makes up those that are not given.
     # Log-probabilities are not shown here, so they cannot be asked for.
     add_sampling_arguments(
-        parser, {"max_tokens": DEFAULT_MAX_TOKENS}, skip={"logprobs", "prompt_logprobs"}
+        parser,
+        {"max_tokens": _Unasked(DEFAULT_MAX_TOKENS)},
+        skip={"logprobs", "prompt_logprobs"},
     )
     add_engine_arguments(parser, skip={"seed", "served_model_name"})
 
@@ -85,10 +87,13 @@ def run(args: argparse.Namespace) -> int:
         if not args.quiet:
             for note in llm.config.notes:
                 print(f"penstock: note: {note}", file=sys.stderr)
-        prompts: list[Prompt] = [_chat(llm, text) for text in texts] if args.chat else [*texts]
+        prompts = [_prompt(llm, text, args.chat) for text in texts]
+        each = [params] * len(prompts)
+        if isinstance(args.max_tokens, _Unasked):
+            each = [_fitting(params, prompt, llm.config.max_model_len) for prompt in prompts]
         live = len(texts) == 1 and params.n == 1 and not args.json
         run = _Run(texts, sys.stdout if live else None, progress=not (live or args.quiet))
-        records = run.generate(llm, prompts, params)
+        records = run.generate(llm, prompts, each)
     if args.json:
         for record in records:
             sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
@@ -97,6 +102,10 @@ def run(args: argparse.Namespace) -> int:
     if not args.quiet:
         print(run.summary(records), file=sys.stderr)
     return 0
+
+
+class _Unasked(int):
+    """An option's value that the user has not asked for: it gives way to what is left."""
 
 
 class _Run:
@@ -108,7 +117,9 @@ class _Run:
         self._progress = Progress(len(texts), sys.stderr, progress)
         self._seconds = 0.0
 
-    def generate(self, llm: LLM, prompts: Sequence[Prompt], params: SamplingParams) -> list[Record]:
+    def generate(
+        self, llm: LLM, prompts: Sequence[PromptDict], params: Sequence[SamplingParams]
+    ) -> list[Record]:
         """One record per sequence, in the order of the prompts."""
         latest: dict[str, RequestOutput] = {}
         ids: list[str] = []
@@ -170,9 +181,17 @@ def _record(text: str, output: RequestOutput, sequence: CompletionOutput) -> Rec
     )
 
 
-def _chat(llm: LLM, text: str) -> Prompt:
-    """The prompt's tokens in the model's chat template."""
+def _fitting(params: SamplingParams, prompt: PromptDict, longest: int) -> SamplingParams:
+    """``params`` with as many ``max_tokens`` as a context of ``longest`` has behind the prompt."""
+    room = max(longest - len(prompt["prompt_token_ids"]), 1)
+    return msgspec.structs.replace(params, max_tokens=min(params.max_tokens or room, room))
+
+
+def _prompt(llm: LLM, text: str, chat: bool) -> PromptDict:
+    """The prompt's tokens, with ``chat`` in the model's chat template."""
     tokenizer = llm.tokenizer
+    if not chat:
+        return {"prompt_token_ids": tokenizer.encode(text)}
     if not tokenizer.has_chat_template:
         raise UsageError("argument --chat: the model has no chat template; leave --chat out")
     rendered = tokenizer.apply_chat_template([{"role": "user", "content": text}])

@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.config import EngineConfig
 from penstock.engine.front_end import FrontEnd
+from penstock.engine.limits import check_room
 from penstock.engine.messages import (
     Abort,
     EngineRequest,
@@ -260,9 +261,6 @@ class AsyncLLM:
         else:
             request.pooling.validate()
         for name, value in (
-            ("top_k", params.top_k),
-            ("min_tokens", params.min_tokens),
-            ("max_tokens", params.max_tokens or 0),
             ("dimensions", (request.pooling and request.pooling.dimensions) or 0),
             ("priority", request.priority),
         ):
@@ -284,6 +282,8 @@ class AsyncLLM:
                 "tokens shorter to leave room for one token of output",
                 "prompt",
             )
+        if request.pooling is None:
+            check_room(len(tokens), params, longest)
         bad = first_bad_token(tokens, vocab)
         if bad is not None:
             raise RequestError(

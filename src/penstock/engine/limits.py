@@ -35,8 +35,8 @@ def most_tokens(
     """The most tokens, prompt and output, that such a request may come to.
 
     Raises RequestError if a prompt of ``prompt`` tokens cannot be served with ``params``, or
-    without output (None): it is empty, fills the context, or could not finish even with the whole
-    cache to itself.
+    without output (None): it is empty, fills the context, leaves less of it than output is asked
+    for, or could not finish even with the whole cache to itself.
     """
     if prompt == 0:
         raise RequestError("the prompt is empty; give it at least one token", "prompt")
@@ -49,9 +49,8 @@ def most_tokens(
             f"(max_model_len) of {max_model_len}; shorten the prompt",
             "prompt",
         )
-    total = max_model_len
-    if params.max_tokens is not None:
-        total = min(total, prompt + params.max_tokens)
+    check_room(prompt, params, max_model_len)
+    total = max_model_len if params.max_tokens is None else prompt + params.max_tokens
     needed = cache.blocks_for(total - 1)  # the last token is never fed back
     if needed > cache.num_blocks:
         raise RequestError(
@@ -61,6 +60,20 @@ def most_tokens(
             "max_tokens",
         )
     return total
+
+
+def check_room(prompt: int, params: SamplingParams, max_model_len: int) -> None:
+    """Raise RequestError where more output is asked for than a prompt of so many tokens leaves."""
+    room = max_model_len - prompt
+    for name, asked in (("min_tokens", params.min_tokens), ("max_tokens", params.max_tokens)):
+        if asked is not None and asked > room:
+            raise RequestError(
+                f"the prompt has {prompt} tokens and {name} asks for {asked} more, but the "
+                f"context (max_model_len) holds {max_model_len}; lower {name} to at most {room}"
+                + (", leave it out" if name == "max_tokens" else "")
+                + " or shorten the prompt",
+                name,
+            )
 
 
 def _check_unanswered(prompt: int, max_model_len: int, cache: KvCache) -> None:

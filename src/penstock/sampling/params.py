@@ -86,7 +86,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     seed: int | None = None
     """Same seed, same text, whatever else runs. None: drawn when the request arrives."""
     max_tokens: int | None = None
-    """None: up to the model's context."""
+    """None: up to the model's context. More than fits there behind the prompt is refused."""
     min_tokens: int = 0
     """No end-of-sequence or stop before this many output tokens."""
     stop: tuple[str, ...] = ()
@@ -260,9 +260,11 @@ def _check_integer(name: str, value: float, allowed: Range) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise RequestError(f"{name} must be an integer, not {_shown(value)}", name)
     if value < low or (high is not None and value > high):
-        open_end = high is None or (high == MAX_INT64 and value < low)
-        limit = f"at least {low}" if open_end else f"from {low} to {high}"
-        raise RequestError(f"{name} must be {limit}, not {_shown(value)}", name)
+        if high == MAX_INT64:
+            limit = f"be at least {low}" if value < low else "fit in 64 bits"
+        else:
+            limit = f"be at least {low}" if high is None else f"be from {low} to {high}"
+        raise RequestError(f"{name} must {limit}, not {_shown(value)}", name)
 
 
 def _token(name: str, token: int, vocab_size: int | None) -> None:

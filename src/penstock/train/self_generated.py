@@ -35,10 +35,10 @@ def continue_samples(model: str, samples: Sequence[Sample], how: Continuation) -
     ``max_tokens`` tokens, and the beginning of each is continued, so that as much text comes out
     as went in. The engine is closed before this returns.
 
-    Raises ConfigError if no prompt is left that fits the model's context.
+    A continuation has up to ``max_tokens`` tokens, and no more than the context has room for
+    behind its prompt. Raises ConfigError if no prompt is left that fits the context.
     """
     prompts = [prompt for sample in samples for prompt in _prompts(sample, how)]
-    params = SamplingParams(temperature=how.temperature, max_tokens=how.max_tokens, seed=how.seed)
     with LLM(model, artifact=False) as llm:
         most = llm.config.max_model_len
         fitting = [p for p in prompts if 0 < len(p.token_ids) < most]
@@ -48,6 +48,14 @@ def continue_samples(model: str, samples: Sequence[Sample], how: Continuation) -
                 "bring shorter ones"
             )
         asked: list[Prompt] = [{"prompt_token_ids": p.token_ids} for p in fitting]
+        params = [
+            SamplingParams(
+                temperature=how.temperature,
+                max_tokens=min(how.max_tokens, most - len(p.token_ids)),
+                seed=how.seed,
+            )
+            for p in fitting
+        ]
         outputs = llm.generate(asked, params)
     written = []
     for prompt, output in zip(fitting, outputs, strict=True):
