@@ -109,7 +109,10 @@ void check_step(const StepView& s, const CacheEdits& edits, const ExecutorShape&
   check_within(edits.slot_moves.data(), int64_t(edits.slot_moves.size()), slots, "moved slot");
   check_starts(s.query_starts, s.sequences, s.tokens, 1, "query_starts", "tokens");
   check_starts(s.block_starts, s.sequences, s.blocks, 0, "block_starts", "block_ids");
-  if (reads.cache) check_within(s.block_ids, s.blocks, shape.num_blocks, "block id");
+  if (reads.cache) {
+    check_within(s.slots, s.tokens, slots, "slot");
+    check_within(s.block_ids, s.blocks, shape.num_blocks, "block id");
+  }
   for (int i = 0; i < s.sequences; ++i) {
     const int64_t queries = int64_t(s.query_starts[i + 1]) - s.query_starts[i];
     const int64_t blocks = int64_t(s.block_starts[i + 1]) - s.block_starts[i];
