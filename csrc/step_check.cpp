@@ -42,7 +42,7 @@ void check_within(const int32_t* values, int64_t count, int64_t bound, const cha
              std::to_string(bound) + ")");
 }
 
-// Where sequences start among rows or blocks: ascending, so that each pair lies between 0 and `end`.
+// Where sequences start among rows or blocks: ascending, so each pair lies between 0 and `end`.
 void check_starts(const int32_t* starts, int sequences, int64_t end, int least, const char* name,
                   const char* what) {
   if (starts[0] != 0 || starts[sequences] != end)

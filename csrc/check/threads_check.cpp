@@ -40,7 +40,8 @@ void check_barrier(Pool& pool, int rounds) {
       worker.barrier->wait(worker);
     }
   });
-  for (const int count : wrong) expect(count == 0, "what was written before a barrier is seen after");
+  for (const int count : wrong)
+    expect(count == 0, "what was written before a barrier is seen after");
   for (int run = 0; run < rounds; ++run) {
     pool.run([&](Worker& worker) { cells[size_t(worker.id)] += worker.id; });
     for (size_t i = 0; i < cells.size(); ++i)
