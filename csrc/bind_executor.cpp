@@ -222,7 +222,8 @@ void bind_executor(nb::module_& m) {
                                   {codes.data(), codes.size()}, {scales.data(), scales.size()},
                                   or_empty(zeros));
           },
-          "elem"_a, exact("rows"), "bits"_a, "group"_a, exact("codes"), exact("scales"), exact("zeros").none())
+          "elem"_a, exact("rows"), "bits"_a, "group"_a, exact("codes"), exact("scales"),
+          exact("zeros").none())
       .def_prop_ro("region_bytes",
                    [](const PyExecutor& self) {
                      std::vector<size_t> sizes;
@@ -344,15 +345,17 @@ void bind_executor(nb::module_& m) {
       .def("kv_copy", &kv_copy, "layer"_a)
       .def("run", with_step([](Executor& executor, const StepView& step,
                                const CacheEdits& edits) { executor.run(step, edits); }),
-           exact("token_ids"), exact("positions"), exact("slots"), exact("query_starts"), exact("context_lens"),
-           exact("block_starts"), exact("block_ids"), exact("logit_rows"), exact("hidden_rows"), exact("block_copies"),
-           exact("tree_parents"), exact("slot_moves"), exact("features").none())
+           exact("token_ids"), exact("positions"), exact("slots"), exact("query_starts"),
+           exact("context_lens"), exact("block_starts"), exact("block_ids"), exact("logit_rows"),
+           exact("hidden_rows"), exact("block_copies"), exact("tree_parents"), exact("slot_moves"),
+           exact("features").none())
       .def("profile",
            with_step([](Executor& executor, const StepView& step,
                         const CacheEdits& edits) { return executor.profile(step, edits); }),
-           exact("token_ids"), exact("positions"), exact("slots"), exact("query_starts"), exact("context_lens"),
-           exact("block_starts"), exact("block_ids"), exact("logit_rows"), exact("hidden_rows"), exact("block_copies"),
-           exact("tree_parents"), exact("slot_moves"), exact("features").none())
+           exact("token_ids"), exact("positions"), exact("slots"), exact("query_starts"),
+           exact("context_lens"), exact("block_starts"), exact("block_ids"), exact("logit_rows"),
+           exact("hidden_rows"), exact("block_copies"), exact("tree_parents"), exact("slot_moves"),
+           exact("features").none())
       .def_prop_ro("op_names", [](const PyExecutor& self) { return self.get().op_names(); })
       .def_prop_ro("weight_bytes",
                    [](const PyExecutor& self) { return self.get().weight_bytes(); })

@@ -179,9 +179,10 @@ void bind_kernels(nb::module_& m) {
   m.def("elementwise", &elementwise, "function"_a, exact("x"));
   m.def("reduce", &reduce, exact("x"));
   m.def("convert", &convert, exact("x"), "from_elem"_a, exact("out"), "to_elem"_a);
-  m.def("add_norm", &run_add_norm, exact("residual"), exact("delta").none(), exact("weight"), "eps"_a, exact("out"),
-        "elem"_a, "threads"_a);
-  m.def("embed", &run_embed, exact("token_ids"), exact("table"), "elem"_a, exact("out"), "threads"_a);
+  m.def("add_norm", &run_add_norm, exact("residual"), exact("delta").none(), exact("weight"),
+        "eps"_a, exact("out"), "elem"_a, "threads"_a);
+  m.def("embed", &run_embed, exact("token_ids"), exact("table"), "elem"_a, exact("out"),
+        "threads"_a);
   m.def("argmax", &run_argmax, exact("x"), exact("out"), "threads"_a);
   m.def("linear", &run_linear, nb::kw_only(), exact("parts"), "elem"_a, "k"_a, exact("bias").none(),
         "gate"_a, exact("x"), "x_elem"_a, exact("out"), "out_elem"_a, "threads"_a);

@@ -68,7 +68,8 @@ nb::list follow(const nb::list& asked, int32_t min_match, size_t most_read) {
   nb::list found;
   for (const nb::handle each : asked) {
     const nb::tuple item = nb::cast<nb::tuple>(each);
-    expect(item.size() == 3, "each is an automaton, its text and a count");  // indexing checks nothing
+    // Indexing does not check.
+    expect(item.size() == 3, "each is an automaton, its text and a count");
     PySuffixAutomaton& automaton = nb::cast<PySuffixAutomaton&>(item[0]);
     const Tokens text(item[1]);
     const size_t known = text.span().size(), read = automaton.native.tokens().size();

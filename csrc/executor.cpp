@@ -79,6 +79,7 @@ void Executor::fill_constant(ConstantId id, size_t offset, std::span<const std::
     refuse("a part lies outside its constant");
   pool_.run([&](Worker& worker) {
     const Share mine = share(int64_t(bytes.size()), worker);
+    if (mine.empty()) return;
     std::memcpy(memory.data() + offset + mine.begin, bytes.data() + mine.begin,
                 size_t(mine.end - mine.begin));
   });

@@ -42,7 +42,7 @@ void check_within(const int32_t* values, int64_t count, int64_t bound, const cha
              std::to_string(bound) + ")");
 }
 
-// Where sequences start among rows or blocks: ascending, so that each pair lies between 0 and `end`.
+// Where sequences start among rows or blocks: ascending, so each pair lies between 0 and `end`.
 void check_starts(const int32_t* starts, int sequences, int64_t end, int least, const char* name,
                   const char* what) {
   if (starts[0] != 0 || starts[sequences] != end)
@@ -109,7 +109,10 @@ void check_step(const StepView& s, const CacheEdits& edits, const ExecutorShape&
   check_within(edits.slot_moves.data(), int64_t(edits.slot_moves.size()), slots, "moved slot");
   check_starts(s.query_starts, s.sequences, s.tokens, 1, "query_starts", "tokens");
   check_starts(s.block_starts, s.sequences, s.blocks, 0, "block_starts", "block_ids");
-  if (reads.cache) check_within(s.block_ids, s.blocks, shape.num_blocks, "block id");
+  if (reads.cache) {
+    check_within(s.slots, s.tokens, slots, "slot");
+    check_within(s.block_ids, s.blocks, shape.num_blocks, "block id");
+  }
   for (int i = 0; i < s.sequences; ++i) {
     const int64_t queries = int64_t(s.query_starts[i + 1]) - s.query_starts[i];
     const int64_t blocks = int64_t(s.block_starts[i + 1]) - s.block_starts[i];

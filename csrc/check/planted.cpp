@@ -1,5 +1,5 @@
-// Faults on purpose, one a run: a checked build (PENSTOCK_SANITIZE) that does not report them checks
-// nothing. Each prints what it did, which nobody should get to read.
+// Faults on purpose, one a run: a checked build (PENSTOCK_SANITIZE) that does not report them
+// checks nothing. Each prints what it did, which nobody should get to read.
 //
 //   planted buffer     writes one element beyond a buffer of an executor's arena
 //   planted row        writes behind the columns of a row, where the next begins later

@@ -40,7 +40,8 @@ void check_barrier(Pool& pool, int rounds) {
       worker.barrier->wait(worker);
     }
   });
-  for (const int count : wrong) expect(count == 0, "what was written before a barrier is seen after");
+  for (const int count : wrong)
+    expect(count == 0, "what was written before a barrier is seen after");
   for (int run = 0; run < rounds; ++run) {
     pool.run([&](Worker& worker) { cells[size_t(worker.id)] += worker.id; });
     for (size_t i = 0; i < cells.size(); ++i)
@@ -172,12 +173,14 @@ class Layer {
   }
 
   ConstantId constant(int64_t count) {
-    return executor_.add_constant(std::as_bytes(std::span(random(count))));
+    const std::vector<float> values = random(count);
+    return executor_.add_constant(std::as_bytes(std::span(values)));
   }
 
   MatrixId matrix(int64_t n) {
     const MatrixId id = executor_.add_matrix(PackedMatrix{Elem::f32, n, kHidden, false, {}, {}});
-    executor_.pack_rows(id, 0, n, std::as_bytes(std::span(random(n * kHidden))));
+    const std::vector<float> rows = random(n * kHidden);
+    executor_.pack_rows(id, 0, n, std::as_bytes(std::span(rows)));
     return id;
   }
 

@@ -1,5 +1,6 @@
 // From floating-point rows to the 8-bit grid. quant/grid.py is the same in NumPy, to the bit.
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "../simd.h"
@@ -11,13 +12,20 @@ namespace {
 constexpr int64_t kLanes = f32x16::lanes;
 static_assert(kGridGroup == 2 * kLanes);
 
+// Rows may lie at odd addresses (a view into a file).
+template <class T>
+void widen_as(const std::byte* from, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; ++i) {
+    T value;
+    std::memcpy(&value, from + i * int64_t(sizeof(T)), sizeof(T));
+    to[i] = to_f32(value);
+  }
+}
+
 void widen(Elem elem, const std::byte* from, int64_t count, float* to) {
-  const auto copy = [&](const auto* values) {
-    for (int64_t i = 0; i < count; ++i) to[i] = to_f32(values[i]);
-  };
-  if (elem == Elem::f32) copy(reinterpret_cast<const float*>(from));
-  if (elem == Elem::bf16) copy(reinterpret_cast<const bf16*>(from));
-  if (elem == Elem::f16) copy(reinterpret_cast<const f16*>(from));
+  if (elem == Elem::f32) widen_as<float>(from, count, to);
+  if (elem == Elem::bf16) widen_as<bf16>(from, count, to);
+  if (elem == Elem::f16) widen_as<f16>(from, count, to);
 }
 
 float hmin(f32x16 a) { return -hmax(f32x16::zero() - a); }

@@ -160,10 +160,11 @@ bool run_quantize_grid(const Bytes& rows, const std::string& elem, int bits, Mut
 
 void bind_quantized_linear(nb::module_& m) {
   m.def("int_linear", &run_int_linear, nb::kw_only(), exact("parts"), "bits"_a, "group"_a,
-        exact("bias").none(), "gate"_a, exact("x"), "x_elem"_a, exact("out"), "out_elem"_a, "weight_only"_a = false,
-        "threads"_a);
-  m.def("grid_linear", &run_grid_linear, nb::kw_only(), exact("parts"), "bits"_a, exact("bias").none(),
-        "gate"_a, exact("x"), "x_elem"_a, exact("out"), "out_elem"_a, "weight_only"_a = false, "threads"_a);
+        exact("bias").none(), "gate"_a, exact("x"), "x_elem"_a, exact("out"), "out_elem"_a,
+        "weight_only"_a = false, "threads"_a);
+  m.def("grid_linear", &run_grid_linear, nb::kw_only(), exact("parts"), "bits"_a,
+        exact("bias").none(), "gate"_a, exact("x"), "x_elem"_a, exact("out"), "out_elem"_a,
+        "weight_only"_a = false, "threads"_a);
   m.def("quantize_grid", &run_quantize_grid, nb::kw_only(), exact("rows"), "elem"_a, "bits"_a,
         exact("codes"), exact("windows"), exact("scales"));
 }

@@ -155,6 +155,27 @@ def test_quantize_grid(module: Any) -> None:
             run(bits, elem, 2, k)
 
 
+@pytest.mark.parametrize("elem", ["float32", "bfloat16", "float16"])
+def test_quantize_grid_of_rows_at_odd_addresses(module: Any, elem: str) -> None:
+    """Weights are views into files; reading them as if they were aligned is not defined."""
+    size = 4 if elem == "float32" else 2
+    values = np.random.default_rng(1).integers(0, 60, 2 * 40 * size + 1, np.uint8)
+    results = []
+    for rows in (values[1:], values[1:].copy()):
+        codes, scales = zeros(2, 40, dtype=np.int8), zeros(2)
+        module.quantize_grid(
+            rows=rows,
+            elem=elem,
+            bits=8,
+            codes=codes,
+            windows=zeros(0, 0, dtype=np.uint8),
+            scales=scales,
+        )
+        results.append((codes.tobytes(), scales.tobytes()))
+    assert results[0] == results[1]
+    assert scales.all()
+
+
 def test_add_norm(module: Any) -> None:
     def run(elem: str = "float32", delta: Any = None, width: int = 4, weight: int = 8) -> None:
         out = zeros(3 * 8 * width, dtype=np.uint8)
