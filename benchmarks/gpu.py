@@ -20,6 +20,7 @@ import argparse
 import json
 import sys
 import tempfile
+from pathlib import Path
 
 import msgspec
 from gpu.jobs import MEASURES, select
