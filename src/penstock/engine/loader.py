@@ -83,6 +83,7 @@ def _draw(
             resolved.schemes,
             resolved.kv_cache_dtype,
             taps=draft.taps if isinstance(draft, EagleSpec) else (),
+            half=resolved.backend == "cuda",
         )
     )
     if drafting is None or draft is None:
