@@ -1,4 +1,4 @@
-"""A float16 checkpoint beside transformers in float16: no farther from exact logits than that is."""
+"""A float16 checkpoint beside transformers in float16: no farther from exact logits than those."""
 
 from __future__ import annotations
 
