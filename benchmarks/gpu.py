@@ -4,16 +4,22 @@
     python benchmarks/gpu.py --quick --only decode,prefill
     python benchmarks/gpu.py --stories FOLDER
 
-Runs the tests of the GPU's kernels, measures what the device can do, then a model of a published
-shape with random weights, and transformers on the same requests. Results go to
-benchmarks/gpu/results as JSON and Markdown. Without a GPU nothing is written, and the exit code
+Measures what the device can do, then a model of a published shape with random weights, and
+transformers on the same requests; runs the tests of the GPU's kernels last. Kernels are compiled
+ahead, by all cores. What is measured is said at once, a line of JSON each, and in the end written
+to benchmarks/gpu/results as JSON and Markdown. Without a GPU nothing is written, and the exit code
 is 2; it is 1 where a goal is missed or a job failed.
+
+It runs from a source tree (PYTHONPATH=src) with torch, triton, numpy, msgspec and ml_dtypes; the
+native library of the CPU is not needed, pytest and transformers only for some of the jobs.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -43,13 +49,21 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--minutes",
         type=float,
         default=20.0,
-        help="jobs that have not begun by then are left out (default: %(default)g)",
+        help="then the job that runs is ended, others are left out (default: %(default)g)",
     )
     parser.add_argument(
         "--shape", choices=SHAPES, help="of configs/ (default: the largest that fits)"
     )
     parser.add_argument(
         "--stories", type=Path, metavar="FOLDER", help="a model with the text published for it"
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="everything once, with a tiny model on the CPU: measures nothing, needs no GPU",
+    )
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, metavar="FOLDER", help="(default: gpu/results)"
     )
     parser.add_argument("--worker", nargs=2, type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
@@ -75,14 +89,25 @@ def main(arguments: list[str] | None = None) -> int:
     if args.worker is not None:
         from gpu.worker import Order, work
 
-        order, output = args.worker
-        output.write_bytes(msgspec.json.encode(work(Order.decode(order.read_bytes()))))
+        asked, output = args.worker
+        order = Order.decode(asked.read_bytes())
+
+        def tell(result: msgspec.Struct) -> None:
+            """Say it, and keep it: whatever ends this process, it was measured."""
+            print(msgspec.json.encode({order.job.name: result}).decode(), flush=True)
+            written = output.with_suffix(".part")
+            written.write_bytes(msgspec.json.encode(result))
+            written.replace(output)
+
+        tell(work(order, tell))
         return 0
     measures = select(args.only)
     if args.stories is not None and not (args.stories / "SOURCE.md").is_file():
         raise ConfigError(f"--stories {args.stories}: there is no SOURCE.md with a published text")
     if args.minutes <= 0:
         raise ConfigError("--minutes must be positive")
+    if args.dry_run:
+        return dry_run(measures, args)
     try:
         require_gpu(find_gpu(detect().memory_available))
     except ConfigError as error:
@@ -105,8 +130,33 @@ def main(arguments: list[str] | None = None) -> int:
         command=told_command("benchmarks/gpu.py", sys.argv[1:] if arguments is None else arguments),
     )
     identity = device_id()
-    places = Places(root=HERE.parent, script=Path(__file__).resolve(), results=RESULTS)
+    places = Places(root=HERE.parent, script=Path(__file__).resolve(), results=args.results)
     return run(wanted, device, places, lambda: Watch(identity))
+
+
+def dry_run(measures: tuple[str, ...], args: argparse.Namespace) -> int:
+    """Every job on the CPU. What it measured is written below ``--results``, if that was given."""
+    from contextlib import nullcontext
+
+    from gpu.device import Watch, no_device
+    from gpu.run import Places, Run, run
+
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder) if args.results == RESULTS else args.results
+        wanted = Run(
+            measures=measures,
+            size=Size().smallest(),
+            model=HERE / "configs" / "tiny",
+            stories=None,
+            seconds=args.minutes * 60,
+            command=told_command("benchmarks/gpu.py", ["--dry-run"]),
+            dry=True,
+        )
+        places = Places(root=HERE.parent, script=Path(__file__).resolve(), results=results)
+        run(wanted, no_device(), places, lambda: nullcontext(Watch("none")))
+        (document,) = (json.loads(path.read_bytes()) for path in results.glob("*.json"))
+        problems = document["results"]["problems"]
+        return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -6,27 +6,48 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from importlib.util import find_spec
 from pathlib import Path
 
 from gpu.results import Checks
 from gpu.told import without_folders
 
-TESTS = ("tests/backends/cuda", "tests/cuda")
+TESTS = ("tests/cuda", "tests/backends/cuda")
+DRY = ("tests/backends/cuda/test_attention_plan.py",)
+_ELSEWHERE = ("compile", "test_warm_up")
+"""Tests whose names say so need no GPU."""
+_AT_ONCE = 4
+"""Processes, each of which compiles what its tests need."""
 STORY_PROMPT = "Once upon a time"
 
 
-def run_tests(root: Path, report: Path, timeout_s: float) -> tuple[int, int, int, list[str]]:
-    """Run TESTS of the source tree ``root``; numbers of passed, failed and skipped, and failures.
+def test_files(root: Path) -> list[str]:
+    """Files of tests that a GPU is needed for, within ``root``."""
+    files = [path for folder in TESTS for path in sorted((root / folder).glob("test_*.py"))]
+    kept = (path for path in files if not any(name in path.name for name in _ELSEWHERE))
+    return [str(path.relative_to(root)) for path in kept]
+
+
+Counts = tuple[int, int, int, list[str]]
+"""Passed, failed and skipped tests, and the failures."""
+
+
+def run_tests(root: Path, file: str, report: Path, timeout_s: float) -> Counts:
+    """Run one file of tests of the source tree ``root``.
 
     ``report``: a file to write. Raises RuntimeError where no test ran, and
     ``subprocess.TimeoutExpired``.
     """
-    command = [sys.executable, "-m", "pytest", *TESTS, f"--junitxml={report}"]
+    command = [sys.executable, "-m", "pytest", file, f"--junitxml={report}", "-n0"]
+    if find_spec("xdist") is None:
+        command.pop()
     done = subprocess.run(
         command, cwd=root, capture_output=True, text=True, timeout=timeout_s, check=False
     )
     counts = read_junit(report.read_text(encoding="utf-8")) if report.exists() else None
-    if counts is None or counts[0] + counts[1] == 0:
+    if counts is None or sum(counts[:3]) == 0:
         said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
         raise RuntimeError(f"no test ran; pytest ended with {done.returncode} and said: {said}")
     return counts
@@ -80,15 +101,46 @@ def tell_story(model: Path | None, backend: str = "cuda", tokens: int = 256) -> 
     return compare_story(expected, STORY_PROMPT + output.outputs[0].text)
 
 
-def run(root: Path, report: Path, stories: Path | None, timeout_s: float) -> Checks:
-    """Both; raises what :func:`run_tests` raises, and what loading a model raises."""
+def run(
+    root: Path,
+    reports: Path,
+    stories: Path | None,
+    timeout_s: float,
+    tell: Callable[[Checks], None],
+    files: Sequence[str] | None = None,
+) -> Checks:
+    """The story, and then ``files`` of tests (default: all), some at once; what one does not end
+    counts as a failure. ``tell`` gets what there is after each. Raises what loading a model raises.
+    """
     start = time.monotonic()
-    passed, failed, skipped, failures = run_tests(root, report, timeout_s)
-    return Checks(
-        passed=passed,
-        failed=failed,
-        skipped=skipped,
-        seconds=time.monotonic() - start,
-        failures=failures,
-        story=tell_story(stories),
-    )
+    story = tell_story(stories)
+    passed = failed = skipped = 0
+    failures: list[str] = []
+
+    def told() -> Checks:
+        return Checks(
+            passed=passed,
+            failed=failed,
+            skipped=skipped,
+            seconds=time.monotonic() - start,
+            failures=list(failures),
+            story=story,
+        )
+
+    def one(file: str) -> Counts:
+        left = timeout_s - (time.monotonic() - start)
+        try:
+            return run_tests(root, file, reports / f"{Path(file).stem}.xml", max(left, 0.1))
+        except subprocess.TimeoutExpired:
+            return 0, 1, 0, [f"{file}: the time was over"]
+        except RuntimeError as error:
+            return 0, 1, 0, [without_folders(f"{file}: {error}")]
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        waiting = [pool.submit(one, file) for file in files or test_files(root)]
+        for done in as_completed(waiting):
+            more = done.result()
+            passed, failed, skipped = passed + more[0], failed + more[1], skipped + more[2]
+            failures += more[3]
+            tell(told())
+    return told()

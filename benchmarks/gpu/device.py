@@ -78,6 +78,22 @@ def describe(run: Run | None = None) -> Device:
     )
 
 
+def no_device() -> Device:
+    """What a dry run runs on."""
+    return Device(
+        name="none",
+        capability="9.0",
+        multiprocessors=1,
+        memory_bytes=0,
+        memory_free_bytes=0,
+        l2_bytes=0,
+        cuda="none",
+        fixed={},
+        before={},
+        packages=packages(),
+    )
+
+
 def device_id() -> str:
     """What nvidia-smi calls the device that torch calls 0, whatever CUDA_VISIBLE_DEVICES says."""
     uuid = str(getattr(torch.cuda.get_device_properties(0), "uuid", "0"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -26,18 +25,6 @@ from penstock.errors import ConfigError, PenstockError, first_line
 from penstock.plan.ops import Rows
 
 _WARM_UP_PROMPT = 16
-
-
-def engine_config(model: Path, size: Size, **changes: object) -> EngineConfig:
-    """The engine that all measurements share; its cache takes all memory that is left."""
-    config = EngineConfig(
-        model=str(model),
-        load_format="dummy",
-        backend="cuda",
-        max_model_len=size.longest,
-        max_num_seqs=max(size.host_batch, 1),
-    )
-    return msgspec.structs.replace(config, **changes)
 
 
 @dataclass
@@ -198,12 +185,13 @@ def measure(
     size: Size,
     started: float,
     now: Callable[[], float] = time.time,
+    tell: Callable[[Engine], None] = lambda engine: None,
 ) -> Engine:
-    """Load an engine and take ``measures``: of prefill, host, itl, mixed, and of ``batches`` ops
-    and decode.
+    """Load an engine and take ``measures``: of ``batches`` decode and ops; prefill, host, itl and
+    mixed.
 
     ``started``: when the process was, by ``now``. A measurement that fails is left out and named
-    with its reason. Raises what loading raises.
+    with its reason. ``tell`` gets what there is after each. Raises what loading raises.
     """
     bench = Bench.open(config, timer, size)
     loaded = now()
@@ -212,13 +200,24 @@ def measure(
     parts: dict[str, object] = {}
     problems: dict[str, str] = {}
     wanted: dict[str, tuple[str, Callable[[], object]]] = {
+        "decode": ("decode", lambda: [bench.decode(batch) for batch in batches]),
+        "ops": ("steps", lambda: bench.ops(batches)),
         "prefill": ("prefill", bench.prefill),
         "host": ("host", bench.host),
         "itl": ("places", bench.places),
         "mixed": ("mixed", bench.mixed),
-        "ops": ("steps", lambda: bench.ops(batches)),
-        "decode": ("decode", lambda: [bench.decode(batch) for batch in batches]),
     }
+
+    def engine(left: Collection[str]) -> Engine:
+        late = dict.fromkeys(left, "not measured: the time was over")
+        told = {"ready": ready, "settings": settings(bench.blueprint), **parts}
+        return msgspec.convert(
+            msgspec.to_builtins(told | {"problems": problems | late}),
+            Engine,
+        )
+
+    left = [name for name in wanted if name in measures]
+    tell(engine(left))
     for name, (field, take) in wanted.items():
         if name not in measures:
             continue
@@ -226,13 +225,10 @@ def measure(
             parts[field] = take()
         except (PenstockError, ValueError, RuntimeError) as error:
             problems[name] = first_line(error)
+        left.remove(name)
+        tell(engine(left))
     bench.close()
-    return msgspec.convert(
-        msgspec.to_builtins(
-            {"ready": ready, "settings": settings(bench.blueprint), "problems": problems, **parts}
-        ),
-        Engine,
-    )
+    return engine(())
 
 
 def settings(blueprint: Blueprint) -> dict[str, str]:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,10 @@ from gpu.told import without_folders
 from penstock.errors import ConfigError
 
 MEASURES = (
-    *("checks", "ceilings", "decode", "prefill", "quantized", "host", "itl", "deterministic"),
-    *("ready", "ops", "mixed"),
+    *("ceilings", "decode", "ops", "prefill", "quantized", "host", "itl", "deterministic"),
+    *("ready", "mixed", "checks"),
 )
+"""In the order in which they are taken: what says most comes first, since time may end."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,13 @@ class Job:
     """One process. An engine takes ``measures``, decode and ops at ``batches``."""
 
     name: str
-    kind: str  # checks, ceilings, engine or peer
+    kind: str  # compile, ceilings, engine, peer or checks
     measures: tuple[str, ...] = ()
     batches: tuple[int, ...] = ()
     engine: dict[str, Any] = field(default_factory=dict)
     """Fields of EngineConfig that differ from those of all engines."""
+    engines: list[dict[str, Any]] = field(default_factory=list)
+    """Of a job that compiles: those of each engine that will be."""
 
 
 def select(only: str | None) -> tuple[str, ...]:
@@ -56,8 +59,6 @@ def select(only: str | None) -> tuple[str, ...]:
 def plan_jobs(measures: Collection[str]) -> list[Job]:
     """The jobs that ``measures`` take, those that others' figures need among them."""
     jobs: list[Job] = []
-    if "checks" in measures:
-        jobs.append(Job("checks", "checks"))
     if {"ceilings", "decode", "prefill", "itl"} & set(measures):
         jobs.append(Job("ceilings", "ceilings"))
     taken = {name for name in ("prefill", "host", "itl", "ops", "mixed") if name in measures}
@@ -81,6 +82,15 @@ def plan_jobs(measures: Collection[str]) -> list[Job]:
         jobs.append(Job("again", "engine"))
     if "mixed" in measures:
         jobs += [Job("generate", "peer"), Job("generate_batch", "peer")]
+    engines: list[dict[str, Any]] = []
+    for job in jobs:
+        if job.kind == "engine" and job.engine not in engines:
+            engines.append(job.engine)
+    if engines:
+        at = next(i for i, job in enumerate(jobs) if job.kind == "engine")
+        jobs.insert(at, Job("compile", "compile", engines=engines))
+    if "checks" in measures:
+        jobs.append(Job("checks", "checks"))
     return jobs
 
 
@@ -122,19 +132,32 @@ def run_jobs(
     return results, problems
 
 
-def in_process(command: Sequence[str], output: Path, timeout_s: float) -> bytes:
+def in_process(
+    command: Sequence[str],
+    output: Path,
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+) -> bytes:
     """Run a worker that writes ``output``; what it says goes to the terminal, errors are kept.
 
-    Raises RuntimeError where it fails, with its last line, and where it takes too long.
+    A worker may write all that it has measured so far, each time; where it takes too long, that is
+    the result. Raises RuntimeError where it fails, with its last line, and where it takes too long
+    and has written nothing.
     """
     # In a session of its own, so that whatever it started ends with it.
     with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=None if environment is None else {**os.environ, **environment},
     ) as worker:
         try:
             _, errors = worker.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            raise RuntimeError(f"ended after {timeout_s:.0f} s: the time was over") from None
+            if not output.exists():
+                raise RuntimeError(f"ended after {timeout_s:.0f} s: the time was over") from None
+            return output.read_bytes()  # as far as it came
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(worker.pid, signal.SIGKILL)

@@ -55,7 +55,7 @@ class Case:
             activations=self.activations,
         )
         dtype: Any = self.dtype
-        return fuse(lower(self.spec(), dtype, quantization=schemes, kv_dtype=self.kv))
+        return fuse(lower(self.spec(), dtype, quantization=schemes, kv_dtype=self.kv, half=True))
 
     def limits(self) -> Limits:
         spec = self.spec()

@@ -5,6 +5,16 @@ from __future__ import annotations
 import msgspec
 
 
+class Compiled(msgspec.Struct, frozen=True, kw_only=True):
+    """Kernels of all engines, compiled ahead of them."""
+
+    kernels: int
+    left_out: int  # the time was over: their engine compiles them
+    seconds: float
+    processes: int
+    problems: list[str] = []
+
+
 class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
     """What this device reaches with nothing but reading, and nothing but products."""
 
@@ -137,6 +147,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     """All jobs of a run by name; a job that did not end well is in ``problems``."""
 
     checks: Checks | None = None
+    compile: Compiled | None = None
     ceilings: Ceilings | None = None
     bf16: Engine | None = None
     int8: Engine | None = None

@@ -34,6 +34,8 @@ class Run:
     stories: Path | None
     seconds: float  # after which no job begins, and the one that runs is ended
     command: str
+    dry: bool = False
+    """On the CPU, of a tiny model: shows that everything runs, and measures nothing."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ def run(
                 report=str(Path(folder) / "tests.xml"),
                 started=time.time(),
                 seconds=seconds,
+                dry=asked.dry,
             )
             with watching() as watch:
                 result = started(order, seconds)
@@ -127,6 +130,7 @@ def worker_process(script: Path) -> Worker:
             asked, output = Path(folder) / "order.json", Path(folder) / "result.json"
             asked.write_bytes(order.encode())
             command = [sys.executable, str(script), "--worker", str(asked), str(output)]
-            return in_process(command, output, seconds)
+            interpreted = "1" if order.dry and order.job.kind != "compile" else "0"
+            return in_process(command, output, seconds, {"TRITON_INTERPRET": interpreted})
 
     return work

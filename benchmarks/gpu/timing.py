@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Protocol
@@ -47,6 +48,21 @@ class CudaTimer:
             event.record()
         events[-1].synchronize()
         return [float(a.elapsed_time(b)) / 1e3 for a, b in pairwise(events)]
+
+
+class WallTimer:
+    """The host's clock, where there is no device and nothing is measured."""
+
+    def seconds(self, call: Callable[[], object], times: int) -> float:
+        return self.each([call])[0]
+
+    def each(self, calls: Sequence[Callable[[], object]]) -> list[float]:
+        spent = []
+        for call in calls:
+            start = time.perf_counter()
+            call()
+            spent.append(time.perf_counter() - start)
+        return spent
 
 
 def _event() -> torch.cuda.Event:

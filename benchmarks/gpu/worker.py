@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
 
 from gpu.jobs import Job
-from gpu.timing import CudaTimer
+from gpu.settings import engine_config
+from gpu.timing import CudaTimer, Timer, WallTimer
 from gpu.workload import Size
+from penstock.backends.cuda.capability import capability_of
+
+Tell = Callable[[msgspec.Struct], None]
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,13 @@ class Order:
     report: str  # a file that pytest may write
     started: float  # time.time()
     seconds: float  # that the job may take
+    dry: bool = False
+    """Everything is done, as little as possible of it, on the CPU: no figure means anything."""
+
+    @property
+    def engine_options(self) -> dict[str, Any]:
+        """Of all engines."""
+        return {"kv_cache_bytes": 1 << 22, "max_num_batched_tokens": 16} if self.dry else {}
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
@@ -34,9 +47,11 @@ class Order:
         return msgspec.json.decode(data, type=cls)
 
 
-def work(order: Order) -> msgspec.Struct:
-    """The job's result: Checks, Ceilings, Engine or Mixed. Raises what measuring raises."""
-    device = torch.device("cuda", 0)
+def work(order: Order, tell: Tell) -> msgspec.Struct:
+    """The job's result: Checks, Compiled, Ceilings, Engine or Mixed; ``tell`` gets it as far as it
+    has come, again and again. Raises what measuring raises."""
+    device = torch.device("cpu") if order.dry else torch.device("cuda", 0)
+    timer: Timer = WallTimer() if order.dry else CudaTimer()
     model = Path(order.model)
     job = order.job
     # Imported where they are needed: what a job does not need does not count as its start.
@@ -44,19 +59,39 @@ def work(order: Order) -> msgspec.Struct:
         from gpu import checks
 
         stories = None if order.stories is None else Path(order.stories)
-        return checks.run(Path(order.root), Path(order.report), stories, order.seconds)
+        files = checks.DRY if order.dry else None
+        reports = Path(order.report).parent
+        return checks.run(Path(order.root), reports, stories, order.seconds, tell, files)
+    if job.kind == "compile":
+        from gpu import ahead
+
+        # Where there is no GPU, the plan is the CPU's, whose ops are the same.
+        backend = {"backend": "cpu"} if order.dry else {}
+        configs = [
+            engine_config(model, order.size, **order.engine_options, **backend, **changes)
+            for changes in job.engines
+            if not order.dry or changes.get("deterministic", True)
+        ]
+        at_most = 2 if order.dry else None
+        return ahead.compile_ahead(
+            configs, capability_of(device), order.seconds / 3, tell, at_most=at_most
+        )
     if job.kind == "ceilings":
         from gpu import ceilings
 
+        if order.dry:
+            return ceilings.measure(timer, device, 1 << 17, (16,), 1)
         free, _ = torch.cuda.mem_get_info(device)
         l2 = torch.cuda.get_device_properties(device).L2_cache_size
-        return ceilings.measure(CudaTimer(), device, ceilings.span(l2, free))
+        return ceilings.measure(timer, device, ceilings.span(l2, free))
     if job.kind == "engine":
         from gpu import engine
 
-        config = engine.engine_config(model, order.size, **job.engine)
-        measures, batches = job.measures, job.batches
-        return engine.measure(config, measures, batches, CudaTimer(), order.size, order.started)
+        config = engine_config(model, order.size, **order.engine_options, **job.engine)
+        batches = sorted({min(n, 2) for n in job.batches}) if order.dry else job.batches
+        return engine.measure(
+            *(config, job.measures, batches, timer, order.size, order.started), tell=tell
+        )
     from gpu import peers
 
     run = {"generate": peers.generate, "generate_batch": peers.generate_batch}[job.name]

@@ -33,6 +33,23 @@ class Size:
         mixed = self.mixed_prompt[1] + self.mixed_output[1]
         return max(position, self.prefill, mixed) + 64
 
+    def smallest(self) -> Size:
+        """Of a dry run."""
+        return Size(
+            decode_context=8,
+            decode_steps=2,
+            host_batch=2,
+            host_context=8,
+            prefill=12,
+            positions=(4,),
+            position_steps=2,
+            mixed=2,
+            mixed_prompt=(2, 4),
+            mixed_output=(2, 2),
+            repeats=1,
+            replays=1,
+        )
+
     def quick(self) -> Size:
         return Size(
             decode_steps=24,

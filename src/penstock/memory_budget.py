@@ -78,6 +78,7 @@ def gpu_budget(served: Served, asked: int | None, gpu: Gpu, draft: Served | None
                 quantization,
                 model.kv_dtype,
                 taps=model.taps,
+                half=True,
             )
         )
 

@@ -3,7 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gpu.checks import compare_story, published_text, read_junit, run_tests, tell_story
+from gpu.checks import compare_story, published_text, read_junit, run, run_tests, tell_story
+from gpu.checks import test_files as files_of_tests
+from gpu.results import Checks
 
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.cuda.a" name="good"/>
@@ -23,7 +25,29 @@ def test_a_report_of_pytest_is_counted() -> None:
 
 def test_a_tree_without_tests_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="no test ran; pytest ended with 4"):
-        run_tests(tmp_path, tmp_path / "report.xml", 120)
+        run_tests(tmp_path, "tests", tmp_path / "report.xml", 120)
+
+
+def test_only_tests_that_need_a_gpu_are_run() -> None:
+    files = files_of_tests(Path(__file__).parents[2])
+    assert files[0].startswith("tests/cuda/")
+    assert "tests/backends/cuda/test_products.py" in files
+    assert not any("compile" in file for file in files)
+
+
+def test_files_are_told_of_one_by_one_and_what_fails_is_named(tmp_path: Path) -> None:
+    tests = {"good": "def test_a(): pass", "bad": "def test_b(): assert 0", "none": ""}
+    for name, text in tests.items():
+        (tmp_path / f"test_{name}.py").write_text(text)
+    told: list[Checks] = []
+    files = [f"test_{name}.py" for name in tests]
+    checks = run(tmp_path, tmp_path, None, 300, told.append, files)
+    assert (checks.passed, checks.failed) == (1, 2)
+    assert len(told) == 3
+    assert told[-1].failures == checks.failures
+    assert any("test_none.py: no test ran" in failure for failure in checks.failures)
+    checks = run(tmp_path, tmp_path, None, 0.0, told.append, files[:1])
+    assert checks.failures == ["test_good.py: the time was over"]
 
 
 def test_a_story_is_compared_to_its_end() -> None:

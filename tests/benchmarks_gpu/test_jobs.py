@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ from penstock.errors import ConfigError
 def test_a_selection_is_in_order_and_known() -> None:
     assert select(None) == MEASURES
     assert select("prefill, decode") == ("decode", "prefill")
-    with pytest.raises(ConfigError, match=r"--only takes checks, .*not 'speed'"):
+    with pytest.raises(ConfigError, match=r"--only takes ceilings, .*not 'speed'"):
         select("decode,speed")
     with pytest.raises(ConfigError, match="an empty list"):
         select(",")
@@ -23,26 +24,27 @@ def test_a_selection_is_in_order_and_known() -> None:
 def test_all_measures_take_every_job_once() -> None:
     jobs = plan_jobs(MEASURES)
     assert [job.name for job in jobs] == [
-        *("checks", "ceilings", "bf16", "int8", "int4", "cublas", "again"),
-        *("generate", "generate_batch"),
+        *("ceilings", "compile", "bf16", "int8", "int4", "cublas", "again"),
+        *("generate", "generate_batch", "checks"),
     ]
     bf16 = jobs[2]
-    assert bf16.measures == ("decode", "prefill", "host", "itl", "ops", "mixed")
+    assert bf16.measures == ("decode", "ops", "prefill", "host", "itl", "mixed")
     assert bf16.batches == (1, 64)
     assert jobs[3].engine == {"quantization": "int8"}
     assert jobs[5].engine == {"deterministic": False}
+    assert jobs[1].engines == [{}, jobs[3].engine, jobs[4].engine, jobs[5].engine]
 
 
 @pytest.mark.parametrize(
     ("only", "jobs", "measures", "batches"),
     [
-        ("decode", ["ceilings", "bf16"], ("decode",), (1, 64)),
-        ("quantized", ["bf16", "int8", "int4"], ("decode",), (1,)),
-        ("deterministic", ["bf16", "cublas"], ("decode", "prefill"), (1, 64)),
-        ("host", ["bf16"], ("host",), ()),
-        ("itl", ["ceilings", "bf16"], ("itl",), ()),
-        ("ready", ["bf16", "again"], (), ()),
-        ("mixed", ["bf16", "generate", "generate_batch"], ("mixed",), ()),
+        ("decode", ["ceilings", "compile", "bf16"], ("decode",), (1, 64)),
+        ("quantized", ["compile", "bf16", "int8", "int4"], ("decode",), (1,)),
+        ("deterministic", ["compile", "bf16", "cublas"], ("decode", "prefill"), (1, 64)),
+        ("host", ["compile", "bf16"], ("host",), ()),
+        ("itl", ["ceilings", "compile", "bf16"], ("itl",), ()),
+        ("ready", ["compile", "bf16", "again"], (), ()),
+        ("mixed", ["compile", "bf16", "generate", "generate_batch"], ("mixed",), ()),
     ],
 )
 def test_what_a_figure_needs_is_measured(
@@ -92,6 +94,16 @@ def test_a_worker_that_fails_says_its_last_line(tmp_path: Path) -> None:
         in_process(worker("raise ValueError('no such device')"), tmp_path / "out", 60)
     with pytest.raises(RuntimeError, match="ended with 0: it said nothing"):
         in_process(worker("pass"), tmp_path / "out", 60)
+
+
+def test_what_a_worker_wrote_before_its_time_was_over_is_kept(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    code = "import time; open(sys.argv[1], 'w').write('{}'); time.sleep(600)"
+    for limit_s in (0.5, 2, 8, 32):  # until it had the time to start
+        with contextlib.suppress(RuntimeError):
+            assert in_process(worker(code, str(output)), output, limit_s) == b"{}"
+            return
+    pytest.fail("it never started")
 
 
 def test_a_worker_that_takes_too_long_ends_with_its_children(tmp_path: Path) -> None:

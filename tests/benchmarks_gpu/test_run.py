@@ -16,7 +16,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from gpu.device import FIELDS, Device, Reading, Watch, before, fixed, read
 from gpu.report import Document
-from gpu.results import Ceilings, Decode, Engine, OpTime, Ready, StepTimes
+from gpu.results import Ceilings, Compiled, Decode, Engine, OpTime, Ready, StepTimes
 from gpu.run import Places, Run, run
 from gpu.worker import Order
 from gpu.workload import Size
@@ -39,6 +39,7 @@ DEVICE = Device(
 CEILINGS = Ceilings(
     read_bytes_per_s=2e12, matrix_flops=4e14, read_span_bytes=1 << 30, matrix_size=8192
 )
+COMPILED = Compiled(kernels=5, left_out=1, seconds=3.0, processes=2)
 
 
 def engine(step_s: float) -> Engine:
@@ -99,12 +100,14 @@ def test_a_run_that_meets_its_goals(tmp_path: Path, capsys: pytest.CaptureFixtur
 
     def worker(order: Order, seconds: float) -> bytes:
         orders.append(Order.decode(order.encode()))
+        if order.job.kind == "compile":
+            return msgspec.json.encode(COMPILED)
         return msgspec.json.encode(CEILINGS if order.job.kind == "ceilings" else engine(0.0095))
 
     code, document, text = measured(tmp_path, worker)
     assert code == 0
-    assert [order.job.name for order in orders] == ["ceilings", "bf16"]
-    assert orders[1].size == Size()
+    assert [order.job.name for order in orders] == ["ceilings", "compile", "bf16"]
+    assert orders[2].size == Size()
     assert document.results.ceilings == CEILINGS
     assert [figure.verdict for figure in document.figures] == ["met", "met"]
     assert document.during["bf16"]["clocks.sm"].most == 1980
@@ -122,6 +125,8 @@ def test_what_fails_is_written_and_the_exit_code_says_so(tmp_path: Path) -> None
     def worker(order: Order, seconds: float) -> bytes:
         if order.job.kind == "ceilings":
             raise RuntimeError("ended with 1: no memory")
+        if order.job.kind == "compile":
+            return msgspec.json.encode(COMPILED)
         return msgspec.json.encode(engine(0.02))
 
     code, document, text = measured(tmp_path, worker)

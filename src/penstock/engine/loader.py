@@ -83,6 +83,7 @@ def _draw(
             resolved.schemes,
             resolved.kv_cache_dtype,
             taps=draft.taps if isinstance(draft, EagleSpec) else (),
+            half=resolved.backend == "cuda",
         )
     )
     if drafting is None or draft is None:
@@ -126,6 +127,23 @@ def _kernel_notes() -> list[str]:
     return [] if note is None else [note]
 
 
+def step_limits(blueprint: Blueprint) -> Limits:
+    """What the executor of ``blueprint`` is bound with."""
+    config = blueprint.config
+    return Limits(
+        num_blocks=config.num_blocks,
+        max_tokens=config.max_num_batched_tokens,
+        max_logit_rows=config.max_logit_rows,
+        max_hidden_rows=config.max_num_batched_tokens,
+        max_sequences=config.max_num_seqs,
+        threads=config.threads,
+        cpus=config.cpus,
+        deterministic=config.deterministic,
+        rows_per_sequence=config.rows_per_sequence,
+        trees=config.speculative is not None or isinstance(blueprint.spec, HeadsSpec),
+    )
+
+
 def load(
     blueprint: Blueprint,
     mark: Mark = lambda phase: None,
@@ -139,19 +157,7 @@ def load(
     Raises WeightError or ConfigError; ArtifactError only where it is ``always`` kept and cannot be.
     Any other trouble with artifacts is a note, and the weights are packed.
     """
-    config = blueprint.config
-    limits = Limits(
-        num_blocks=config.num_blocks,
-        max_tokens=config.max_num_batched_tokens,
-        max_logit_rows=config.max_logit_rows,
-        max_hidden_rows=config.max_num_batched_tokens,
-        max_sequences=config.max_num_seqs,
-        threads=config.threads,
-        cpus=config.cpus,
-        deterministic=config.deterministic,
-        rows_per_sequence=config.rows_per_sequence,
-        trees=config.speculative is not None or isinstance(blueprint.spec, HeadsSpec),
-    )
+    config, limits = blueprint.config, step_limits(blueprint)
     shelf = Shelf.of(config, blueprint.plan, note)
     with shelf.take() as kept:
         if kept is not None:

@@ -25,6 +25,7 @@ def lower(
     quantization: Quantization = _NOT_QUANTIZED,
     kv_dtype: KvDType | None = None,
     taps: Sequence[int] = (),
+    half: bool = False,
 ) -> Plan:
     """The primitive plan of ``spec`` with weights in ``dtype`` (default: the checkpoint's).
 
@@ -33,12 +34,13 @@ def lower(
     (default: ``dtype``).
 
     ``taps`` are layers, counted from 0, at whose input the residual stream is told
-    (``Plan.taps``), in this order; one may be named more than once; heads have none. Raises
-    ModelError where the model has no such layer.
+    (``Plan.taps``), in this order; one may be named more than once; heads have none. ``half``:
+    products with float16 weights read float16, as a GPU multiplies, else float32. Raises ModelError
+    where the model has no such layer.
     """
     dtype = dtype or spec.dtype
     positions = max_positions or spec.max_positions
-    options = (spec, dtype, positions, quantization, kv_dtype or dtype)
+    options = (spec, dtype, positions, quantization, kv_dtype or dtype, half)
     if isinstance(spec, MedusaSpec):
         return MedusaLowering(*options).plan(spec)
     if isinstance(spec, EagleSpec):

@@ -39,14 +39,19 @@ class Lowering:
         max_positions: int,
         quantization: Quantization,
         kv_dtype: KvDType,
+        half: bool = False,
     ) -> None:
         self._spec = spec
         self._dtype = dtype
         self._max_positions = max_positions
         self._quantization = quantization
         self._kv_dtype: KvDType = kv_dtype
-        # Matrix products read what the hardware multiplies: bfloat16 for bfloat16 weights.
-        self._activation: Element = "bfloat16" if dtype == "bfloat16" else "float32"
+        # Matrix products read what the hardware multiplies: bfloat16 for bfloat16 weights, and
+        # float16 for float16 ones where it can. The residual stream, whose values grow past what
+        # float16 holds, is float32 in any case.
+        self._activation: Element = "float32"
+        if dtype == "bfloat16" or (dtype == "float16" and half):
+            self._activation = dtype
         self._ops: list[Op] = []
         self._buffers: dict[BufferName, Buffer] = {}
         self._ropes: list[RopeSpec] = []

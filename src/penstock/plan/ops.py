@@ -26,7 +26,7 @@ from penstock.quant.scheme import QuantScheme
 
 BufferName = str
 WeightName = str
-Element = Literal["float32", "bfloat16", "int32"]
+Element = Literal["float32", "bfloat16", "float16", "int32"]
 
 
 class Rows(enum.Enum):
@@ -50,7 +50,7 @@ class Buffer:
 
     @property
     def row_bytes(self) -> int:
-        return self.cols * (2 if self.element == "bfloat16" else 4)
+        return self.cols * (2 if self.element in ("bfloat16", "float16") else 4)
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def unforeseen(
     spec = model(name)
     scheme, group, activations = quantization
     schemes = choose(scheme, group, True, activations=activations)
-    plan = fuse(lower(spec, dtype, quantization=schemes, kv_dtype=kv))
+    plan = fuse(lower(spec, dtype, quantization=schemes, kv_dtype=kv, half=True))
     limits = Limits(
         num_blocks=64,
         max_tokens=min(1792, spec.max_positions),

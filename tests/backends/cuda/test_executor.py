@@ -24,6 +24,7 @@ from penstock.cache.geometry import KvDType  # noqa: E402
 from penstock.engine.step import StepInput  # noqa: E402
 from penstock.errors import ConfigError, EngineDeadError  # noqa: E402
 from penstock.models.spec import DType, ModelSpec  # noqa: E402
+from penstock.plan import ops  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.plan.plan import Plan  # noqa: E402
@@ -115,6 +116,38 @@ def test_other_types(dtype: DType, kv_dtype: KvDType, tolerance: float, device: 
         np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
+def test_float16_is_multiplied_as_float16(quantization: Any, device: Any) -> None:
+    """Within rounding of the reference that rounds where this does, and of none at all."""
+    spec = SPECS["qk_norm"]
+    weights = DummyWeights(spec, 3, "float16")
+    schemes = choose(quantization, 32 if quantization == "int4" else None, True, activations=False)
+    plan, wide = (fuse(lower(spec, "float16", None, schemes, half=half)) for half in (True, False))
+    read = {plan.buffers[op.x].element for op in plan.ops if isinstance(op, ops.Linear)}
+    assert read == {"float16"}
+    executor = bind(plan, weights, LIMITS, device)
+    reference, exact = (ReferenceExecutor(each, weights, LIMITS) for each in (plan, wide))
+    for step in list(steps())[:3]:
+        got = executor.run(step).logits
+        np.testing.assert_allclose(got, reference.run(step).logits, rtol=0, atol=4e-3)
+        np.testing.assert_allclose(got, exact.run(step).logits, rtol=0, atol=6e-3)
+
+
+@pytest.mark.usefixtures("steady_sums")
+def test_a_residual_stream_past_what_float16_holds_is_kept(device: Any) -> None:
+    spec = SPECS["qk_norm"]
+    weights = DummyWeights(spec, 3, "float16")
+    large = Scaled(weights, "embed", 6e4)  # times a few hundredths, and added up
+    plan = fuse(lower(spec, "float16", half=True))
+    assert plan.buffers["x"].element == "float32"
+    executor = bind(plan, large, LIMITS, device)
+    (step,) = list(steps())[:1]
+    logits = executor.run(step).logits
+    assert np.isfinite(logits).all()
+    expected = ReferenceExecutor(plan, large, LIMITS).run(step).logits
+    np.testing.assert_allclose(logits, expected, rtol=4e-3, atol=4e-3 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize(
     ("name", "group", "zero_points", "activations"),
     [("int8", None, False, True), ("int4", None, False, False), ("int4", 32, True, False)],
@@ -136,6 +169,20 @@ def test_quantized_logits_agree_with_the_reference(
         error = np.abs(got - expected)
         assert error.max() < (0.25 if activations else 6e-2)
         assert error.mean() < (0.03 if activations else 0.01)
+
+
+class Scaled:
+    """Weights of which one is larger."""
+
+    def __init__(self, weights: DummyWeights, name: str, factor: float) -> None:
+        self._weights, self._name, self._factor = weights, name, factor
+
+    def get(self, name: str) -> Any:
+        array = self._weights.get(name)
+        return (array * self._factor).astype(array.dtype) if name == self._name else array
+
+    def names(self) -> Any:
+        return self._weights.names()
 
 
 def last_logits(executor: CudaExecutor, chunks: Sequence[Chunk]) -> Any:

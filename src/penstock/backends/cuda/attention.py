@@ -134,9 +134,10 @@ class AttentionKernel:
     ) -> None:
         """Launch ``plan.ops.Attention`` after the layer's keys and values have been written.
 
-        q and out ``[T, heads * head_dim]`` in bfloat16 or float32, with any row stride; ``work``
-        int32 on the device, begins with what :meth:`plan_work` made of this step. Rows that are no
-        token of it are left alone. ``tree`` is needed where a sequence of the step branches.
+        q and out ``[T, heads * head_dim]`` in bfloat16, float16 or float32, with any row stride;
+        ``work`` int32 on the device, begins with what :meth:`plan_work` made of this step. Rows
+        that are no token of it are left alone. ``tree`` is needed where a sequence of the step
+        branches.
         """
         keys, values = cache.keys, cache.values
         quantized = cache.key_scales is not None and cache.value_scales is not None

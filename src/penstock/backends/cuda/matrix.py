@@ -74,8 +74,9 @@ class Matrix(Protocol):
     ) -> None:
         """``out = act(x @ W.T + bias)`` as ``plan.ops.Linear`` defines it.
 
-        x ``[rows, k]`` and out ``[rows, n]``, in float32 or bfloat16, elements of a row adjacent;
-        bias float32 ``[weight_rows]``. ``gated`` is given if and only if the shape is gated.
+        x ``[rows, k]`` and out ``[rows, n]``, in float32, bfloat16 or float16, elements of a row
+        adjacent; bias float32 ``[weight_rows]``. ``gated`` is given if and only if the shape is
+        gated.
         """
         ...
 
@@ -85,8 +86,7 @@ class FloatMatrix:
 
     ``deterministic``: a row's result never depends on the other rows or on how many there are.
     Otherwise cuBLAS multiplies, which chooses its algorithm by the number of rows. Where x and the
-    weights are not of one type (float16 weights multiply float32), the product is always the
-    deterministic one: cuBLAS has none.
+    weights are not of one type, the product is always the deterministic one: cuBLAS has none.
     """
 
     def __init__(

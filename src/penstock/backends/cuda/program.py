@@ -22,6 +22,7 @@ Launch = Callable[[Views, DeviceStep], None]
 ELEMENTS: dict[Element, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
     "int32": torch.int32,
 }
 

@@ -110,8 +110,13 @@ class ReferenceExecutor:
         self._buffers, self._cache = {}, []
 
     def _put(self, name: str, value: F32) -> None:
-        rounded = self._plan.buffers[name].element == "bfloat16"
-        self._buffers[name] = as_bfloat16(value) if rounded else value.astype(np.float32)
+        element = self._plan.buffers[name].element
+        if element == "bfloat16":
+            value = as_bfloat16(value)
+        elif element == "float16":
+            with np.errstate(over="ignore"):  # to infinity, as everywhere
+                value = value.astype(np.float16)
+        self._buffers[name] = value.astype(np.float32)
 
     def _embed(self, op: ops.Embed, step: StepInput) -> None:
         self._put(op.out, self._weights[op.weight][step.token_ids])

@@ -23,7 +23,7 @@ def combine(
 ) -> None:
     """``out = x + activation(y)``, in float32 and rounded to out's type; x may be None: nothing.
 
-    x, y and out ``[rows, c]``, float32 or bfloat16; out may be x or y. This is the ``Features``,
+    x, y and out ``[rows, c]``, of any floating types; out may be x or y. This is the ``Features``,
     ``Join`` (of each of its parts), ``Activate``, ``Add`` and ``AddActivated`` of plan/ops.py.
     """
     rows, cols = out.shape

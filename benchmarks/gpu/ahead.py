@@ -1,0 +1,61 @@
+"""Kernels compiled by many processes before an engine is started, which then finds them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+from gpu.kernels import compile_all
+from gpu.results import Compiled
+from penstock.backends.cuda.capability import Capability
+from penstock.backends.cuda.variants import Variant, variants
+from penstock.config import EngineConfig
+from penstock.engine.loader import draw, step_limits
+from penstock.errors import PenstockError
+
+
+def compile_ahead(
+    configs: Sequence[EngineConfig],
+    capability: Capability,
+    seconds: float,
+    tell: Callable[[Compiled], None],
+    processes: int | None = None,
+    at_most: int | None = None,
+) -> Compiled:
+    """What engines of ``configs`` compile, the first one's kernels first; after ``seconds`` no more
+    are begun. Results are kept in Triton's cache.
+
+    ``processes``: as many as there are cores where not given. ``at_most``: so many kernels.
+    """
+    start = time.monotonic()
+    found: dict[tuple[str, str], Variant] = {}
+    problems: list[str] = []
+    for config in configs:
+        try:
+            blueprint = draw(config)
+        except PenstockError as error:  # its own job says it, too
+            problems.append(str(error))
+            continue
+        for each in variants(blueprint.plan, step_limits(blueprint), capability):
+            found.setdefault((each.name, each.key), each)
+    wanted = list(found.values())[:at_most]
+    processes = processes or os.cpu_count() or 1
+    done = 0
+
+    def compiled() -> Compiled:
+        return Compiled(
+            kernels=done,
+            left_out=len(wanted) - done,
+            seconds=time.monotonic() - start,
+            processes=processes,
+            problems=problems,
+        )
+
+    for outcome in compile_all(wanted, processes, seconds - (time.monotonic() - start)):
+        done += 1
+        if outcome.problem is not None:
+            problems.append(f"{outcome.variant}: {outcome.problem}")
+        if done % 32 == 0:
+            tell(compiled())
+    return compiled()

@@ -1,0 +1,44 @@
+"""The script from its command line to its files, on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("triton", reason="triton is not installed")
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
+
+
+@pytest.mark.slow
+def test_every_kind_of_job_runs_and_tells_what_it_measured(tmp_path: Path) -> None:
+    only = "ceilings,decode,ops,prefill,checks"
+    options = ["--dry-run", "--only", only, "--results", str(tmp_path), "--minutes", "9"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path / "cache")
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *options],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    jobs = list(dict.fromkeys(name for line in lines for name in line))
+    assert jobs == ["ceilings", "compile", "bf16", "checks"]
+    engines = [line["bf16"] for line in lines if "bf16" in line]
+    late = "not measured: the time was over"
+    assert engines[0]["problems"] == dict.fromkeys(("decode", "ops", "prefill"), late)
+    assert [run["batch"] for run in engines[1]["decode"]] == [1, 2]  # told before the rest
+    assert engines[-1]["problems"] == {}
+    (document,) = (json.loads(path.read_text()) for path in tmp_path.glob("*.json"))
+    assert document["results"]["problems"] == {}
+    assert document["results"]["checks"]["passed"] > 0
+    assert document["results"]["compile"]["kernels"] == 2
