@@ -24,6 +24,7 @@ import traceback
 from collections.abc import Sequence
 
 from penstock.errors import PenstockError, RequestError, as_error
+from penstock.grammar.compile import check
 from penstock.sandbox import wire
 from penstock.sandbox.jobs import (
     Answer,
@@ -81,8 +82,6 @@ class Worker:
     def _do(self, job: Job) -> Answer:
         match job:
             case CheckGrammar():
-                from penstock.grammar.compile import check  # only now: it loads llguidance
-
                 try:
                     check(job.spec)
                 except RequestError as error:
