@@ -21,11 +21,11 @@ def test_a_worker_that_ended_with_its_thread_is_replaced() -> None:
             thread = threading.Thread(target=check)
             thread.start()
             thread.join()
-            first = worker._process
-            assert first is not None
-            first._process.wait(60)  # the kernel ends it with the thread
+            server = worker._server._process
+            assert server is not None
+            server.wait(60)  # the kernel ends it with the thread
         check()
-        assert worker._process is not first
+        assert worker._server._process is not server
     finally:
         worker.close()
     assert answers == [Checked(None)] * 3

@@ -81,6 +81,10 @@ async def tokens(workers: WorkerPool, job: jobs.Job) -> list[int]:
     return ids
 
 
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def lives(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
@@ -93,7 +97,9 @@ def test_jobs_are_answered_by_one_worker_in_turn(folder: str) -> None:
         assert await workers.run(CheckGrammar.of(GrammarSpec(kind="regex", text="a"))) == Checked(
             None
         )
-        (pid,) = workers.pids
+        pid = workers.pids[0]
+        threads = [len(os.listdir(f"/proc/{each}/task")) for each in (pid, parent(parent(pid)))]
+        assert threads == [1, 1]  # what is forked must have one
         assert not any(
             os.path.realpath(f"/proc/{pid}/fd/{fd}").startswith("/dev/pts")
             for fd in os.listdir(f"/proc/{pid}/fd")
@@ -158,8 +164,8 @@ def test_quick_jobs_do_not_wait_for_slow_ones(folder: str) -> None:
 def test_a_worker_that_was_killed_is_replaced(folder: str) -> None:
     async def work(workers: WorkerPool) -> None:
         assert await tokens(workers, chat(folder, "hi")) == [*b"hi"]
-        (pid,) = workers.pids
-        os.kill(pid, signal.SIGKILL)
+        for pid in workers.pids:
+            os.kill(pid, signal.SIGKILL)
         await until(lambda: not workers.pids)
         assert await tokens(workers, chat(folder, "hi")) == [*b"hi"]
         bomb = asyncio.ensure_future(workers.run(chat(folder, "endless")))

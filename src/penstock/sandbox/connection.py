@@ -7,44 +7,50 @@ import time
 
 import msgspec
 
+from penstock.errors import PenstockError
 from penstock.sandbox import wire
-from penstock.sandbox.jobs import Answer
-from penstock.sandbox.process import WALL_S, WorkerDied, WorkerProcess
+from penstock.sandbox.jobs import Answer, Cause, Died, Started, Told
+from penstock.sandbox.process import WALL_S, ForkServer, WorkerDied, WorkerProcess
 
 
 class Connection(asyncio.Protocol):
     """One worker, which does one job at a time. All methods belong to one event loop."""
 
-    def __init__(self, process: WorkerProcess) -> None:
-        self.process = process
-        self.tokenizer = ""
-        """The path of the tokenizer that the worker has loaded."""
-        self.first_bytes = 0
-        """Its memory before its first job."""
-        self._frames: wire.FrameBuffer[Answer] = wire.FrameBuffer(Answer)
+    def __init__(self) -> None:
+        self._frames: wire.FrameBuffer[Told] = wire.FrameBuffer(Told)
         self._transport: asyncio.Transport | None = None
+        self._started: asyncio.Future[WorkerProcess]
+        self._started = asyncio.get_running_loop().create_future()
+        self._ended = asyncio.Event()
         self._asked: asyncio.Future[Answer] | None = None
         self._began_cpu_s = 0.0
-        self._burial: asyncio.Task[None] | None = None
+        self._late = False
+        self._cause: Cause = "crash"
 
     @classmethod
-    async def start(cls) -> Connection:
+    async def start(cls, server: ForkServer, tokenizer: str) -> Connection:
         """Raises PenstockError if no process can be started."""
-        connection = cls(WorkerProcess.spawn())
-        connection.process.socket.setblocking(False)
+        sock = server.fork(tokenizer)
+        connection = cls()
         try:
+            sock.setblocking(False)
             loop = asyncio.get_running_loop()
-            await loop.create_unix_connection(lambda: connection, sock=connection.process.socket)
+            await loop.create_unix_connection(lambda: connection, sock=sock)
+            await connection._started
+        except WorkerDied:
+            raise PenstockError("a worker process has died before its first job") from None
         except BaseException:
-            connection.process.kill()
-            connection.process.socket.close()
-            connection.process.wait()
+            sock.close() if connection._transport is None else connection._transport.abort()
             raise
         return connection
 
     @property
+    def process(self) -> WorkerProcess:
+        return self._started.result()
+
+    @property
     def alive(self) -> bool:
-        return self._burial is None
+        return not self._ended.is_set()
 
     def ask(self, frame: bytes) -> None:
         """Begin the job of this frame, which ends with :meth:`answer`."""
@@ -72,17 +78,16 @@ class Connection(asyncio.Protocol):
         assert self._asked is not None
         await asyncio.wait({self._asked}, timeout=WALL_S)
         if not self._asked.done():
-            self.process.kill(late=True)
+            self._late = True
+            self.process.kill()
         return await asyncio.shield(self._asked)
 
     async def aclose(self) -> None:
         """End the worker; safe to repeat."""
         self.process.kill()
         if self._transport is not None:
-            self._transport.close()
-        self._bury()
-        assert self._burial is not None
-        await asyncio.shield(self._burial)
+            self._transport.abort()
+        await self._ended.wait()
 
     # asyncio.Protocol
 
@@ -92,22 +97,28 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            answer = self._frames.feed(data)
+            messages = self._frames.feed(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            self.process.kill()
+            assert self._transport is not None
+            self._transport.abort()
             return
-        if answer is not None and self._asked is not None and not self._asked.done():
-            self._asked.set_result(answer)
+        for message in messages:
+            match message:
+                case Started(pid):
+                    if not self._started.done():
+                        self._started.set_result(WorkerProcess(pid))
+                case Died(cause):
+                    self._cause = "time" if self._late else cause
+                case _:
+                    if self._asked is not None and not self._asked.done():
+                        self._asked.set_result(message)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._bury()
-
-    def _bury(self) -> None:
-        if self._burial is None:
-            self._burial = asyncio.get_running_loop().create_task(self._collect())
-
-    async def _collect(self) -> None:
-        await asyncio.to_thread(self.process.wait)
-        if self._asked is not None and not self._asked.done():
-            self._asked.set_exception(WorkerDied(self.process.cause()))
-            self._asked.exception()  # a job that nobody awaits any more is not worth a warning
+        self._ended.set()
+        for waiter in (self._started, self._asked):
+            if waiter is not None and not waiter.done():
+                waiter.set_exception(WorkerDied(self._cause))
+                waiter.exception()  # one that nobody awaits any more is not worth a warning
+        if not self._started.cancelled() and self._started.exception() is None:
+            self.process.kill()
+            self.process.release()

@@ -180,25 +180,6 @@ class Tokenize(msgspec.Struct, tag="tokenize", frozen=True, kw_only=True):
         )
 
 
-class Load(msgspec.Struct, tag="load", frozen=True):
-    """Load a tokenizer before the first job that names it; answered by :class:`Loaded`."""
-
-    param: ClassVar[str] = "model"
-    tokenizer: str
-
-    @property
-    def cpu_s(self) -> float:
-        return _MOST_TEXT_S
-
-    @property
-    def is_long(self) -> bool:
-        return False
-
-    def died(self, cause: Cause) -> Exceeded:
-        message = f"a worker process could not load the tokenizer {self.tokenizer} ({cause})"
-        return Exceeded(message, self.param, cause)
-
-
 class Checked(msgspec.Struct, tag="checked", frozen=True):
     fault: str | None
 
@@ -214,10 +195,6 @@ class Tokens(msgspec.Struct, tag="tokens", frozen=True):
 
     def lists(self) -> list[list[int]]:
         return [array("I", row).tolist() for row in self.rows]
-
-
-class Loaded(msgspec.Struct, tag="loaded", frozen=True):
-    pass
 
 
 class Refused(msgspec.Struct, tag="refused", frozen=True):
@@ -237,8 +214,21 @@ class Failed(msgspec.Struct, tag="failed", frozen=True):
     trace: str
 
 
-Job = CheckGrammar | TokenizeChat | Tokenize | Load
-Answer = Checked | Tokens | Loaded | Refused | Exhausted | Failed
+class Started(msgspec.Struct, tag="started", frozen=True):
+    """The first message of a worker's socket: jobs may be sent to the process ``pid``."""
+
+    pid: int
+
+
+class Died(msgspec.Struct, tag="died", frozen=True):
+    """The last message of a worker's socket, sent by the process that waited for it."""
+
+    cause: Cause
+
+
+Job = CheckGrammar | TokenizeChat | Tokenize
+Answer = Checked | Tokens | Refused | Exhausted | Failed
+Told = Answer | Started | Died
 
 
 class Task(msgspec.Struct, frozen=True):

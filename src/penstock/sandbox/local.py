@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import time
 
 from penstock.sandbox import wire
-from penstock.sandbox.jobs import Answer, Job
-from penstock.sandbox.process import WALL_S, WorkerDied, WorkerProcess
+from penstock.sandbox.jobs import Answer, Died, Job, Started, Told
+from penstock.sandbox.process import WALL_S, ForkServer, WorkerDied, WorkerProcess
 from penstock.sandbox.results import result
 
 
@@ -16,6 +17,9 @@ class LocalWorker:
     """
 
     def __init__(self) -> None:
+        self._server = ForkServer()
+        self._socket: socket.socket | None = None
+        self._frames: wire.FrameBuffer[Told] = wire.FrameBuffer(Told)
         self._process: WorkerProcess | None = None
 
     def run(self, job: Job) -> Answer:
@@ -28,36 +32,45 @@ class LocalWorker:
         return result(job, answer)
 
     def close(self) -> None:
-        """End the process; safe to repeat."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.socket.close()
-            process.kill()
-            process.wait()
+        """End the processes; safe to repeat."""
+        self._drop()
+        self._server.close()
 
     def _ask(self, frame: bytes) -> Answer:
-        if self._process is not None and self._process.has_ended:
+        if self._server.has_ended:
             self.close()  # with the thread that had started it, mostly; not of this job
-        if self._process is None:
-            self._process = WorkerProcess.spawn()
-        process, done = self._process, False
-        frames: wire.FrameBuffer[Answer] = wire.FrameBuffer(Answer)
+        if self._socket is None:
+            self._socket, self._frames = self._server.fork(), wire.FrameBuffer(Told)
+        done = False
         ends = time.monotonic() + WALL_S
         try:
-            process.socket.settimeout(WALL_S)
-            process.socket.sendall(frame)
-            while data := process.socket.recv(1 << 20):
-                answer = frames.feed(data)
-                if answer is not None:
-                    done = True
-                    return answer
-                process.socket.settimeout(max(ends - time.monotonic(), 0.001))
+            self._socket.settimeout(WALL_S)
+            self._socket.sendall(frame)  # read once it has started
+            while messages := self._frames.receive(self._socket):
+                for message in messages:
+                    match message:
+                        case Started(pid):
+                            self._process = WorkerProcess(pid)
+                        case Died(cause):
+                            raise WorkerDied(cause)
+                        case _:
+                            done = True
+                            return message
+                self._socket.settimeout(max(ends - time.monotonic(), 0.001))
         except TimeoutError:
-            process.kill(late=True)
+            raise WorkerDied("time") from None
         except OSError:
-            pass  # it has died, which its exit tells more of
+            pass
         finally:
             if not done:
-                process.wait() if not process.late else None
-                self.close()
-        raise WorkerDied(process.cause())
+                self._drop()
+        raise WorkerDied("crash")
+
+    def _drop(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.release()
+            self._process = None

@@ -10,9 +10,9 @@ from collections import Counter
 from penstock.errors import OverloadedError, PenstockError
 from penstock.sandbox import wire
 from penstock.sandbox.connection import Connection
-from penstock.sandbox.jobs import Answer, CheckGrammar, Exhausted, Job, Load
+from penstock.sandbox.jobs import Answer, CheckGrammar, Exhausted, Job
 from penstock.sandbox.lanes import Lane, Place
-from penstock.sandbox.process import WorkerDied
+from penstock.sandbox.process import ForkServer, WorkerDied
 from penstock.sandbox.results import result
 
 _log = logging.getLogger(__name__)
@@ -24,8 +24,6 @@ _MOST_PAUSED = 3
 """Jobs that were found to be slow when there was no place for them, and hold their memory."""
 _MOST_WAITING = 1024
 _MOST_SLOW_WAITING = 64
-_EMPTY_BYTES = 64 << 20
-"""Of a worker without a tokenizer."""
 _MOST_GROWTH_BYTES = 128 << 20
 """What a worker that goes on may have kept of memory."""
 
@@ -47,6 +45,7 @@ class WorkerPool:
     def __init__(self) -> None:
         places = min(max((os.cpu_count() or 1) // 4, 2), 4)
         self._places = 2 * places
+        self._server = ForkServer()
         self._grammars = Lane(places, _MOST_WAITING, "grammars")
         self._texts = Lane(places, _MOST_WAITING, "texts")
         self._slow = Lane(_SLOW_PLACES, _MOST_SLOW_WAITING, "long texts and slow jobs")
@@ -95,6 +94,7 @@ class WorkerPool:
         for worker in list(self._all):
             self._end(worker)
         await asyncio.gather(*self._endings)
+        self._server.close()
 
     async def _run(self, job: Job) -> Answer:
         frame = wire.encode_job(job)
@@ -124,40 +124,20 @@ class WorkerPool:
         return result(job, answer)
 
     async def _take(self, job: Job) -> Connection:
-        """A worker that can begin this job now, its tokenizer loaded."""
-        path = "" if isinstance(job, (CheckGrammar, Load)) else job.tokenizer
-        if path:
-            self._tokenizer = path
-        self._idle = [worker for worker in self._idle if worker.alive]
+        """A worker that can begin this job now."""
+        if not isinstance(job, CheckGrammar):
+            self._tokenizer = job.tokenizer
+        self._idle[:] = [worker for worker in self._idle if worker.alive]
         self._all = {worker for worker in self._all if worker.alive}
-        if self._idle:
-            ready = [worker for worker in self._idle if worker.tokenizer == path]
-            worker = (ready or self._idle)[-1]
-            self._idle.remove(worker)
-        else:
-            worker = await self._start()
-        try:
-            await self._load(worker, path)
-        except WorkerDied as death:
-            self._end(worker)
-            raise job.died(death.cause) from None
-        except BaseException:
-            self._end(worker)
-            raise
-        return worker
+        return self._idle.pop() if self._idle else await self._start()
 
     async def _start(self) -> Connection:
-        worker = await Connection.start()
+        try:
+            worker = await Connection.start(self._server, self._tokenizer)
+        except PenstockError:  # the fork server was killed: the next is another
+            worker = await Connection.start(self._server, self._tokenizer)
         self._all.add(worker)
         return worker
-
-    async def _load(self, worker: Connection, path: str) -> None:
-        if path and worker.tokenizer != path:
-            load = Load(path)
-            worker.ask(wire.encode_job(load))
-            result(load, await worker.answer())
-            worker.tokenizer = path
-            worker.first_bytes = worker.process.resident_bytes
 
     async def _slow_down(
         self, worker: Connection, place: Place, job: Job, frame: bytes
@@ -189,7 +169,7 @@ class WorkerPool:
 
     def _put_back(self, worker: Connection) -> None:
         """Let a worker whose job is done go on, if it may."""
-        grown = worker.process.resident_bytes - (worker.first_bytes or _EMPTY_BYTES)
+        grown = worker.process.resident_bytes - worker.process.first_bytes
         done = worker.process.lowered or grown > _MOST_GROWTH_BYTES
         if done or self._closed or len(self._idle) >= self._places:
             self._end(worker)
@@ -213,14 +193,5 @@ class WorkerPool:
             worker = await self._start()
         except PenstockError as error:
             _log.warning("%s", error)
-            return
-        try:
-            await self._load(worker, self._tokenizer)
-        except (WorkerDied, PenstockError) as error:
-            _log.warning("a worker process could not load the tokenizer: %s", error)
-            self._end(worker)
-        except BaseException:
-            self._end(worker)
-            raise
         else:
             self._idle.append(worker)

@@ -1,4 +1,4 @@
-"""A front end's hold on a worker's process: start it, slow it, end it, find out why it ended."""
+"""A front end's hold on workers' processes: have them started, slow them, end them."""
 
 from __future__ import annotations
 
@@ -28,47 +28,84 @@ class WorkerDied(Exception):
         self.cause: Cause = cause
 
 
-class WorkerProcess:
-    """A started worker and our end of its socket. The worker ends when that is closed."""
+class ForkServer:
+    """The process that workers are forked from; started when the first is asked for."""
 
-    def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
-        self._process = process
-        self.socket = sock
-        self.lowered = False
-        """Its priority was lowered, which cannot be undone."""
-        self.late = False
-        """It was killed since its job took too long."""
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
 
-    @classmethod
-    def spawn(cls) -> WorkerProcess:
-        """The kernel kills the worker when the calling thread ends. Raises PenstockError."""
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was started and is there no more."""
+        return self._process is not None and self._process.poll() is not None
+
+    def fork(self, tokenizer: str = "") -> socket.socket:
+        """Our end of a new worker's socket; it has loaded that tokenizer when it says Started.
+
+        The kernel ends all workers when the thread ends that called this first. Raises
+        PenstockError.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            for _ in range(2):  # a server that was killed is found out by sending
+                if self._socket is None:
+                    self._spawn()
+                assert self._socket is not None
+                try:
+                    order = b"+" + tokenizer.encode()
+                    socket.send_fds(self._socket, [order], [theirs.fileno()])
+                    return ours
+                except OSError:
+                    self.close()
+        ours.close()
+        raise PenstockError("a worker process cannot be started: its fork server ends at once")
+
+    def close(self) -> None:
+        """End it, and with it all workers; safe to repeat."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _spawn(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         command = [sys.executable, "-P", "-m", "penstock.sandbox.worker"]
-        quiet = {"RUST_BACKTRACE": "0", "TOKENIZERS_PARALLELISM": "false"}
+        # What is forked must have one thread; and panics print what a request holds.
+        alone = {"TOKENIZERS_PARALLELISM": "false", "OPENBLAS_NUM_THREADS": "1"}
         with theirs:
             try:
-                process = subprocess.Popen(
+                self._process = subprocess.Popen(
                     [*command, "--fd", str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,  # panics print what a request holds
+                    stderr=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     process_group=0,  # out of reach of the terminal's Ctrl-C from the start
-                    env={**os.environ, **quiet, "PYTHONPATH": path},
+                    env={**os.environ, **alone, "RUST_BACKTRACE": "0", "PYTHONPATH": path},
                 )
             except OSError as error:
                 ours.close()
                 raise PenstockError(f"a worker process cannot be started: {error}") from error
-        return cls(process, ours)
+        self._socket = ours
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
-    @property
-    def has_ended(self) -> bool:
-        return self._process.poll() is not None
+class WorkerProcess:
+    """A worker that has started."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.lowered = False
+        """Its priority was lowered, which cannot be undone."""
+        self._handle: int | None = None
+        with contextlib.suppress(OSError):  # it is gone already
+            self._handle = os.pidfd_open(pid)
+        self.first_bytes = self.resident_bytes
+        """Its memory before its first job."""
 
     @property
     def cpu_s(self) -> float:
@@ -90,31 +127,22 @@ class WorkerProcess:
             os.setpriority(os.PRIO_PROCESS, self.pid, _NICE)
 
     def pause(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
+        self._signal(signal.SIGCONT)
 
-    def kill(self, late: bool = False) -> None:
+    def kill(self) -> None:
         """End the process now; safe to repeat."""
-        self.late = self.late or late
-        self._process.kill()
+        self._signal(signal.SIGKILL)
 
-    def wait(self) -> None:
-        """Until the process has ended; it is to be killed, or its end of the socket closed."""
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+    def release(self) -> None:
+        """Forget the process, which has ended."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
 
-    def cause(self) -> Cause:
-        """Why it ended, once it has."""
-        if self.late:
-            return "time"
-        match -(self._process.returncode or 0):
-            case signal.SIGPROF | signal.SIGXCPU:
-                return "time"
-            case signal.SIGKILL | signal.SIGABRT:  # the kernel, short of memory; Rust, likewise
-                return "memory"
-        return "crash"
+    def _signal(self, number: int) -> None:
+        if self._handle is not None:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self._handle, number)

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from penstock.errors import RequestError
-from penstock.sandbox.jobs import Answer, Job, Task
+from penstock.sandbox.jobs import Job, Task, Told
 
 HEADER = struct.Struct("<I")
 _PIECE = 1 << 20
@@ -27,7 +27,7 @@ def encode_job(job: Job) -> bytes:
         ) from None
 
 
-def encode(message: Task | Answer) -> bytes:
+def encode(message: Task | Told) -> bytes:
     """One whole frame. Raises UnicodeEncodeError for lone surrogates."""
     buffer = bytearray(HEADER.size)
     msgspec.msgpack.Encoder().encode_into(message, buffer, HEADER.size)
@@ -42,25 +42,26 @@ class FrameBuffer(Generic[Message]):
         self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(kind)
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Message | None:
-        """The message that ``data`` completes, if it does: there is one at a time.
-
-        Raises msgspec.DecodeError.
-        """
+    def feed(self, data: bytes) -> list[Message]:
+        """The messages that ``data`` completes. Raises msgspec.DecodeError."""
         self._buffer += data
-        if len(self._buffer) < HEADER.size:
-            return None
-        (size,) = HEADER.unpack_from(self._buffer)
-        if len(self._buffer) < HEADER.size + size:
-            return None
-        message = self._decoder.decode(memoryview(self._buffer)[HEADER.size :])
-        self._buffer = bytearray()
-        return message
+        complete: list[Message] = []
+        start = 0
+        with memoryview(self._buffer) as view:
+            while len(view) - start >= HEADER.size:
+                (size,) = HEADER.unpack_from(view, start)
+                body = start + HEADER.size
+                if len(view) - body < size:
+                    break
+                complete.append(self._decoder.decode(view[body : body + size]))
+                start = body + size
+        del self._buffer[:start]
+        return complete
 
-    def receive(self, sock: socket.socket) -> Message | None:
-        """The next message of a blocking socket; None at the end of the stream."""
+    def receive(self, sock: socket.socket) -> list[Message]:
+        """The next messages of a blocking socket; none at the end of the stream."""
         while data := sock.recv(_PIECE):
-            message = self.feed(data)
-            if message is not None:
-                return message
-        return None
+            messages = self.feed(data)
+            if messages:
+                return messages
+        return []

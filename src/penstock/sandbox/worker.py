@@ -1,15 +1,21 @@
 """A worker's process: takes one job after the other, under limits that end it.
 
-Started as ``python -m penstock.sandbox.worker --fd N``. Jobs run in the main thread, whose stack is
-bounded here and whose priority the front end lowers. What a job takes of processor time is counted
-by a timer that ends the process: native code cannot be interrupted otherwise.
+``python -m penstock.sandbox.worker --fd N`` is a fork server. It loads the tokenizer once; after
+that a worker is there in milliseconds. Each is forked by a keeper, a process that only waits for it
+and tells what it died of. All have a single thread and share the tokenizer's memory.
+
+A worker's stack is bounded here, and its priority is lowered by the front end. What a job takes of
+processor time is counted by a timer that ends the process: native code cannot be interrupted
+otherwise.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import gc
+import os
 import resource
 import signal
 import socket
@@ -18,17 +24,19 @@ import traceback
 from collections.abc import Sequence
 
 from penstock.errors import PenstockError, RequestError, as_error
+from penstock.grammar.compile import check
 from penstock.sandbox import wire
 from penstock.sandbox.jobs import (
     Answer,
+    Cause,
     Checked,
     CheckGrammar,
+    Died,
     Exhausted,
     Failed,
     Job,
-    Load,
-    Loaded,
     Refused,
+    Started,
     Task,
     Tokenize,
     TokenizeChat,
@@ -37,6 +45,8 @@ from penstock.sandbox.jobs import (
 from penstock.tokenizer import Tokenizer, load_tokenizer
 from penstock.tokenizer.chat_tokens import tokenize_chat
 
+MAX_ORDER_BYTES = 1 << 16
+"""Of a message to the fork server: a byte, then the path of the tokenizer."""
 STACK_BYTES = 4 << 20
 """Of the thread that does jobs. The engine compiles what passes with sixteen times as much
 (``grammar.constraints``): a grammar that fits here cannot overflow there. It is enough for 430
@@ -72,8 +82,6 @@ class Worker:
     def _do(self, job: Job) -> Answer:
         match job:
             case CheckGrammar():
-                from penstock.grammar.compile import check  # only now: it loads llguidance
-
                 try:
                     check(job.spec)
                 except RequestError as error:
@@ -82,19 +90,16 @@ class Worker:
             case TokenizeChat():
                 return self._tokenize_chat(job)
             case Tokenize():
-                tokenizer = self._load(job.tokenizer)
+                tokenizer = self.load(job.tokenizer)
                 return Tokens.of(
                     [
                         tokenizer.encode(text, job.add_special_tokens, job.parse_special)
                         for text in job.texts
                     ]
                 )
-            case Load():
-                self._load(job.tokenizer)
-                return Loaded()
 
     def _tokenize_chat(self, job: TokenizeChat) -> Answer:
-        tokenizer = self._load(job.tokenizer)
+        tokenizer = self.load(job.tokenizer)
         messages, tools, options = job.parts()
         ids = tokenize_chat(
             tokenizer,
@@ -107,7 +112,8 @@ class Worker:
         )
         return Tokens.of([ids])
 
-    def _load(self, path: str) -> Tokenizer:
+    def load(self, path: str) -> Tokenizer:
+        """Raises TokenizerError."""
         if self._tokenizer is None or self._path != path:
             self._tokenizer, self._path = load_tokenizer(path), path
             gc.collect()
@@ -116,32 +122,75 @@ class Worker:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Be the fork server: start a worker for each socket that is sent, until the end of ours."""
     parser = argparse.ArgumentParser(prog="penstock.sandbox.worker", description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="the inherited socket")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the front end decides what Ctrl-C means
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
+    _die_with_parent()
+    worker = Worker()
+    with socket.socket(fileno=options.fd) as sock:
+        while True:
+            order, fds, _, _ = socket.recv_fds(sock, MAX_ORDER_BYTES, 1)
+            if not order:
+                return 0
+            path = order[1:].decode()
+            if path:
+                with contextlib.suppress(PenstockError):  # the worker will say so of its job
+                    worker.load(path)
+            (fd,) = fds
+            if os.fork() == 0:
+                sock.close()
+                os._exit(_keep(worker, fd))
+            os.close(fd)
+
+
+def _keep(worker: Worker, fd: int) -> int:
+    """Have a worker serve the socket ``fd``, and tell there what it died of."""
+    _die_with_parent()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    with socket.socket(fileno=fd) as sock:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_serve(worker, sock))
+        gone = contextlib.suppress(OSError)  # the front end, as the worker finds too
+        with gone:
+            sock.sendall(wire.encode(Started(pid)))
+        _, status = os.waitpid(pid, 0)
+        with gone:
+            sock.sendall(wire.encode(Died(_cause(status))))
+    return 0
+
+
+def _serve(worker: Worker, sock: socket.socket) -> int:
+    _die_with_parent()
     limit(resource.RLIMIT_CORE, 0)
     limit(resource.RLIMIT_STACK, STACK_BYTES)
     limit(resource.RLIMIT_DATA, DATA_BYTES)
     limit(resource.RLIMIT_AS, 2 * DATA_BYTES)
-    worker = Worker()
-    with socket.socket(fileno=options.fd) as sock:
-        frames: wire.FrameBuffer[Task] = wire.FrameBuffer(Task)
-        while (task := frames.receive(sock)) is not None:
-            signal.setitimer(signal.ITIMER_PROF, task.cpu_s)
-            answer = worker.answer(task.job)
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            del task
-            sock.sendall(_frame(answer))
+    frames: wire.FrameBuffer[Task] = wire.FrameBuffer(Task)
+    while tasks := frames.receive(sock):
+        (task,) = tasks
+        signal.setitimer(signal.ITIMER_PROF, task.cpu_s)
+        answer = worker.answer(task.job)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        del task, tasks
+        sock.sendall(_frame(answer))
     return 0
 
 
-def _frame(answer: Answer) -> bytes:
-    try:
-        return wire.encode(answer)
-    except UnicodeEncodeError:  # a message may quote what a template has made
-        return wire.encode(Refused("the chat template wrote what is not Unicode text", "messages"))
+def _cause(status: int) -> Cause:
+    match os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0:
+        case signal.SIGPROF | signal.SIGXCPU:
+            return "time"
+        case signal.SIGKILL | signal.SIGABRT:  # the kernel, short of memory; Rust, likewise
+            return "memory"
+    return "crash"
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def limit(what: int, value: int) -> None:
@@ -150,6 +199,13 @@ def limit(what: int, value: int) -> None:
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)
     resource.setrlimit(what, (value, hard))
+
+
+def _frame(answer: Answer) -> bytes:
+    try:
+        return wire.encode(answer)
+    except UnicodeEncodeError:  # a message may quote what a template has made
+        return wire.encode(Refused("the chat template wrote what is not Unicode text", "messages"))
 
 
 if __name__ == "__main__":
