@@ -15,6 +15,8 @@ from http_client import PATIENCE_S, Server, running
 from http_server import ADMIN_KEY
 from streams import bystanders, expected, nothing_left, posted, raw, until
 
+from penstock.bench.processes import resident_mib
+
 BODY = {"model": "fake", "prompt": "abc", "max_tokens": 400}
 STREAM = {**BODY, "stream": True}
 
@@ -225,3 +227,21 @@ def test_a_giant_head_is_refused(slow_server: Server) -> None:
         sock.sendall(b"y" * 1000)
         assert sock.recv(1000).startswith(b"HTTP/1.1 431 ")
         assert sock.recv(1000)[-1:] in (b"", b"}")
+
+
+def test_clients_that_ask_and_never_read_cost_little(tokenizer_folder: Path) -> None:
+    """What is asked ahead waits in the kernel, not in answers that nobody takes."""
+    asked = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 2000
+    with running(tokenizer_folder, 10) as server, bystanders(server, tokens=200):
+        size = len(server.http.get("/openapi.json").content)
+        before = resident_mib(server.process.pid)
+        with contextlib.ExitStack() as held:
+            for _ in range(20):
+                sock = held.enter_context(socket.socket())
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+                sock.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
+                sock.setblocking(False)
+                sock.send(asked)
+            time.sleep(1)
+            assert server.ready()
+            assert resident_mib(server.process.pid) - before < 20 * 2000 * size / 2**20 / 10

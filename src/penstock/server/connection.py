@@ -166,7 +166,9 @@ class Connection(H11Protocol):
         try:
             await self._answer(scope, receive, send)
         finally:
-            scope.pop(_SCOPE_KEY, None)  # it knows the cycle, which knows the scope
+            # Neither may keep the other alive.
+            scope.pop(_SCOPE_KEY, None)
+            cycle.transport = self.transport
 
     def _probe(self) -> None:
         """Write something that a client in HTTP/1.1 has to overlook."""
