@@ -63,8 +63,8 @@ def host_budget(served: Served, asked: int | None, available: int) -> Budget:
 
 def gpu_budget(served: Served, asked: int | None, gpu: Gpu, draft: Served | None = None) -> Budget:
     """Of a GPU's free memory; raises ConfigError where the model, and its draft, do not fit."""
-    from penstock.backends import Limits
     from penstock.backends.cuda.memory import divide, needs
+    from penstock.interface.executor import Limits
     from penstock.plan.fuse import fuse
     from penstock.plan.lower import lower
     from penstock.plan.plan import Plan

@@ -11,8 +11,8 @@ from scheduler_loop import check_complete, make_loop, request
 
 from penstock.engine.fair_shares import FairShares, VirtualTimes
 from penstock.engine.give_way import STEPS_BETWEEN
-from penstock.engine.messages import Tenant
 from penstock.engine.request import Sequence, Status
+from penstock.interface.messages import Tenant
 
 A, B, C = Tenant("a"), Tenant("b"), Tenant("c")
 

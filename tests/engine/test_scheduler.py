@@ -22,10 +22,10 @@ from scheduler_loop import (
 
 import penstock
 from penstock.cache.kv_cache import KvCache
-from penstock.engine.messages import FinishReason, Tenant
 from penstock.engine.request import Sequence, Status
 from penstock.engine.scheduler import Scheduler
 from penstock.errors import ConfigError, RequestError
+from penstock.interface.messages import FinishReason, Tenant
 from penstock.pooling.params import PoolingParams
 from penstock.sampling.draws import sequence_key
 

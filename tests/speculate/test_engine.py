@@ -15,10 +15,10 @@ from overlapped import POISON, VOCAB, check, make_core
 from stories import Arrival, Stories, play, same
 
 from penstock.engine.loader import Blueprint
-from penstock.engine.messages import EngineRequest, EngineStats, FinishReason
 from penstock.engine.scheduled import ScheduledSequence
 from penstock.engine.scheduler import Scheduler
-from penstock.engine.step import StepInput, StepResult
+from penstock.interface.messages import EngineRequest, EngineStats, FinishReason
+from penstock.interface.step import StepInput, StepResult
 from penstock.sampling.params import SamplingParams
 from penstock.speculate.config import Ngram
 from penstock.speculate.draft import Draft, Proposer, Wanted, draft_tree

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.messages import EngineRequest, FinishReason
 from penstock.engine.request import Sequence, make_sequences
+from penstock.interface.messages import EngineRequest, FinishReason
 from penstock.sampling.params import SamplingParams
 from penstock.speculate.config import Ngram
 from penstock.speculate.draft import Draft, Wanted

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from array import array
 
-from penstock.engine.messages import EngineRequest
 from penstock.engine.request import Sequence, Status, make_sequences
 from penstock.engine.scheduled import ScheduledSequence, ScheduledStep
+from penstock.interface.messages import EngineRequest
 from penstock.speculate.draft import Draft
 from penstock.speculate.told import told_of
 

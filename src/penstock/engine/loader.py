@@ -13,12 +13,14 @@ import msgspec
 from penstock import demo_model_path
 from penstock.artifact.format import Artifact
 from penstock.artifact.shelf import Keeping, Note, Shelf
-from penstock.backends import Executor, Limits, WeightSource, bind
+from penstock.backends import bind
 from penstock.backends.cpu import native
-from penstock.backends.tuning import Tuning
 from penstock.config import EngineConfig, ResolvedConfig, draft_block_bytes, resolve
 from penstock.errors import ArtifactError, ConfigError
 from penstock.hardware import detect, with_gpu
+from penstock.interface.executor import Executor, Limits
+from penstock.interface.tuning import Tuning
+from penstock.interface.weights import WeightSource
 from penstock.models.heads import EagleSpec, HeadsSpec
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec

@@ -59,13 +59,13 @@ from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.engine.give_way import GiveWay
 from penstock.engine.in_flight import InFlight
 from penstock.engine.limits import check_step_limits, most_tokens
-from penstock.engine.messages import EngineStats, FinishReason, SequenceUpdate
 from penstock.engine.place_drafts import moves_of, place_drafts
 from penstock.engine.queues import Queues, Turn
 from penstock.engine.request import Sequence, Status
 from penstock.engine.scheduled import ScheduledSequence, ScheduledStep, SlotMove, scheduled
 from penstock.engine.step_budget import StepBudget
 from penstock.errors import RequestError
+from penstock.interface.messages import EngineStats, FinishReason, SequenceUpdate
 from penstock.sampling.params import SamplingParams
 from penstock.speculate.draft import Draft
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.grammar.threads import SLOW_NICE, Bell, Workers
-from penstock.sampling.mask import TokenMask
+from penstock.interface.mask import TokenMask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Seq

@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from penstock.engine.messages import RequestOptions, Tenant
+from penstock.interface.messages import RequestOptions, Tenant
 from penstock.server.openai.errors import ApiError
 
 

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock import __version__
-from penstock.engine.messages import EngineStats
 from penstock.errors import OverloadedError, PenstockError
+from penstock.interface.messages import EngineStats
 from penstock.server.answers import Alive, ModelCard, ModelList, Ready, Version
 from penstock.server.callers import Caller
 from penstock.server.ignored import IgnoredFields

@@ -12,7 +12,7 @@ import msgspec
 if TYPE_CHECKING:
     from penstock.engine.request import Sequence
     from penstock.engine.scheduled import ScheduledStep
-    from penstock.engine.step import StepResult
+    from penstock.interface.step import StepResult
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):

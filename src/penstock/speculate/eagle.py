@@ -16,12 +16,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.base import Executor
+from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import BlockCopy, KvCache
-from penstock.engine.draft_tree import MAX_ROWS
 from penstock.engine.request import Sequence, Status
 from penstock.engine.scheduled import ScheduledStep
-from penstock.engine.step import BLOCK_SIZE, Int32s, StepResult
+from penstock.interface.draft_tree import MAX_ROWS
+from penstock.interface.executor import Executor
+from penstock.interface.step import Int32s, StepResult
 from penstock.speculate.draft import Draft, Wanted
 from penstock.speculate.eagle_reading import Lane, Reading
 from penstock.speculate.rows import ChainRows, StepRows, offsets

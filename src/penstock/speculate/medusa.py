@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.base import Executor
 from penstock.engine.scheduled import ScheduledStep
-from penstock.engine.step import StepInput, StepResult
+from penstock.interface.executor import Executor
+from penstock.interface.step import StepInput, StepResult
 from penstock.speculate.draft import Draft, Wanted
 from penstock.speculate.rows import NO_COPIES
 from penstock.speculate.told import told_of

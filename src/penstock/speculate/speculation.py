@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from penstock.engine.scheduled import ScheduledStep
-from penstock.engine.step import StepResult
+from penstock.interface.step import StepResult
 from penstock.speculate.controller import Controller, Offer
 from penstock.speculate.draft import Draft, HiddenReader, Proposer, Wanted
 from penstock.speculate.figures import Figures

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.sampling.sampler import Sampler
+from penstock.interface.sampler import Sampler
 from penstock.speculate.draft import Draft, draft_tree
 
 Candidate = tuple[int, float]

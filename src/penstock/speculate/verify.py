@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from penstock.engine.messages import TokenLogprobs
 from penstock.engine.scheduled import ScheduledStep
-from penstock.engine.step import StepResult
-from penstock.sampling.mask import TokenMask
-from penstock.sampling.sampler import Sampled, Sampler
+from penstock.interface.logprobs import TokenLogprobs
+from penstock.interface.mask import TokenMask
+from penstock.interface.sampler import Sampled, Sampler
+from penstock.interface.step import StepResult
 from penstock.speculate.draft import Draft
 from penstock.speculate.typical import Typical
 

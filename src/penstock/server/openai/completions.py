@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from penstock.engine.messages import RequestOptions
 from penstock.engine.output import CompletionOutput, RequestOutput
+from penstock.interface.messages import RequestOptions
 from penstock.sampling.params import SamplingParams
 from penstock.server.engine import Engine
 from penstock.server.fanout import Generation, has_news, last, merged, refused_by_name

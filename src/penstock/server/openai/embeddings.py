@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from penstock.engine.completion import RequestOutput
-from penstock.engine.messages import RequestOptions, first_bad_token
+from penstock.interface.messages import RequestOptions, first_bad_token
 from penstock.pooling.params import PoolingKind, PoolingParams
 from penstock.pooling.pooler import EMBEDDING_DTYPE
 from penstock.server.engine import Engine

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from penstock.engine.messages import RequestOptions
 from penstock.grammar.spec import GrammarSpec
+from penstock.interface.messages import RequestOptions
 from penstock.sampling.params import SamplingParams
 from penstock.sandbox.grammar_check import GrammarCheck
 from penstock.server.engine import Engine
