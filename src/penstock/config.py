@@ -17,7 +17,6 @@ from penstock.backend_choice import (
     require_deterministic,
 )
 from penstock.cache.geometry import BLOCK_SIZE, KvDType, layer_block_bytes
-from penstock.engine.limits import most_logit_rows
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
 from penstock.memory_budget import Served, gpu_budget, host_budget
@@ -25,6 +24,7 @@ from penstock.models.spec import DType, ModelSpec
 from penstock.quant.choice import QuantizationName, choose
 from penstock.quant.memory import weight_bytes
 from penstock.quant.scheme import Quantization
+from penstock.scheduler.limits import most_logit_rows
 from penstock.speculate.config import SpeculativeConfig, describe
 from penstock.speculate.draft_choice import draft_logit_rows, with_draft
 from penstock.threads import Threads, choose_threads

@@ -14,7 +14,6 @@ import msgspec
 
 from penstock.config import EngineConfig
 from penstock.engine.front_end import FrontEnd
-from penstock.engine.limits import check_room
 from penstock.engine.output import OutputProcessor, RequestOutput
 from penstock.engine.pacing import Pacer
 from penstock.engine.process import START_TIMEOUT_S, EngineProcess
@@ -33,6 +32,7 @@ from penstock.interface.messages import (
 )
 from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
+from penstock.scheduler.limits import check_room
 from penstock.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)

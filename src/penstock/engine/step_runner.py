@@ -7,13 +7,11 @@ from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
+from penstock.engine.constraints import Constraints
+from penstock.engine.masks import NO_MASKS
 from penstock.engine.prompt_reports import PromptReports, WantedRows
-from penstock.engine.scheduled import ScheduledStep
-from penstock.engine.scheduler import Scheduler
 from penstock.engine.step_builder import build_step_input
 from penstock.errors import RequestError
-from penstock.grammar.constraints import Constraints
-from penstock.grammar.masks import NO_MASKS
 from penstock.interface.executor import (
     Executor,
     Launched,
@@ -24,6 +22,8 @@ from penstock.interface.executor import (
 from penstock.interface.mask import TokenMask
 from penstock.interface.sampler import Sampled
 from penstock.interface.step import StepResult
+from penstock.scheduler.output import ScheduledStep
+from penstock.scheduler.scheduler import Scheduler
 from penstock.speculate.typical import Typical
 from penstock.speculate.verify import Verified, verify
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.interface.sampler import Sampler
-from penstock.speculate.draft import Draft, draft_tree
+from penstock.scheduler.draft import Draft, draft_tree
 
 Candidate = tuple[int, float]
 """A token, and the logarithm of its probability where it would follow."""

@@ -18,8 +18,8 @@ from overlap_executor import Deferred, HashExecutor
 
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import Blueprint
+from penstock.engine.masks import MaskJob, MaskThreads
 from penstock.grammar import matcher
-from penstock.grammar.masks import MaskJob, MaskThreads
 from penstock.interface.executor import Executor
 from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
 from penstock.sampling.params import SamplingParams
