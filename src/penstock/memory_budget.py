@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from penstock.cache.geometry import BLOCK_SIZE, KvDType
 from penstock.gpu import Gpu
+from penstock.interface.budget import Budget
 from penstock.models.spec import DType, ModelSpec
 from penstock.quant.memory import weight_bytes
 from penstock.quant.scheme import Quantization
@@ -36,15 +37,6 @@ class Served:
     def all_sequences_bytes(self) -> int:
         """A KV cache that every sequence can fill."""
         return self.max_sequences * -(-self.max_len // BLOCK_SIZE) * self.block_bytes
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Bytes of the two largest parts, and why the cache has so many."""
-
-    weights: int
-    kv_cache: int
-    why: str
 
 
 def host_budget(served: Served, asked: int | None, available: int) -> Budget:

@@ -20,7 +20,6 @@ from penstock.backends.cpu.bind import bind
 from penstock.backends.cpu.executor import CpuExecutor
 from penstock.backends.reference.executor import ReferenceExecutor
 from penstock.cache.geometry import KvDType
-from penstock.config import kv_block_bytes
 from penstock.errors import ConfigError
 from penstock.interface.executor import Limits
 from penstock.interface.step import StepInput
@@ -32,6 +31,7 @@ from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.quant.choice import choose
+from penstock.resolve import kv_block_bytes
 from penstock.weights.dummy import DummyWeights
 
 VARIANTS = native.runnable()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from penstock.interface.messages import RequestOptions, Tenant
-from penstock.server.openai.errors import ApiError
+from penstock.server.errors import ApiError
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from penstock.errors import EngineDeadError, PenstockError
 from penstock.interface.messages import EngineStats, RequestOptions, Tenant
 from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
-from penstock.server.openai.errors import unavailable
+from penstock.server.errors import unavailable
 from penstock.tokenizer import Tokenizer
 
 WATCH_S = 0.5

@@ -23,8 +23,8 @@ from penstock.backends.cuda.kernels.rows import Argmax
 from penstock.backends.cuda.step import StepBuffer
 from penstock.backends.cuda.workspace import Workspace
 from penstock.errors import ConfigError
+from penstock.interface.budget import Budget
 from penstock.interface.executor import Limits
-from penstock.memory_budget import Budget
 from penstock.plan import ops
 from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
