@@ -13,10 +13,10 @@ from overlap_executor import Deferred, HashExecutor
 
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import Blueprint
-from penstock.engine.messages import EngineRequest, FinishReason, SequenceUpdate
 from penstock.errors import RequestError
 from penstock.grammar import matcher
 from penstock.grammar.spec import GrammarSpec
+from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
 from penstock.sampling.params import SamplingParams
 
 

@@ -20,7 +20,7 @@ from penstock.grammar.matcher import Matcher
 from penstock.grammar.notation import MAX_CHOICES
 from penstock.grammar.spec import GrammarSpec
 from penstock.grammar.tokens import Vocabulary
-from penstock.sampling.mask import allowed
+from penstock.interface.mask import allowed
 from penstock.tokenizer import Tokenizer, load_tokenizer
 
 ENDING = frozenset((EOS, STOP))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.engine.messages import Tenant
 from penstock.errors import OverloadedError, RequestError
+from penstock.interface.messages import Tenant
 
 
 @dataclass

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from penstock.config import ResolvedConfig
 from penstock.engine.core import EngineCore
-from penstock.engine.messages import EngineRequest, EngineStats, SequenceUpdate
 from penstock.errors import EngineDeadError, RequestError
+from penstock.interface.messages import EngineRequest, EngineStats, SequenceUpdate
 
 
 class Inbox(NamedTuple):

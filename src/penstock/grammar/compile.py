@@ -14,7 +14,7 @@ from penstock.grammar.matcher import Matcher, Origin
 from penstock.grammar.notation import lark_of, refusal
 from penstock.grammar.spec import GrammarSpec
 from penstock.grammar.tokens import Vocabulary, byte_vocabulary
-from penstock.sampling.mask import words_for
+from penstock.interface.mask import words_for
 
 
 def check(spec: GrammarSpec, param: str = "grammar") -> None:

@@ -11,7 +11,7 @@ from llguidance import LLMatcher, LLTokenizer
 from penstock.grammar.consume import Consumer, consume_here
 from penstock.grammar.notation import readable
 from penstock.grammar.tokens import Vocabulary
-from penstock.sampling.mask import TokenMask, words_for
+from penstock.interface.mask import TokenMask, words_for
 
 MOST_SECONDS = 0.1
 """Of processor time, for taking one token and for one mask. What grammars of 1,000 properties or

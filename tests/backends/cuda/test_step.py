@@ -14,7 +14,6 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from tiny_plans import Chunk, broken, step_of, tokens_of  # noqa: E402
 
-from penstock.backends import Limits  # noqa: E402
 from penstock.backends.cuda.graphs import bucket_of, bucket_sizes, graphed_rows  # noqa: E402
 from penstock.backends.cuda.step import (  # noqa: E402
     Layout,
@@ -25,6 +24,7 @@ from penstock.backends.cuda.step import (  # noqa: E402
     idle_tree,
     pad_decode,
 )
+from penstock.interface.executor import Limits  # noqa: E402
 
 TOKENS = tokens_of(5, 70)
 FIELDS = ("token_ids", "positions", "slots", "query_starts", "context_lens", "block_starts")

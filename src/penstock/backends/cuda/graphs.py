@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import torch
 
-from penstock.backends.base import Limits
 from penstock.backends.cuda.step import DeviceStep
-from penstock.engine.step import StepInput
+from penstock.interface.executor import Limits
+from penstock.interface.step import StepInput
 
 _MOST_ROWS = 512
 """Of steps with drafts: with more, the GPU takes longer than launching it op by op."""

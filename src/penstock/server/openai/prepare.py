@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from penstock.engine.messages import RequestOptions
 from penstock.grammar.spec import GrammarSpec
+from penstock.interface.messages import RequestOptions
 from penstock.sampling.params import SamplingParams
 from penstock.sandbox.grammar_check import GrammarCheck
 from penstock.server.engine import Engine
+from penstock.server.errors import ApiError
 from penstock.server.fanout import Generation, refused_by_name
 from penstock.server.meter import Meter
 from penstock.server.openai.answers import Reading, has_special_marks, opened
 from penstock.server.openai.constraint import Constraint, asked_constraint
-from penstock.server.openai.errors import ApiError
 from penstock.server.openai.messages import chat_prompt
 from penstock.server.openai.names import CHAT, Names
 from penstock.server.openai.protocol import ChatRequest

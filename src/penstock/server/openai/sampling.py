@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.sampling.params import MAX_LOGPROBS, MAX_SEQUENCES, SamplingParams
-from penstock.server.openai.errors import ApiError
+from penstock.server.errors import ApiError
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest, Sampling
 
 COMPLETION_MAX_TOKENS = 16

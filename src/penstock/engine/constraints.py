@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.engine.masks import NO_MASKS, Masks, MaskThreads, Pools, StepMasks
 from penstock.errors import PenstockError, RequestError, first_line
 from penstock.grammar.cache import GrammarCache
-from penstock.grammar.masks import NO_MASKS, Masks, MaskThreads, Pools, StepMasks
 from penstock.grammar.spec import GrammarSpec
 from penstock.grammar.threads import Bell, Workers
 
 if TYPE_CHECKING:
-    from penstock.engine.request import Sequence
     from penstock.grammar.compile import CompiledGrammar
     from penstock.grammar.tokens import Vocabulary
+    from penstock.scheduler.sequence import Sequence
 
 _PATIENCE_S = 0.02
 """How long a step with nothing else to do waits for a grammar; arrivals wait as long."""

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from oracle import Oracle, Recorder, Texts
 from overlap_executor import Deferred, HashExecutor
 
-from penstock.backends import Executor
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import Blueprint
-from penstock.engine.messages import EngineRequest, FinishReason, SequenceUpdate
+from penstock.engine.masks import MaskJob, MaskThreads
 from penstock.grammar import matcher
-from penstock.grammar.masks import MaskJob, MaskThreads
+from penstock.interface.executor import Executor
+from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
 from penstock.sampling.params import SamplingParams
 from penstock.speculate.speculation import Speculation
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from penstock.engine.messages import Tenant
+from penstock.interface.messages import Tenant
 
 Rank = tuple[float, float]
 """Smaller goes first: virtual times of a tenant, and of its user among the tenant's."""

@@ -6,8 +6,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 from operator import attrgetter
 
-from penstock.engine.fair_shares import FairShares, Rank
-from penstock.engine.request import Sequence, Status
+from penstock.scheduler.fair_shares import FairShares, Rank
+from penstock.scheduler.sequence import Sequence, Status
 
 _order = attrgetter("order")
 _RUNNING, _WAITING = Status.RUNNING, Status.WAITING  # a name is cheaper than an enum's member

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from penstock.cache.kv_cache import KvCache
-from penstock.engine.queues import Queues
-from penstock.engine.request import Sequence
+from penstock.scheduler.queues import Queues
+from penstock.scheduler.sequence import Sequence
 
 STEPS_BETWEEN = 8
 """What is computed again for others' sake is thereby a small part of what is computed."""

@@ -8,14 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.grammar.threads import SLOW_NICE, Bell, Workers
-from penstock.sampling.mask import TokenMask
+from penstock.interface.mask import TokenMask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
 
-    from penstock.engine.request import Sequence
     from penstock.grammar.consume import Consumer
     from penstock.grammar.matcher import Matcher
+    from penstock.scheduler.sequence import Sequence
 
 _CPUS_PER_THREAD = 8
 _MOST_THREADS = 4

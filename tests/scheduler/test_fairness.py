@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_loop import check_complete, make_loop, request
 
-from penstock.engine.fair_shares import FairShares, VirtualTimes
-from penstock.engine.give_way import STEPS_BETWEEN
-from penstock.engine.messages import Tenant
-from penstock.engine.request import Sequence, Status
+from penstock.interface.messages import Tenant
+from penstock.scheduler.fair_shares import FairShares, VirtualTimes
+from penstock.scheduler.give_way import STEPS_BETWEEN
+from penstock.scheduler.sequence import Sequence, Status
 
 A, B, C = Tenant("a"), Tenant("b"), Tenant("c")
 
