@@ -42,7 +42,8 @@ def completion_params(
     if max_tokens == 0 and request.echo:
         max_tokens = 1  # the engine computes no prompt without a next token; it is not reported
     elif max_tokens is None:
-        max_tokens = max(min(COMPLETION_MAX_TOKENS, room), request.min_tokens or 0)
+        # Where the prompt leaves no room, it is the prompt that is refused.
+        max_tokens = max(min(COMPLETION_MAX_TOKENS, room), request.min_tokens or 0, 1)
     logprobs, prompt_logprobs = request.logprobs, request.prompt_logprobs
     if request.echo and prompt_logprobs is None:
         prompt_logprobs = logprobs
