@@ -17,6 +17,7 @@ from penstock.engine.messages import EngineRequest, FinishReason, SequenceUpdate
 from penstock.errors import RequestError
 from penstock.grammar import matcher
 from penstock.grammar.spec import GrammarSpec
+from penstock.grammar.tokens import Vocabulary
 from penstock.sampling.params import SamplingParams
 
 
@@ -220,6 +221,33 @@ def test_a_bad_grammar_ends_its_request_alone(spec: GrammarSpec, make: Make) -> 
         assert told.tokens["bad", index] == []
     assert told.text("a") == told.text("b") == "good"
     assert not core.has_work
+
+
+class Panic(BaseException):
+    """A panic of a library in Rust is such an exception."""
+
+
+def test_a_panic_while_compiling_ends_its_request_alone(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.grammar import compile as compiling
+
+    compile_grammar = compiling.compile_grammar
+
+    def panics(spec: GrammarSpec, vocabulary: Vocabulary) -> compiling.CompiledGrammar:
+        if spec == choice("bad").spec:
+            raise Panic("index out of bounds")
+        return compile_grammar(spec, vocabulary)
+
+    monkeypatch.setattr(compiling, "compile_grammar", panics)
+    bad, good = (SamplingParams(grammar=choice(text).spec, seed=1) for text in ("bad", "good"))
+    core = make()
+    for round_ in "12":
+        told = finish(core, [ask(f"bad {round_}", bad), ask(f"good {round_}", good)])
+        end = told.ends[f"bad {round_}", 0]
+        assert end.finish_reason is FinishReason.ERROR
+        assert "could not be compiled: index out of bounds" in str(end.error)
+        assert told.text(f"good {round_}") == "good"
 
 
 def test_a_grammar_that_takes_too_long_ends_its_request_alone(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from penstock.errors import first_line
 from penstock.grammar.threads import SLOW_NICE, Bell, Workers
 from penstock.sampling.mask import TokenMask
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from penstock.engine.request import Sequence
     from penstock.grammar.consume import Consumer
     from penstock.grammar.matcher import Matcher
+
+_log = logging.getLogger(__name__)
 
 _CPUS_PER_THREAD = 8
 _MOST_THREADS = 4
@@ -37,24 +41,27 @@ NO_MASKS = StepMasks(None, frozenset())
 class MaskJob:
     """The computation of the mask of a sequence's next token."""
 
-    __slots__ = ("done", "failure", "matcher", "sequence")
+    __slots__ = ("done", "matcher", "sequence")
 
     def __init__(self, sequence: Sequence, matcher: Matcher) -> None:
         self.sequence = sequence
         self.matcher = matcher
         self.done = False
-        self.failure: Exception | None = None
-        """A defect, not a limit: those are the matcher's."""
 
-    def run(self, consume: Consumer | None = None) -> None:
-        """``consume``: how tokens are taken; None: as ``Matcher.compute`` does by default."""
+    def run(self, consumer: Callable[[], Consumer] | None = None) -> None:
+        """Compute the mask. Never raises: whatever goes wrong ends this request alone.
+
+        ``consumer`` gives the function by which the matcher takes its tokens; None is the default
+        of ``Matcher.compute``.
+        """
         try:
-            if consume is None:
+            if consumer is None:
                 self.matcher.compute()
             else:
-                self.matcher.compute(consume)
-        except Exception as error:
-            self.failure = error
+                self.matcher.compute(consumer())
+        except BaseException as error:  # nobody else is told what happens in this thread
+            _log.exception("a mask could not be computed")
+            self.matcher.fail(f"its mask could not be computed: {first_line(error)}")
         self.done = True
 
 
@@ -90,16 +97,14 @@ class Pools:
         slow: list[tuple[str, Callable[[], None]]] = []
         for owner, job in jobs:
             if job.matcher.slow:
-                slow.append((owner, partial(self._run_beside, job)))
+                consumer = partial(self._consumers.of_thread, job.matcher.tokenizer)
+                slow.append((owner, partial(job.run, consumer)))
             else:
                 quick.append((owner, job.run))
         if quick:
             self._quick.submit(quick)
         if slow:
             self._slow.submit(slow)
-
-    def _run_beside(self, job: MaskJob) -> None:
-        job.run(self._consumers.of_thread(job.matcher.tokenizer))
 
     def wait(self, jobs: Seq[MaskJob], seconds: float, *, all_of_them: bool) -> None:
         found = all if all_of_them else any
@@ -218,9 +223,7 @@ class Masks:
         return pending
 
     def _ended(self, matcher: Matcher) -> Matcher:
-        job = self._begun.pop(matcher, None)
-        if job is not None and job.failure is not None:
-            raise job.failure
+        self._begun.pop(matcher, None)
         return matcher
 
     def _await(self, sequence: Sequence, job: MaskJob) -> None:

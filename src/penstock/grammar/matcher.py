@@ -7,6 +7,7 @@ from time import thread_time
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
+from penstock.errors import first_line, is_panic
 from penstock.grammar.consume import Consumer, consume_here
 from penstock.grammar.notation import readable
 from penstock.grammar.tokens import Vocabulary
@@ -73,7 +74,9 @@ class Matcher:
         if ending is None:
             ending = frozenset(self._ending.tolist())
         self._take(consume_here)
-        other = Matcher(self._native.deep_copy(), self._vocabulary, ending)
+        # Behind an error it is not used again, and what panicked may not be used again.
+        native = self._native.deep_copy() if self.error is None else self._native
+        other = Matcher(native, self._vocabulary, ending)
         other._mask, other._accepts = self._text_mask(), self._accepts
         if other._mask is not None:
             other._let_end(other._mask)
@@ -137,26 +140,23 @@ class Matcher:
         words = words_for(self._vocabulary.vocab_size)
         # One more bit is llguidance's own end of text.
         row = np.zeros(words_for(self._vocabulary.vocab_size + 1), np.uint32)
-        if self.error is None and not self.complete:
-            self._native.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-            if self._native.is_error():
-                self._fail()
         mask = row[:words]
-        if self.error is None and not self.complete:
-            mask &= self._vocabulary.usable
-            self._accepts = self._native.is_accepting()
-            if self._accepts:
-                self._let_end(mask)
-            elif not mask.any():
-                self.error = _STUCK
-        elif self.error is None:
-            self._accepts = True
-            self._let_end(mask)
+        try:
+            self._fill(row, mask)
+        except BaseException as error:
+            self._panicked(error)
         self._charge(thread_time() - start)
         if self.error is not None:
             mask[:] = 0
             self._accepts = False
         self._mask = mask
+
+    def fail(self, message: str) -> None:
+        """Let no token follow, with this message as the :attr:`error`."""
+        self.error = message
+        self._untaken.clear()
+        self._accepts = False
+        self._mask = np.zeros(words_for(self._vocabulary.vocab_size), np.uint32)
 
     def advance(self, token_id: int) -> bool:
         """Take the next token of text; whether the text is known to be ``complete`` with it."""
@@ -182,20 +182,40 @@ class Matcher:
         """Take what was noted."""
         if not self._untaken:
             return
-        for token_id in self._untaken:
-            if self.error is not None or self.complete:
-                break
-            taken, seconds = consume(self._native, token_id)
-            self._consumed += 1
-            if not taken or self._native.is_error():
-                self._fail()
-            elif not self._native.is_stopped():
-                self._charge(seconds)
-            elif self._native.is_accepting():
-                self.complete = True
-            else:
-                self.error = _STUCK
+        try:
+            for token_id in self._untaken:
+                if self.error is not None or self.complete:
+                    break
+                taken, seconds = consume(self._native, token_id)
+                self._consumed += 1
+                if not taken or self._native.is_error():
+                    self._fail()
+                elif not self._native.is_stopped():
+                    self._charge(seconds)
+                elif self._native.is_accepting():
+                    self.complete = True
+                else:
+                    self.error = _STUCK
+        except BaseException as error:
+            self._panicked(error)
         self._untaken.clear()
+
+    def _fill(self, row: TokenMask, mask: TokenMask) -> None:
+        """Write the mask; ``row`` has one more bit, and is all zeros."""
+        if self.error is None and not self.complete:
+            self._native.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+            if self._native.is_error():
+                self._fail()
+        if self.error is None and not self.complete:
+            mask &= self._vocabulary.usable
+            self._accepts = self._native.is_accepting()
+            if self._accepts:
+                self._let_end(mask)
+            elif not mask.any():
+                self.error = _STUCK
+        elif self.error is None:
+            self._accepts = True
+            self._let_end(mask)
 
     def _text_mask(self) -> TokenMask | None:
         """The mask without tokens that end the text, as a copy."""
@@ -218,6 +238,12 @@ class Matcher:
             ALLOWANCE_SECONDS + SECONDS_PER_TOKEN * self._consumed
         ):
             self.error = _TOO_MUCH
+
+    def _panicked(self, error: BaseException) -> None:
+        """Give up where llguidance panicked; every other exception is raised again."""
+        if not is_panic(error):
+            raise error
+        self.error = f"llguidance failed on this text: {first_line(error)}"
 
     def _fail(self) -> None:
         message = readable(self._native.get_error())
