@@ -13,7 +13,7 @@ from penstock.errors import PenstockError, RequestError, first_line
 from penstock.grammar.cache import GrammarCache
 from penstock.grammar.masks import NO_MASKS, Masks, MaskThreads, Pools, StepMasks
 from penstock.grammar.spec import GrammarSpec
-from penstock.grammar.threads import Bell, Workers
+from penstock.grammar.threads import Bell, Job, Workers
 
 if TYPE_CHECKING:
     from penstock.engine.request import Sequence
@@ -30,9 +30,22 @@ recurses along references, computing a mask does not."""
 
 
 @dataclass
+class _Compilation:
+    """A grammar that is compiled, or will be, for all requests that wait for it."""
+
+    spec: GrammarSpec
+    owner: str
+    """The tenant whose request came first."""
+    job: Job
+    compiled: Future[CompiledGrammar]
+    waiting: int = 0
+    """The number of requests that wait for it."""
+
+
+@dataclass
 class _Waiting:
     leader: Sequence
-    compiled: Future[CompiledGrammar]
+    compilation: _Compilation
 
 
 class Constraints:
@@ -57,7 +70,7 @@ class Constraints:
         self._vocab_size = vocab_size
         self._eos_token_ids = frozenset(eos_token_ids)
         self._waiting: dict[str, _Waiting] = {}
-        self._cache: GrammarCache[Future[CompiledGrammar]] = GrammarCache()
+        self._cache: GrammarCache[_Compilation] = GrammarCache()
         self._vocabulary: Vocabulary | None = None
         self._making_vocabulary = threading.Lock()
         self._bell = Bell()
@@ -82,15 +95,24 @@ class Constraints:
     def add(self, leader: Sequence, spec: GrammarSpec) -> None:
         """Let a request wait for its grammar; :meth:`compiled` gives it back."""
         found = self._cache.get(spec)
-        if found is None or (found.done() and found.exception() is not None):
+        if found is None or (found.compiled.done() and found.compiled.exception() is not None):
             found = self._begun(leader.tenant.name, spec)
             self._cache.put(spec, found)
+        found.waiting += 1
         self._waiting[leader.request_id] = _Waiting(leader, found)
 
     def abort(self, request_id: str) -> list[Sequence]:
-        """Forget a waiting request; returns its sequences, none if it does not wait."""
+        """Forget a waiting request; returns its sequences, or none if it does not wait.
+
+        Its grammar is not compiled any more, unless another request waits for it or that has begun.
+        """
         found = self._waiting.pop(request_id, None)
-        return [] if found is None else [found.leader, *found.leader.siblings]
+        if found is None:
+            return []
+        found.compilation.waiting -= 1
+        if found.compilation.waiting == 0:
+            self._withdraw(found.compilation)
+        return [found.leader, *found.leader.siblings]
 
     def compiled(self, patiently: bool) -> tuple[list[Sequence], list[tuple[Sequence, str]]]:
         """First sequences of the requests whose grammars are ready, and of those that failed.
@@ -102,12 +124,14 @@ class Constraints:
         ready: list[Sequence] = []
         failed: list[tuple[Sequence, str]] = []
         for request_id, each in list(self._waiting.items()):
-            if not each.compiled.done():
+            compiled = each.compilation.compiled
+            if not compiled.done():
                 continue
             del self._waiting[request_id]
-            error = each.compiled.exception()
+            each.compilation.waiting -= 1
+            error = compiled.exception()
             if error is None:
-                self._begin(each.leader, each.compiled.result())
+                self._begin(each.leader, compiled.result())
                 ready.append(each.leader)
             elif isinstance(error, PenstockError):
                 failed.append((each.leader, str(error)))
@@ -158,9 +182,9 @@ class Constraints:
             self._masks.close()
 
     def _any_compiled(self) -> bool:
-        return any(each.compiled.done() for each in self._waiting.values())
+        return any(each.compilation.compiled.done() for each in self._waiting.values())
 
-    def _begun(self, tenant: str, spec: GrammarSpec) -> Future[CompiledGrammar]:
+    def _begun(self, tenant: str, spec: GrammarSpec) -> _Compilation:
         future: Future[CompiledGrammar] = Future()
 
         def compile_it() -> None:
@@ -170,7 +194,13 @@ class Constraints:
                 future.set_exception(error)
 
         self._compiling.submit([(tenant, compile_it)])
-        return future
+        return _Compilation(spec, tenant, compile_it, future)
+
+    def _withdraw(self, compilation: _Compilation) -> None:
+        if not self._compiling.withdraw(compilation.owner, compilation.job):
+            return
+        if self._cache.get(compilation.spec) is compilation:  # not evicted, and begun anew
+            self._cache.drop(compilation.spec)
 
     def _begin(self, leader: Sequence, grammar: CompiledGrammar) -> None:
         assert self._vocabulary is not None
