@@ -1,4 +1,4 @@
-"""Where one sequence is in its grammar, and which tokens may come next."""
+"""The state of one sequence in its grammar, and which tokens may come next."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from penstock.grammar.tokens import Vocabulary
 from penstock.sampling.mask import TokenMask, words_for
 
 MOST_SECONDS = 0.1
-"""Of processor time, for taking one token and for one mask. What grammars of 1,000 properties or
-3,000 choices took is below 4 ms; of ambiguous ones it grows with the square of the text."""
+"""The most processor time for taking one token, and for one mask. Grammars of 1,000 properties or
+3,000 choices took less than 4 ms; for ambiguous ones it grows with the square of the text."""
 ALLOWANCE_SECONDS = 2.0
 SECONDS_PER_TOKEN = 0.02
-"""Of processor time in all: so much from the beginning, and so much more for each token. Two
-hundred times what masks take on average; sixteen such sequences keep one processor busy."""
+"""The processor time that a sequence may take in total: the allowance, and so much more for each
+token. That is two hundred times the average of masks; sixteen sequences that use all of it keep
+one processor busy."""
 SLOW_SECONDS = 0.002
-"""Work for a token that takes longer is not done in the thread that steps, nor joined by it."""
+"""If the work for a token is expected to take longer, the engine's thread neither does it nor waits
+for it."""
 _REMEMBERED = 0.9
-"""How much of a slow mask's time is still expected of the next; of one of 0.1 s, 37 are slow."""
+"""The part of a slow mask's time that is expected of the next one: after one mask of 0.1 s, the
+next 37 are treated as slow."""
 _TOO_SLOW = (
     f"reading one token of the text takes more than {MOST_SECONDS} s; make it less ambiguous"
 )
@@ -38,18 +41,19 @@ _STOPS = {
     "ParserTooComplex": "there are too many ways to read the text; make it less ambiguous",
     "LexerTooComplex": "its expressions are too complex; simplify them",
 }
-"""By llguidance's reasons to stop."""
+"""Messages by llguidance's reasons to stop."""
 
 
 class Matcher:
-    """A function of the grammar and the tokens so far. Not thread-safe.
+    """The parser of one sequence, whose masks depend on the grammar and its tokens alone. Not
+    thread-safe.
 
-    A mask is all tokens after which the text can still come to satisfy the grammar, however the
+    A mask has all tokens after which the text can still come to satisfy the grammar, however the
     text is cut into tokens. Tokens of ``ending`` are among them exactly where the text may end.
     After an ``error`` every mask is empty.
 
-    One that is ``slow`` notes the tokens that it is given and takes them when its next mask is
-    computed, which may be in another thread: until then it is ``behind``.
+    A ``slow`` matcher only notes the tokens that it is given, and takes them when its next mask is
+    computed, which may be in another thread. Until then it is ``behind``.
     """
 
     def __init__(
@@ -63,14 +67,14 @@ class Matcher:
         self._consumed = 0
         self._untaken: list[int] = []
         self.complete = False
-        """Whether the text is complete and nothing can follow it; not known while ``behind``."""
+        """Whether the text is complete and nothing can follow it. Unknown while ``behind``."""
         self._spent = 0.0  # seconds of processor time
         self._expected = 0.0  # of the next mask, by those before it
         self.error: str | None = None
-        """Why no token can follow: the grammar came to a limit, or to an end that is none."""
+        """Why no token can follow: the grammar reached a limit, or no token continues the text."""
 
     def clone(self, ending: frozenset[int] | None = None) -> Matcher:
-        """The same state, apart from this one from now on; None: the same ``ending``."""
+        """A copy of the state, independent of this one. ``ending`` is the same if None."""
         if ending is None:
             ending = frozenset(self._ending.tolist())
         self._take(consume_here)
@@ -86,7 +90,7 @@ class Matcher:
         return other
 
     def learn(self, clone: Matcher) -> None:
-        """What a clone spent, it spent for this one."""
+        """Charge the processor time of a clone to this matcher."""
         self._spent = max(self._spent, clone._spent)
         self._expected = max(self._expected, clone._expected)
 
@@ -101,7 +105,7 @@ class Matcher:
 
     @property
     def behind(self) -> bool:
-        """Whether there are tokens that it has yet to take."""
+        """Whether there are tokens that it was given and has not taken yet."""
         return bool(self._untaken)
 
     @property
@@ -111,7 +115,7 @@ class Matcher:
 
     @property
     def mask(self) -> TokenMask:
-        """Of the next token; read-only. Computed now if it was not."""
+        """The mask of the next token, read-only. It is computed now if it was not."""
         if self._mask is None:
             self.compute()
             assert self._mask is not None
@@ -133,7 +137,7 @@ class Matcher:
         return mask is not None and bool(mask.any())
 
     def compute(self, consume: Consumer = consume_here) -> None:
-        """Compute :attr:`mask`, without the GIL; ``consume`` has tokens taken before."""
+        """Compute :attr:`mask` without the GIL, after ``consume`` has taken the tokens noted."""
         self._expected *= _REMEMBERED
         self._take(consume)
         start = thread_time()
@@ -159,7 +163,7 @@ class Matcher:
         self._mask = np.zeros(words_for(self._vocabulary.vocab_size), np.uint32)
 
     def advance(self, token_id: int) -> bool:
-        """Take the next token of text; whether the text is known to be ``complete`` with it."""
+        """Take the next token of text; returns whether the text is known to be ``complete``."""
         self._mask = None
         self._untaken.append(token_id)
         if not self.slow:
@@ -179,7 +183,7 @@ class Matcher:
             self._mask, self.complete = None, False
 
     def _take(self, consume: Consumer) -> None:
-        """Take what was noted."""
+        """Take the tokens that were noted."""
         if not self._untaken:
             return
         try:
@@ -229,7 +233,7 @@ class Matcher:
             np.bitwise_or.at(mask, self._ending // 32, bits)
 
     def _charge(self, seconds: float) -> None:
-        """Give up where this work was too much, at once or with all before it."""
+        """Charge this work, and set the error if it, or the total, is above its limit."""
         self._spent += seconds
         self._expected = max(self._expected, seconds)
         if self.error is None and seconds > MOST_SECONDS:
