@@ -20,7 +20,8 @@ class GiveWay:
     It does so at most once in ``STEPS_BETWEEN`` steps, if the waiting sequence finds no room and
     its tenant would not exceed its share with it. The victim is the newest sequence of the tenant
     furthest above its own share. It is never one of the newcomer's own tenant, nor one of a better
-    priority. Giving way never takes a tenant below its share, so places do not go back and forth.
+    priority. Giving way never takes a tenant below its share of sequences, and below its share of
+    blocks by less than one sequence's, so places do not go back and forth.
     """
 
     def __init__(self, cache: KvCache, max_num_seqs: int) -> None:
