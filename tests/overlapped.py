@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 from fake_model import ToldCache, moved
 from overlap_executor import HashExecutor
 
-from penstock.cache.geometry import BLOCK_SIZE
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import Blueprint, draw
@@ -50,13 +50,12 @@ def make_core(
 ) -> EngineCore:
     """A core whose cache remembers what its keys are of."""
     config = msgspec.structs.replace(blueprint.config, **limits)
-    core = EngineCore(dataclasses.replace(blueprint, config=config), executor, speculation)
-    core._scheduler.cache = ToldCache(executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=True)
-    return core
+    with patch("penstock.engine.core.KvCache", ToldCache):
+        return EngineCore(dataclasses.replace(blueprint, config=config), executor, speculation)
 
 
 def check(core: EngineCore, inner: HashExecutor) -> None:
     core.check_integrity()
     cache = core._scheduler.cache
     assert isinstance(cache, ToldCache)
-    cache.check_content(moved(inner.model.memory, core._scheduler._slot_moves))
+    cache.check_content(moved(inner.model.memory, core._scheduler._accepted.moves))

@@ -18,9 +18,9 @@ from penstock.engine.loader import Blueprint
 from penstock.interface.messages import EngineRequest, EngineStats, FinishReason
 from penstock.interface.step import StepInput, StepResult
 from penstock.sampling.params import SamplingParams
+from penstock.scheduler.accepted_drafts import AcceptedDrafts
 from penstock.scheduler.draft import Draft, draft_tree
 from penstock.scheduler.output import ScheduledSequence
-from penstock.scheduler.scheduler import Scheduler
 from penstock.speculate.config import Ngram
 from penstock.speculate.draft import Proposer, Wanted
 from penstock.speculate.ngram import NgramProposer
@@ -54,7 +54,7 @@ def test_paths_that_are_not_moved_would_be_noticed(
     blueprint: Blueprint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, texts, _ = plain_stories(blueprint)
-    monkeypatch.setattr("penstock.scheduler.scheduler.moves_of", lambda *_: [])
+    monkeypatch.setattr("penstock.scheduler.accepted_drafts.moves_of", lambda *_: [])
     oracle = Oracle(texts, VOCAB, 0.9, branching=True)
     with pytest.raises(AssertionError):
         told(blueprint, mixed(), oracle, num_blocks=9, **LIMITS)
@@ -65,16 +65,16 @@ def test_published_drafts_would_be_noticed(
 ) -> None:
     """Were what a step wrote for drafts counted as computed, the checks of the other tests fail."""
     _, texts, _ = plain_stories(blueprint)
-    taken = Scheduler._verified
+    taken = AcceptedDrafts.take_in
 
-    def counts_all(self: Scheduler, each: ScheduledSequence, tokens: list[int]) -> object:
+    def counts_all(self: AcceptedDrafts, each: ScheduledSequence, tokens: list[int]) -> list[int]:
         draft, table = each.draft, each.sequence.table
         assert draft is not None
         known = each.sequence.token_ids
-        self.cache.commit(table, known + draft.token_ids, each.start + each.num_tokens)
+        self._cache.commit(table, known + draft.token_ids, each.start + each.num_tokens)
         return taken(self, each, tokens)
 
-    monkeypatch.setattr(Scheduler, "_verified", counts_all)
+    monkeypatch.setattr(AcceptedDrafts, "take_in", counts_all)
     with pytest.raises(AssertionError):
         told(blueprint, mixed(), Oracle(texts, VOCAB, 0.5), num_blocks=9, **LIMITS)
 

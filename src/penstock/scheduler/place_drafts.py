@@ -1,13 +1,12 @@
-"""Room in a step for tokens that may follow the known ones, and where those accepted belong."""
+"""Room in a step for tokens that may follow the known ones."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from collections.abc import Sequence as Seq
 
 from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.scheduler.draft import Draft
-from penstock.scheduler.output import ScheduledSequence, SlotMove
+from penstock.scheduler.output import ScheduledSequence
 from penstock.scheduler.sequence import Sequence
 
 
@@ -46,26 +45,3 @@ def place_drafts(
         )
         left -= count
     return budget - left
-
-
-def moves_of(each: ScheduledSequence, accepted: Seq[int], block_size: int) -> list[SlotMove]:
-    """What brings the keys and values of these accepted tokens to the slots of their positions.
-
-    A tree's tokens were computed in slots behind the known ones, one after the other. To be asked
-    before the sequence gives blocks back. A token never moves up, so in ascending order none is
-    overwritten before it was moved itself.
-    """
-    draft, blocks = each.draft, each.sequence.table.block_ids
-    if draft is None or draft.parents is None:
-        return []
-    known = each.start + each.num_tokens - len(draft)
-
-    def slot(at: int) -> int:
-        return blocks[at // block_size] * block_size + at % block_size
-
-    nodes = draft.path(accepted)
-    return [
-        (slot(known + node), slot(known + depth))
-        for depth, node in enumerate(nodes)
-        if node != depth
-    ]

@@ -53,19 +53,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from time import monotonic
 
 from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.errors import RequestError
 from penstock.interface.messages import EngineStats, FinishReason, SequenceUpdate
 from penstock.sampling.params import SamplingParams
+from penstock.scheduler.accepted_drafts import AcceptedDrafts
+from penstock.scheduler.admission import Admission
 from penstock.scheduler.draft import Draft
-from penstock.scheduler.give_way import GiveWay
 from penstock.scheduler.in_flight import InFlight
 from penstock.scheduler.limits import check_step_limits, most_tokens
-from penstock.scheduler.output import ScheduledSequence, ScheduledStep, SlotMove, scheduled
-from penstock.scheduler.place_drafts import moves_of, place_drafts
-from penstock.scheduler.queues import Queues, Turn
+from penstock.scheduler.output import ScheduledSequence, ScheduledStep, scheduled
+from penstock.scheduler.place_drafts import place_drafts
+from penstock.scheduler.queues import Queues
 from penstock.scheduler.sequence import Sequence, Status
 from penstock.scheduler.step_budget import StepBudget
 
@@ -97,12 +97,10 @@ class Scheduler:
         self._in_flight = InFlight()
         self._all_hidden = all_hidden
         self._most_prompt_rows = max_prompt_rows or max_num_batched_tokens
-        self._slot_moves: list[SlotMove] = []  # of accepted drafts, for the next step
-        self._give_way = GiveWay(cache, max_num_seqs)
+        self._accepted = AcceptedDrafts(cache)
+        self._admission = Admission(cache, self._queues, self._in_flight, max_num_seqs, all_hidden)
         self._arrivals = 0
         self._preemptions = 0
-        self._prefix_queries = 0
-        self._prefix_hits = 0
         self._steps = 0
         self._tokens_computed = 0
         self._tokens_generated = 0
@@ -180,7 +178,9 @@ class Scheduler:
         contended = shares.contended
         particular = contended or masks_awaited  # one look for each sequence in place of two
         if self._queues.num_waiting and shares.several_tenants:
-            self._make_way()
+            victim = self._admission.victim()
+            if victim is not None:
+                self._preempt(victim)
         left = StepBudget(self.max_num_batched_tokens, self._most_prompt_rows)
         chosen: list[ScheduledSequence] = []
         copies: list[BlockCopy] = []
@@ -198,7 +198,7 @@ class Scheduler:
                     if count <= 0:
                         continue
                 if contended and count > 1 and self._queues.num_waiting:
-                    self._admit_waiting(left, chosen, self._queues.turn(sequence))
+                    self._admission.admit(left, chosen, self._queues.turn(sequence))
                     if left.tokens == 0:
                         break
             if count > left.tokens or sequence.wants_prompt_rows:
@@ -217,7 +217,7 @@ class Scheduler:
                 left.take(chosen[-1])
         # If someone above came short, no block is left that would let anyone in.
         if self._queues.num_waiting:
-            self._admit_waiting(left, chosen)
+            self._admission.admit(left, chosen)
         if not chosen:
             return None
         drafted = 0
@@ -237,7 +237,7 @@ class Scheduler:
         if not contended:
             shares.unsettled += num_tokens
         hidden = sum(each.num_hidden for each in chosen)
-        moves, self._slot_moves = self._slot_moves, []
+        moves, self._accepted.moves = self._accepted.moves, []
         return ScheduledStep(
             chosen,
             samples,
@@ -291,9 +291,13 @@ class Scheduler:
                 self._undo(each)
                 continue
             if each.draft is not None:
-                if (update := self._verified(each, next(new_tokens))) is not None:
-                    generated += len(update.token_ids)
-                    updates.append(update)
+                drawn = next(new_tokens)
+                if sequence.status is RUNNING:  # else it has ended meanwhile
+                    accepted = self._accepted.take_in(each, drawn)
+                    if sequence.finish_reason is not None:
+                        self._finish(sequence)
+                    generated += len(accepted)
+                    updates.append(_told(sequence, accepted))
                 continue
             if sequence.status is not RUNNING:
                 pass  # ended, or preempted in flight: what was written is nobody's
@@ -335,8 +339,8 @@ class Scheduler:
             waiting=self.num_waiting,
             kv_blocks_total=self.cache.num_blocks,
             kv_blocks_used=self.cache.num_used_blocks,
-            prefix_queries=self._prefix_queries,
-            prefix_hits=self._prefix_hits,
+            prefix_queries=self._admission.prefix_queries,
+            prefix_hits=self._admission.prefix_hits,
             preemptions=self._preemptions,
             steps=self._steps,
             tokens_computed=self._tokens_computed,
@@ -373,26 +377,6 @@ class Scheduler:
         if draft is not None:
             self.cache.trim(sequence.table)
 
-    def _verified(self, each: ScheduledSequence, tokens: list[int]) -> SequenceUpdate | None:
-        """Take in what was drawn along a draft; None if the sequence has ended meanwhile."""
-        sequence, draft = each.sequence, each.draft
-        assert draft is not None
-        if sequence.status is not RUNNING:
-            return None
-        known = each.start + each.num_tokens - len(draft)
-        appended = sequence.append(tokens)
-        accepted = min(len(appended), max(len(tokens) - 1, 0))
-        sequence.num_drafted += len(draft)
-        sequence.num_accepted += accepted
-        sequence.num_computed = known + accepted
-        self._slot_moves += moves_of(each, tokens[:accepted], self.cache.block_size)
-        self.cache.commit(sequence.table, sequence.token_ids, known + accepted)
-        if sequence.finish_reason is not None:
-            self._finish(sequence)
-        else:
-            self.cache.trim(sequence.table)
-        return _told(sequence, appended)
-
     def _running_in_turn(self, contended: bool) -> list[Sequence]:
         """Those that need one token before those that need more, of whom tenants take turns."""
         decodes = [s for s in self.running if len(s.token_ids) - s.num_computed == 1]
@@ -402,77 +386,6 @@ class Scheduler:
         if contended:
             prefills.sort(key=self._queues.turn)
         return decodes + prefills
-
-    def _admit_waiting(
-        self, left: StepBudget, chosen: list[ScheduledSequence], before: Turn | None = None
-    ) -> None:
-        """Start those that wait, as far as they find room.
-
-        ``before``: only those whose turn it is before that.
-        """
-        queues = self._queues
-        while queues.num_waiting and left.tokens and len(self.running) < self.max_num_seqs:
-            sequence = queues.first()
-            if before is not None and queues.turn(sequence) >= before:
-                break
-            if not self._admit(sequence, left):
-                break
-            start = sequence.num_computed
-            count = left.most(sequence, len(sequence.token_ids) - sequence.awaits_mask - start)
-            if count:
-                chosen.append(scheduled(sequence, start, count, self._all_hidden))
-                left.take(chosen[-1])
-                if queues.shares.contended:
-                    queues.shares.serve(sequence.tenant, count)
-
-    def _make_way(self) -> None:
-        """Let one of a tenant that has too much wait, if one below its share finds no room."""
-        if not self._give_way.due():
-            return
-        newcomer = self._queues.first()
-        if self._in_flight.bars(newcomer):
-            return
-
-        def fits() -> bool:
-            known = len(newcomer.token_ids)
-            return self.cache.fits(self._hits(newcomer), known, reserve=len(self.running))
-
-        victim = self._give_way.victim(self._queues, newcomer, fits)
-        if victim is not None:
-            self._preempt(victim)
-
-    def _hits(self, sequence: Sequence) -> list[int]:
-        """The blocks in which its first tokens are found, of those that need not be computed."""
-        known = len(sequence.token_ids)
-        limit = sequence.num_prompt_rows if sequence.wants_prompt_rows else known - 1
-        return self.cache.lookup(sequence.table, sequence.token_ids, limit)
-
-    def _admit(self, sequence: Sequence, left: StepBudget) -> bool:
-        """Start a waiting sequence if all its known tokens fit.
-
-        One block per running sequence stays free, which they will want soon: without this margin
-        the newcomer would often be preempted at once.
-        """
-        if self._in_flight.bars(sequence) or (sequence.wants_prompt_rows and left.prompt_rows == 0):
-            return False
-        known, cache = len(sequence.token_ids), self.cache
-        hits = self._hits(sequence)
-        cached = len(hits) * cache.block_size
-        end = min(known, cached + left.tokens)
-        if sequence.wants_prompt_rows:
-            end = min(end, sequence.num_prompt_rows + left.prompt_rows)
-        if not cache.begin(sequence.table, hits, end, known, reserve=len(self.running)):
-            return False
-        if not sequence.started:
-            sequence.started = True
-            sequence.num_cached_tokens = cached
-            sequence.scheduled_at = monotonic()
-            if cache.enable_prefix_caching and not sequence.wants_prompt_rows:
-                self._prefix_queries += sequence.num_prompt_tokens
-                self._prefix_hits += cached
-        sequence.num_computed = cached
-        self._queues.run(sequence)
-        return True
 
     def _preempt_behind(self, sequence: Sequence, chosen: list[ScheduledSequence]) -> bool:
         """Preempt the last running sequence behind this one that is not in the step."""

@@ -1,0 +1,63 @@
+"""The drafts that were accepted: how far sequences come by them, and which slots must move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+from penstock.cache.kv_cache import KvCache
+from penstock.scheduler.output import ScheduledSequence, SlotMove
+
+
+class AcceptedDrafts:
+    """Takes in what was drawn along drafts, and keeps the moves of slots that follow from it.
+
+    Keys and values of rejected drafts lie beyond ``num_computed``: they are overwritten by the
+    next step, and never published.
+    """
+
+    def __init__(self, cache: KvCache) -> None:
+        self._cache = cache
+        self.moves: list[SlotMove] = []
+        """The moves for the next step to make before anything else, whoever owns the slots."""
+
+    def take_in(self, each: ScheduledSequence, tokens: list[int]) -> list[int]:
+        """Append the tokens that were drawn along the draft of a running sequence.
+
+        Returns those appended; the sequence may have ended with them.
+        """
+        sequence, draft = each.sequence, each.draft
+        assert draft is not None
+        known = each.start + each.num_tokens - len(draft)
+        appended = sequence.append(tokens)
+        accepted = min(len(appended), max(len(tokens) - 1, 0))
+        sequence.num_drafted += len(draft)
+        sequence.num_accepted += accepted
+        sequence.num_computed = known + accepted
+        self.moves += moves_of(each, tokens[:accepted], self._cache.block_size)
+        self._cache.commit(sequence.table, sequence.token_ids, known + accepted)
+        if sequence.finish_reason is None:
+            self._cache.trim(sequence.table)
+        return appended
+
+
+def moves_of(each: ScheduledSequence, accepted: Seq[int], block_size: int) -> list[SlotMove]:
+    """What brings the keys and values of these accepted tokens to the slots of their positions.
+
+    A tree's tokens were computed in slots behind the known ones, one after the other. To be asked
+    before the sequence gives blocks back. A token never moves up, so in ascending order none is
+    overwritten before it was moved itself.
+    """
+    draft, blocks = each.draft, each.sequence.table.block_ids
+    if draft is None or draft.parents is None:
+        return []
+    known = each.start + each.num_tokens - len(draft)
+
+    def slot(at: int) -> int:
+        return blocks[at // block_size] * block_size + at % block_size
+
+    nodes = draft.path(accepted)
+    return [
+        (slot(known + node), slot(known + depth))
+        for depth, node in enumerate(nodes)
+        if node != depth
+    ]

@@ -1,0 +1,112 @@
+"""The admission of waiting sequences to a step that is composed."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from penstock.cache.kv_cache import KvCache
+from penstock.scheduler.give_way import GiveWay
+from penstock.scheduler.in_flight import InFlight
+from penstock.scheduler.output import ScheduledSequence, scheduled
+from penstock.scheduler.queues import Queues, Turn
+from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.step_budget import StepBudget
+
+
+class Admission:
+    """Admits waiting sequences in turn, without overtaking, as far as places, blocks and the step's
+    budget last; and names the sequence that gives way to one that finds no room.
+
+    The scheduler owns the queues, the cache and the steps in flight, and preempts.
+    """
+
+    def __init__(
+        self,
+        cache: KvCache,
+        queues: Queues,
+        in_flight: InFlight,
+        max_num_seqs: int,
+        all_hidden: bool,
+    ) -> None:
+        """``all_hidden``: the hidden states of every token are wanted."""
+        self._cache = cache
+        self._queues = queues
+        self._in_flight = in_flight
+        self._max_num_seqs = max_num_seqs
+        self._all_hidden = all_hidden
+        self._give_way = GiveWay(cache, max_num_seqs)
+        self.prefix_queries = 0
+        """The prompt tokens of admitted requests, for which cached prefixes were looked up."""
+        self.prefix_hits = 0
+        """The prompt tokens of these requests that were found in the cache."""
+
+    def admit(
+        self, left: StepBudget, chosen: list[ScheduledSequence], before: Turn | None = None
+    ) -> None:
+        """Add waiting sequences to the ``chosen`` ones of a step, as far as they find room.
+
+        With ``before``, only those whose turn is before that.
+        """
+        queues = self._queues
+        while queues.num_waiting and left.tokens and len(queues.running) < self._max_num_seqs:
+            sequence = queues.first()
+            if before is not None and queues.turn(sequence) >= before:
+                break
+            if not self._start(sequence, left):
+                break
+            start = sequence.num_computed
+            count = left.most(sequence, len(sequence.token_ids) - sequence.awaits_mask - start)
+            if count:
+                chosen.append(scheduled(sequence, start, count, self._all_hidden))
+                left.take(chosen[-1])
+                if queues.shares.contended:
+                    queues.shares.serve(sequence.tenant, count)
+
+    def victim(self) -> Sequence | None:
+        """The running sequence to preempt for the first waiting one, which there must be, if one of
+        a tenant below its share finds no room. Call it once in each step."""
+        if not self._give_way.due():
+            return None
+        newcomer = self._queues.first()
+        if self._in_flight.bars(newcomer):
+            return None
+
+        def fits() -> bool:
+            known = len(newcomer.token_ids)
+            reserve = len(self._queues.running)
+            return self._cache.fits(self._hits(newcomer), known, reserve=reserve)
+
+        return self._give_way.victim(self._queues, newcomer, fits)
+
+    def _hits(self, sequence: Sequence) -> list[int]:
+        """The cached blocks of its first tokens, of those that need not be computed."""
+        known = len(sequence.token_ids)
+        limit = sequence.num_prompt_rows if sequence.wants_prompt_rows else known - 1
+        return self._cache.lookup(sequence.table, sequence.token_ids, limit)
+
+    def _start(self, sequence: Sequence, left: StepBudget) -> bool:
+        """Start a waiting sequence if all its known tokens fit; returns whether they do.
+
+        One block per running sequence stays free, which they will want soon: without this margin
+        the newcomer would often be preempted at once.
+        """
+        if self._in_flight.bars(sequence) or (sequence.wants_prompt_rows and left.prompt_rows == 0):
+            return False
+        known, cache = len(sequence.token_ids), self._cache
+        hits = self._hits(sequence)
+        cached = len(hits) * cache.block_size
+        end = min(known, cached + left.tokens)
+        if sequence.wants_prompt_rows:
+            end = min(end, sequence.num_prompt_rows + left.prompt_rows)
+        if not cache.begin(sequence.table, hits, end, known, reserve=len(self._queues.running)):
+            return False
+        if not sequence.started:
+            sequence.started = True
+            sequence.num_cached_tokens = cached
+            sequence.scheduled_at = monotonic()
+            if cache.enable_prefix_caching and not sequence.wants_prompt_rows:
+                self.prefix_queries += sequence.num_prompt_tokens
+                self.prefix_hits += cached
+        sequence.num_computed = cached
+        self._queues.run(sequence)
+        return True
