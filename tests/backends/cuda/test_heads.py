@@ -23,8 +23,8 @@ from penstock.backends.cuda.step import (  # noqa: E402
     Layout,
     StepBuffer,
     arrays_of,
-    idle_decode,
-    pad_decode,
+    pad_step,
+    padding,
 )
 from penstock.backends.reference.executor import ReferenceExecutor  # noqa: E402
 from penstock.backends.reference.numerics import activate, as_bfloat16  # noqa: E402
@@ -175,7 +175,7 @@ def test_features_arrive_bit_by_bit(device: Any) -> None:
     plan = eagle("float32")
     steps = [with_features(step_of([Chunk(A, 0, 9, [3])]), plan), steps_of(plan)[1]]
     steps[0].features[0, :3] = np.nan, -0.0, np.inf
-    for step in (*steps, steps[0], pad_decode(steps[1], 4)):
+    for step in (*steps, steps[0], pad_step(steps[1], 4, 4)):
         arrays = arrays_of(step, [np.arange(9, dtype=np.int32)])
         layout = Layout.of([array.size for array in arrays])
         buffer.write(layout, arrays)
@@ -184,9 +184,9 @@ def test_features_arrive_bit_by_bit(device: Any) -> None:
         assert there.data_ptr() % 64 == 0
         assert there.shape == step.features.shape
         assert there.cpu().numpy().tobytes() == step.features.tobytes()
-    assert not pad_decode(steps[1], 4).features[3:].any()
-    assert idle_decode(3, 5).features.shape == (3, 5)
-    layout = Layout.of([array.size for array in arrays_of(idle_decode(3))])
+    assert not pad_step(steps[1], 4, 4).features[3:].any()
+    assert padding(3, 3, 5).features.shape == (3, 5)
+    layout = Layout.of([array.size for array in arrays_of(padding(3, 3))])
     assert buffer.views(layout).features.shape == (3, 0)
 
 
