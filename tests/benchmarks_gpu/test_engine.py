@@ -16,6 +16,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 import torch
 from gpu import ceilings, engine
 from gpu.replay import chunk_step, decode_step, prefill_step
+from gpu.settings import engine_config
 from gpu.workload import Size
 
 CONFIG = {
@@ -69,7 +70,7 @@ class FakeTimer:
 @pytest.mark.slow
 def test_an_engine_is_measured(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    config = engine.engine_config(tmp_path, SIZE, max_num_batched_tokens=12)
+    config = engine_config(tmp_path, SIZE, max_num_batched_tokens=12)
     measures = ("decode", "prefill", "host", "chunk", "itl", "ops")
     found = engine.measure(config, measures, (1, 4), FakeTimer(), SIZE, time.time())
     # Four sequences are more than the engine holds: that is told, and the rest is measured.
