@@ -48,7 +48,7 @@ def main() -> int:
     elif args.command == "streams":
         result, ok = streams.measure(args.streams, args.threads), True
     elif args.command == "attack":
-        result = attack.measure(args.groups or attack.GROUPS)
+        result = attack.measure(args.groups)
         ok = result.ok
     elif args.command == "neighbours":
         result, ok = neighbours.measure(args.seconds, args.threads), True
@@ -92,7 +92,9 @@ def parse() -> argparse.Namespace:
     two.add_argument("--references", type=int, default=200, metavar="N", help="different requests")
     two.add_argument("--seed", type=int, default=0, help="of requests, manners and faults")
     bad = commands.add_parser("attack", help="hostile input, with plain chats beside it")
-    bad.add_argument("groups", nargs="*", choices=attack.GROUPS, metavar="GROUP")
+    bad.add_argument(
+        *("--groups", "-g"), nargs="+", choices=attack.GROUPS, default=attack.GROUPS, metavar="NAME"
+    )
     for each in (one, many, beside, two, bad):
         each.add_argument("--threads", type=int, default=os.cpu_count(), metavar="N")
         each.add_argument(

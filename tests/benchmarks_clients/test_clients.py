@@ -45,7 +45,7 @@ def job(tmp_path: Path) -> Job:
     folder = tmp_path / "out"
     folder.mkdir()
     environment = Environment(tmp_path / "env")
-    server = Counted("http://127.0.0.1:1234", 1)
+    server = Counted("http://127.0.0.1:1234")
     return Job(environment, server, "model", tmp_path / "tokenizer", folder, True, 30)
 
 

@@ -206,6 +206,42 @@ def test_many_choices_and_properties(bytes_: Vocabulary) -> None:
     assert matcher.accepts, matcher.error
 
 
+def test_states_that_others_used_up_are_not_missed(bytes_: Vocabulary) -> None:
+    """The lexer's table is shared by all sequences of a grammar; each goes on as if alone."""
+    spec = regex("[^;]*[A-Z][^;]{8,24};").spec
+    shared = compile_grammar(spec, bytes_)
+    for seed in range(120):
+        rng = random.Random(seed)
+        matcher = shared.start(ENDING)
+        alone = compile_grammar(spec, bytes_).start(ENDING) if seed % 10 == 0 else None
+        for _ in range(60):
+            tokens = [t for t in sorted(next_tokens(matcher, PADDED)) if 64 < t < 123]
+            if alone is not None:
+                assert alone.mask.tolist() == matcher.mask.tolist()
+            token = rng.choice(tokens)
+            matcher.advance(token)
+            if alone is not None:
+                alone.advance(token)
+        assert matcher.error is None
+        if shared.used_up and seed % 10 == 0:
+            break
+    assert shared.used_up
+
+
+def test_states_that_a_sequence_used_up_itself_are_its_fault(bytes_: Vocabulary) -> None:
+    matcher = compile_grammar(regex("([^;]*[A-Z][^;]{18,24};)*").spec, bytes_).start(ENDING)
+    rng = random.Random(0)
+    copies = [matcher.clone() for _ in range(3)]
+    for _ in range(20_000):
+        tokens = [t for t in next_tokens(matcher, PADDED) if 64 < t < 123 or t == ord(";")]
+        if not tokens:
+            break
+        matcher.advance(rng.choice(sorted(tokens)))
+    assert matcher.error is not None
+    assert "too complex; simplify" in matcher.error
+    assert all(copy.error is None and next_tokens(copy, PADDED) for copy in copies)
+
+
 def test_clones_go_their_own_ways(bytes_: Vocabulary) -> None:
     matcher = compile_grammar(choice("abc", "abd", "xyz").spec, bytes_).start(ENDING)
     matcher.advance(ord("a"))

@@ -142,6 +142,7 @@ def test_any_body_is_decoded_or_refused_by_name(
         ({"default": "{{ thinking }}", "tool_use": "{{ reasoning_effort }}"}, []),
         ({"default": "{{ b }}{% generation %}{{ a }}{% endgeneration %}"}, ["a", "b"]),
         ({"default": "{{ thinking"}, []),
+        ({"default": "{{ 'x' | center(2000000000) }}{{ thinking }}"}, ["thinking"]),
     ],
     ids=str,
 )  # fmt: skip

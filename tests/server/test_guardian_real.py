@@ -59,6 +59,16 @@ def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
+def engine_of(serving: int) -> int:
+    """The engine among the serving process's children; the others are workers."""
+    (engine,) = (
+        pid
+        for pid in children(serving)
+        if b"penstock.engine.child" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
+    return engine
+
+
 def url(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     first = process.stdout.readline()
@@ -73,7 +83,7 @@ def test_a_serving_process_that_dies_is_replaced(
     with httpx.Client(base_url=url(process), verify=False, timeout=PATIENCE_S) as http:
         expected = http.post("/v1/completions", json=BODY).json()["choices"]
         (serving,) = children(process.pid)
-        (engine,) = children(serving)
+        engine = engine_of(serving)
         failures: list[BaseException] = []
 
         def ask() -> None:
@@ -118,7 +128,7 @@ def test_a_signal_to_all_processes_drains(
         lines = response.iter_lines()
         next(lines)
         (serving,) = children(process.pid)
-        (engine,) = children(serving)
+        engine = engine_of(serving)
         for pid in (serving, engine, process.pid):
             os.kill(pid, number)
         assert [line for line in lines if line][-1] == "data: [DONE]"
@@ -128,7 +138,7 @@ def test_a_signal_to_all_processes_drains(
 def test_the_end_of_the_guardian_is_the_end_of_all(process: subprocess.Popen[str]) -> None:
     url(process)
     (serving,) = children(process.pid)
-    (engine,) = children(serving)
+    engine = engine_of(serving)
     process.kill()
     for pid in (serving, engine):
         until(lambda: ended(pid), PATIENCE_S, "all have ended")  # noqa: B023

@@ -29,7 +29,7 @@ LAST_WORDS_S = 1.0
 """After an answer, for the server to close the connection or to answer once more."""
 LOAD_S = 60.0
 MOST_RATIO = 3.0
-NUM_QUIET = 30
+NUM_QUIET = 7
 NUM_BESIDE = 3
 """Plain chats at least that are sent while a case is answered, or right after."""
 _STATUS = re.compile(rb"^HTTP/1\.1 (\d{3}) ", re.MULTILINE)
@@ -42,7 +42,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """None where the connection was closed without an answer; of files, the exit code."""
     seconds: float
     ratio: float
-    """Median of the plain chats beside it, over the median of quiet ones."""
+    """Median of the plain chats beside it, over the median of those right before."""
     worst_ratio: float
     trouble: str | None
 
@@ -51,7 +51,7 @@ class Group(msgspec.Struct, frozen=True):
     name: str
     cases: int
     quiet_ms: float
-    """Median of plain chats before the first case."""
+    """Median of plain chats between the cases."""
     median_ratio: float
     highest_ratio: float
     troubles: list[Outcome]
@@ -95,11 +95,13 @@ def _against(name: str, cases: list[Case], *model: str) -> Group:
 
 async def _group(name: str, served: Served, cases: list[Case]) -> Group:
     await _plain(served.port)
-    quiet = median([await _plain(served.port) for _ in range(NUM_QUIET)])
     engine, restarts = served.engine_pid, served.status()["engine"]["restarts"]
-    outcomes = []
+    outcomes: list[Outcome] = []
+    quiet: list[float] = []
     for case in cases:
-        outcomes.append(await _one(served, case, quiet))
+        # Anew for each, since other work of the machine comes and goes.
+        quiet.append(median([await _plain(served.port) for _ in range(NUM_QUIET)]))
+        outcomes.append(await _one(served, case, quiet[-1]))
         print(f"{name}: {outcomes[-1]}", file=sys.stderr, flush=True)
         if served.process.poll() is not None:
             break
@@ -113,7 +115,7 @@ async def _group(name: str, served: Served, cases: list[Case]) -> Group:
     return Group(
         name,
         len(outcomes),
-        round(quiet * 1000, 2),
+        round(median(quiet) * 1000, 2),
         median(outcome.ratio for outcome in outcomes),
         max(outcome.ratio for outcome in outcomes),
         troubles,

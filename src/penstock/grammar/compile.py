@@ -10,7 +10,7 @@ import numpy as np
 from llguidance import LLMatcher
 
 from penstock.grammar.limits import fault, parser_limits
-from penstock.grammar.matcher import Matcher
+from penstock.grammar.matcher import Matcher, Origin
 from penstock.grammar.notation import lark_of, refusal
 from penstock.grammar.spec import GrammarSpec
 from penstock.grammar.tokens import Vocabulary, byte_vocabulary
@@ -46,11 +46,15 @@ def compile_grammar(
     For a grammar that has passed :func:`check` in a worker process.
     """
     lark = lark_of(spec, param)
-    native = LLMatcher(vocabulary.native, lark, log_level=0, limits=parser_limits())
+
+    def make() -> LLMatcher:
+        return LLMatcher(vocabulary.native, lark, log_level=0, limits=parser_limits())
+
+    native = make()
     if native.is_error():
         message = native.get_error()
     else:
-        compiled = CompiledGrammar(Matcher(native, vocabulary))
+        compiled = CompiledGrammar(Matcher(native, vocabulary, Origin(make)))
         if compiled.error is None:
             return compiled
         message = compiled.error
@@ -58,7 +62,7 @@ def compile_grammar(
 
 
 class CompiledGrammar:
-    """A grammar before its first token; never changes, so that threads and sequences share it."""
+    """A grammar before its first token, which threads and sequences share."""
 
     def __init__(self, start: Matcher) -> None:
         """Computes the first mask, of which no sequence needs another copy."""
@@ -68,6 +72,11 @@ class CompiledGrammar:
         """Why no text satisfies it."""
         if self.error is None and not start.allows_text:
             self.error = "nothing but the empty text satisfies it"
+
+    @property
+    def used_up(self) -> bool:
+        """Whether it should be compiled anew for further sequences; those it has go on."""
+        return self._start.origin.used_up
 
     def start(self, ending: frozenset[int]) -> Matcher:
         """The state of a sequence without output; ``ending`` tokens end it where they may."""

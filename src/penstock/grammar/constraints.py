@@ -24,6 +24,9 @@ _PATIENCE_S = 0.02
 """How long a step with nothing else to do waits for a grammar; arrivals wait as long."""
 _COMPILING_THREADS = 2
 """Of which one tenant never has but one: its grammars may take seconds each."""
+_KEPT = 32
+"""Compiled grammars: one whose lexer has all the states it may have takes some 8 MB, and up to 50
+where its expressions hold thousands of characters."""
 _COMPILE_STACK_BYTES = 64 << 20
 """Sixteen times that of the worker which has checked the grammar (``sandbox.worker``): compiling
 recurses along references, computing a mask does not."""
@@ -57,7 +60,7 @@ class Constraints:
         self._vocab_size = vocab_size
         self._eos_token_ids = frozenset(eos_token_ids)
         self._waiting: dict[str, _Waiting] = {}
-        self._cache: GrammarCache[Future[CompiledGrammar]] = GrammarCache()
+        self._cache: GrammarCache[Future[CompiledGrammar]] = GrammarCache(_KEPT)
         self._vocabulary: Vocabulary | None = None
         self._making_vocabulary = threading.Lock()
         self._bell = Bell()
@@ -82,7 +85,7 @@ class Constraints:
     def add(self, leader: Sequence, spec: GrammarSpec) -> None:
         """Let a request wait for its grammar; :meth:`compiled` gives it back."""
         found = self._cache.get(spec)
-        if found is None or (found.done() and found.exception() is not None):
+        if found is None or _is_spent(found):
             found = self._begun(leader.tenant.name, spec)
             self._cache.put(spec, found)
         self._waiting[leader.request_id] = _Waiting(leader, found)
@@ -201,3 +204,8 @@ class Constraints:
                     load_tokenizer(path), self._vocab_size, self._eos_token_ids
                 )
         return compile_grammar(spec, vocabulary)
+
+
+def _is_spent(found: Future[CompiledGrammar]) -> bool:
+    """Whether a grammar must be compiled anew: it could not be, or its states have run out."""
+    return found.done() and (found.exception() is not None or found.result().used_up)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import thread_time
 
 import numpy as np
@@ -40,6 +41,25 @@ _STOPS = {
 """By llguidance's reasons to stop."""
 
 
+_USED_UP = "too many states"
+"""What llguidance says of a lexer that has as many states as it may have."""
+
+
+class Origin:
+    """What the matchers of one grammar have in common.
+
+    Copies of a native matcher share the states of its lexer, of which there may be so many. What
+    one sequence needs must not depend on what others have used up: a matcher that finds none left
+    goes on with a lexer of its own.
+    """
+
+    def __init__(self, make: Callable[[], LLMatcher]) -> None:
+        """``make`` compiles the grammar anew."""
+        self.make = make
+        self.used_up = False
+        """The states that are shared have run out: new sequences should not begin with them."""
+
+
 class Matcher:
     """A function of the grammar and the tokens so far. Not thread-safe.
 
@@ -52,14 +72,20 @@ class Matcher:
     """
 
     def __init__(
-        self, native: LLMatcher, vocabulary: Vocabulary, ending: frozenset[int] = frozenset()
+        self,
+        native: LLMatcher,
+        vocabulary: Vocabulary,
+        origin: Origin,
+        ending: frozenset[int] = frozenset(),
     ) -> None:
         self._native = native
+        self.origin = origin
         self._vocabulary = vocabulary
         self._ending = np.array(sorted(ending), np.int64)
         self._mask: TokenMask | None = None
         self._accepts = False
-        self._consumed = 0
+        self._taken: list[int] = []
+        self._shared = False  # its lexer, with copies or with what it was copied from
         self._untaken: list[int] = []
         self.complete = False
         """Whether the text is complete and nothing can follow it; not known while ``behind``."""
@@ -73,11 +99,12 @@ class Matcher:
         if ending is None:
             ending = frozenset(self._ending.tolist())
         self._take(consume_here)
-        other = Matcher(self._native.deep_copy(), self._vocabulary, ending)
+        other = Matcher(self._native.deep_copy(), self._vocabulary, self.origin, ending)
+        self._shared = other._shared = True
         other._mask, other._accepts = self._text_mask(), self._accepts
         if other._mask is not None:
             other._let_end(other._mask)
-        other._consumed, other.error = self._consumed, self.error
+        other._taken, other.error = self._taken.copy(), self.error
         other.complete = self.complete
         other._spent, other._expected = self._spent, self._expected
         return other
@@ -139,6 +166,9 @@ class Matcher:
         row = np.zeros(words_for(self._vocabulary.vocab_size + 1), np.uint32)
         if self.error is None and not self.complete:
             self._native.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+            if self._lacks_states():
+                self._renew()
+                self._native.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
             if self._native.is_error():
                 self._fail()
         mask = row[:words]
@@ -163,30 +193,35 @@ class Matcher:
         self._mask = None
         self._untaken.append(token_id)
         if not self.slow:
-            self._take(consume_here)
+            self._take(consume_here, renew=False)
         return self.complete
 
     def rollback(self, count: int) -> None:
         """Take back the last ``count`` tokens. Raises ValueError if there are fewer, or after an
         error."""
         self._take(consume_here)
-        if self.error is not None or not 0 <= count <= self._consumed:
-            raise ValueError(f"{count} of {self._consumed} tokens cannot be taken back")
+        if self.error is not None or not 0 <= count <= len(self._taken):
+            raise ValueError(f"{count} of {len(self._taken)} tokens cannot be taken back")
         if count and not self._native.rollback(count):
             raise ValueError(f"{count} tokens cannot be taken back: {self._native.get_error()}")
         if count:
-            self._consumed -= count
+            del self._taken[-count:]
             self._mask, self.complete = None, False
 
-    def _take(self, consume: Consumer) -> None:
-        """Take what was noted."""
-        if not self._untaken:
-            return
-        for token_id in self._untaken:
+    def _take(self, consume: Consumer, renew: bool = True) -> None:
+        """Take what was noted; without ``renew``, only as far as there are states for it."""
+        for done, token_id in enumerate(self._untaken):
             if self.error is not None or self.complete:
                 break
             taken, seconds = consume(self._native, token_id)
-            self._consumed += 1
+            if self._lacks_states():
+                if not renew:  # compiling may take long: it is left to a thread for slow work
+                    self._expected = MOST_SECONDS
+                    del self._untaken[:done]
+                    return
+                self._renew()
+                taken, seconds = consume(self._native, token_id)
+            self._taken.append(token_id)
             if not taken or self._native.is_error():
                 self._fail()
             elif not self._native.is_stopped():
@@ -196,6 +231,17 @@ class Matcher:
             else:
                 self.error = _STUCK
         self._untaken.clear()
+
+    def _lacks_states(self) -> bool:
+        """Whether it failed for want of states that others have used up, too."""
+        return self._shared and self._native.is_error() and _USED_UP in self._native.get_error()
+
+    def _renew(self) -> None:
+        """Go on where it was, with a lexer of its own."""
+        self.origin.used_up = True
+        self._native, self._shared = self.origin.make(), False
+        if self._taken:
+            self._native.consume_tokens(self._taken)
 
     def _text_mask(self) -> TokenMask | None:
         """The mask without tokens that end the text, as a copy."""
@@ -215,10 +261,12 @@ class Matcher:
         if self.error is None and seconds > MOST_SECONDS:
             self.error = _TOO_SLOW
         if self.error is None and self._spent > (
-            ALLOWANCE_SECONDS + SECONDS_PER_TOKEN * self._consumed
+            ALLOWANCE_SECONDS + SECONDS_PER_TOKEN * len(self._taken)
         ):
             self.error = _TOO_MUCH
 
     def _fail(self) -> None:
         message = readable(self._native.get_error())
+        if _USED_UP in message:
+            message = "LexerTooComplex"
         self.error = _STOPS.get(message, message)

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import meta, nodes
+from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.runtime import Context
@@ -137,11 +137,15 @@ class ChatTemplate:
 
 def variables_read(source: str) -> frozenset[str]:
     """The variables that a template may read from outside; none if it is not valid."""
-    environment = _Environment(extensions=["jinja2.ext.loopcontrols", _GenerationBlocks])
+    environment = _Environment(
+        optimized=False, extensions=["jinja2.ext.loopcontrols", _GenerationBlocks]
+    )
+    finder = _VariableFinder(environment, None, None)
     try:
-        return frozenset(meta.find_undeclared_variables(environment.parse(source)))
+        finder.visit(environment.parse(source))
     except jinja2.TemplateError:
         return frozenset()
+    return frozenset(finder.found)
 
 
 def _open_last(text: str, messages: Sequence[Message]) -> str:
@@ -224,6 +228,23 @@ class _CodeGenerator(jinja2.compiler.CodeGenerator):
 
 
 _Environment.code_generator_class = _CodeGenerator
+
+
+class _VariableFinder(_CodeGenerator):
+    """As ``jinja2.meta`` finds undeclared variables, but without computing constants."""
+
+    def __init__(self, environment: jinja2.Environment, name: None, filename: None) -> None:
+        super().__init__(environment, name, filename)
+        self.found: set[str] = set()
+
+    def write(self, x: str) -> None:
+        """No code is wanted."""
+
+    def enter_frame(self, frame: Any) -> None:
+        super().enter_frame(frame)
+        for action, name in frame.symbols.loads.values():
+            if action == "resolve" and name not in self.environment.globals:
+                self.found.add(name)
 
 
 class _GenerationBlocks(Extension):
