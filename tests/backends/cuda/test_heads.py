@@ -16,6 +16,7 @@ from tiny_plans import Chunk, make_spec, step_of, tokens_of  # noqa: E402
 
 from penstock.backends import Limits  # noqa: E402
 from penstock.backends.cuda.bind import bind  # noqa: E402
+from penstock.backends.cuda.buckets import Bucket  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
 from penstock.backends.cuda.kernels.combine import combine  # noqa: E402
 from penstock.backends.cuda.memory import needs  # noqa: E402
@@ -141,9 +142,9 @@ def test_a_padded_decode_step_gives_the_bits_of_the_step_as_it_is(make: Any, dev
     plain = arrays(executor.run(decode))
 
     def padded(step: StepInput) -> list[Any]:
-        executor._write_decode(step, 4)
+        there = executor._write_padded(step, Bucket(4, 4))
         assert executor._program is not None
-        results = executor._program.run(executor._buffer.views(executor._layout(4)))
+        results = executor._program.run(there)
         assert len(results.logits) == 4
         each = (results.logits, results.hidden, *results.more_logits)
         return [array[:3].cpu().numpy().copy() for array in each]
