@@ -28,13 +28,13 @@ from penstock.config import EngineConfig
 from penstock.engine import core as core_module
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import draw
-from penstock.engine.messages import EngineRequest
 from penstock.engine.output import OutputProcessor
-from penstock.engine.step import StepInput, StepResult
 from penstock.engine.wire import FrameReader, FromEngine, Updates, encode_updates
+from penstock.interface.messages import EngineRequest
+from penstock.interface.sampler import Sampler
+from penstock.interface.step import StepInput, StepResult
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.reference import NumpySampler
-from penstock.sampling.sampler import Sampler
 from penstock.tokenizer import load_tokenizer
 
 WINDOW = 64  # steps

@@ -23,8 +23,8 @@ from penstock.bench.session import Session, report, write_report
 from penstock.bench.workload import check_fit, fixed_lengths
 from penstock.cli.bench_common import add_json_argument, command_line, machine_rows, print_table
 from penstock.cli.options import add_engine_arguments, engine_config, positive_int
-from penstock.engine.messages import EngineRequest
 from penstock.errors import ConfigError, EngineDeadError, PenstockError
+from penstock.interface.messages import EngineRequest
 from penstock.sampling.params import SamplingParams
 
 ALLOWED = 0.10

@@ -21,10 +21,10 @@ import numpy as np
 
 from penstock.backends.cpu.native import load
 from penstock.backends.cpu.sampler import NativeSampler
-from penstock.engine.step import StepResult
+from penstock.interface.sampler import Sampled, Sampler
+from penstock.interface.step import StepResult
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.reference import NumpySampler
-from penstock.sampling.sampler import Sampled, Sampler
 
 ROWS = 16
 KINDS = {

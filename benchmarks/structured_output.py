@@ -18,7 +18,7 @@ from typing import Any
 
 from penstock import LLM, GrammarSpec, SamplingParams
 from penstock.backends.cpu.executor import CpuExecutor
-from penstock.grammar.constraints import Constraints
+from penstock.engine.constraints import Constraints
 from penstock.grammar.matcher import Matcher
 
 PERSON = {

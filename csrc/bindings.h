@@ -90,8 +90,8 @@ inline Activation parse_activation(std::string_view name) {
   throw std::invalid_argument("no activation is called '" + std::string(name) + "'");
 }
 
-// The arrays of engine/step.py as one view; tree_parents may be empty. Throws std::invalid_argument
-// if their lengths disagree; what they hold is for check_step().
+// The arrays of interface/step.py as one view; tree_parents may be empty. Throws
+// std::invalid_argument if their lengths disagree; what they hold is for check_step().
 inline StepView step_view(Indices token_ids, Indices positions, Indices slots,
                           Indices query_starts, Indices context_lens, Indices block_starts,
                           Indices block_ids, Indices logit_rows, Indices hidden_rows,

@@ -22,7 +22,7 @@ constexpr size_t elem_bytes(Elem e) {
   return e == Elem::f32 || e == Elem::i32 ? 4 : e == Elem::i8 ? 1 : 2;
 }
 
-// One step, as borrowed arrays; engine/step.py documents each.
+// One step, as borrowed arrays; interface/step.py documents each.
 struct StepView {
   const int32_t* token_ids;
   const int32_t* positions;

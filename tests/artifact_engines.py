@@ -11,7 +11,7 @@ import numpy as np
 from penstock.artifact.shelf import Keeping
 from penstock.config import EngineConfig
 from penstock.engine.loader import draw, load
-from penstock.engine.step import StepInput
+from penstock.interface.step import StepInput
 
 
 @dataclass

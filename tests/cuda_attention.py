@@ -18,7 +18,7 @@ from penstock.backends.cuda.cache import LayerCache, allocate
 from penstock.backends.reference.cache import quantize_heads
 from penstock.backends.reference.numerics import F32, attend
 from penstock.cache.geometry import BLOCK_SIZE, KvDType
-from penstock.engine.step import StepInput
+from penstock.interface.step import StepInput
 from penstock.plan.plan import KvLayer
 
 TYPES: dict[str, Any] = {

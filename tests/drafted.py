@@ -13,7 +13,7 @@ from overlapped import POISON, VOCAB, check, make_core
 from stories import Arrival, Stories, arrivals, play, same
 
 from penstock.engine.loader import Blueprint
-from penstock.engine.messages import EngineStats
+from penstock.interface.messages import EngineStats
 from penstock.sampling.params import SamplingParams
 from penstock.speculate.draft import Proposer
 from penstock.speculate.speculation import Speculation

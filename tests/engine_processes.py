@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from penstock.config import EngineConfig
-from penstock.engine.messages import EngineRequest, FinishReason, SequenceUpdate
 from penstock.engine.process import EngineProcess
 from penstock.engine.spawn import EngineChild
 from penstock.engine.wire import Ready, Refused
 from penstock.errors import PenstockError
+from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
 from penstock.sampling.params import SamplingParams
 
 PATIENCE_S = 60.0

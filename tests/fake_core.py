@@ -17,15 +17,10 @@ import numpy as np
 
 from penstock.config import EngineConfig
 from penstock.engine.child import LoadedCore, Startup
-from penstock.engine.messages import (
-    EngineRequest,
-    EngineStats,
-    FinishReason,
-    SequenceUpdate,
-    TokenLogprobs,
-)
 from penstock.engine.wire import ModelFacts
 from penstock.errors import RequestError, WeightError
+from penstock.interface.logprobs import TokenLogprobs
+from penstock.interface.messages import EngineRequest, EngineStats, FinishReason, SequenceUpdate
 from penstock.pooling.params import PoolingParams
 from penstock.pooling.pooler import Pooler
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from oracle import Texts
 
 from penstock.cache.geometry import BLOCK_SIZE
-from penstock.engine.step import StepInput, StepResult
+from penstock.interface.step import StepInput, StepResult
 from penstock.sampling.reference import NumpySampler
 
 

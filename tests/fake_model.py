@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.cache.kv_cache import BlockTable, KvCache
-from penstock.engine.messages import SequenceUpdate
 from penstock.engine.pooled import give_rows
-from penstock.engine.request import Sequence
-from penstock.engine.scheduled import ScheduledStep
-from penstock.engine.scheduler import Scheduler
-from penstock.engine.step import StepInput
 from penstock.engine.step_builder import build_step_input
+from penstock.interface.messages import SequenceUpdate
+from penstock.interface.step import StepInput
+from penstock.scheduler.output import ScheduledStep
+from penstock.scheduler.scheduler import Scheduler
+from penstock.scheduler.sequence import Sequence
 
 Entry = tuple[int, int, int]  # token, position, hash of all before and itself
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tiny_plans import make_spec
 
-from penstock.engine.step import StepInput
+from penstock.interface.step import StepInput
 from penstock.models.spec import DType, LayerSpec, ModelSpec
 from penstock.plan.ops import (
     Activate,

@@ -6,8 +6,9 @@ import random
 from array import array
 from collections.abc import Sequence as Seq
 
-from penstock.engine.request import Sequence
-from penstock.speculate.draft import Draft, Wanted, draft_tree
+from penstock.scheduler.draft import Draft, draft_tree
+from penstock.scheduler.sequence import Sequence
+from penstock.speculate.draft import Wanted
 
 Texts = dict[tuple[int, tuple[int, ...]], list[int]]
 """By a sequence's key and prompt."""

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from fake_model import FakeModel, as_hidden, resolved
 
-from penstock.backends.base import Executor, Outcome, PromptReport, PromptRows
 from penstock.cache.geometry import BLOCK_SIZE
-from penstock.engine.step import StepInput, StepResult
 from penstock.errors import RequestError
-from penstock.sampling.mask import TokenMask
+from penstock.interface.executor import Executor, Outcome, PromptReport, PromptRows
+from penstock.interface.mask import TokenMask
+from penstock.interface.sampler import Sampler
+from penstock.interface.step import StepInput, StepResult
 from penstock.sampling.reference import NumpySampler
-from penstock.sampling.sampler import Sampler
 
 
 class HashExecutor:

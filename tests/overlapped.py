@@ -10,11 +10,11 @@ import msgspec
 from fake_model import ToldCache, moved
 from overlap_executor import HashExecutor
 
-from penstock.backends import Executor
+from penstock.cache.geometry import BLOCK_SIZE
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import Blueprint, draw
-from penstock.engine.step import BLOCK_SIZE
+from penstock.interface.executor import Executor
 from penstock.speculate.speculation import Speculation
 
 VOCAB, EOS, POISON = 64, 2, 63

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from penstock.grammar.spec import GrammarSpec
-from penstock.sampling.mask import TokenMask, mask_of
+from penstock.interface.mask import TokenMask, mask_of
 from penstock.sampling.params import SamplingParams
 
 

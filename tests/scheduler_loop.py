@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fake_model import Loop, ToldCache, as_hidden, reference
 
-from penstock.engine.messages import EngineRequest, Tenant
-from penstock.engine.request import Sequence, make_sequences
-from penstock.engine.scheduler import Scheduler
+from penstock.interface.messages import EngineRequest, Tenant
 from penstock.pooling.params import PoolingParams
 from penstock.pooling.pooler import Pooler
 from penstock.sampling.params import SamplingParams
+from penstock.scheduler.scheduler import Scheduler
+from penstock.scheduler.sequence import Sequence, make_sequences
 
 VOCAB = 50
 EOS = 7

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from penstock.engine.messages import EngineRequest
-from penstock.engine.request import Sequence, make_sequences
-from penstock.engine.scheduled import ScheduledSequence, ScheduledStep
+from penstock.interface.messages import EngineRequest
 from penstock.sampling.params import SamplingParams
-from penstock.speculate.draft import Draft, Wanted
+from penstock.scheduler.draft import Draft
+from penstock.scheduler.output import ScheduledSequence, ScheduledStep
+from penstock.scheduler.sequence import Sequence, make_sequences
+from penstock.speculate.draft import Wanted
 from penstock.speculate.speculation import Speculation
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from overlapped import VOCAB
 
 from penstock.engine.core import EngineCore
-from penstock.engine.messages import EngineRequest, FinishReason, SequenceUpdate, TokenLogprobs
+from penstock.interface.logprobs import TokenLogprobs
+from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
 from penstock.sampling.params import SamplingParams
 
 

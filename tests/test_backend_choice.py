@@ -10,10 +10,11 @@ import pytest
 from tiny_plans import make_spec
 
 from penstock.backend_choice import choose_backend
-from penstock.config import EngineConfig, ResolvedConfig, resolve
+from penstock.config import EngineConfig, ResolvedConfig
 from penstock.errors import ConfigError
 from penstock.gpu import Gpu, GpuSearch
 from penstock.hardware import Hardware, detect
+from penstock.resolve import resolve
 from penstock.speculate.config import QuantizedSelf
 
 GIB = 1 << 30

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.engine.step import BLOCK_SIZE, StepInput
+from penstock.cache.geometry import BLOCK_SIZE
+from penstock.interface.step import StepInput
 from penstock.models.spec import (
     Activation,
     AttentionSpec,

@@ -10,7 +10,8 @@ from draft_trees import ancestors
 from numpy.typing import NDArray
 from tiny_plans import Chunk, step_of
 
-from penstock.engine.step import BLOCK_SIZE, Int32s, StepInput
+from penstock.cache.geometry import BLOCK_SIZE
+from penstock.interface.step import Int32s, StepInput
 
 F32 = NDArray[np.float32]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from penstock.bench.meter import SteppedCore
-from penstock.engine.messages import EngineRequest, SequenceUpdate
 from penstock.errors import EngineDeadError
+from penstock.interface.messages import EngineRequest, SequenceUpdate
 
 Clock = Callable[[], float]
 

@@ -30,8 +30,8 @@ from penstock.bench.workload import fixed_lengths, random_requests
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import Blueprint, draw, load
-from penstock.engine.messages import EngineRequest
 from penstock.errors import ConfigError, PenstockError, first_line
+from penstock.interface.messages import EngineRequest
 from penstock.plan.ops import Rows
 
 _WARM_UP_PROMPT = 16

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.backends.base import Limits
 from penstock.backends.cuda.variants import Variant, variants
 from penstock.cache.geometry import KvDType
 from penstock.errors import first_line
+from penstock.interface.executor import Limits
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, RopeSpec
 from penstock.plan.fuse import fuse

@@ -20,7 +20,7 @@ from gpu.timing import Timer, best
 from penstock.backends.cuda.executor import CudaExecutor
 from penstock.backends.cuda.step import Layout, arrays_of
 from penstock.cache.geometry import BLOCK_SIZE
-from penstock.engine.step import StepInput
+from penstock.interface.step import StepInput
 from penstock.plan.ops import Linear, Op
 from penstock.plan.plan import Plan
 

@@ -6,10 +6,10 @@ import math
 from pathlib import Path
 
 from penstock.cache.geometry import BLOCK_SIZE
-from penstock.config import GPU_BATCHED_TOKENS, kv_block_bytes
 from penstock.errors import ConfigError
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
+from penstock.resolve import GPU_BATCHED_TOKENS, kv_block_bytes
 
 SHAPES = ("llama-3.1-8b", "llama-3.2-1b")
 _SEQUENCES, _CONTEXT = 64, 1024 + 160

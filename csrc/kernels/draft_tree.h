@@ -1,4 +1,4 @@
-// The shape of a draft tree; engine/step.py says what tree_parents are.
+// The shape of a draft tree; interface/step.py says what tree_parents are.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 
 namespace penstock {
 
-constexpr int kMostTreeRows = 64;  // of a sequence, behind the trunk; engine/draft_tree.py agrees
+constexpr int kMostTreeRows = 64;  // of a sequence, behind the trunk: interface/draft_tree.py
 
 // How many of a sequence's rows precede its first fork: each the child of the one before it, and an
 // ancestor of all that follow. All rows where nothing branches.

@@ -12,8 +12,15 @@ Importing this package is nearly free; each public name is loaded when it is fir
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from penstock.demo_model import (
+    demo_model_path,
+    draft_model_path,
+    eagle_head_path,
+    medusa_heads_path,
+)
+from penstock.version import __version__
 
 if TYPE_CHECKING:
     from penstock.api import LLM
@@ -25,8 +32,6 @@ if TYPE_CHECKING:
     from penstock.pooling.output import EmbeddingOutput
     from penstock.pooling.params import PoolingParams
     from penstock.sampling.params import SamplingParams
-
-__version__ = "0.1.0"
 
 __all__ = [
     "LLM",
@@ -66,23 +71,3 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
-
-
-def demo_model_path() -> Path:
-    """The folder of the small code model that ships with Penstock."""
-    return Path(__file__).parent / "demo" / "model"
-
-
-def draft_model_path() -> Path:
-    """The folder of the demo model's smaller sibling: same tokenizer, a ninth of the weights."""
-    return Path(__file__).parent / "demo" / "draft"
-
-
-def medusa_heads_path() -> Path:
-    """The folder of Medusa heads for the demo model."""
-    return Path(__file__).parent / "demo" / "medusa"
-
-
-def eagle_head_path() -> Path:
-    """The folder of an EAGLE head for the demo model."""
-    return Path(__file__).parent / "demo" / "eagle"

@@ -12,12 +12,12 @@ from typing import Any, TypedDict
 
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.engine.core import EngineCore
-from penstock.engine.messages import EngineRequest, EngineStats, SequenceUpdate
 from penstock.engine.output import OutputProcessor, RequestOutput
 from penstock.engine.shared_core import SharedCore
 from penstock.errors import ConfigError, RequestError
 from penstock.grammar.cache import GrammarCache
 from penstock.grammar.spec import GrammarSpec
+from penstock.interface.messages import EngineRequest, EngineStats, SequenceUpdate
 from penstock.pooling.output import EmbeddingOutput, embedding_output
 from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams

@@ -54,16 +54,22 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
+def is_panic(error: BaseException) -> bool:
+    """Whether an exception is a panic of native code: libraries in Rust raise these as a
+    BaseException of their own, which cannot be imported."""
+    return not isinstance(error, (Exception, KeyboardInterrupt, SystemExit, GeneratorExit))
+
+
 @contextlib.contextmanager
 def as_error(error: Callable[[str], PenstockError]) -> Iterator[None]:
     """Raise ``error`` of its message for a panic of native code that this block calls.
 
-    Libraries in Rust raise panics as a BaseException, which ``except Exception`` lets through: it
-    would end a server's connection, or an engine, for the input of one request.
+    A panic is no Exception (:func:`is_panic`), so ``except Exception`` lets it through: it would
+    end a server's connection, or an engine, for the input of one request.
     """
     try:
         yield
-    except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit):
-        raise
-    except BaseException as panic:
-        raise error(first_line(panic)) from panic
+    except BaseException as raised:
+        if not is_panic(raised):
+            raise
+        raise error(first_line(raised)) from raised

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from penstock.cache.geometry import BLOCK_SIZE, KvDType
 from penstock.gpu import Gpu
+from penstock.interface.budget import Budget
 from penstock.models.spec import DType, ModelSpec
 from penstock.quant.memory import weight_bytes
 from penstock.quant.scheme import Quantization
@@ -38,15 +39,6 @@ class Served:
         return self.max_sequences * -(-self.max_len // BLOCK_SIZE) * self.block_bytes
 
 
-@dataclass(frozen=True)
-class Budget:
-    """Bytes of the two largest parts, and why the cache has so many."""
-
-    weights: int
-    kv_cache: int
-    why: str
-
-
 def host_budget(served: Served, asked: int | None, available: int) -> Budget:
     """Of the ``available`` bytes of the host; ``asked``: the user's size of the cache."""
     weights = weight_bytes(served.spec, served.dtype, served.quantization)
@@ -63,8 +55,8 @@ def host_budget(served: Served, asked: int | None, available: int) -> Budget:
 
 def gpu_budget(served: Served, asked: int | None, gpu: Gpu, draft: Served | None = None) -> Budget:
     """Of a GPU's free memory; raises ConfigError where the model, and its draft, do not fit."""
-    from penstock.backends import Limits
     from penstock.backends.cuda.memory import divide, needs
+    from penstock.interface.executor import Limits
     from penstock.plan.fuse import fuse
     from penstock.plan.lower import lower
     from penstock.plan.plan import Plan

@@ -16,10 +16,10 @@ from safetensors.numpy import load_file, save_file
 
 from penstock.artifact.key import ArtifactKey, artifact_key
 from penstock.backends import packing
-from penstock.backends.base import Packing
 from penstock.config import EngineConfig
 from penstock.engine.loader import draw
 from penstock.errors import WeightError
+from penstock.interface.weights import Packing
 from penstock.weights.identity import weight_files
 from penstock.weights.safetensors import SafetensorsFile
 

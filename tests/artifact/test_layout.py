@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.backends.base import Limits, Place
 from penstock.backends.cpu import native
 from penstock.backends.cpu.bind import bind
 from penstock.config import EngineConfig
 from penstock.engine.loader import draw
+from penstock.interface.executor import Limits
+from penstock.interface.weights import Place
 from penstock.models.spec import ModelSpec
 
 LAYOUT = 1

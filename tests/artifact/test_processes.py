@@ -16,9 +16,9 @@ from artifact_engines import prompt, start
 from penstock import demo_model_path
 from penstock.artifact.store import ArtifactStore
 from penstock.backends import bind
-from penstock.backends.base import Limits
 from penstock.config import EngineConfig
 from penstock.engine.loader import draw
+from penstock.interface.executor import Limits
 
 
 def build(model: Path, root: Path, *options: str, **popen: Any) -> subprocess.Popen[str]:

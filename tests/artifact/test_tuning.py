@@ -15,8 +15,8 @@ from penstock.artifact.format import MANIFEST, Artifact, Manifest, write_manifes
 from penstock.artifact.lock import locked
 from penstock.artifact.store import ArtifactStore
 from penstock.artifact.tuned import MOST_TUNINGS, decode_tunings, encode_tunings
-from penstock.backends.tuning import Choice, Circumstances, TunedProduct, Tuning, put_among
 from penstock.errors import ArtifactError
+from penstock.interface.tuning import Choice, Circumstances, TunedProduct, Tuning, put_among
 
 PACKED = ["open weights", "pack weights", "tune products", "keep artifact"]
 RESTORED = ["restore weights"]

@@ -15,15 +15,14 @@ import pytest
 from numpy.typing import NDArray
 from tiny_plans import Chunk, broken, make_spec, step_of, tokens_of
 
-from penstock.backends import Limits
 from penstock.backends.cpu import native
 from penstock.backends.cpu.bind import bind
 from penstock.backends.cpu.executor import CpuExecutor
 from penstock.backends.reference.executor import ReferenceExecutor
 from penstock.cache.geometry import KvDType
-from penstock.config import kv_block_bytes
-from penstock.engine.step import StepInput
 from penstock.errors import ConfigError
+from penstock.interface.executor import Limits
+from penstock.interface.step import StepInput
 from penstock.models.spec import (
     DType,
     ModelSpec,
@@ -32,6 +31,7 @@ from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.quant.choice import choose
+from penstock.resolve import kv_block_bytes
 from penstock.weights.dummy import DummyWeights
 
 VARIANTS = native.runnable()

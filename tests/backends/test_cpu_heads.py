@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from tiny_plans import Chunk, make_spec, step_of, tokens_of
 from tree_steps import Accepted, tree_step
 
-from penstock.backends import Limits
 from penstock.backends.cpu import native
 from penstock.backends.cpu.bind import bind
 from penstock.backends.cpu.executor import CpuExecutor, _arrays
 from penstock.backends.reference.executor import ReferenceExecutor
-from penstock.engine.step import StepInput, StepResult
+from penstock.interface.executor import Limits
+from penstock.interface.step import StepInput, StepResult
 from penstock.models.spec import Activation, DType
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tiny_plans import Chunk, broken, make_spec, step_of, tokens_of
 from tree_steps import Branches, tree_step
 
-from penstock.backends.base import Limits
 from penstock.backends.cpu.bind import bind
 from penstock.backends.cpu.executor import CpuExecutor
-from penstock.engine.step import StepInput
+from penstock.interface.executor import Limits
+from penstock.interface.step import StepInput
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.weights.dummy import DummyWeights

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from tiny_plans import Chunk, make_spec, tokens_of
 from tree_steps import F32, Accepted, Branches, tree_step
 
-from penstock.backends import Limits
 from penstock.backends.cpu import native
 from penstock.backends.cpu.bind import bind
 from penstock.backends.cpu.executor import CpuExecutor
 from penstock.backends.reference.executor import ReferenceExecutor
 from penstock.cache.geometry import KvDType
-from penstock.engine.draft_tree import check_tree
+from penstock.interface.draft_tree import check_tree
+from penstock.interface.executor import Limits
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower

@@ -16,7 +16,7 @@ from native_arrays import as_bytes
 
 from penstock.backends.cpu import native, tune
 from penstock.backends.cpu.tune import Product, ProductTuner, Trial
-from penstock.backends.tuning import Choice, Circumstances, TunedProduct, Tuning
+from penstock.interface.tuning import Choice, Circumstances, TunedProduct, Tuning
 
 MOST_ROWS = 520  # more than a block of rows
 N, K = 130, 2100  # several slices of the depth; a last panel with columns to spare

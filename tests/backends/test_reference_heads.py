@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tiny_plans import Chunk, make_spec, step_of, tokens_of
 
-from penstock.backends import Limits
 from penstock.backends.reference.executor import ReferenceExecutor
-from penstock.engine.step import StepInput, StepResult
+from penstock.interface.executor import Limits
+from penstock.interface.step import StepInput, StepResult
 from penstock.models.spec import DType
 from penstock.plan.explain import explain
 from penstock.plan.fuse import fuse

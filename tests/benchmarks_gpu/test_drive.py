@@ -8,8 +8,8 @@ from gpu.drive import decode_window, run_all
 from msgspec import structs
 
 from penstock.bench.workload import fixed_lengths, random_requests
-from penstock.engine.messages import EngineRequest, SequenceUpdate
 from penstock.errors import EngineDeadError
+from penstock.interface.messages import EngineRequest, SequenceUpdate
 
 
 class OneByOne(FakeCore):

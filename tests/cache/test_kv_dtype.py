@@ -9,12 +9,13 @@ from typing import Any, get_args
 import pytest
 
 from penstock.cache.geometry import BLOCK_SIZE, KvDType, layer_block_bytes
-from penstock.config import EngineConfig, ResolvedConfig, kv_block_bytes, resolve
+from penstock.config import EngineConfig, ResolvedConfig
 from penstock.errors import ConfigError
 from penstock.hardware import detect
 from penstock.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, RopeSpec
 from penstock.plan.explain import explain
 from penstock.plan.lower import lower
+from penstock.resolve import kv_block_bytes, resolve
 
 
 def make_spec(head_dim: int = 128, kv_heads: int = 4) -> ModelSpec:

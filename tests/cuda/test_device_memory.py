@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tiny_plans import Chunk, make_spec, step_of, tokens_of
 
-from penstock.backends import Limits
 from penstock.errors import ConfigError, EngineDeadError
+from penstock.interface.executor import Limits
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.weights.dummy import DummyWeights

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from tiny_plans import Chunk, make_spec, step_of, tokens_of
 
-from penstock.backends import Limits
-from penstock.engine.step import StepInput
+from penstock.interface.executor import Limits
+from penstock.interface.step import StepInput
 from penstock.models.spec import MlpSpec, ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower

@@ -17,7 +17,6 @@ import pytest
 from fake_core import MAX_MODEL_LEN, VOCAB, completion
 
 from penstock import AsyncLLM, EngineConfig, RequestError, SamplingParams
-from penstock.engine.messages import RequestOptions
 from penstock.engine.output import RequestOutput
 from penstock.errors import (
     EngineDeadError,
@@ -26,6 +25,7 @@ from penstock.errors import (
     TokenizerError,
     WeightError,
 )
+from penstock.interface.messages import RequestOptions
 
 PATIENCE_S = 60.0
 """For what takes milliseconds, on a machine that is slow and busy with other work."""

@@ -12,9 +12,9 @@ import pytest
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import draw, load
-from penstock.engine.messages import EngineRequest, FinishReason, SequenceUpdate
-from penstock.engine.step import StepInput, StepResult
 from penstock.errors import ConfigError, ModelError, RequestError
+from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
+from penstock.interface.step import StepInput, StepResult
 from penstock.sampling.params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)

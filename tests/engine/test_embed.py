@@ -12,14 +12,14 @@ import pytest
 from overlap_executor import Deferred
 
 from penstock import LLM, EngineConfig, PoolingParams, RequestError, SamplingParams
-from penstock.backends import Executor
 from penstock.cache.geometry import layer_block_bytes
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import draw, load
-from penstock.engine.messages import EngineRequest, FinishReason, SequenceUpdate
-from penstock.engine.step import StepInput, StepResult
 from penstock.engine.step_runner import SerialRunner
 from penstock.errors import ConfigError
+from penstock.interface.executor import Executor
+from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
+from penstock.interface.step import StepInput, StepResult
 
 VOCABULARY, HIDDEN = 300, 72
 LAST, MEAN, CLS = (PoolingParams(pooling=kind) for kind in ("last", "mean", "cls"))

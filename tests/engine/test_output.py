@@ -12,10 +12,11 @@ from tokenizers import AddedToken, decoders, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
-from penstock.engine.messages import Abort, FinishReason, SequenceUpdate, TokenLogprobs
 from penstock.engine.output import Logprob, OutputProcessor, RequestOutput
 from penstock.engine.stop_strings import StopSearch, StopStrings
 from penstock.errors import RequestError
+from penstock.interface.logprobs import TokenLogprobs
+from penstock.interface.messages import Abort, FinishReason, SequenceUpdate
 from penstock.sampling.params import SamplingParams
 from penstock.tokenizer import Tokenizer, TokenizerSettings
 from penstock.tokenizer.pieces import byte_alphabet

@@ -9,8 +9,8 @@ from overlapped import POISON, VOCAB, check, make_core
 
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import Blueprint, load
-from penstock.engine.messages import EngineRequest, FinishReason, SequenceUpdate
-from penstock.engine.step import StepInput
+from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
+from penstock.interface.step import StepInput
 from penstock.sampling.params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)

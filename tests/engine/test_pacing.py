@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.engine.messages import SequenceUpdate
 from penstock.engine.output import OutputProcessor
 from penstock.engine.pacing import SEQUENCE_S, Pacer
 from penstock.engine.stream import OutputStream
 from penstock.errors import EngineDeadError
+from penstock.interface.messages import SequenceUpdate
 from penstock.sampling.params import SamplingParams
 
 

@@ -9,7 +9,7 @@ import signal
 from engine_processes import PATIENCE_S, engine, request, run
 from fake_core import VOCAB, completion
 
-from penstock.engine.messages import Abort, FinishReason
+from penstock.interface.messages import Abort, FinishReason
 
 
 def test_requests_come_back_with_the_tokens_of_the_core() -> None:

@@ -117,7 +117,7 @@ def test_the_engine_dies_with_its_parent() -> None:
         from penstock.config import EngineConfig
         from penstock.engine.process import EngineProcess
         from penstock.engine.spawn import EngineChild
-        from penstock.engine.messages import EngineRequest
+        from penstock.interface.messages import EngineRequest
         from penstock.sampling.params import SamplingParams
 
         class Silent:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.messages import Tenant
 from penstock.engine.room import Room
 from penstock.errors import OverloadedError, RequestError
+from penstock.interface.messages import Tenant
 
 A, B, C = Tenant("a"), Tenant("b"), Tenant("c", 2.0)
 

@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import BlockCopy, BlockTable, KvCache
-from penstock.engine.messages import EngineRequest
-from penstock.engine.request import make_sequences
-from penstock.engine.scheduled import ScheduledStep
-from penstock.engine.scheduler import Scheduler
-from penstock.engine.step import BLOCK_SIZE, StepInput
 from penstock.engine.step_builder import build_step_input
+from penstock.interface.messages import EngineRequest
+from penstock.interface.step import StepInput
 from penstock.pooling.params import PoolingKind, PoolingParams
 from penstock.pooling.pooler import Pooler
 from penstock.sampling.params import SamplingParams
+from penstock.scheduler.output import ScheduledStep
+from penstock.scheduler.scheduler import Scheduler
+from penstock.scheduler.sequence import make_sequences
 
 
 def _scheduler(size: int = 4) -> Scheduler:

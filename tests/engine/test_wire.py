@@ -8,7 +8,6 @@ from engine_processes import request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.engine.messages import Abort, SequenceUpdate
 from penstock.engine.wire import (
     HEADER,
     FrameReader,
@@ -18,6 +17,7 @@ from penstock.engine.wire import (
     encode_frame,
     encode_updates,
 )
+from penstock.interface.messages import Abort, SequenceUpdate
 
 
 @given(st.lists(st.text(max_size=20), max_size=8), st.lists(st.integers(1, 40), min_size=1))

@@ -16,19 +16,22 @@ KEYS = st.builds(
 
 
 @given(
-    calls=st.lists(st.tuples(st.booleans(), KEYS), max_size=60),
+    calls=st.lists(st.tuples(st.sampled_from(["put", "get", "drop"]), KEYS), max_size=60),
     max_entries=st.integers(1, 6),
     max_chars=st.integers(9, 30),
 )
 def test_it_is_the_list_of_the_last_used(
-    calls: list[tuple[bool, GrammarSpec]], max_entries: int, max_chars: int
+    calls: list[tuple[str, GrammarSpec]], max_entries: int, max_chars: int
 ) -> None:
     cache: GrammarCache[int] = GrammarCache(max_entries, max_chars)
     model: list[tuple[GrammarSpec, int]] = []  # the last used last
-    for number, (puts, spec) in enumerate(calls):
+    for number, (call, spec) in enumerate(calls):
         found = next((value for key, value in model if key == spec), None)
         rest = [entry for entry in model if entry[0] != spec]
-        if puts:
+        if call == "drop":
+            cache.drop(spec)
+            model = rest
+        elif call == "put":
             cache.put(spec, number)
             model = [*rest, (spec, number)]
             while len(model) > max_entries or sum(len(k.text) for k, _ in model) > max_chars:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,10 +14,11 @@ from overlap_executor import Deferred, HashExecutor
 
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import Blueprint
-from penstock.engine.messages import EngineRequest, FinishReason, SequenceUpdate
 from penstock.errors import RequestError
 from penstock.grammar import matcher
 from penstock.grammar.spec import GrammarSpec
+from penstock.grammar.tokens import Vocabulary
+from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
 from penstock.sampling.params import SamplingParams
 
 
@@ -222,6 +224,33 @@ def test_a_bad_grammar_ends_its_request_alone(spec: GrammarSpec, make: Make) -> 
     assert not core.has_work
 
 
+class Panic(BaseException):
+    """A panic of a library in Rust is such an exception."""
+
+
+def test_a_panic_while_compiling_ends_its_request_alone(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.grammar import compile as compiling
+
+    compile_grammar = compiling.compile_grammar
+
+    def panics(spec: GrammarSpec, vocabulary: Vocabulary) -> compiling.CompiledGrammar:
+        if spec == choice("bad").spec:
+            raise Panic("index out of bounds")
+        return compile_grammar(spec, vocabulary)
+
+    monkeypatch.setattr(compiling, "compile_grammar", panics)
+    bad, good = (SamplingParams(grammar=choice(text).spec, seed=1) for text in ("bad", "good"))
+    core = make()
+    for round_ in "12":
+        told = finish(core, [ask(f"bad {round_}", bad), ask(f"good {round_}", good)])
+        end = told.ends[f"bad {round_}", 0]
+        assert end.finish_reason is FinishReason.ERROR
+        assert "could not be compiled: index out of bounds" in str(end.error)
+        assert told.text(f"good {round_}") == "good"
+
+
 def test_a_grammar_that_takes_too_long_ends_its_request_alone(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +295,38 @@ def test_a_request_that_waits_for_its_grammar(make: Make) -> None:
     core.abort(["running"])
     while core.has_work:
         core.step()
+
+
+def test_a_grammar_that_nobody_waits_for_any_more_is_not_compiled(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.grammar import compile as compiling
+
+    compile_grammar = compiling.compile_grammar
+    begun, go = threading.Event(), threading.Event()
+    compiled: list[str] = []
+
+    def slowly(spec: GrammarSpec, vocabulary: Vocabulary) -> compiling.CompiledGrammar:
+        compiled.append(spec.text)
+        begun.set()
+        assert go.wait(60)
+        return compile_grammar(spec, vocabulary)
+
+    monkeypatch.setattr(compiling, "compile_grammar", slowly)
+    held, gone, shared = (choice(text).spec for text in ("held", "gone", "shared"))
+    core = make()
+    core.add_request(ask("held", SamplingParams(grammar=held)))
+    assert begun.wait(60)
+    for name, spec in [("1", gone), ("2", gone), ("3", shared), ("4", shared), ("5", gone)]:
+        core.add_request(ask(name, SamplingParams(grammar=spec)))
+    assert len(core.abort(["1", "2", "3", "5", "held"])) == 5
+    go.set()
+    told = finish(core, [])
+    assert told.text("4") == "shared"
+    assert compiled == [held.text, shared.text], "one that was begun is compiled to its end"
+    assert finish(core, [ask("6", SamplingParams(grammar=gone))]).text("6") == "gone"
+    assert finish(core, [ask("7", SamplingParams(grammar=held))]).text("7") == "held"
+    assert compiled == [held.text, shared.text, gone.text]
 
 
 def test_sequences_that_are_aborted_leave_nothing(make: Make) -> None:

@@ -6,21 +6,24 @@ import json
 import random
 import re
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
 from grammars import EOS, FINITE, PADDED, STOP, Language, byte_vocabulary, choice, regex
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from llguidance import LLMatcher
 
 import penstock
 from penstock.errors import RequestError
+from penstock.grammar import matcher as matchers
 from penstock.grammar.compile import compile_grammar
 from penstock.grammar.matcher import Matcher
 from penstock.grammar.notation import MAX_CHOICES
 from penstock.grammar.spec import GrammarSpec
 from penstock.grammar.tokens import Vocabulary
-from penstock.sampling.mask import allowed
+from penstock.interface.mask import allowed
 from penstock.tokenizer import Tokenizer, load_tokenizer
 
 ENDING = frozenset((EOS, STOP))
@@ -259,6 +262,35 @@ def test_a_token_that_is_not_allowed_ends_in_an_error(bytes_: Vocabulary) -> Non
     assert not matcher.advance(ord("x"))
     assert matcher.error
     assert not next_tokens(matcher, PADDED)
+
+
+class Panic(BaseException):
+    """A panic of a library in Rust is such an exception."""
+
+
+@pytest.mark.parametrize("raised", [Panic, KeyboardInterrupt])
+def test_a_panic_at_a_token_is_an_error_of_this_text(
+    raised: type[BaseException], bytes_: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def panics(native: LLMatcher, token_id: int) -> NoReturn:
+        raise raised("index out of bounds")
+
+    matcher = compile_grammar(choice("abc").spec, bytes_).start(ENDING)
+    other = matcher.clone()
+    monkeypatch.setattr(matchers, "consume_here", panics)
+    if raised is KeyboardInterrupt:
+        with pytest.raises(KeyboardInterrupt):
+            matcher.advance(ord("a"))
+        return
+    assert not matcher.advance(ord("a"))
+    assert "llguidance failed on this text: index out of bounds" in str(matcher.error)
+    monkeypatch.undo()
+    assert not matcher.behind
+    for each in (matcher, matcher.clone()):
+        assert not next_tokens(each, PADDED)
+        assert not each.advance(ord("b"))
+        assert not next_tokens(each, PADDED)
+    assert next_tokens(other, PADDED) == {ord("a")}
 
 
 @pytest.mark.parametrize(

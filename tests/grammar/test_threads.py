@@ -73,6 +73,78 @@ def test_slow_jobs_of_one_are_less_often() -> None:
     workers.close()
 
 
+def test_one_job_at_a_time_is_no_way_around() -> None:
+    """Who sends the next job when the last one is done gets the share of one with a backlog."""
+    done = Done()
+    workers = Workers("test", 1, bell=done.bell)
+    go = held(workers, "x")
+    single = done.job("single", 0.02)
+
+    def backlog() -> None:
+        if done.names[-1:] == ["single"]:  # its owner has nothing queued now
+            workers.submit([("single", single)])
+        done.job("many", 0.001)()
+
+    workers.submit([("single", single)])
+    workers.submit([("many", backlog) for _ in range(120)])
+    go.set()
+    assert done.bell.wait(lambda: done.names.count("many") == 120, PATIENCE_S)
+    workers.close()
+    while done.names[-1] == "single":
+        done.names.pop()
+    assert 2 <= done.names.count("single") <= 9, "of 120 ms, every 20th"
+
+
+def test_nothing_is_left_of_owners_that_are_done() -> None:
+    done = Done()
+    workers = Workers("test", 2, bell=done.bell)
+    for i in range(30):
+        workers.submit([(f"{i}", done.job("quick"))])
+    done.wait(30)
+    assert done.bell.wait(lambda: not workers._lines and not len(workers._served), PATIENCE_S)
+    workers._served.check_integrity()
+    workers.close()
+
+
+class Panic(BaseException):
+    """A panic of a library in Rust is such an exception."""
+
+
+def test_a_job_that_raises_keeps_nobody_from_the_threads() -> None:
+    done = Done()
+    workers = Workers("test", 1, most_of_one=1, bell=done.bell)
+
+    def fails() -> None:
+        raise Panic
+
+    for _ in range(3):
+        workers.submit([("a", fails), ("a", done.job("a"))])
+    done.wait(3)
+    assert done.bell.wait(lambda: workers._working == 0, PATIENCE_S)
+    assert not workers._lines
+    workers.submit([("a", done.job("a"))])
+    done.wait(4)
+    workers.close()
+
+
+def test_a_queued_job_can_be_withdrawn() -> None:
+    done = Done()
+    workers = Workers("test", 1, bell=done.bell)
+    go = held(workers, "x")
+    first, second = done.job("first"), done.job("second")
+    workers.submit([("a", first), ("a", second), ("b", done.job("b"))])
+    assert workers.withdraw("a", first)
+    assert not workers.withdraw("a", first)
+    assert not workers.withdraw("nobody", first)
+    workers._served.check_integrity()
+    go.set()
+    done.wait(2)
+    assert sorted(done.names) == ["b", "second"]
+    assert not workers.withdraw("a", second)
+    workers.close()
+    assert not workers._lines
+
+
 def test_an_owner_has_no_more_threads_than_it_may() -> None:
     done = Done()
     workers = Workers("test", 2, most_of_one=1, bell=done.bell)
@@ -110,7 +182,7 @@ def test_closing_forgets_what_waits_and_waits_for_what_runs() -> None:
     workers.submit([("a", done.job("a"))])
     closing = threading.Thread(target=workers.close)
     closing.start()
-    while workers._lines["x"].jobs or workers._lines.get("a", workers._lines["x"]).jobs:
+    while "a" in workers._lines:
         assert closing.is_alive()
     go.set()
     closing.join(PATIENCE_S)

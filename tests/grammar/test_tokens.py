@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from penstock.grammar.compile import compile_grammar
 from penstock.grammar.tokens import Vocabulary
-from penstock.sampling.mask import allowed, mask_of
+from penstock.interface.mask import allowed, mask_of
 from penstock.tokenizer import Tokenizer as PenstockTokenizer
 from penstock.tokenizer import TokenizerSettings
 

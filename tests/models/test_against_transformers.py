@@ -12,8 +12,10 @@ import pytest
 from checkpoints import FAMILIES, VOCAB, load_oracle, tiny_checkpoint
 
 from penstock import LLM, SamplingParams
-from penstock.backends import Executor, Limits, bind
-from penstock.engine.step import BLOCK_SIZE, StepInput
+from penstock.backends import bind
+from penstock.cache.geometry import BLOCK_SIZE
+from penstock.interface.executor import Executor, Limits
+from penstock.interface.step import StepInput
 from penstock.models.registry import load_model_spec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower

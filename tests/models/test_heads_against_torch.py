@@ -34,8 +34,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from tiny_plans import Chunk, step_of
 
-from penstock.backends import Executor, Limits, bind
+from penstock.backends import bind
 from penstock.backends.cpu import native
+from penstock.interface.executor import Executor, Limits
 from penstock.models.heads import HeadsSpec
 from penstock.models.heads_config import HeadsKind, load_heads_spec
 from penstock.models.registry import load_model_spec

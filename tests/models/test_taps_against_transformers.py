@@ -9,8 +9,9 @@ import pytest
 from checkpoints import VOCAB, load_oracle, tiny_checkpoint
 from tiny_plans import Chunk, step_of
 
-from penstock.backends import Limits, bind
+from penstock.backends import bind
 from penstock.backends.cpu import native
+from penstock.interface.executor import Limits
 from penstock.models.registry import load_model_spec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.backends import Limits, bind
+from penstock.backends import bind
 from penstock.cache.geometry import KvDType
-from penstock.engine.step import StepInput
+from penstock.interface.executor import Limits
+from penstock.interface.step import StepInput
 from penstock.models.spec import (
     Activation,
     AttentionSpec,

@@ -11,10 +11,11 @@ import pytest
 from numpy.typing import NDArray
 from tiny_plans import Chunk, make_spec, step_of, tokens_of
 
-from penstock.backends import Executor, Limits, bind
+from penstock.backends import bind
 from penstock.backends.cpu import native
-from penstock.engine.step import StepInput
 from penstock.errors import ModelError
+from penstock.interface.executor import Executor, Limits
+from penstock.interface.step import StepInput
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.explain import explain
 from penstock.plan.fuse import fuse

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.bench.meter import weight_bytes_per_step
-from penstock.config import EngineConfig, resolve
+from penstock.config import EngineConfig
 from penstock.errors import ConfigError
 from penstock.hardware import detect
 from penstock.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, RopeSpec
@@ -20,6 +20,7 @@ from penstock.plan.ops import Linear, Op
 from penstock.quant import GridScheme, GroupScheme, Quantization
 from penstock.quant.choice import choose
 from penstock.quant.memory import weight_bytes
+from penstock.resolve import resolve
 
 HEAD = GridScheme(8)
 

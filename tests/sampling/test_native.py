@@ -13,13 +13,13 @@ from sampling_strategies import constrained, masks, options, rows
 
 from penstock.backends.cpu import native
 from penstock.backends.cpu.sampler import NativeSampler
-from penstock.engine.step import StepResult
 from penstock.errors import ConfigError
+from penstock.interface.mask import TokenMask, mask_of
+from penstock.interface.sampler import Sampled
+from penstock.interface.step import StepResult
 from penstock.sampling.draws import sequence_key
-from penstock.sampling.mask import TokenMask, mask_of
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.reference import NumpySampler
-from penstock.sampling.sampler import Sampled
 
 THREADS = (1, 2, 3)
 

@@ -11,13 +11,13 @@ import pytest
 from native_sampler import native_sampler
 
 from penstock.backends.cpu import native
-from penstock.engine.messages import TokenLogprobs
-from penstock.engine.step import StepResult
 from penstock.errors import ConfigError, RequestError
+from penstock.interface.logprobs import TokenLogprobs
+from penstock.interface.sampler import Sampler
+from penstock.interface.step import StepResult
 from penstock.sampling.draws import sequence_key
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.reference import NumpySampler
-from penstock.sampling.sampler import Sampler
 from penstock.sampling.sequence import SequenceSampler
 
 VOCAB = 1000

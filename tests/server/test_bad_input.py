@@ -336,6 +336,23 @@ def test_a_prompt_over_the_context_is_refused_with_the_arithmetic(server: Server
     assert f"{600 - MAX_MODEL_LEN + 1} tokens shorter" in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (COMPLETIONS, {"prompt": [1] * MAX_MODEL_LEN}, "prompt"),
+        (COMPLETIONS, {"prompt": [1] * 3000}, "prompt"),
+        (RESPONSES, {"input": "a" * 190_000}, "input"),
+        (CHAT, {"messages": [{"role": "user", "content": "a" * 190_000}]}, "messages"),
+    ],
+)
+def test_prompts_that_leave_no_room_are_named(
+    server: Server, path: str, body: dict[str, Any], param: str
+) -> None:
+    error = refused(server.post(path, {"model": "fake", **body}))
+    assert error["param"] == param
+    assert error["message"].startswith((f"{param} has", f"the {param} has"))
+
+
 def test_more_output_than_fits_is_refused_with_the_arithmetic(server: Server) -> None:
     fits = completion(prompt="a" * 500, max_tokens=MAX_MODEL_LEN - 500)
     assert server.post(COMPLETIONS, fits).status_code == 200

@@ -10,8 +10,8 @@ from http_client import Server, running
 
 from penstock.errors import ConfigError
 from penstock.server.callers import Caller, address_name
+from penstock.server.errors import ApiError
 from penstock.server.keys import Keys, fingerprint
-from penstock.server.openai.errors import ApiError
 
 BODIES = {
     "/v1/completions": {"prompt": "a", "max_tokens": 1},

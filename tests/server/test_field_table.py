@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.server.errors import ApiError
 from penstock.server.openai.body import BodyDecoder
-from penstock.server.openai.errors import ApiError
 from penstock.server.openai.field_docs import BODIES, markdown
 from penstock.server.openai.field_table import TABLE, rules_of
 from penstock.server.openai.fields import EVERY_NAME, Values, any_of, these

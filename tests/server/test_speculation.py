@@ -10,7 +10,7 @@ from penstock.engine.completion import (
     RequestOutput,
     SequenceRecord,
 )
-from penstock.engine.messages import EngineStats
+from penstock.interface.messages import EngineStats
 from penstock.server.metrics import Counts, ServerState, render
 from penstock.server.openai.responses import usage
 from penstock.speculate.figures import Figures

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from simulated_engine import Costs, SimulatedEngine
 
-from penstock.engine.messages import EngineRequest
-from penstock.engine.request import Sequence, make_sequences
+from penstock.interface.messages import EngineRequest
 from penstock.sampling.params import SamplingParams
+from penstock.scheduler.sequence import Sequence, make_sequences
 from penstock.speculate.controller import Controller, Offer
 from penstock.speculate.times import Made
 

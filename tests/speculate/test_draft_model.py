@@ -15,9 +15,9 @@ from penstock import LLM, SamplingParams, demo_model_path, draft_model_path
 from penstock.api import engine_config
 from penstock.config import EngineConfig
 from penstock.engine.loader import Blueprint, draw
-from penstock.engine.messages import EngineRequest
-from penstock.engine.step import StepInput, StepResult
 from penstock.errors import ConfigError
+from penstock.interface.messages import EngineRequest
+from penstock.interface.step import StepInput, StepResult
 from penstock.speculate.draft_model import ModelProposer
 from penstock.speculate.speculation import Speculation
 

@@ -15,13 +15,14 @@ from overlapped import POISON, VOCAB, check, make_core
 from stories import Arrival, Stories, play, same
 
 from penstock.engine.loader import Blueprint
-from penstock.engine.messages import EngineRequest, EngineStats, FinishReason
-from penstock.engine.scheduled import ScheduledSequence
-from penstock.engine.scheduler import Scheduler
-from penstock.engine.step import StepInput, StepResult
+from penstock.interface.messages import EngineRequest, EngineStats, FinishReason
+from penstock.interface.step import StepInput, StepResult
 from penstock.sampling.params import SamplingParams
+from penstock.scheduler.draft import Draft, draft_tree
+from penstock.scheduler.output import ScheduledSequence
+from penstock.scheduler.scheduler import Scheduler
 from penstock.speculate.config import Ngram
-from penstock.speculate.draft import Draft, Proposer, Wanted, draft_tree
+from penstock.speculate.draft import Proposer, Wanted
 from penstock.speculate.ngram import NgramProposer
 from penstock.speculate.speculation import Speculation
 
@@ -53,7 +54,7 @@ def test_paths_that_are_not_moved_would_be_noticed(
     blueprint: Blueprint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, texts, _ = plain_stories(blueprint)
-    monkeypatch.setattr("penstock.engine.scheduler.moves_of", lambda *_: [])
+    monkeypatch.setattr("penstock.scheduler.scheduler.moves_of", lambda *_: [])
     oracle = Oracle(texts, VOCAB, 0.9, branching=True)
     with pytest.raises(AssertionError):
         told(blueprint, mixed(), oracle, num_blocks=9, **LIMITS)

@@ -8,12 +8,13 @@ from oracle import Oracle, name
 from overlapped import make_core
 
 from penstock.engine.loader import Blueprint
-from penstock.engine.messages import EngineRequest
-from penstock.engine.request import Sequence
-from penstock.engine.step import StepInput, StepResult
+from penstock.interface.messages import EngineRequest
+from penstock.interface.step import StepInput, StepResult
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.reference import NumpySampler
-from penstock.speculate.draft import Draft, Wanted
+from penstock.scheduler.draft import Draft
+from penstock.scheduler.sequence import Sequence
+from penstock.speculate.draft import Wanted
 from penstock.speculate.speculation import Speculation
 
 VOCAB, LENGTH, REQUESTS = 64, 1500, 8

@@ -28,11 +28,11 @@ from tiny_plans import Chunk, step_of
 
 from penstock.api import engine_config
 from penstock.artifact.key import artifact_key
-from penstock.backends.base import Packing
 from penstock.backends.cpu import native
 from penstock.cache.geometry import layer_block_bytes
 from penstock.engine.loader import Blueprint, draft_tokens, draw, load
 from penstock.errors import ConfigError, ModelError, WeightError
+from penstock.interface.weights import Packing
 from penstock.models.heads import EagleSpec, MedusaSpec
 from penstock.quant.scheme import GridScheme
 

@@ -20,8 +20,9 @@ from head_checkpoints import (
 
 from penstock import EngineConfig
 from penstock.engine.core import EngineCore
-from penstock.engine.messages import EngineRequest, SequenceUpdate, TokenLogprobs
 from penstock.errors import ConfigError
+from penstock.interface.logprobs import TokenLogprobs
+from penstock.interface.messages import EngineRequest, SequenceUpdate
 from penstock.sampling.params import SamplingParams
 from penstock.speculate.config import speculative_config
 

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.messages import EngineRequest, FinishReason
-from penstock.engine.request import Sequence, make_sequences
+from penstock.interface.messages import EngineRequest, FinishReason
 from penstock.sampling.params import SamplingParams
+from penstock.scheduler.draft import Draft
+from penstock.scheduler.sequence import Sequence, make_sequences
 from penstock.speculate.config import Ngram
-from penstock.speculate.draft import Draft, Wanted
+from penstock.speculate.draft import Wanted
 from penstock.speculate.ngram import NgramProposer
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from array import array
 
-from penstock.engine.messages import EngineRequest
-from penstock.engine.request import Sequence, Status, make_sequences
-from penstock.engine.scheduled import ScheduledSequence, ScheduledStep
-from penstock.speculate.draft import Draft
+from penstock.interface.messages import EngineRequest
+from penstock.scheduler.draft import Draft
+from penstock.scheduler.output import ScheduledSequence, ScheduledStep
+from penstock.scheduler.sequence import Sequence, Status, make_sequences
 from penstock.speculate.told import told_of
 
 

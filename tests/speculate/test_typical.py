@@ -14,7 +14,7 @@ from stories import Arrival, same
 
 from penstock.engine.loader import Blueprint
 from penstock.sampling.params import SamplingParams
-from penstock.speculate.draft import Draft, draft_tree
+from penstock.scheduler.draft import Draft, draft_tree
 from penstock.speculate.typical import Typical
 
 MEDUSAS = Typical(0.3, 0.09)

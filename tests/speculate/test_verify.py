@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from distributions import PARAMS, PROMPT, VOCAB, Model, chi_square
 
-from penstock.engine.messages import EngineRequest
-from penstock.engine.request import Sequence, make_sequences
-from penstock.engine.scheduled import ScheduledSequence, ScheduledStep
-from penstock.engine.step import StepResult
+from penstock.interface.messages import EngineRequest
+from penstock.interface.step import StepResult
 from penstock.sampling.reference import NumpySampler
-from penstock.speculate.draft import Draft, draft_tree
+from penstock.scheduler.draft import Draft, draft_tree
+from penstock.scheduler.output import ScheduledSequence, ScheduledStep
+from penstock.scheduler.sequence import Sequence, make_sequences
 from penstock.speculate.typical import Typical
 from penstock.speculate.verify import Verified, verify
 

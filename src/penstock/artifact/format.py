@@ -20,8 +20,8 @@ import msgspec
 from penstock.artifact.files import require_trusted
 from penstock.artifact.key import ArtifactKey
 from penstock.artifact.tuned import NOTHING_TUNED
-from penstock.backends.base import PackedRegions, Place
 from penstock.errors import ArtifactError
+from penstock.interface.weights import PackedRegions, Place
 from penstock.regular_file import open_regular
 
 MANIFEST: Final = "manifest.json"
@@ -167,7 +167,7 @@ class Artifact:
             os.close(folder)
 
     def restore(self, regions: PackedRegions) -> None:
-        """Fill every region and verify every checksum; see ``backends.base.PackedWeights``."""
+        """Fill every region and verify every checksum; see ``interface.weights.PackedWeights``."""
         manifest = self.manifest
         described = [(region.name, region.bytes) for region in manifest.regions]
         if described != list(zip(regions.names, regions.sizes, strict=True)):

@@ -10,13 +10,13 @@ from typing import Final
 
 import msgspec
 
-from penstock import __version__
-from penstock.backends.base import Packing
 from penstock.config import ResolvedConfig
 from penstock.errors import ModelError
+from penstock.interface.weights import Packing
 from penstock.models.heads import HeadsSpec
 from penstock.plan.plan import Plan
 from penstock.regular_file import read_regular
+from penstock.version import __version__
 from penstock.weights.identity import (
     Digests,
     NoDigests,

@@ -17,10 +17,10 @@ from penstock.artifact.key import ArtifactKey, ArtifactSource
 from penstock.artifact.store import KEEP_FREE, ArtifactStore, Draft
 from penstock.artifact.tuned import decode_tunings
 from penstock.backends import packing
-from penstock.backends.base import PackedRegions
-from penstock.backends.tuning import Tunable, Tuning
 from penstock.config import ResolvedConfig
 from penstock.errors import ArtifactError, ModelError, WeightError
+from penstock.interface.tuning import Tunable, Tuning
+from penstock.interface.weights import PackedRegions
 from penstock.plan.plan import Plan
 
 Keeping = Literal["never", "worthwhile", "always"]

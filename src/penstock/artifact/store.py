@@ -31,9 +31,9 @@ from penstock.artifact.format import (
 from penstock.artifact.key import ArtifactKey
 from penstock.artifact.lock import locked
 from penstock.artifact.tuned import MOST_TUNINGS, decode_tunings, encode_tunings
-from penstock.backends.base import PackedRegions
-from penstock.backends.tuning import Tuning, put_among
 from penstock.errors import ArtifactError
+from penstock.interface.tuning import Tuning, put_among
+from penstock.interface.weights import PackedRegions
 
 KEEP_FREE: Final = 0.1
 """Share of a file system that artifacts nobody asked for leave free."""

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from penstock.backends.tuning import Tuning
 from penstock.errors import ArtifactError
+from penstock.interface.tuning import Tuning
 
 MOST_TUNINGS: Final = 8
 """Kept in one artifact, the latest: enough for the machines and thread counts in use."""

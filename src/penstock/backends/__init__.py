@@ -5,33 +5,12 @@
 
 from __future__ import annotations
 
-from penstock.backends.base import (
-    Executor,
-    Limits,
-    OverlappingExecutor,
-    PackedWeights,
-    Packing,
-    SelfFeedingExecutor,
-    WeightSource,
-    overlapping,
-    self_feeding,
-)
 from penstock.errors import ConfigError
+from penstock.interface.executor import Executor, Limits
+from penstock.interface.weights import PackedWeights, Packing, WeightSource
 from penstock.plan.plan import Plan
 
-__all__ = [
-    "Executor",
-    "Limits",
-    "OverlappingExecutor",
-    "PackedWeights",
-    "Packing",
-    "SelfFeedingExecutor",
-    "WeightSource",
-    "bind",
-    "overlapping",
-    "packing",
-    "self_feeding",
-]
+__all__ = ["bind", "packing"]
 
 
 def packing(backend: str) -> Packing | None:

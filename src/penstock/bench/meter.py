@@ -9,15 +9,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from penstock.backends.base import Executor
 from penstock.cache.geometry import BLOCK_SIZE
-from penstock.config import ResolvedConfig, kv_block_bytes
-from penstock.engine.messages import EngineRequest, SequenceUpdate
-from penstock.engine.step import StepInput, StepResult
+from penstock.config import ResolvedConfig
+from penstock.interface.executor import Executor
+from penstock.interface.messages import EngineRequest, SequenceUpdate
+from penstock.interface.sampler import Sampler
+from penstock.interface.step import StepInput, StepResult
 from penstock.models.spec import ModelSpec
 from penstock.plan.ops import Embed, Linear, Rows
 from penstock.plan.plan import Plan
-from penstock.sampling.sampler import Sampler
+from penstock.resolve import kv_block_bytes
 
 
 class SteppedCore(Protocol):

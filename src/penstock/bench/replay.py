@@ -21,11 +21,11 @@ import msgspec
 
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import KvCache
-from penstock.engine.messages import EngineRequest
-from penstock.engine.request import make_sequences
-from penstock.engine.scheduler import Scheduler
 from penstock.errors import ConfigError
+from penstock.interface.messages import EngineRequest
 from penstock.sampling.params import SamplingParams
+from penstock.scheduler.scheduler import Scheduler
+from penstock.scheduler.sequence import make_sequences
 
 _MOONCAKE_BLOCK = 512  # tokens per hash id in the trace
 

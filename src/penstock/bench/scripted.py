@@ -8,7 +8,8 @@ from array import array
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 
-from penstock.speculate.draft import Draft, Wanted
+from penstock.scheduler.draft import Draft
+from penstock.speculate.draft import Wanted
 
 
 class ScriptedProposer:

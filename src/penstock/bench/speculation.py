@@ -13,11 +13,10 @@ from penstock.bench.scripted import ScriptedProposer
 from penstock.bench.session import Session
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
-from penstock.engine.messages import EngineRequest
 from penstock.errors import EngineDeadError
+from penstock.interface.messages import DraftStats, EngineRequest
 from penstock.sampling.params import SamplingParams
 from penstock.speculate.config import SpeculativeConfig, describe
-from penstock.speculate.figures import DraftStats
 from penstock.speculate.speculation import Speculation
 
 

@@ -16,8 +16,8 @@ from msgspec import structs
 
 from penstock.bench.meter import ExecutorRun, MeteredExecutor, Step, SteppedCore, timed_step
 from penstock.bench.stats import Summary, summarize
-from penstock.engine.messages import EngineRequest
 from penstock.errors import EngineDeadError
+from penstock.interface.messages import EngineRequest
 
 
 class ThroughputResult(msgspec.Struct, frozen=True, kw_only=True):

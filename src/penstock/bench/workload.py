@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from penstock.bench.replay import Lengths
-from penstock.engine.messages import EngineRequest
 from penstock.errors import ConfigError
+from penstock.interface.messages import EngineRequest
 from penstock.sampling.params import SamplingParams
 
 

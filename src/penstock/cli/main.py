@@ -84,7 +84,7 @@ def outcome(work: Callable[[], int], debug: bool) -> int:
 
 def _dispatch(words: list[str]) -> int:
     if words[:1] == ["--version"]:
-        from penstock import __version__
+        from penstock.version import __version__
 
         print(f"penstock {__version__}")
         return 0

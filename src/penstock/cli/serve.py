@@ -83,8 +83,8 @@ def _serve(
 ) -> None:
     import asyncio
 
-    from penstock import __version__
     from penstock.server.run import serve
+    from penstock.version import __version__
 
     options = _options(args, listener, turn.restarts)
     host, port = listener.getsockname()[:2]

@@ -179,7 +179,7 @@ def run(args: argparse.Namespace) -> int:
             f"training heads needs {' and '.join(missing)}, which this Python lacks; install with "
             f"{INSTALL}"
         )
-    from penstock import demo_model_path
+    from penstock.demo_model import demo_model_path
     from penstock.weights.hub import resolve_model_folder
 
     folder = resolve_model_folder(args.model) if args.model else demo_model_path()

@@ -14,15 +14,6 @@ import msgspec
 
 from penstock.config import EngineConfig
 from penstock.engine.front_end import FrontEnd
-from penstock.engine.limits import check_room
-from penstock.engine.messages import (
-    Abort,
-    EngineRequest,
-    EngineStats,
-    RequestOptions,
-    SequenceUpdate,
-    first_bad_token,
-)
 from penstock.engine.output import OutputProcessor, RequestOutput
 from penstock.engine.pacing import Pacer
 from penstock.engine.process import START_TIMEOUT_S, EngineProcess
@@ -31,8 +22,17 @@ from penstock.engine.spawn import DEFAULT_CORE, EngineChild
 from penstock.engine.stream import OutputStream
 from penstock.engine.wire import ModelFacts, Ready, Refused, WireError
 from penstock.errors import EngineDeadError, PenstockError, RequestError
+from penstock.interface.messages import (
+    Abort,
+    EngineRequest,
+    EngineStats,
+    RequestOptions,
+    SequenceUpdate,
+    first_bad_token,
+)
 from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
+from penstock.scheduler.limits import check_room
 from penstock.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)

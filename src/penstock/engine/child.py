@@ -27,13 +27,6 @@ from dataclasses import dataclass  # noqa: E402
 from typing import Protocol  # noqa: E402
 
 from penstock.config import EngineConfig, ResolvedConfig  # noqa: E402
-from penstock.engine.messages import (  # noqa: E402
-    Abort,
-    EngineRequest,
-    EngineStats,
-    FinishReason,
-    SequenceUpdate,
-)
 from penstock.engine.startup import Ledger  # noqa: E402
 from penstock.engine.step_meter import StepMeter  # noqa: E402
 from penstock.engine.wire import (  # noqa: E402
@@ -58,6 +51,13 @@ from penstock.engine.wire import (  # noqa: E402
     encode_updates,
 )
 from penstock.errors import ConfigError, EngineDeadError, PenstockError, RequestError  # noqa: E402
+from penstock.interface.messages import (  # noqa: E402
+    Abort,
+    EngineRequest,
+    EngineStats,
+    FinishReason,
+    SequenceUpdate,
+)
 from penstock.sampling.params import SamplingParams  # noqa: E402
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)

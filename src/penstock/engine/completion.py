@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from penstock.engine.messages import FinishReason
+from penstock.interface.messages import FinishReason
 
 
 class Logprob(msgspec.Struct, frozen=True, gc=False):

@@ -7,32 +7,32 @@ from collections.abc import Iterable
 
 import msgspec
 
-from penstock.backends import Executor, overlapping
+from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import KvCache
 from penstock.config import EngineConfig, ResolvedConfig
-from penstock.engine.limits import PROMPT_LOGIT_ROWS
+from penstock.engine.constraints import Constraints
 from penstock.engine.loader import Blueprint, Mark, draw, load
-from penstock.engine.messages import (
+from penstock.engine.masks import MaskThreads
+from penstock.engine.pooled import add_embeddings, give_rows
+from penstock.engine.prompt_reports import PromptReports
+from penstock.engine.step_runner import Executed, OverlappingRunner, SerialRunner, StepRunner
+from penstock.errors import RequestError
+from penstock.interface.executor import Executor, overlapping
+from penstock.interface.logprobs import TokenLogprobs
+from penstock.interface.messages import (
     EngineRequest,
     EngineStats,
     FinishReason,
     SequenceUpdate,
-    TokenLogprobs,
     first_bad_token,
 )
-from penstock.engine.pooled import add_embeddings, give_rows
-from penstock.engine.prompt_reports import PromptReports
-from penstock.engine.request import Sequence, Status, make_sequences
-from penstock.engine.scheduled import ScheduledStep
-from penstock.engine.scheduler import Scheduler
-from penstock.engine.step import BLOCK_SIZE
-from penstock.engine.step_runner import Executed, OverlappingRunner, SerialRunner, StepRunner
-from penstock.errors import RequestError
-from penstock.grammar.constraints import Constraints
-from penstock.grammar.masks import MaskThreads
 from penstock.models.spec import ModelSpec
 from penstock.pooling.pooler import Pooler
 from penstock.sampling.logprobs import OF_THE_REQUEST
+from penstock.scheduler.limits import PROMPT_LOGIT_ROWS
+from penstock.scheduler.output import ScheduledStep
+from penstock.scheduler.scheduler import Scheduler
+from penstock.scheduler.sequence import Sequence, Status, make_sequences
 from penstock.speculate.make import make_speculation
 from penstock.speculate.speculation import Speculation
 

@@ -10,21 +10,24 @@ from pathlib import Path
 
 import msgspec
 
-from penstock import demo_model_path
 from penstock.artifact.format import Artifact
 from penstock.artifact.shelf import Keeping, Note, Shelf
-from penstock.backends import Executor, Limits, WeightSource, bind
+from penstock.backends import bind
 from penstock.backends.cpu import native
-from penstock.backends.tuning import Tuning
-from penstock.config import EngineConfig, ResolvedConfig, draft_block_bytes, resolve
+from penstock.config import EngineConfig, ResolvedConfig
+from penstock.demo_model import demo_model_path
 from penstock.errors import ArtifactError, ConfigError
 from penstock.hardware import detect, with_gpu
+from penstock.interface.executor import Executor, Limits
+from penstock.interface.tuning import Tuning
+from penstock.interface.weights import WeightSource
 from penstock.models.heads import EagleSpec, HeadsSpec
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
+from penstock.resolve import draft_block_bytes, resolve
 from penstock.speculate.draft_choice import draft_engine_config, draft_folder, draft_spec
 from penstock.speculate.heads_choice import refuse_heads, stretched
 from penstock.weights.checkpoint import open_weights

@@ -16,9 +16,10 @@ from penstock.engine.completion import (
     RequestOutput,
     SequenceRecord,
 )
-from penstock.engine.messages import Abort, FinishReason, SequenceUpdate, TokenLogprobs
 from penstock.engine.stop_strings import StopSearch, StopStrings
 from penstock.errors import RequestError
+from penstock.interface.logprobs import TokenLogprobs
+from penstock.interface.messages import Abort, FinishReason, SequenceUpdate
 from penstock.sampling.params import SamplingParams
 from penstock.tokenizer import IncrementalDetokenizer, Tokenizer
 

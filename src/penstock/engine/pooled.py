@@ -6,9 +6,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from penstock.engine.messages import FinishReason, SequenceUpdate
-from penstock.engine.scheduled import ScheduledStep
 from penstock.errors import RequestError
+from penstock.interface.messages import FinishReason, SequenceUpdate
+from penstock.scheduler.output import ScheduledStep
 
 
 def give_rows(step: ScheduledStep, hidden: NDArray[Any]) -> None:

@@ -10,7 +10,6 @@ import time
 from typing import Protocol
 
 import penstock.errors as errors
-from penstock.engine.messages import Abort, EngineRequest, EngineStats, SequenceUpdate
 from penstock.engine.spawn import EngineChild
 from penstock.engine.wire import (
     Beat,
@@ -32,6 +31,7 @@ from penstock.engine.wire import (
     encode_frame,
 )
 from penstock.errors import EngineDeadError, PenstockError
+from penstock.interface.messages import Abort, EngineRequest, EngineStats, SequenceUpdate
 
 START_TIMEOUT_S = 1800.0
 """A start this long is taken for hung; reading 500 GB at 0.5 GB/s takes 1000 s."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.backends.base import PromptReport, PromptRows
-from penstock.engine.messages import TokenLogprobs
-from penstock.engine.request import Sequence, Status
-from penstock.engine.scheduled import ScheduledStep
+from penstock.interface.executor import PromptReport, PromptRows
+from penstock.interface.logprobs import TokenLogprobs
+from penstock.scheduler.output import ScheduledStep
+from penstock.scheduler.sequence import Sequence, Status
 
 _Entries = list[TokenLogprobs | None]
 

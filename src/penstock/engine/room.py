@@ -1,11 +1,11 @@
-"""How many sequences may be open at a time, and of whom."""
+"""The bound on open sequences, and how tenants share it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.engine.messages import Tenant
 from penstock.errors import OverloadedError, RequestError
+from penstock.interface.messages import Tenant
 
 
 @dataclass
@@ -15,11 +15,12 @@ class _Open:
 
 
 class Room:
-    """A number of ``places``, None for any number.
+    """A number of ``places`` for open sequences; None is any number.
 
-    One tenant may have all of them while nobody else asks. When all are taken, a tenant still gets
-    in as long as it has no more than its share of the places, divided by weight among those who
-    have any and itself; at most as many again in all. So nobody can keep others out.
+    One tenant may take all of them while no other asks. When all are taken, a tenant is still
+    admitted while it holds no more than its share: the places are divided by weight among the
+    tenants that hold any and itself. There are, in total, at most twice ``places`` sequences. So
+    no tenant can keep others out.
     """
 
     def __init__(self, places: int | None) -> None:
@@ -28,8 +29,8 @@ class Room:
         self._open: dict[str, _Open] = {}
 
     def check(self, tenant: Tenant, sequences: int) -> None:
-        """Raise OverloadedError if there is no room for so many of this tenant now, and
-        RequestError if there never is."""
+        """Raise OverloadedError if there is no room for this many sequences of the tenant now, and
+        RequestError if there never will be."""
         places = self.places
         if places is None or self.taken + sequences <= places:
             return
@@ -49,12 +50,14 @@ class Room:
         )
 
     def enter(self, tenant: Tenant, sequences: int) -> None:
+        """Take places for the sequences of a tenant, which :meth:`check` has let pass."""
         own = self._open.setdefault(tenant.name, _Open(0, tenant.weight))
         own.sequences += sequences
         own.weight = tenant.weight
         self.taken += sequences
 
     def leave(self, tenant: Tenant, sequences: int) -> None:
+        """Free the places of sequences that have ended."""
         own = self._open[tenant.name]
         own.sequences -= sequences
         self.taken -= sequences

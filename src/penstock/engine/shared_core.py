@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from penstock.config import ResolvedConfig
 from penstock.engine.core import EngineCore
-from penstock.engine.messages import EngineRequest, EngineStats, SequenceUpdate
 from penstock.errors import EngineDeadError, RequestError
+from penstock.interface.messages import EngineRequest, EngineStats, SequenceUpdate
 
 
 class Inbox(NamedTuple):
-    """What came of the requests of one call and has not been looked at yet."""
+    """The updates of the requests of one call that were not taken yet."""
 
     request_ids: tuple[str, ...]
     updates: deque[SequenceUpdate]
@@ -33,7 +33,7 @@ class SharedCore:
     No turn is held while a caller's code runs. :meth:`leave` and :meth:`stop` never wait, so an
     iterator may be collected wherever that happens, within a turn too; what they ask for is done
     at the start of the next turn. After :meth:`close`, in a process that was forked, and within a
-    turn of the same thread (a signal handler), all others raise a PenstockError.
+    turn of the same thread (a signal handler), every other method raises a PenstockError.
     """
 
     def __init__(self, core: EngineCore) -> None:
@@ -45,7 +45,7 @@ class SharedCore:
         self._left: deque[tuple[Sequence[str], int | None]] = deque()
         self._turns = threading.Condition()
         self._waiting: deque[int] = deque()
-        """Threads, by number; the first has the turn."""
+        """The idents of the threads that wait for a turn; the first one has it."""
 
     def check(self, requests: Sequence[EngineRequest]) -> None:
         """Raise RequestError if one of the requests could not be served."""
@@ -70,7 +70,8 @@ class SharedCore:
         return inbox
 
     def next(self, inbox: Inbox) -> list[SequenceUpdate]:
-        """What is new of the inbox's requests, which have not all ended; may be nothing yet."""
+        """The new updates of the inbox's requests, of which at least one must not have ended. The
+        list may be empty."""
         with self._turn():
             if not inbox.updates:
                 if not self._core.has_work:
@@ -86,11 +87,11 @@ class SharedCore:
             return updates
 
     def leave(self, inbox: Inbox) -> None:
-        """Stop what still runs of the inbox's requests and forget them."""
+        """Stop the requests of the inbox that still run, and forget all of them."""
         self._left.append((inbox.request_ids, None))
 
     def stop(self, request_ids: Sequence[str], index: int) -> None:
-        """Stop one sequence of each request, which must have output."""
+        """Stop one sequence of each request. It must have output."""
         self._left.append((request_ids, index))
 
     def stats(self) -> EngineStats:
@@ -102,7 +103,7 @@ class SharedCore:
             self._core.check_integrity()
 
     def close(self) -> None:
-        """Release threads and memory. Calls of other threads that still run raise."""
+        """Release threads and memory. Calls that other threads still make raise a PenstockError."""
         if os.getpid() != self._process or self._closed:
             return
         with contextlib.suppress(EngineDeadError), self._turn():  # closed by another thread
@@ -111,7 +112,7 @@ class SharedCore:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """The core is the calling thread's alone within."""
+        """Within, only the calling thread uses the core."""
         if os.getpid() != self._process:
             raise EngineDeadError(
                 "this LLM belongs to the process that this one was forked from; make another here"

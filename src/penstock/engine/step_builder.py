@@ -6,8 +6,9 @@ from itertools import accumulate
 
 import numpy as np
 
-from penstock.engine.scheduled import ScheduledStep
-from penstock.engine.step import BLOCK_SIZE, Int32s, StepInput
+from penstock.cache.geometry import BLOCK_SIZE
+from penstock.interface.step import Int32s, StepInput
+from penstock.scheduler.output import ScheduledStep
 
 
 def build_step_input(step: ScheduledStep, block_size: int = BLOCK_SIZE) -> StepInput:

@@ -6,8 +6,8 @@ import time
 
 import msgspec
 
-from penstock.engine.buckets import Buckets
-from penstock.engine.messages import EngineStats
+from penstock.interface.buckets import Buckets
+from penstock.interface.messages import EngineStats
 
 STEP_SECONDS = tuple(m * 10.0**e for e in range(-4, 2) for m in (1, 2, 5))  # 0.1 ms to 50 s
 STEP_TOKENS = tuple(float(2**i) for i in range(15))  # 1 to 16384

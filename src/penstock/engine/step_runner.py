@@ -7,23 +7,23 @@ from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
-from penstock.backends.base import (
+from penstock.engine.constraints import Constraints
+from penstock.engine.masks import NO_MASKS
+from penstock.engine.prompt_reports import PromptReports, WantedRows
+from penstock.engine.step_builder import build_step_input
+from penstock.errors import RequestError
+from penstock.interface.executor import (
     Executor,
     Launched,
     OverlappingExecutor,
     PromptReport,
     PromptRows,
 )
-from penstock.engine.prompt_reports import PromptReports, WantedRows
-from penstock.engine.scheduled import ScheduledStep
-from penstock.engine.scheduler import Scheduler
-from penstock.engine.step import StepResult
-from penstock.engine.step_builder import build_step_input
-from penstock.errors import RequestError
-from penstock.grammar.constraints import Constraints
-from penstock.grammar.masks import NO_MASKS
-from penstock.sampling.mask import TokenMask
-from penstock.sampling.sampler import Sampled
+from penstock.interface.mask import TokenMask
+from penstock.interface.sampler import Sampled
+from penstock.interface.step import StepResult
+from penstock.scheduler.output import ScheduledStep
+from penstock.scheduler.scheduler import Scheduler
 from penstock.speculate.typical import Typical
 from penstock.speculate.verify import Verified, verify
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from penstock.engine.messages import Tenant
 from penstock.engine.output import RequestOutput
 from penstock.errors import PenstockError
+from penstock.interface.messages import Tenant
 
 NOBODY = Tenant()
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.config import EngineConfig, ResolvedConfig
-from penstock.engine.messages import Abort, EngineRequest, EngineStats, SequenceUpdate
 from penstock.engine.startup import Phase
 from penstock.errors import PenstockError
+from penstock.interface.messages import Abort, EngineRequest, EngineStats, SequenceUpdate
 
 MAX_FRAME_BYTES = 64 << 20
 """Bound of one frame: ten million prompt tokens, or 20 logprobs for each of 200 thousand."""

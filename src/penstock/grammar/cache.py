@@ -11,27 +11,33 @@ Compiled = TypeVar("Compiled")
 
 
 class GrammarCache(Generic[Compiled]):
-    """The most recently used, in number and in size of their texts. Not thread-safe."""
+    """A cache of the most recently used grammars, bounded in their number and in the total length
+    of their texts. Not thread-safe."""
 
     def __init__(self, max_entries: int = 256, max_chars: int = 1 << 21) -> None:
         self._max_entries = max_entries
         self._max_chars = max_chars
         self._entries: OrderedDict[GrammarSpec, Compiled] = OrderedDict()
         self.num_chars = 0
-        """Of all texts."""
+        """The total length of the texts of all entries."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def get(self, spec: GrammarSpec) -> Compiled | None:
-        """The entry, which now is the last to go, if there is one."""
+        """The entry, if there is one. It becomes the most recently used."""
         entry = self._entries.get(spec)
         if entry is not None:
             self._entries.move_to_end(spec)
         return entry
 
+    def drop(self, spec: GrammarSpec) -> None:
+        """Forget an entry, if there is one."""
+        if self._entries.pop(spec, None) is not None:
+            self.num_chars -= len(spec.text)
+
     def put(self, spec: GrammarSpec, entry: Compiled) -> None:
-        """Keep an entry; those that were not used for longest make room."""
+        """Keep an entry, and evict the least recently used ones beyond the bounds."""
         if spec not in self._entries:
             self.num_chars += len(spec.text)
         self._entries[spec] = entry

@@ -1,4 +1,4 @@
-"""From what a request says to what llguidance runs; all that is refused is refused here.
+"""The compiling of a request's grammar for llguidance, and the limits on it.
 
 The most work that was found to pass every limit (5,000 properties in 128 KiB) takes 0.9 s of
 processor time and 50 MB.
@@ -14,15 +14,15 @@ from penstock.grammar.matcher import Matcher, Origin
 from penstock.grammar.notation import lark_of, refusal
 from penstock.grammar.spec import GrammarSpec
 from penstock.grammar.tokens import Vocabulary, byte_vocabulary
-from penstock.sampling.mask import words_for
+from penstock.interface.mask import words_for
 
 
 def check(spec: GrammarSpec, param: str = "grammar") -> None:
     """Raise RequestError, naming the field ``param``, unless the grammar can be compiled.
 
     It needs no tokenizer, so what a Lark grammar names of tokens is only looked at when it is
-    compiled. Mostly takes milliseconds, but nothing bounds it, and it may overflow the stack: what
-    comes from outside is checked in a worker process
+    compiled. It mostly takes milliseconds, but nothing bounds it, and it may overflow the stack:
+    what comes from outside is checked in a worker process
     (:class:`penstock.sandbox.jobs.CheckGrammar`).
     """
     lark = lark_of(spec, param)
@@ -41,9 +41,9 @@ def check(spec: GrammarSpec, param: str = "grammar") -> None:
 def compile_grammar(
     spec: GrammarSpec, vocabulary: Vocabulary, param: str = "grammar"
 ) -> CompiledGrammar:
-    """Raise RequestError, naming the field ``param``, unless there is a text that it allows.
+    """Compile a grammar that has passed :func:`check` in a worker process.
 
-    For a grammar that has passed :func:`check` in a worker process.
+    Raises RequestError, naming the field ``param``, unless there is a text that it allows.
     """
     lark = lark_of(spec, param)
 
@@ -65,7 +65,7 @@ class CompiledGrammar:
     """A grammar before its first token, which threads and sequences share."""
 
     def __init__(self, start: Matcher) -> None:
-        """Computes the first mask, of which no sequence needs another copy."""
+        """Computes the first mask, which all sequences share."""
         start.compute()
         self._start = start
         self.error = start.error

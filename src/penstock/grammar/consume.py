@@ -1,4 +1,4 @@
-"""Taking a token while the interpreter goes on: what llguidance offers for many, used for one."""
+"""Taking a token without the GIL, by what llguidance offers for many matchers at a time."""
 
 from __future__ import annotations
 
@@ -11,28 +11,31 @@ from typing import Protocol
 from llguidance import LLExecutor, LLMatcher, LLTokenizer
 
 _STACK_BYTES = 64 << 20
-"""Of address space, for a thread of llguidance's: it descends as deep as a grammar is nested."""
+"""The stack size, in address space, of llguidance's thread: it recurses as deep as a grammar is
+nested."""
 
 
 class Consumer(Protocol):
-    """Has a matcher take tokens; tells whether it did, and the seconds of processor time."""
+    """Has a matcher take a token."""
 
-    def __call__(self, native: LLMatcher, token_id: int) -> tuple[bool, float]: ...
+    def __call__(self, native: LLMatcher, token_id: int) -> tuple[bool, float]:
+        """Returns whether the token was taken, and the seconds of processor time."""
+        ...
 
 
 def consume_here(native: LLMatcher, token_id: int) -> tuple[bool, float]:
-    """In this thread, with the interpreter's lock held."""
+    """Take the token in this thread, with the GIL held."""
     start = time.thread_time()
     taken = native.consume_token(token_id)
     return taken, time.thread_time() - start
 
 
 class ConsumeBeside:
-    """In a thread of llguidance's, so that nobody waits for the lock meanwhile.
+    """Takes tokens in a helper thread of llguidance, which releases the GIL meanwhile.
 
-    For the thread that made it alone, whose priority that thread has. llguidance lets go of the
-    lock only where it has several matchers to serve; the second one is a grammar that has failed,
-    which takes nothing and no time.
+    Use only from the creating thread; the helper thread inherits its nice value. llguidance
+    releases the GIL only if it is given several matchers; the second one is a grammar that has
+    failed, which takes no token and no time.
     """
 
     def __init__(self, tokenizer: LLTokenizer) -> None:
@@ -40,8 +43,8 @@ class ConsumeBeside:
         before = _threads()
         self._executor = LLExecutor(num_threads=1)
         begun = _threads() - before
-        # Where others began threads in the same instant, nobody knows which is ours, and what it
-        # does is not charged.
+        # If other threads began in the same instant, ours cannot be told from them, and its time
+        # is not charged.
         self._clock = _clock_of(begun.pop()) if len(begun) == 1 else None
         self._failed = LLMatcher(tokenizer, "start: nowhere", log_level=0)
 
@@ -55,7 +58,7 @@ class ConsumeBeside:
 
 
 class Consumers(threading.local):
-    """One for each thread that asks."""
+    """The :class:`ConsumeBeside` of each thread, made when the thread first asks."""
 
     def __init__(self) -> None:
         self._own: ConsumeBeside | None = None
@@ -71,6 +74,6 @@ def _threads() -> set[int]:
 
 
 def _clock_of(thread: int) -> int:
-    """The clock of processor time of a thread of this process (MAKE_THREAD_CPUCLOCK of Linux)."""
+    """The clock of a thread's processor time, as Linux makes it (MAKE_THREAD_CPUCLOCK)."""
     per_thread, scheduled = 4, 2
     return (~thread << 3) | per_thread | scheduled

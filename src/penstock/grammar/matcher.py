@@ -1,4 +1,4 @@
-"""Where one sequence is in its grammar, and which tokens may come next."""
+"""The state of one sequence in its grammar, and which tokens may come next."""
 
 from __future__ import annotations
 
@@ -8,22 +8,26 @@ from time import thread_time
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
+from penstock.errors import first_line, is_panic
 from penstock.grammar.consume import Consumer, consume_here
 from penstock.grammar.notation import readable
 from penstock.grammar.tokens import Vocabulary
-from penstock.sampling.mask import TokenMask, words_for
+from penstock.interface.mask import TokenMask, words_for
 
 MOST_SECONDS = 0.1
-"""Of processor time, for taking one token and for one mask. What grammars of 1,000 properties or
-3,000 choices took is below 4 ms; of ambiguous ones it grows with the square of the text."""
+"""The most processor time for taking one token, and for one mask. Grammars of 1,000 properties or
+3,000 choices took less than 4 ms; for ambiguous ones it grows with the square of the text."""
 ALLOWANCE_SECONDS = 2.0
 SECONDS_PER_TOKEN = 0.02
-"""Of processor time in all: so much from the beginning, and so much more for each token. Two
-hundred times what masks take on average; sixteen such sequences keep one processor busy."""
+"""The processor time that a sequence may take in total: the allowance, and so much more for each
+token. That is two hundred times the average of masks; sixteen sequences that use all of it keep
+one processor busy."""
 SLOW_SECONDS = 0.002
-"""Work for a token that takes longer is not done in the thread that steps, nor joined by it."""
+"""If the work for a token is expected to take longer, the engine's thread neither does it nor waits
+for it."""
 _REMEMBERED = 0.9
-"""How much of a slow mask's time is still expected of the next; of one of 0.1 s, 37 are slow."""
+"""The part of a slow mask's time that is expected of the next one: after one mask of 0.1 s, the
+next 37 are treated as slow."""
 _TOO_SLOW = (
     f"reading one token of the text takes more than {MOST_SECONDS} s; make it less ambiguous"
 )
@@ -38,7 +42,7 @@ _STOPS = {
     "ParserTooComplex": "there are too many ways to read the text; make it less ambiguous",
     "LexerTooComplex": "its expressions are too complex; simplify them",
 }
-"""By llguidance's reasons to stop."""
+"""Messages by llguidance's reasons to stop."""
 
 
 _USED_UP = "too many states"
@@ -61,14 +65,15 @@ class Origin:
 
 
 class Matcher:
-    """A function of the grammar and the tokens so far. Not thread-safe.
+    """The parser of one sequence, whose masks depend on the grammar and its tokens alone. Not
+    thread-safe.
 
-    A mask is all tokens after which the text can still come to satisfy the grammar, however the
+    A mask has all tokens after which the text can still come to satisfy the grammar, however the
     text is cut into tokens. Tokens of ``ending`` are among them exactly where the text may end.
     After an ``error`` every mask is empty.
 
-    One that is ``slow`` notes the tokens that it is given and takes them when its next mask is
-    computed, which may be in another thread: until then it is ``behind``.
+    A ``slow`` matcher only notes the tokens that it is given, and takes them when its next mask is
+    computed, which may be in another thread. Until then it is ``behind``.
     """
 
     def __init__(
@@ -88,18 +93,20 @@ class Matcher:
         self._shared = False  # its lexer, with copies or with what it was copied from
         self._untaken: list[int] = []
         self.complete = False
-        """Whether the text is complete and nothing can follow it; not known while ``behind``."""
+        """Whether the text is complete and nothing can follow it. Unknown while ``behind``."""
         self._spent = 0.0  # seconds of processor time
         self._expected = 0.0  # of the next mask, by those before it
         self.error: str | None = None
-        """Why no token can follow: the grammar came to a limit, or to an end that is none."""
+        """Why no token can follow: the grammar reached a limit, or no token continues the text."""
 
     def clone(self, ending: frozenset[int] | None = None) -> Matcher:
-        """The same state, apart from this one from now on; None: the same ``ending``."""
+        """A copy of the state, independent of this one. ``ending`` is the same if None."""
         if ending is None:
             ending = frozenset(self._ending.tolist())
         self._take(consume_here)
-        other = Matcher(self._native.deep_copy(), self._vocabulary, self.origin, ending)
+        # Behind an error it is not used again, and what panicked may not be used again.
+        native = self._native.deep_copy() if self.error is None else self._native
+        other = Matcher(native, self._vocabulary, self.origin, ending)
         self._shared = other._shared = True
         other._mask, other._accepts = self._text_mask(), self._accepts
         if other._mask is not None:
@@ -110,7 +117,7 @@ class Matcher:
         return other
 
     def learn(self, clone: Matcher) -> None:
-        """What a clone spent, it spent for this one."""
+        """Charge the processor time of a clone to this matcher."""
         self._spent = max(self._spent, clone._spent)
         self._expected = max(self._expected, clone._expected)
 
@@ -125,7 +132,7 @@ class Matcher:
 
     @property
     def behind(self) -> bool:
-        """Whether there are tokens that it has yet to take."""
+        """Whether there are tokens that it was given and has not taken yet."""
         return bool(self._untaken)
 
     @property
@@ -135,7 +142,7 @@ class Matcher:
 
     @property
     def mask(self) -> TokenMask:
-        """Of the next token; read-only. Computed now if it was not."""
+        """The mask of the next token, read-only. It is computed now if it was not."""
         if self._mask is None:
             self.compute()
             assert self._mask is not None
@@ -157,39 +164,33 @@ class Matcher:
         return mask is not None and bool(mask.any())
 
     def compute(self, consume: Consumer = consume_here) -> None:
-        """Compute :attr:`mask`, without the GIL; ``consume`` has tokens taken before."""
+        """Compute :attr:`mask` without the GIL, after ``consume`` has taken the tokens noted."""
         self._expected *= _REMEMBERED
         self._take(consume)
         start = thread_time()
         words = words_for(self._vocabulary.vocab_size)
         # One more bit is llguidance's own end of text.
         row = np.zeros(words_for(self._vocabulary.vocab_size + 1), np.uint32)
-        if self.error is None and not self.complete:
-            self._native.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-            if self._lacks_states():
-                self._renew()
-                self._native.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-            if self._native.is_error():
-                self._fail()
         mask = row[:words]
-        if self.error is None and not self.complete:
-            mask &= self._vocabulary.usable
-            self._accepts = self._native.is_accepting()
-            if self._accepts:
-                self._let_end(mask)
-            elif not mask.any():
-                self.error = _STUCK
-        elif self.error is None:
-            self._accepts = True
-            self._let_end(mask)
+        try:
+            self._fill(row, mask)
+        except BaseException as error:
+            self._panicked(error)
         self._charge(thread_time() - start)
         if self.error is not None:
             mask[:] = 0
             self._accepts = False
         self._mask = mask
 
+    def fail(self, message: str) -> None:
+        """Let no token follow, with this message as the :attr:`error`."""
+        self.error = message
+        self._untaken.clear()
+        self._accepts = False
+        self._mask = np.zeros(words_for(self._vocabulary.vocab_size), np.uint32)
+
     def advance(self, token_id: int) -> bool:
-        """Take the next token of text; whether the text is known to be ``complete`` with it."""
+        """Take the next token of text; returns whether the text is known to be ``complete``."""
         self._mask = None
         self._untaken.append(token_id)
         if not self.slow:
@@ -209,28 +210,53 @@ class Matcher:
             self._mask, self.complete = None, False
 
     def _take(self, consume: Consumer, renew: bool = True) -> None:
-        """Take what was noted; without ``renew``, only as far as there are states for it."""
-        for done, token_id in enumerate(self._untaken):
-            if self.error is not None or self.complete:
-                break
-            taken, seconds = consume(self._native, token_id)
-            if self._lacks_states():
-                if not renew:  # compiling may take long: it is left to a thread for slow work
-                    self._expected = MOST_SECONDS
-                    del self._untaken[:done]
-                    return
-                self._renew()
+        """Take the tokens that were noted; without ``renew``, only as far as there are states."""
+        if not self._untaken:
+            return
+        try:
+            for done, token_id in enumerate(self._untaken):
+                if self.error is not None or self.complete:
+                    break
                 taken, seconds = consume(self._native, token_id)
-            self._taken.append(token_id)
-            if not taken or self._native.is_error():
-                self._fail()
-            elif not self._native.is_stopped():
-                self._charge(seconds)
-            elif self._native.is_accepting():
-                self.complete = True
-            else:
-                self.error = _STUCK
+                if self._lacks_states():
+                    if not renew:  # compiling may take long: it is left to a thread for slow work
+                        self._expected = MOST_SECONDS
+                        del self._untaken[:done]
+                        return
+                    self._renew()
+                    taken, seconds = consume(self._native, token_id)
+                self._taken.append(token_id)
+                if not taken or self._native.is_error():
+                    self._fail()
+                elif not self._native.is_stopped():
+                    self._charge(seconds)
+                elif self._native.is_accepting():
+                    self.complete = True
+                else:
+                    self.error = _STUCK
+        except BaseException as error:
+            self._panicked(error)
         self._untaken.clear()
+
+    def _fill(self, row: TokenMask, mask: TokenMask) -> None:
+        """Write the mask; ``row`` has one more bit, and is all zeros."""
+        if self.error is None and not self.complete:
+            self._native.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+            if self._lacks_states():
+                self._renew()
+                self._native.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+            if self._native.is_error():
+                self._fail()
+        if self.error is None and not self.complete:
+            mask &= self._vocabulary.usable
+            self._accepts = self._native.is_accepting()
+            if self._accepts:
+                self._let_end(mask)
+            elif not mask.any():
+                self.error = _STUCK
+        elif self.error is None:
+            self._accepts = True
+            self._let_end(mask)
 
     def _lacks_states(self) -> bool:
         """Whether it failed for want of states that others have used up, too."""
@@ -255,7 +281,7 @@ class Matcher:
             np.bitwise_or.at(mask, self._ending // 32, bits)
 
     def _charge(self, seconds: float) -> None:
-        """Give up where this work was too much, at once or with all before it."""
+        """Charge this work, and set the error if it, or the total, is above its limit."""
         self._spent += seconds
         self._expected = max(self._expected, seconds)
         if self.error is None and seconds > MOST_SECONDS:
@@ -264,6 +290,12 @@ class Matcher:
             ALLOWANCE_SECONDS + SECONDS_PER_TOKEN * len(self._taken)
         ):
             self.error = _TOO_MUCH
+
+    def _panicked(self, error: BaseException) -> None:
+        """Give up where llguidance panicked; every other exception is raised again."""
+        if not is_panic(error):
+            raise error
+        self.error = f"llguidance failed on this text: {first_line(error)}"
 
     def _fail(self) -> None:
         message = readable(self._native.get_error())

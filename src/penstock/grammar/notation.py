@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import RequestError
+from penstock.grammar.schema_keywords import misspelt_keyword
 from penstock.grammar.spec import GrammarSpec, Kind
 
 MAX_CHARS = 131072
@@ -107,6 +108,13 @@ def _schema(text: str, param: str) -> str:
             f"a JSON schema is an object (or true), not {type(schema).__name__}", param
         )
     _check_nesting(schema, param)
+    misspelt = misspelt_keyword(schema)
+    if misspelt is not None:
+        raise RequestError(
+            f"the JSON schema has {misspelt[0]!r}, which is no keyword; did you mean "
+            f"{misspelt[1]!r}?",
+            param,
+        )
     return _spaced(schema, text)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from llguidance import LLTokenizer, TokenizerWrapper
 
-from penstock.sampling.mask import TokenMask, mask_of
+from penstock.interface.mask import TokenMask, mask_of
 from penstock.tokenizer import Tokenizer
 
 

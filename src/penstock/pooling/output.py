@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.engine.messages import EngineRequest, SequenceUpdate
+from penstock.interface.messages import EngineRequest, SequenceUpdate
 from penstock.pooling.pooler import EMBEDDING_DTYPE
 
 

@@ -8,13 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.engine.messages import TokenLogprobs
+from penstock.interface.logprobs import TokenLogprobs
 from penstock.sampling.select import ONE, token_weights, top_ids
 
-NON_FINITE = (
-    "the model produced {what} logits for this request, so no token can be chosen; check the "
-    "checkpoint and its quantization, or load the model with dtype float32"
-)
 NO_TOKEN_LEFT = (
     "min_tokens, logit_bias, penalties and the grammar leave this request no token to choose; "
     "relax them"
@@ -22,15 +18,6 @@ NO_TOKEN_LEFT = (
 
 OF_THE_REQUEST = frozenset((NO_TOKEN_LEFT,))
 """Of the errors of drawing, those that come of what the request asks for, not of the model."""
-
-
-def logits_error(peak: float) -> str | None:
-    """What is wrong with a row whose largest logit is ``peak`` (NaN if any is), if anything."""
-    if math.isfinite(peak):
-        return None
-    if math.isnan(peak):
-        return NON_FINITE.format(what="NaN")
-    return NON_FINITE.format(what="infinite" if peak > 0 else "only negative infinite")
 
 
 def token_logprobs(logits: NDArray[np.float32], token_id: int, count: int) -> TokenLogprobs:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.engine.messages import TokenLogprobs
-from penstock.sampling.logprobs import NO_TOKEN_LEFT, logits_error, token_logprobs
-from penstock.sampling.mask import TokenMask, allowed
+from penstock.interface.logprobs import TokenLogprobs
+from penstock.interface.mask import TokenMask, allowed
+from penstock.interface.sampler import Sampler, logits_error
+from penstock.sampling.logprobs import NO_TOKEN_LEFT, token_logprobs
 from penstock.sampling.params import SamplingParams
-from penstock.sampling.sampler import Sampler
 from penstock.sampling.select import draw_token
 from penstock.sampling.sequence import SequenceSampler
 

@@ -15,19 +15,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from penstock import __version__
 from penstock.server.admin import Admin
+from penstock.server.errors import ApiError
 from penstock.server.gate import Gate
 from penstock.server.handlers import Handlers
 from penstock.server.keys import KeyCheck
 from penstock.server.open_requests import IGNORED, REQUEST_ID, OpenRequests
-from penstock.server.openai.errors import ApiError
 from penstock.server.openapi import document
 from penstock.server.options import ServerOptions
 from penstock.server.routes import endpoints as route_table
 from penstock.server.sites import SiteCheck
 from penstock.server.sse import ClientGone, EventStream, explained
 from penstock.server.supervisor import Supervisor
+from penstock.version import __version__
 
 if TYPE_CHECKING:
     from penstock.server.tracing import Tracing

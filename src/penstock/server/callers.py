@@ -6,8 +6,8 @@ import ipaddress
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from penstock.engine.messages import RequestOptions, Tenant
-from penstock.server.openai.errors import ApiError
+from penstock.interface.messages import RequestOptions, Tenant
+from penstock.server.errors import ApiError
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from penstock.server.acceptor import Place
+from penstock.server.errors import ApiError
 from penstock.server.half_closed import HalfClosed
-from penstock.server.openai.errors import ApiError
 from penstock.server.refusals import refusing
 from penstock.server.strict_http import StrictConnection
 

@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
 from penstock.engine.async_llm import DEFAULT_OPTIONS
-from penstock.engine.messages import RequestOptions
 from penstock.engine.output import RequestOutput
 from penstock.engine.wire import ModelFacts
+from penstock.interface.messages import RequestOptions
 from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
 from penstock.tokenizer import Tokenizer

@@ -12,11 +12,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock import __version__
-from penstock.engine.messages import EngineStats
 from penstock.errors import OverloadedError, PenstockError
+from penstock.interface.messages import EngineStats
 from penstock.server.answers import Alive, ModelCard, ModelList, Ready, Version
 from penstock.server.callers import Caller
+from penstock.server.errors import RETRY_AFTER_S, model_not_found, overloaded, unavailable
 from penstock.server.ignored import IgnoredFields
 from penstock.server.meter import Meter
 from penstock.server.metrics import CONTENT_TYPE, Counts, ServerState, render
@@ -25,12 +25,6 @@ from penstock.server.openai.body import BodyDecoder
 from penstock.server.openai.chat import ChatJob
 from penstock.server.openai.completions import CompletionJob
 from penstock.server.openai.embeddings import EmbeddingJob, EmbeddingRequest
-from penstock.server.openai.errors import (
-    RETRY_AFTER_S,
-    model_not_found,
-    overloaded,
-    unavailable,
-)
 from penstock.server.openai.fields import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, TOKENIZE
 from penstock.server.openai.job import Job
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
@@ -49,6 +43,7 @@ from penstock.server.read_body import read_body
 from penstock.server.serving import Serving
 from penstock.server.sse import EventStream, unless_ended
 from penstock.server.supervisor import Supervisor
+from penstock.version import __version__
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 Asked = TypeVar("Asked", CompletionRequest, ChatRequest, ResponseRequest)

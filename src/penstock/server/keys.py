@@ -16,8 +16,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.errors import ConfigError
 from penstock.server.callers import Caller, address_name
+from penstock.server.errors import ApiError
 from penstock.server.open_requests import OpenRequest
-from penstock.server.openai.errors import ApiError
 
 KEYS_VARIABLE = "PENSTOCK_API_KEYS"
 ADMIN_VARIABLE = "PENSTOCK_ADMIN_KEY"

@@ -14,9 +14,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from penstock.engine.buckets import Buckets
-from penstock.engine.messages import EngineStats
-from penstock.speculate.figures import DraftStats
+from penstock.interface.buckets import Buckets
+from penstock.interface.messages import DraftStats, EngineStats
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from penstock.server.callers import Caller
-from penstock.server.openai.errors import ApiError, deadline_exceeded
+from penstock.server.errors import ApiError, deadline_exceeded
 from penstock.server.traced import TracedGeneration
 
 REQUEST_ID = "x-request-id"

@@ -11,8 +11,8 @@ from starlette.requests import Request
 
 from penstock.engine.wire import ModelFacts
 from penstock.server.bounds import bound
+from penstock.server.errors import ErrorResponse
 from penstock.server.open_requests import REQUEST_ID, TIMEOUT
-from penstock.server.openai.errors import ErrorResponse
 from penstock.server.openai.field_schema import tell_fields
 
 Schema = dict[str, Any]

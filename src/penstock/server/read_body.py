@@ -9,7 +9,7 @@ from email.message import Message
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
-from penstock.server.openai.errors import ApiError, body_timeout
+from penstock.server.errors import ApiError, body_timeout
 
 
 async def read_body(request: Request, limit: int, seconds: float) -> bytes:

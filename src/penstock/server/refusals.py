@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from penstock.server.openai.errors import ApiError
+from penstock.server.errors import ApiError
 
 RETRY_AFTER_S = 5
 

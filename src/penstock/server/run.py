@@ -22,9 +22,9 @@ from penstock.engine.spawn import EngineChild
 from penstock.server.acceptor import Acceptor, Place, Room
 from penstock.server.app import build_app
 from penstock.server.connection import HEADERS_TIMEOUT_S, Connection
+from penstock.server.errors import RETRY_AFTER_S, unavailable
 from penstock.server.logs import LineWriter, LogOptions, logging_to
 from penstock.server.open_requests import OpenRequests
-from penstock.server.openai.errors import RETRY_AFTER_S, unavailable
 from penstock.server.options import ServerOptions
 from penstock.server.supervisor import Supervisor, SupervisorOptions
 from penstock.server.trace_options import TraceOptions

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from penstock.server.errors import ApiError
 from penstock.server.hosts import ANY, HostRule, split_host
 from penstock.server.keys import PUBLIC
-from penstock.server.openai.errors import ApiError
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from penstock.server.connection import PieceWriter
+from penstock.server.errors import ApiError, api_error
 from penstock.server.open_requests import OpenRequest
-from penstock.server.openai.errors import ApiError, api_error
 
 T = TypeVar("T")
 Events = AsyncIterator[bytes]

@@ -12,16 +12,16 @@ from typing import Any
 
 from penstock.engine.async_llm import DEFAULT_OPTIONS, AsyncLLM
 from penstock.engine.front_end import FrontEnd
-from penstock.engine.messages import EngineStats, RequestOptions, Tenant
 from penstock.engine.output import RequestOutput
 from penstock.engine.pacing import LONGEST_PAUSE_S
 from penstock.engine.process import START_TIMEOUT_S
 from penstock.engine.spawn import EngineChild
 from penstock.engine.wire import ModelFacts
 from penstock.errors import EngineDeadError, PenstockError
+from penstock.interface.messages import EngineStats, RequestOptions, Tenant
 from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
-from penstock.server.openai.errors import unavailable
+from penstock.server.errors import unavailable
 from penstock.tokenizer import Tokenizer
 
 WATCH_S = 0.5

@@ -29,11 +29,11 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-from penstock import __version__
 from penstock.errors import ConfigError
 from penstock.server.open_requests import OpenRequest
 from penstock.server.trace_options import TraceOptions
 from penstock.server.traced import TracedGeneration
+from penstock.version import __version__
 
 OPERATIONS = {
     "/v1/chat/completions": "chat",

@@ -22,7 +22,7 @@ from penstock.speculate.account import Account
 from penstock.speculate.times import FEW, Made, Times
 
 if TYPE_CHECKING:
-    from penstock.engine.request import Sequence
+    from penstock.scheduler.sequence import Sequence
 
 _MARGIN = 1.02
 """If all were accepted, drafting must promise this much more for a look."""

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock import demo_model_path, draft_model_path, eagle_head_path, medusa_heads_path
+from penstock.demo_model import (
+    demo_model_path,
+    draft_model_path,
+    eagle_head_path,
+    medusa_heads_path,
+)
 from penstock.errors import ConfigError, TokenizerError
 from penstock.memory_budget import Served
 from penstock.models.heads import EagleSpec, HeadsSpec, MedusaSpec

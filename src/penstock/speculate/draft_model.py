@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.backends.base import Executor, self_feeding
+from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import BlockCopy, BlockTable, KvCache
-from penstock.engine.request import Sequence, Status
-from penstock.engine.step import BLOCK_SIZE, Int32s, StepInput, StepResult
-from penstock.speculate.draft import Draft, Wanted
+from penstock.interface.executor import Executor, self_feeding
+from penstock.interface.step import Int32s, StepInput, StepResult
+from penstock.scheduler.draft import Draft
+from penstock.scheduler.sequence import Sequence, Status
+from penstock.speculate.draft import Wanted
 from penstock.speculate.rows import NO_COPIES, ChainRows, offsets, slots_of
 
 _FEW = 4  # known tokens that are read on the way: the last one, and what was rejected before it

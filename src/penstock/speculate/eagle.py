@@ -16,13 +16,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.base import Executor
+from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import BlockCopy, KvCache
-from penstock.engine.draft_tree import MAX_ROWS
-from penstock.engine.request import Sequence, Status
-from penstock.engine.scheduled import ScheduledStep
-from penstock.engine.step import BLOCK_SIZE, Int32s, StepResult
-from penstock.speculate.draft import Draft, Wanted
+from penstock.interface.draft_tree import MAX_ROWS
+from penstock.interface.executor import Executor
+from penstock.interface.step import Int32s, StepResult
+from penstock.scheduler.draft import Draft
+from penstock.scheduler.output import ScheduledStep
+from penstock.scheduler.sequence import Sequence, Status
+from penstock.speculate.draft import Wanted
 from penstock.speculate.eagle_reading import Lane, Reading
 from penstock.speculate.rows import ChainRows, StepRows, offsets
 from penstock.speculate.told import told_of

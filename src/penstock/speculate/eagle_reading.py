@@ -13,7 +13,7 @@ from penstock.cache.kv_cache import BlockTable
 from penstock.speculate.tree import Node
 
 if TYPE_CHECKING:
-    from penstock.engine.request import Sequence
+    from penstock.scheduler.sequence import Sequence
 
 _MOST_PENDING = 16 << 20
 """Bytes of features that are kept of a sequence that nothing is drafted for: 16,384 tokens of the

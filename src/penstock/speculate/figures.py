@@ -2,20 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
-
-
-class DraftStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot of :class:`Figures`."""
-
-    steps: int  # that verified a draft
-    drafts: int  # of one sequence in one step
-    draft_tokens: int  # that were verified
-    draft_levels: int  # tokens of each draft's longest path: of chains, all
-    accepted_tokens: int  # of these, those that were drawn
-    rejections: int  # drafts of which fewer were than the longest path has
-    accepted_by_position: list[int]
-    draft_seconds: float  # what making drafts took
+from penstock.interface.messages import DraftStats
 
 
 class Figures:

@@ -14,10 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.base import Executor
-from penstock.engine.scheduled import ScheduledStep
-from penstock.engine.step import StepInput, StepResult
-from penstock.speculate.draft import Draft, Wanted
+from penstock.interface.executor import Executor
+from penstock.interface.step import StepInput, StepResult
+from penstock.scheduler.draft import Draft
+from penstock.scheduler.output import ScheduledStep
+from penstock.speculate.draft import Wanted
 from penstock.speculate.rows import NO_COPIES
 from penstock.speculate.told import told_of
 from penstock.speculate.tree import Candidate, candidates, independent

@@ -8,12 +8,13 @@ from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING
 
 from penstock.cache.prefix import root_key
+from penstock.scheduler.draft import Draft
 from penstock.speculate.config import Ngram
-from penstock.speculate.draft import Draft, Wanted
+from penstock.speculate.draft import Wanted
 from penstock.speculate.suffix import Automaton, SuffixAutomaton
 
 if TYPE_CHECKING:
-    from penstock.engine.request import Sequence
+    from penstock.scheduler.sequence import Sequence
 
 _MOST_READ = 2048
 """Tokens of a sequence that are read for one draft: 0.4 ms, or 4 ms without native code. Reading on

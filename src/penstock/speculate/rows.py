@@ -8,8 +8,9 @@ from collections.abc import Sequence as Seq
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import BlockTable
-from penstock.engine.step import BLOCK_SIZE, Int32s, StepInput
+from penstock.interface.step import Int32s, StepInput
 
 NO_COPIES = np.empty((0, 2), np.int32)
 _NO_FEATURES = np.empty((0, 0), np.float32)

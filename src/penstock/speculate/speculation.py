@@ -7,16 +7,17 @@ from collections.abc import Sequence as Seq
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from penstock.engine.scheduled import ScheduledStep
-from penstock.engine.step import StepResult
+from penstock.interface.step import StepResult
+from penstock.scheduler.draft import Draft
+from penstock.scheduler.output import ScheduledStep
 from penstock.speculate.controller import Controller, Offer
-from penstock.speculate.draft import Draft, HiddenReader, Proposer, Wanted
+from penstock.speculate.draft import HiddenReader, Proposer, Wanted
 from penstock.speculate.figures import Figures
 from penstock.speculate.times import Made
 from penstock.speculate.typical import Typical
 
 if TYPE_CHECKING:
-    from penstock.engine.request import Sequence
+    from penstock.scheduler.sequence import Sequence
 
 
 _IDLE, _REST = 16, 3

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-from penstock.engine.request import Status
-from penstock.engine.scheduled import ScheduledSequence, ScheduledStep
+from penstock.scheduler.output import ScheduledSequence, ScheduledStep
+from penstock.scheduler.sequence import Status
 from penstock.speculate.draft import Told
 
 RUNNING = Status.RUNNING  # a name is cheaper than an enum's member

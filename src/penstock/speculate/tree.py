@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.sampling.sampler import Sampler
-from penstock.speculate.draft import Draft, draft_tree
+from penstock.interface.sampler import Sampler
+from penstock.scheduler.draft import Draft, draft_tree
 
 Candidate = tuple[int, float]
 """A token, and the logarithm of its probability where it would follow."""

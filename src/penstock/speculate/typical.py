@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.sampling.params import SamplingParams
-from penstock.speculate.draft import Draft
+from penstock.scheduler.draft import Draft
 
 
 class Typical(msgspec.Struct, frozen=True):

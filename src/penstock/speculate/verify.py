@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from penstock.engine.messages import TokenLogprobs
-from penstock.engine.scheduled import ScheduledStep
-from penstock.engine.step import StepResult
-from penstock.sampling.mask import TokenMask
-from penstock.sampling.sampler import Sampled, Sampler
-from penstock.speculate.draft import Draft
+from penstock.interface.logprobs import TokenLogprobs
+from penstock.interface.mask import TokenMask
+from penstock.interface.sampler import Sampled, Sampler
+from penstock.interface.step import StepResult
+from penstock.scheduler.draft import Draft
+from penstock.scheduler.output import ScheduledStep
 from penstock.speculate.typical import Typical
 
 if TYPE_CHECKING:
-    from penstock.engine.request import Sequence
     from penstock.grammar.matcher import Matcher
+    from penstock.scheduler.sequence import Sequence
 
 
 class Verified(msgspec.Struct, frozen=True):

@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.base import WeightSource
 from penstock.config import DTypeOption, LoadFormat
 from penstock.errors import WeightError
+from penstock.interface.weights import WeightSource
 from penstock.models.spec import DType, ModelSpec
 from penstock.weights.convert import convert
 from penstock.weights.dummy import DummyWeights

@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from tiny_plans import make_spec
 
-from penstock.backends.base import Limits, PromptRows
 from penstock.backends.cuda.bind import assemble
 from penstock.backends.cuda.executor import CudaExecutor
 from penstock.backends.cuda.step import padding
 from penstock.backends.cuda.variants import recording
-from penstock.engine.step import BLOCK_SIZE, StepInput
+from penstock.cache.geometry import BLOCK_SIZE
+from penstock.interface.executor import Limits, PromptRows
+from penstock.interface.step import StepInput
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.fuse import fuse

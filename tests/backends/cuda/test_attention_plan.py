@@ -18,8 +18,9 @@ from penstock.backends.cuda.attention_plan import (
     split_starts,
     tree_paths,
 )
-from penstock.engine.draft_tree import trunk_rows
-from penstock.engine.step import BLOCK_SIZE, StepInput
+from penstock.cache.geometry import BLOCK_SIZE
+from penstock.interface.draft_tree import trunk_rows
+from penstock.interface.step import StepInput
 
 MAX_CONTEXT = 3000
 

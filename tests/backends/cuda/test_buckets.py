@@ -15,7 +15,6 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from tiny_plans import Chunk, broken, step_of, tokens_of
 
-from penstock.backends import Limits
 from penstock.backends.cuda.buckets import (
     MOST_COPIES,
     Bucket,
@@ -25,6 +24,7 @@ from penstock.backends.cuda.buckets import (
 )
 from penstock.backends.cuda.kernels.tiles import Kind, choose
 from penstock.backends.cuda.step import idle_step, idle_tree
+from penstock.interface.executor import Limits
 
 TOKENS = tokens_of(5, 70)
 LIMITS = Limits(num_blocks=1, max_tokens=2048, max_logit_rows=512, max_sequences=256, threads=1)

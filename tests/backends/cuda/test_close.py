@@ -15,9 +15,8 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from tiny_plans import Chunk, make_spec, step_of, tokens_of  # noqa: E402
 
-from penstock.backends import Limits  # noqa: E402
-from penstock.backends.base import PromptRows  # noqa: E402
 from penstock.backends.cuda.bind import bind  # noqa: E402
+from penstock.interface.executor import Limits, PromptRows  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.quant.choice import choose  # noqa: E402

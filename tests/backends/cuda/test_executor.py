@@ -15,14 +15,14 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from tiny_plans import Chunk, broken, make_spec, step_of, tokens_of  # noqa: E402
 
-from penstock.backends import Limits  # noqa: E402
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
 from penstock.backends.cuda.step import idle_step, idle_tree, padding  # noqa: E402
 from penstock.backends.reference.executor import ReferenceExecutor  # noqa: E402
 from penstock.cache.geometry import KvDType  # noqa: E402
-from penstock.engine.step import StepInput  # noqa: E402
 from penstock.errors import ConfigError, EngineDeadError  # noqa: E402
+from penstock.interface.executor import Limits  # noqa: E402
+from penstock.interface.step import StepInput  # noqa: E402
 from penstock.models.spec import DType, ModelSpec  # noqa: E402
 from penstock.plan import ops  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402

@@ -17,11 +17,11 @@ from triton.compiler.errors import CompilationError  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 from triton.runtime.errors import OutOfResources, PTXASError  # noqa: E402
 
-from penstock.backends import Limits  # noqa: E402
 from penstock.backends.cuda import bind as binding  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
 from penstock.backends.cuda.failure import failed  # noqa: E402
 from penstock.errors import ConfigError, EngineDeadError, PenstockError  # noqa: E402
+from penstock.interface.executor import Limits  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.sampling.params import SamplingParams  # noqa: E402

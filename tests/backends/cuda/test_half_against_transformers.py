@@ -14,8 +14,8 @@ pytest.importorskip("transformers", reason="the oracle")
 from checkpoints import VOCAB, load_oracle, tiny_checkpoint  # noqa: E402
 from tiny_plans import Chunk, step_of  # noqa: E402
 
-from penstock.backends import Limits  # noqa: E402
 from penstock.backends.cuda.bind import bind  # noqa: E402
+from penstock.interface.executor import Limits  # noqa: E402
 from penstock.models.registry import load_model_spec  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402

@@ -14,7 +14,6 @@ pytest.importorskip("triton", reason="triton is not installed")
 from head_plans import HEADS, HIDDEN, eagle, eagle3, medusa, with_features  # noqa: E402
 from tiny_plans import Chunk, make_spec, step_of, tokens_of  # noqa: E402
 
-from penstock.backends import Limits  # noqa: E402
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.buckets import Bucket  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
@@ -29,7 +28,8 @@ from penstock.backends.cuda.step import (  # noqa: E402
 )
 from penstock.backends.reference.executor import ReferenceExecutor  # noqa: E402
 from penstock.backends.reference.numerics import activate, as_bfloat16  # noqa: E402
-from penstock.engine.step import StepInput, StepResult  # noqa: E402
+from penstock.interface.executor import Limits  # noqa: E402
+from penstock.interface.step import StepInput, StepResult  # noqa: E402
 from penstock.models.spec import DType  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402

@@ -13,10 +13,10 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from tiny_plans import make_spec  # noqa: E402
 
-from penstock.backends import Limits  # noqa: E402
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.memory import DRAFT_RESERVE, RESERVE, divide, needs  # noqa: E402
 from penstock.errors import ConfigError  # noqa: E402
+from penstock.interface.executor import Limits  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.plan.plan import Plan  # noqa: E402

@@ -14,12 +14,12 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from tiny_plans import Chunk, make_spec, step_of, tokens_of  # noqa: E402
 
-from penstock.backends import Limits  # noqa: E402
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.buckets import Bucket  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
 from penstock.cache.geometry import BLOCK_SIZE, KvDType  # noqa: E402
-from penstock.engine.step import StepInput  # noqa: E402
+from penstock.interface.executor import Limits  # noqa: E402
+from penstock.interface.step import StepInput  # noqa: E402
 from penstock.models.spec import DType  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402

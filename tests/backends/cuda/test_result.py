@@ -14,17 +14,17 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from tiny_plans import Chunk, make_spec, step_of, tokens_of  # noqa: E402
 
-from penstock.backends import Limits  # noqa: E402
 from penstock.backends.cuda import result  # noqa: E402
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
-from penstock.engine.step import StepInput  # noqa: E402
 from penstock.errors import EngineDeadError  # noqa: E402
+from penstock.interface.executor import Limits  # noqa: E402
+from penstock.interface.sampler import Sampler  # noqa: E402
+from penstock.interface.step import StepInput  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.sampling.params import SamplingParams  # noqa: E402
 from penstock.sampling.reference import NumpySampler  # noqa: E402
-from penstock.sampling.sampler import Sampler  # noqa: E402
 from penstock.weights.dummy import DummyWeights  # noqa: E402
 
 LIMITS = Limits(num_blocks=8, max_tokens=16, max_logit_rows=16, max_sequences=4, threads=1)

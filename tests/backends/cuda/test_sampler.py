@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampling_strategies import constrained, masks, options, rows
 
-from penstock.engine.step import StepResult
 from penstock.errors import RequestError
+from penstock.interface.mask import TokenMask, mask_of
+from penstock.interface.sampler import Sampled, Sampler
+from penstock.interface.step import StepResult
 from penstock.sampling.draw_arrays import draws64
 from penstock.sampling.draws import draw64, sequence_key
-from penstock.sampling.mask import TokenMask, mask_of
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.reference import NumpySampler
-from penstock.sampling.sampler import Sampled, Sampler
 from penstock.sampling.select import token_weights
 
 torch = pytest.importorskip("torch", reason="the GPU backend needs torch")

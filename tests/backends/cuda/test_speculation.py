@@ -18,8 +18,8 @@ from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import KvCache
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import load
-from penstock.engine.messages import EngineStats
 from penstock.grammar.spec import GrammarSpec
+from penstock.interface.messages import EngineStats
 from penstock.sampling.params import SamplingParams
 from penstock.speculate.config import DraftModel, Ngram, QuantizedSelf
 

@@ -14,11 +14,11 @@ pytest.importorskip("triton", reason="triton is not installed")
 from tiny_plans import Chunk, make_spec, tokens_of  # noqa: E402
 from tree_steps import Accepted, tree_step  # noqa: E402
 
-from penstock.backends import Limits  # noqa: E402
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.buckets import Buckets  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
 from penstock.cache.geometry import KvDType  # noqa: E402
+from penstock.interface.executor import Limits  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.weights.dummy import DummyWeights  # noqa: E402

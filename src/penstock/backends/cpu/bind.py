@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.base import Limits, PackedWeights, WeightSource
 from penstock.backends.cpu.executor import CpuExecutor
 from penstock.backends.cpu.interface import (
     BufferId,
@@ -37,6 +36,8 @@ from penstock.backends.cpu.tune import (
 from penstock.cache.geometry import layer_block_bytes
 from penstock.errors import ConfigError
 from penstock.hardware import detect
+from penstock.interface.executor import Limits
+from penstock.interface.weights import PackedWeights, WeightSource
 from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.memory import plan_memory

@@ -1,4 +1,4 @@
-"""The native executor behind the protocol of ``backends/base.py``."""
+"""The native executor behind the protocol of ``interface/executor.py``."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from penstock.backends.base import PackedRegions
 from penstock.backends.cpu.interface import NativeExecutor
 from penstock.backends.cpu.native import load
 from penstock.backends.cpu.sampler import NativeSampler
 from penstock.backends.cpu.tune import ProductTuner
-from penstock.backends.tuning import Tunable
-from penstock.engine.step import Float32s, Int32s, StepInput, StepResult
+from penstock.interface.step import Float32s, Int32s, StepInput, StepResult
+from penstock.interface.tuning import Tunable
+from penstock.interface.weights import PackedRegions
 
 
 class CpuExecutor:

@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.base import Place, WeightSource
 from penstock.backends.cpu.interface import Bytes, MatrixId, NativeExecutor
+from penstock.interface.weights import Place, WeightSource
 from penstock.models.spec import DType
 from penstock.plan.ops import WeightName
 from penstock.quant import (
@@ -111,7 +111,7 @@ def round_weights(
 
 
 class NativeRegions:
-    """The packed weights of a native executor (``backends.base.PackedRegions``)."""
+    """The packed weights of a native executor (``interface.weights.PackedRegions``)."""
 
     def __init__(self, native: NativeExecutor, names: tuple[str, ...]) -> None:
         self._native = native

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.cpu.interface import NativeExecutor, NativeModule, NativeSampleState
-from penstock.engine.messages import TokenLogprobs
-from penstock.sampling.logprobs import NO_TOKEN_LEFT, NON_FINITE, report
-from penstock.sampling.mask import TokenMask
+from penstock.interface.logprobs import TokenLogprobs
+from penstock.interface.mask import TokenMask
+from penstock.interface.sampler import NON_FINITE, Sampler
+from penstock.sampling.logprobs import NO_TOKEN_LEFT, report
 from penstock.sampling.params import SamplingParams
-from penstock.sampling.sampler import Sampler
 from penstock.sampling.sequence import bias_of, checked, ending_of
 
 _ERRORS = {

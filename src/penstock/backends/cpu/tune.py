@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.backends.cpu.interface import MatrixId, NativeExecutor
-from penstock.backends.tuning import Choice, Circumstances, TunedProduct, Tuning
 from penstock.hardware import Hardware
+from penstock.interface.tuning import Choice, Circumstances, TunedProduct, Tuning
 
 LEAST_BYTES: Final = 1 << 20
 """Of a matrix. Smaller ones take a few microseconds, too few to tell values apart by."""
@@ -97,7 +97,7 @@ class _Budget:
 
 
 class ProductTuner:
-    """Of one native executor (``backends.tuning.Tunable``)."""
+    """Of one native executor (``interface.tuning.Tunable``)."""
 
     def __init__(
         self,

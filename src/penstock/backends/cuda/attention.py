@@ -17,8 +17,8 @@ from penstock.backends.cuda.capability import Capability, capability_of
 from penstock.backends.cuda.kernels.attention import attention
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
 from penstock.cache.geometry import BLOCK_SIZE
-from penstock.engine.draft_tree import MAX_ROWS
-from penstock.engine.step import StepInput
+from penstock.interface.draft_tree import MAX_ROWS
+from penstock.interface.step import StepInput
 
 _ROWS = 64
 """Rows of a tile; ``kernels/attention.py`` says why. More only where a group has more heads."""

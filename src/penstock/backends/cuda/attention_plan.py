@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.engine.draft_tree import MAX_ROWS, path_rows, trunk_rows
-from penstock.engine.step import StepInput
+from penstock.interface.draft_tree import MAX_ROWS, path_rows, trunk_rows
+from penstock.interface.step import StepInput
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]

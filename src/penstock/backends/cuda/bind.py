@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from triton.errors import TritonError
 
-from penstock.backends.base import Limits, PackedWeights, WeightSource
 from penstock.backends.cuda.binder import Binder
 from penstock.backends.cuda.buckets import Buckets
 from penstock.backends.cuda.capability import Capability, capability_of
@@ -24,6 +23,8 @@ from penstock.cache.geometry import BLOCK_SIZE
 from penstock.errors import ConfigError, first_line
 from penstock.gpu import find_gpu
 from penstock.hardware import detect
+from penstock.interface.executor import Limits
+from penstock.interface.weights import PackedWeights, WeightSource
 from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
 

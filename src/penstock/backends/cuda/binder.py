@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from penstock.backends.base import Limits
 from penstock.backends.cuda.attention import AttentionKernel
 from penstock.backends.cuda.cache import allocate
 from penstock.backends.cuda.capability import Capability
@@ -24,6 +23,7 @@ from penstock.backends.cuda.program import ELEMENTS, Launch, Views
 from penstock.backends.cuda.step import DeviceStep
 from penstock.backends.cuda.weights import TORCH_DTYPES, Fill, Uploader, dtype_of
 from penstock.backends.cuda.workspace import Workspace
+from penstock.interface.executor import Limits
 from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.plan import Plan

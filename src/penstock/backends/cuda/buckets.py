@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from penstock.backends.base import Limits
-from penstock.engine.step import StepInput
+from penstock.interface.executor import Limits
+from penstock.interface.step import StepInput
 
 _MOST_TOKENS = 512
 """With more, the GPU takes longer than launching the step op by op."""

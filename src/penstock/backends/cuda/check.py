@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.engine.draft_tree import check_tree
-from penstock.engine.step import BLOCK_SIZE, Int32s, StepInput
+from penstock.cache.geometry import BLOCK_SIZE
+from penstock.interface.draft_tree import check_tree
+from penstock.interface.step import Int32s, StepInput
 
 
 @dataclass(frozen=True)

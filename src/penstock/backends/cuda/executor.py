@@ -1,4 +1,4 @@
-"""Runs steps on a GPU, behind the protocol of ``backends/base.py``."""
+"""Runs steps on a GPU, behind the protocol of ``interface/executor.py``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.backends.base import PromptRows
 from penstock.backends.cuda.attention import AttentionKernel
 from penstock.backends.cuda.buckets import MOST_COPIES, Bucket, Buckets
 from penstock.backends.cuda.cache import LayerCache
@@ -35,10 +34,11 @@ from penstock.backends.cuda.step import (
     padding,
 )
 from penstock.backends.cuda.warm_up import warm_steps
-from penstock.engine.draft_tree import MAX_ROWS
-from penstock.engine.step import StepInput
 from penstock.errors import ConfigError, first_line
-from penstock.sampling.mask import TokenMask
+from penstock.interface.draft_tree import MAX_ROWS
+from penstock.interface.executor import PromptRows
+from penstock.interface.mask import TokenMask
+from penstock.interface.step import StepInput
 
 
 class CudaExecutor:
@@ -136,7 +136,7 @@ class CudaExecutor:
         return result
 
     def follow(self, step: StepInput) -> DeviceResult:
-        """Queue a step; see ``backends.base.SelfFeedingExecutor``.
+        """Queue a step; see ``interface.executor.SelfFeedingExecutor``.
 
         Raises as :meth:`run`.
         """
@@ -155,7 +155,7 @@ class CudaExecutor:
         prompts: Sequence[PromptRows],
         masks: Sequence[TokenMask | None] | None = None,
     ) -> CudaLaunch:
-        """Queue a step and its sampling; see ``backends.base.OverlappingExecutor``.
+        """Queue a step and its sampling; see ``interface.executor.OverlappingExecutor``.
 
         Raises as :meth:`run`.
         """

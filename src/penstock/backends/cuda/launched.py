@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
-from penstock.backends.base import Outcome, PromptReport
 from penstock.backends.cuda.failure import FAILURES, failed
 from penstock.backends.cuda.fetched import FetchedRows
 from penstock.backends.cuda.sample_outcome import Drawn, Reported
+from penstock.interface.executor import Outcome, PromptReport
 
 
 class CudaLaunch:
-    """``backends.base.Launched`` of one step: what it samples and reports, queued behind it."""
+    """``interface.executor.Launched`` of one step: what it samples and reports, behind it."""
 
     def __init__(
         self, drawn: Drawn, reports: Sequence[Reported], hidden: FetchedRows | None = None

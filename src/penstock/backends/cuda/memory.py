@@ -9,7 +9,6 @@ from typing import Final
 
 import torch
 
-from penstock.backends.base import Limits
 from penstock.backends.cuda.attention import AttentionKernel
 from penstock.backends.cuda.bind import sampler_sizes, step_bounds
 from penstock.backends.cuda.binder import (
@@ -24,7 +23,8 @@ from penstock.backends.cuda.kernels.rows import Argmax
 from penstock.backends.cuda.step import StepBuffer
 from penstock.backends.cuda.workspace import Workspace
 from penstock.errors import ConfigError
-from penstock.memory_budget import Budget
+from penstock.interface.budget import Budget
+from penstock.interface.executor import Limits
 from penstock.plan import ops
 from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan

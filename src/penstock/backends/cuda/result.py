@@ -9,7 +9,7 @@ from torch import Tensor
 from penstock.backends.cuda.failure import FAILURES, failed
 from penstock.backends.cuda.fetched import FetchedRows
 from penstock.backends.cuda.program import Results
-from penstock.engine.step import Float32s, Int32s, StepResult
+from penstock.interface.step import Float32s, Int32s, StepResult
 
 
 class DeviceResult(StepResult):

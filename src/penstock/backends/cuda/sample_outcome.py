@@ -11,9 +11,9 @@ from penstock.backends.cuda.kernels import sample_jobs as jobs
 from penstock.backends.cuda.kernels import sample_report
 from penstock.backends.cuda.sample_buffers import LaunchBuffers
 from penstock.backends.cuda.sample_state import DeviceSampleState
-from penstock.engine.messages import TokenLogprobs
-from penstock.sampling.logprobs import NO_TOKEN_LEFT, NON_FINITE, report
-from penstock.sampling.sampler import Sampled
+from penstock.interface.logprobs import TokenLogprobs
+from penstock.interface.sampler import NON_FINITE, Sampled
+from penstock.sampling.logprobs import NO_TOKEN_LEFT, report
 
 _ERRORS = {
     jobs.NOT_A_NUMBER.value: NON_FINITE.format(what="NaN"),

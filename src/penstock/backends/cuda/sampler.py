@@ -18,13 +18,13 @@ from penstock.backends.cuda.sample_launch import Launcher
 from penstock.backends.cuda.sample_outcome import MAX_IN_FLIGHT, Drawn, Reported
 from penstock.backends.cuda.sample_plan import Span, plan_launch
 from penstock.backends.cuda.sample_state import DeviceSampleState, device_copy, queue_copy
-from penstock.engine.messages import TokenLogprobs
-from penstock.engine.step import StepResult
 from penstock.errors import RequestError
+from penstock.interface.logprobs import TokenLogprobs
+from penstock.interface.mask import TokenMask, words_for
+from penstock.interface.sampler import Sampled, Sampler, largest
+from penstock.interface.step import StepResult
 from penstock.sampling.draw_arrays import draws64
-from penstock.sampling.mask import TokenMask, words_for
 from penstock.sampling.params import MAX_LOGPROBS, SamplingParams
-from penstock.sampling.sampler import Sampled, Sampler, largest
 
 Logits = NDArray[np.float32] | Tensor
 
@@ -34,7 +34,7 @@ class DeviceSampler(Sampler[DeviceSampleState]):
 
     :meth:`launch` queues a step's choices on the current stream and returns at once; the next
     step may be queued before their outcome is known. The methods of
-    :class:`~penstock.sampling.sampler.Sampler` wait. Logits may be NumPy arrays there, or tensors.
+    :class:`~penstock.interface.sampler.Sampler` wait. Logits may be NumPy arrays there, or tensors.
     Of a :class:`DeviceResult`, rows that are not plainly greedy are read where they are.
     """
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from penstock.backends.cuda.attention import TreeRows
 from penstock.backends.cuda.attention_plan import tree_paths
 from penstock.backends.cuda.stages import Stages
-from penstock.engine.draft_tree import MAX_ROWS
-from penstock.engine.step import Int32s, StepInput
+from penstock.interface.draft_tree import MAX_ROWS
+from penstock.interface.step import Int32s, StepInput
 
 _ALIGNMENT = 16
 """Integers, 64 bytes. Kernels are compiled for aligned addresses: no other may come in a step."""
@@ -21,7 +21,7 @@ _ALIGNMENT = 16
 
 @dataclass(frozen=True)
 class DeviceStep:
-    """A :class:`~penstock.engine.step.StepInput` on the device: int32 tensors of its shapes.
+    """A :class:`~penstock.interface.step.StepInput` on the device: int32 tensors of its shapes.
 
     Padding rows have token 0, position 0, features 0 and slot -1, to which nothing is written;
     padding sequences have one row or none and ``context_lens`` 0; attention leaves their rows

@@ -22,9 +22,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from penstock.backends.base import Limits
 from penstock.backends.cuda.bind import assemble
 from penstock.backends.cuda.capability import Capability
+from penstock.interface.executor import Limits
 from penstock.plan.plan import Plan
 
 _DEVICES = itertools.count(1 << 20)

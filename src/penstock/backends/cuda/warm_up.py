@@ -14,7 +14,7 @@ from penstock.backends.cuda.kernels.launch import Weights
 from penstock.backends.cuda.kernels.tiles import Tile, row_steps
 from penstock.backends.cuda.matrix import Matrix
 from penstock.backends.cuda.step import idle_step, idle_tree
-from penstock.engine.step import StepInput
+from penstock.interface.step import StepInput
 
 _FORK = 3
 """Rows of the smallest tree that branches."""

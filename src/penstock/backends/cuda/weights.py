@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from penstock.backends.base import WeightSource
 from penstock.backends.cuda.stages import Stages
+from penstock.interface.weights import WeightSource
 from penstock.models.spec import DType
 from penstock.plan.ops import WeightName
 

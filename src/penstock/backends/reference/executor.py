@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.base import Limits, WeightSource
 from penstock.backends.reference.cache import KvStore
 from penstock.backends.reference.numerics import (
     F32,
@@ -22,8 +21,11 @@ from penstock.backends.reference.numerics import (
     rotate,
     weight_only_product,
 )
-from penstock.engine.draft_tree import check_tree, path_rows, trunk_rows
-from penstock.engine.step import BLOCK_SIZE, StepInput, StepResult
+from penstock.cache.geometry import BLOCK_SIZE
+from penstock.interface.draft_tree import check_tree, path_rows, trunk_rows
+from penstock.interface.executor import Limits
+from penstock.interface.step import StepInput, StepResult
+from penstock.interface.weights import WeightSource
 from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.plan import Plan

@@ -1,1 +1,1 @@
-"""The OpenAI dialect: requests in, responses and events out, errors in its shape."""
+"""The OpenAI dialect: requests in, responses and events out."""

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from penstock.server.openai.errors import ApiError
+from penstock.server.errors import ApiError
 from penstock.server.openai.field_check import take_out, unknown
 from penstock.server.openai.field_table import rules_of
 from penstock.server.openai.fields import Rule

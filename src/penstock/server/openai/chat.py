@@ -11,11 +11,11 @@ import msgspec
 
 from penstock.engine.completion import PositionLogprobs
 from penstock.engine.output import CompletionOutput, RequestOutput
+from penstock.server.errors import ApiError
 from penstock.server.fanout import last, merged
 from penstock.server.meter import Meter
 from penstock.server.openai import responses
 from penstock.server.openai.answers import ChoiceStream, finish_reason
-from penstock.server.openai.errors import ApiError
 from penstock.server.openai.functions import (
     is_old,
     old_delta,

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from penstock.engine.messages import RequestOptions
 from penstock.engine.output import CompletionOutput, RequestOutput
+from penstock.interface.messages import RequestOptions
 from penstock.sampling.params import SamplingParams
 from penstock.server.engine import Engine
+from penstock.server.errors import ApiError
 from penstock.server.fanout import Generation, has_news, last, merged, refused_by_name
 from penstock.server.meter import Meter
 from penstock.server.openai import responses
 from penstock.server.openai.constraint import asked_constraint
-from penstock.server.openai.errors import ApiError
 from penstock.server.openai.protocol import CompletionRequest, Prompt
 from penstock.server.openai.responses import Completion, CompletionChoice, CompletionLogprobs
 from penstock.server.openai.sampling import completion_params

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from penstock.grammar.spec import GrammarSpec, Kind
-from penstock.server.openai.errors import ApiError
+from penstock.server.errors import ApiError
 from penstock.server.openai.names import CHAT, Names
 from penstock.server.openai.protocol import (
     ChatRequest,

@@ -11,14 +11,14 @@ import msgspec
 import numpy as np
 
 from penstock.engine.completion import RequestOutput
-from penstock.engine.messages import RequestOptions, first_bad_token
+from penstock.interface.messages import RequestOptions, first_bad_token
 from penstock.pooling.params import PoolingKind, PoolingParams
 from penstock.pooling.pooler import EMBEDDING_DTYPE
 from penstock.server.engine import Engine
+from penstock.server.errors import ApiError
 from penstock.server.fanout import Generation, last
 from penstock.server.meter import Meter
 from penstock.server.openai.completions import names_of, split_prompts
-from penstock.server.openai.errors import ApiError
 from penstock.server.openai.protocol import Prompt
 from penstock.server.serving import Serving
 

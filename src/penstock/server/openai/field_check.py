@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.server.openai.errors import ApiError
+from penstock.server.errors import ApiError
 from penstock.server.openai.fields import EVERY_NAME, Rule
 from penstock.server.openai.places import Place
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET
 
-from penstock.server.openai.errors import ApiError
+from penstock.server.errors import ApiError
 from penstock.server.openai.messages import read_arguments
 from penstock.server.openai.protocol import ChatRequest, Message, MessageCall
 from penstock.server.openai.responses import ChatDelta, ChatMessage

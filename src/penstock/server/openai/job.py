@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
-from penstock.server.openai.errors import ApiError
+from penstock.server.errors import ApiError
 
 
 class Job(Protocol):

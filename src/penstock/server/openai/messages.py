@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from penstock.server.engine import Engine
-from penstock.server.openai.errors import ApiError
+from penstock.server.errors import ApiError
 from penstock.server.openai.protocol import ChatRequest, Message, MessageCall
 from penstock.server.openai.tools import check_nesting
 

@@ -18,6 +18,7 @@ class Names:
     tools: str = "tools"
     choice: str = "tool_choice"
     """Which of the tools may or must be called."""
+    messages: str = "messages"
 
 
 CHAT = Names(
@@ -25,4 +26,4 @@ CHAT = Names(
 )
 FUNCTIONS = Names(CHAT.limit, CHAT.format, CHAT.schema, tools="functions", choice="function_call")
 """Of a chat in the form that it had before tools."""
-RESPONSES = Names("max_output_tokens", "text.format", "text.format.schema")
+RESPONSES = Names("max_output_tokens", "text.format", "text.format.schema", messages="input")

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from penstock.engine.messages import RequestOptions
+from penstock.errors import RequestError
 from penstock.grammar.spec import GrammarSpec
+from penstock.interface.messages import RequestOptions
 from penstock.sampling.params import SamplingParams
 from penstock.sandbox.grammar_check import GrammarCheck
 from penstock.server.engine import Engine
+from penstock.server.errors import ApiError
 from penstock.server.fanout import Generation, refused_by_name
 from penstock.server.meter import Meter
 from penstock.server.openai.answers import Reading, has_special_marks, opened
 from penstock.server.openai.constraint import Constraint, asked_constraint
-from penstock.server.openai.errors import ApiError
 from penstock.server.openai.messages import chat_prompt
 from penstock.server.openai.names import CHAT, Names
 from penstock.server.openai.protocol import ChatRequest
@@ -71,7 +72,10 @@ async def prepare_chat(
     if use is not None and asked is not None:
         _check_together(use, asked, names)
     tokenizer, reasoning = engine.tokenizer, styles.reasoning
-    prompt = await chat_prompt(request, engine, () if use is None else use.tools)
+    try:
+        prompt = await chat_prompt(request, engine, () if use is None else use.tools)
+    except RequestError as error:
+        raise _as_named(error, names) from None
     longest = engine.model.max_model_len
     params = chat_params(
         request, engine.model.vocab_size, longest - len(prompt), longest, names.limit
@@ -90,6 +94,16 @@ async def prepare_chat(
         params = msgspec.structs.replace(params, grammar=grammar)
     reading = Reading(reasoning, inside, use)
     return PreparedChat(request, prompt, params, reading, engine, meter, options, bound_by, names)
+
+
+def _as_named(error: RequestError, names: Names) -> RequestError:
+    """``error`` of the messages, by what the client calls them."""
+    if error.param != CHAT.messages:
+        return error
+    text = str(error)
+    if text.startswith(CHAT.messages):
+        text = names.messages + text.removeprefix(CHAT.messages)
+    return RequestError(text, names.messages)
 
 
 async def _check_parts(

@@ -12,11 +12,11 @@ import msgspec
 
 from penstock.engine.completion import PositionLogprobs
 from penstock.engine.output import RequestOutput
+from penstock.server.errors import ApiError
 from penstock.server.fanout import last, merged
 from penstock.server.meter import Meter
 from penstock.server.openai import responses
 from penstock.server.openai.answers import ChoiceStream
-from penstock.server.openai.errors import ApiError
 from penstock.server.openai.names import RESPONSES
 from penstock.server.openai.prepare import PreparedChat, prepare_chat
 from penstock.server.openai.responses import ChatLogprob

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.server.openai.errors import ApiError
+from penstock.server.errors import ApiError
 from penstock.server.openai.messages import read_arguments
 from penstock.server.openai.protocol import (
     ChatRequest,

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType, field
 
-from penstock.server.openai.errors import ErrorBody
+from penstock.server.errors import ErrorBody
 from penstock.server.openai.protocol import JsonObjectFormat, TextFormat
 from penstock.server.openai.responses import ChatLogprob
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.sampling.params import MAX_LOGPROBS, MAX_SEQUENCES, SamplingParams
-from penstock.server.openai.errors import ApiError
+from penstock.server.errors import ApiError
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest, Sampling
 
 COMPLETION_MAX_TOKENS = 16
@@ -42,7 +42,8 @@ def completion_params(
     if max_tokens == 0 and request.echo:
         max_tokens = 1  # the engine computes no prompt without a next token; it is not reported
     elif max_tokens is None:
-        max_tokens = max(min(COMPLETION_MAX_TOKENS, room), request.min_tokens or 0)
+        # Where the prompt leaves no room, it is the prompt that is refused.
+        max_tokens = max(min(COMPLETION_MAX_TOKENS, room), request.min_tokens or 0, 1)
     logprobs, prompt_logprobs = request.logprobs, request.prompt_logprobs
     if request.echo and prompt_logprobs is None:
         prompt_logprobs = logprobs

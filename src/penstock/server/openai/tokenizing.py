@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 
 from penstock.server.engine import Engine
-from penstock.server.openai.errors import ApiError
+from penstock.server.errors import ApiError
 from penstock.server.openai.functions import with_tools
 from penstock.server.openai.messages import chat_prompt
 from penstock.server.openai.protocol import ChatRequest, Message

@@ -9,7 +9,7 @@ from typing import Any, Literal, NoReturn
 
 import msgspec
 
-from penstock.server.openai.errors import ApiError
+from penstock.server.errors import ApiError
 from penstock.server.openai.names import CHAT, Names
 from penstock.server.openai.protocol import ChatRequest
 from penstock.server.parsing.answer_grammar import Calls, Function

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock.engine.draft_tree import MAX_ROWS, check_tree, path_rows, trunk_rows
-from penstock.engine.step import StepInput
+from penstock.interface.draft_tree import MAX_ROWS, check_tree, path_rows, trunk_rows
+from penstock.interface.step import StepInput
 
 NONE = np.zeros(0, np.int32)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.kv_cache import BlockTable
-from penstock.engine.messages import EngineRequest, FinishReason, Tenant
+from penstock.interface.messages import EngineRequest, FinishReason, Tenant
 from penstock.sampling.draws import sequence_key
 from penstock.sampling.params import SamplingParams
 
@@ -93,7 +93,7 @@ class Sequence:
     num_accepted: int = 0
     """Of these, those that became output."""
     sampling_state: Any = field(default=None, repr=False)
-    """The sampler's own (``sampling.sampler.SamplingState``); set when the request is added."""
+    """The sampler's own (``interface.sampler.SamplingState``); set when the request is added."""
 
     @property
     def num_tokens(self) -> int:

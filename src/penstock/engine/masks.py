@@ -1,34 +1,39 @@
-"""The masks of a step's sequences: computed beside it, and never waited for long."""
+"""The masks of a step's sequences, which are computed beside it and never delay it for long."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from penstock.errors import first_line
 from penstock.grammar.threads import SLOW_NICE, Bell, Workers
-from penstock.sampling.mask import TokenMask
+from penstock.interface.mask import TokenMask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
 
-    from penstock.engine.request import Sequence
     from penstock.grammar.consume import Consumer
     from penstock.grammar.matcher import Matcher
+    from penstock.scheduler.sequence import Sequence
+
+_log = logging.getLogger(__name__)
 
 _CPUS_PER_THREAD = 8
 _MOST_THREADS = 4
-"""Of each kind."""
+"""The bounds on the threads of each kind."""
 
 
 class StepMasks(NamedTuple):
-    """What a step's samples may draw."""
+    """The tokens that a step's samples may draw."""
 
     masks: list[TokenMask | None] | None
-    """One of each sample, None where all tokens are allowed; None instead of nothing else."""
+    """The mask of each sample, None where all tokens are allowed. The whole list is None if no
+    sample is constrained."""
     late: frozenset[int]
-    """Samples whose mask is not there: they cannot draw in this step."""
+    """The indices of samples whose mask is not computed yet: they cannot draw in this step."""
 
 
 NO_MASKS = StepMasks(None, frozenset())
@@ -37,24 +42,27 @@ NO_MASKS = StepMasks(None, frozenset())
 class MaskJob:
     """The computation of the mask of a sequence's next token."""
 
-    __slots__ = ("done", "failure", "matcher", "sequence")
+    __slots__ = ("done", "matcher", "sequence")
 
     def __init__(self, sequence: Sequence, matcher: Matcher) -> None:
         self.sequence = sequence
         self.matcher = matcher
         self.done = False
-        self.failure: Exception | None = None
-        """A defect, not a limit: those are the matcher's."""
 
-    def run(self, consume: Consumer | None = None) -> None:
-        """``consume``: how tokens are taken; None: as ``Matcher.compute`` does by default."""
+    def run(self, consumer: Callable[[], Consumer] | None = None) -> None:
+        """Compute the mask. Never raises: whatever goes wrong ends this request alone.
+
+        ``consumer`` gives the function by which the matcher takes its tokens; None is the default
+        of ``Matcher.compute``.
+        """
         try:
-            if consume is None:
+            if consumer is None:
                 self.matcher.compute()
             else:
-                self.matcher.compute(consume)
-        except Exception as error:
-            self.failure = error
+                self.matcher.compute(consumer())
+        except BaseException as error:  # nobody else is told what happens in this thread
+            _log.exception("a mask could not be computed")
+            self.matcher.fail(f"its mask could not be computed: {first_line(error)}")
         self.done = True
 
 
@@ -62,19 +70,19 @@ class MaskThreads(Protocol):
     """Where masks are computed: :class:`Pools`, or a double in tests."""
 
     def begin(self, jobs: Iterable[tuple[str, MaskJob]]) -> None:
-        """Have these computed, each for its owner."""
+        """Begin to compute these masks, each on its owner's account."""
         ...
 
     def wait(self, jobs: Seq[MaskJob], seconds: float, *, all_of_them: bool) -> None:
-        """Return when one of them is done, or all, or after so many seconds."""
+        """Return when one of the jobs is done, or all of them are, or after so many seconds."""
         ...
 
     def close(self) -> None: ...
 
 
 class Pools:
-    """Threads for masks that are quick, and others, which give way to a step's own, for those of
-    grammars whose masks were slow."""
+    """Two kinds of threads: for quick masks, and for those of grammars whose masks were slow. The
+    latter give way to a step's own threads."""
 
     def __init__(self, bell: Bell) -> None:
         count = min(max((os.cpu_count() or 1) // _CPUS_PER_THREAD, 1), _MOST_THREADS)
@@ -90,16 +98,14 @@ class Pools:
         slow: list[tuple[str, Callable[[], None]]] = []
         for owner, job in jobs:
             if job.matcher.slow:
-                slow.append((owner, partial(self._run_beside, job)))
+                consumer = partial(self._consumers.of_thread, job.matcher.tokenizer)
+                slow.append((owner, partial(job.run, consumer)))
             else:
                 quick.append((owner, job.run))
         if quick:
             self._quick.submit(quick)
         if slow:
             self._slow.submit(slow)
-
-    def _run_beside(self, job: MaskJob) -> None:
-        job.run(self._consumers.of_thread(job.matcher.tokenizer))
 
     def wait(self, jobs: Seq[MaskJob], seconds: float, *, all_of_them: bool) -> None:
         found = all if all_of_them else any
@@ -111,13 +117,13 @@ class Pools:
 
 
 class Masks:
-    """Masks from the token that they follow to the draw that they bind. Not thread-safe.
+    """The masks that are being computed, and the sequences that await them. Not thread-safe.
 
-    A mask is begun when the last token is known, and joined when the logits are there. One that is
-    late by more than the step's patience leaves its sequence without a token: the scheduler is
-    told so, and computes the sequence's last position again, once the mask is there
-    (``Sequence.awaits_mask``). That gives the same bits, so lateness moves tokens in time and
-    changes none. A sequence whose last masks were slow awaits each from the beginning.
+    A mask is begun when the last token is known, and joined when the logits are computed. If it is
+    late by more than the step's patience, its sequence gets no token in this step: the scheduler
+    computes the sequence's last position again once the mask is done (``Sequence.awaits_mask``).
+    That gives the same bits, so a late mask delays tokens and changes none. A sequence whose last
+    masks were slow is not scheduled before its next one is done.
     """
 
     def __init__(self, threads: MaskThreads) -> None:
@@ -127,11 +133,11 @@ class Masks:
 
     @property
     def num_awaiting(self) -> int:
-        """Sequences that are not scheduled before their mask is there."""
+        """The number of sequences that are not scheduled before their mask is done."""
         return len(self._awaiting)
 
     def begin(self, sequences: Iterable[Sequence]) -> None:
-        """Begin the masks of those of these sequences that go on."""
+        """Begin the masks of these sequences, except those that have ended."""
         jobs = []
         for sequence in sequences:
             matcher = sequence.matcher
@@ -150,9 +156,9 @@ class Masks:
             self._threads.begin(jobs)
 
     def join(self, sequences: Seq[Sequence], seconds: float) -> StepMasks:
-        """The masks of the sequences' next tokens, waiting for them for so many seconds at most.
+        """Wait for the masks of the sequences' next tokens, for so many seconds at most.
 
-        That of a first token is known from compiling.
+        The mask of a first token is known since its grammar was compiled.
         """
         if self._begun:
             begun = (self._begun.get(s.matcher) for s in sequences if s.matcher is not None)
@@ -171,20 +177,23 @@ class Masks:
                 masks.append(None)
                 continue
             masks.append(self._ended(matcher).mask)
-        if len(self._begun) > 2 * len(sequences):  # of sequences that were stopped
+        if len(self._begun) > 2 * len(sequences):  # some are of sequences that were stopped
             self._begun = {m: job for m, job in self._begun.items() if not job.done}
         return StepMasks(masks, frozenset(late))
 
     def settle(self, seconds: float) -> None:
-        """Before a step that must have its masks when it is launched: wait so long for those that
-        were begun, and let the sequences of the others wait for theirs."""
+        """Wait for the masks that were begun, for so many seconds at most.
+
+        Sequences whose masks are late are not scheduled before these are done. Call it before a
+        step that must have its masks when it is launched.
+        """
         for job in self._wait_for_all(self._begun.values(), seconds):
             if not job.done:
                 self._await(job.sequence, job)
 
     def release(self) -> list[Sequence]:
-        """Let those go on whose mask is there by now; returns those of them that have come to
-        their end instead: their text is complete, or as long as it may be."""
+        """Let the sequences go on whose masks are done. Returns those of them that have ended
+        instead: their text is complete, or has its greatest length."""
         ended = []
         for sequence, job in list(self._awaiting.items()):
             if not job.done and sequence.finish_reason is None:
@@ -199,7 +208,7 @@ class Masks:
         return ended
 
     def wait(self, seconds: float) -> None:
-        """There is nothing to do before a mask is there: wait for one."""
+        """Wait for a mask that a sequence awaits, for so many seconds at most."""
         if self._awaiting:
             self._threads.wait(list(self._awaiting.values()), seconds, all_of_them=False)
 
@@ -207,7 +216,7 @@ class Masks:
         self._threads.close()
 
     def _wait_for_all(self, jobs: Iterable[MaskJob], seconds: float) -> list[MaskJob]:
-        """Wait for those of which nobody knows that they are late; returns them."""
+        """Wait for the jobs not yet marked late (``awaits_mask``); returns them."""
         pending = [
             job
             for job in jobs
@@ -218,9 +227,7 @@ class Masks:
         return pending
 
     def _ended(self, matcher: Matcher) -> Matcher:
-        job = self._begun.pop(matcher, None)
-        if job is not None and job.failure is not None:
-            raise job.failure
+        self._begun.pop(matcher, None)
         return matcher
 
     def _await(self, sequence: Sequence, job: MaskJob) -> None:

@@ -22,12 +22,12 @@ from scheduler_loop import (
 
 import penstock
 from penstock.cache.kv_cache import KvCache
-from penstock.engine.messages import FinishReason, Tenant
-from penstock.engine.request import Sequence, Status
-from penstock.engine.scheduler import Scheduler
 from penstock.errors import ConfigError, RequestError
+from penstock.interface.messages import FinishReason, Tenant
 from penstock.pooling.params import PoolingParams
 from penstock.sampling.draws import sequence_key
+from penstock.scheduler.scheduler import Scheduler
+from penstock.scheduler.sequence import Sequence, Status
 
 TENANTS = [Tenant(), Tenant("a"), Tenant("b", 2.0), Tenant("b", 2.0, "u"), Tenant("c", 0.5)]
 POOLINGS = [PoolingParams(pooling=kind, normalize=False) for kind in ("last", "mean", "cls")]
@@ -475,7 +475,7 @@ def test_a_waste_count_sees_only_the_unfilled_part_of_last_blocks() -> None:
 
 
 def test_no_array_library_is_imported() -> None:
-    code = "import sys, penstock.engine.scheduler; sys.exit('numpy' in sys.modules)"
+    code = "import sys, penstock.scheduler.scheduler; sys.exit('numpy' in sys.modules)"
     source = str(Path(penstock.__file__).parents[1])
     assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": source}).returncode == 0
 

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterable
 
 from penstock.cache.kv_cache import KvCache
-from penstock.engine.request import Sequence
-from penstock.engine.scheduled import ScheduledStep
+from penstock.scheduler.output import ScheduledStep
+from penstock.scheduler.sequence import Sequence
 
 
 class InFlight:

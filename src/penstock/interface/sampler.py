@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
@@ -10,12 +11,25 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.engine.messages import TokenLogprobs
-from penstock.engine.step import Int32s, StepResult
 from penstock.errors import RequestError
-from penstock.sampling.logprobs import logits_error
-from penstock.sampling.mask import TokenMask
+from penstock.interface.logprobs import TokenLogprobs
+from penstock.interface.mask import TokenMask
+from penstock.interface.step import Int32s, StepResult
 from penstock.sampling.params import SamplingParams
+
+NON_FINITE = (
+    "the model produced {what} logits for this request, so no token can be chosen; check the "
+    "checkpoint and its quantization, or load the model with dtype float32"
+)
+
+
+def logits_error(peak: float) -> str | None:
+    """What is wrong with a row whose largest logit is ``peak`` (NaN if any is), if anything."""
+    if math.isfinite(peak):
+        return None
+    if math.isnan(peak):
+        return NON_FINITE.format(what="NaN")
+    return NON_FINITE.format(what="infinite" if peak > 0 else "only negative infinite")
 
 
 class SamplingState(Protocol):

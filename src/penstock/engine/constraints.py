@@ -1,4 +1,4 @@
-"""The grammars of an engine's requests: compiled, and their masks computed, beside its steps."""
+"""The grammars of an engine's requests: they are compiled, and masks computed, beside its steps."""
 
 from __future__ import annotations
 
@@ -9,43 +9,57 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.engine.masks import NO_MASKS, Masks, MaskThreads, Pools, StepMasks
 from penstock.errors import PenstockError, RequestError, first_line
 from penstock.grammar.cache import GrammarCache
-from penstock.grammar.masks import NO_MASKS, Masks, MaskThreads, Pools, StepMasks
 from penstock.grammar.spec import GrammarSpec
-from penstock.grammar.threads import Bell, Workers
+from penstock.grammar.threads import Bell, Job, Workers
 
 if TYPE_CHECKING:
-    from penstock.engine.request import Sequence
     from penstock.grammar.compile import CompiledGrammar
     from penstock.grammar.tokens import Vocabulary
+    from penstock.scheduler.sequence import Sequence
 
 _PATIENCE_S = 0.02
-"""How long a step with nothing else to do waits for a grammar; arrivals wait as long."""
+"""The seconds that a step with nothing else to do waits for a grammar. Arrivals wait as long."""
 _COMPILING_THREADS = 2
-"""Of which one tenant never has but one: its grammars may take seconds each."""
+"""The number of compiling threads; a tenant uses at most one of these, since its grammars may take
+seconds each."""
 _KEPT = 32
 """Compiled grammars: one whose lexer has all the states it may have takes some 8 MB, and up to 50
 where its expressions hold thousands of characters."""
 _COMPILE_STACK_BYTES = 64 << 20
-"""Sixteen times that of the worker which has checked the grammar (``sandbox.worker``): compiling
-recurses along references, computing a mask does not."""
+"""The stack size of a compiling thread, sixteen times that of the worker that has checked the
+grammar (``sandbox.worker``): compiling recurses along references, computing a mask does not."""
+
+
+@dataclass
+class _Compilation:
+    """A grammar that is compiled, or will be, for all requests that wait for it."""
+
+    spec: GrammarSpec
+    owner: str
+    """The tenant whose request came first."""
+    job: Job
+    compiled: Future[CompiledGrammar]
+    waiting: int = 0
+    """The number of requests that wait for it."""
 
 
 @dataclass
 class _Waiting:
     leader: Sequence
-    compiled: Future[CompiledGrammar]
+    compilation: _Compilation
 
 
 class Constraints:
     """Everything between a request's GrammarSpec and the masks that the sampler is given.
 
-    A request waits here until its grammar is compiled, in a thread for that, where tenants take
-    turns. The mask of a sequence's next token is begun as soon as its last is known, and joined
-    when the step that computes its logits is over: computing it lets go of the GIL, as the
-    executor does. One that is late holds up nobody else (:class:`Masks`). Nothing is loaded or
-    started before the first such request. Not thread-safe.
+    A request waits here until its grammar is compiled in a thread, where tenants take turns. The
+    mask of a sequence's next token is begun as soon as its last token is known, and joined when
+    the step that computes its logits is over: computing it releases the GIL, as the executor does.
+    A late mask delays no other sequence (:class:`Masks`). Nothing is loaded or started before the
+    first such request. Not thread-safe.
     """
 
     def __init__(
@@ -55,12 +69,12 @@ class Constraints:
         eos_token_ids: Iterable[int] = (),
         mask_threads: MaskThreads | None = None,
     ) -> None:
-        """``mask_threads``: instead of those that are started when they are needed."""
+        """``mask_threads`` replaces the threads that are started when they are first needed."""
         self._tokenizer_path = tokenizer_path
         self._vocab_size = vocab_size
         self._eos_token_ids = frozenset(eos_token_ids)
         self._waiting: dict[str, _Waiting] = {}
-        self._cache: GrammarCache[Future[CompiledGrammar]] = GrammarCache(_KEPT)
+        self._cache: GrammarCache[_Compilation] = GrammarCache(_KEPT)
         self._vocabulary: Vocabulary | None = None
         self._making_vocabulary = threading.Lock()
         self._bell = Bell()
@@ -76,41 +90,52 @@ class Constraints:
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that wait for their grammar."""
+        """The number of sequences that wait for their grammar."""
         return sum(1 + len(each.leader.siblings) for each in self._waiting.values())
 
     def holds(self, request_id: str) -> bool:
         return request_id in self._waiting
 
     def add(self, leader: Sequence, spec: GrammarSpec) -> None:
-        """Let a request wait for its grammar; :meth:`compiled` gives it back."""
+        """Let a request wait for its grammar, until :meth:`compiled` returns it."""
         found = self._cache.get(spec)
-        if found is None or _is_spent(found):
+        if found is None or _is_spent(found.compiled):
             found = self._begun(leader.tenant.name, spec)
             self._cache.put(spec, found)
+        found.waiting += 1
         self._waiting[leader.request_id] = _Waiting(leader, found)
 
     def abort(self, request_id: str) -> list[Sequence]:
-        """Forget a waiting request; returns its sequences, none if it does not wait."""
+        """Forget a waiting request; returns its sequences, or none if it does not wait.
+
+        Its grammar is not compiled any more, unless another request waits for it or that has begun.
+        """
         found = self._waiting.pop(request_id, None)
-        return [] if found is None else [found.leader, *found.leader.siblings]
+        if found is None:
+            return []
+        found.compilation.waiting -= 1
+        if found.compilation.waiting == 0:
+            self._withdraw(found.compilation)
+        return [found.leader, *found.leader.siblings]
 
     def compiled(self, patiently: bool) -> tuple[list[Sequence], list[tuple[Sequence, str]]]:
-        """First sequences of the requests whose grammars are ready, and of those that failed.
+        """The first sequences of the requests whose grammars are ready, and of those that failed.
 
-        ``patiently``: there is nothing else to do, so wait a moment for one.
+        If ``patiently``, it waits a moment for one: there is nothing else to do.
         """
         if patiently:
             self._bell.wait(self._any_compiled, _PATIENCE_S)
         ready: list[Sequence] = []
         failed: list[tuple[Sequence, str]] = []
         for request_id, each in list(self._waiting.items()):
-            if not each.compiled.done():
+            compiled = each.compilation.compiled
+            if not compiled.done():
                 continue
             del self._waiting[request_id]
-            error = each.compiled.exception()
+            each.compilation.waiting -= 1
+            error = compiled.exception()
             if error is None:
-                self._begin(each.leader, each.compiled.result())
+                self._begin(each.leader, compiled.result())
                 ready.append(each.leader)
             elif isinstance(error, PenstockError):
                 failed.append((each.leader, str(error)))
@@ -121,59 +146,65 @@ class Constraints:
 
     @property
     def active(self) -> bool:
-        """Whether there has been a grammar."""
+        """Whether a grammar has been compiled."""
         return self._masks is not None
 
     @property
     def num_awaiting(self) -> int:
-        """Sequences that are not scheduled before their mask is there."""
+        """The number of sequences that are not scheduled before their mask is done."""
         return 0 if self._masks is None else self._masks.num_awaiting
 
     def prepare(self, sequences: Iterable[Sequence]) -> None:
-        """Begin the masks of those of these sequences that go on."""
+        """Begin the masks of these sequences, except those that have ended."""
         if self._masks is not None:
             self._masks.begin(sequences)
 
     def release(self) -> list[Sequence]:
-        """As ``Masks.release``."""
+        """See ``Masks.release``."""
         return [] if self._masks is None else self._masks.release()
 
     def settle(self, seconds: float) -> None:
-        """As ``Masks.settle``."""
+        """See ``Masks.settle``."""
         if self._masks is not None:
             self._masks.settle(seconds)
 
     def masks(self, sequences: list[Sequence], seconds: float) -> StepMasks:
-        """The masks of the sequences' next tokens, as far as they are there within ``seconds``."""
+        """The masks of the sequences' next tokens, as far as they are done within ``seconds``."""
         if self._masks is None or all(sequence.matcher is None for sequence in sequences):
             return NO_MASKS
         return self._masks.join(sequences, seconds)
 
     def wait(self) -> None:
-        """There is nothing to do before a mask is there, or a grammar: wait a moment for one."""
+        """Wait a moment for a mask that a sequence awaits."""
         if self._masks is not None:
             self._masks.wait(_PATIENCE_S)
 
     def close(self) -> None:
-        """End the threads; a grammar that is being compiled is compiled to its end."""
+        """End the threads, after the grammars that are being compiled."""
         self._compiling.close()
         if self._masks is not None:
             self._masks.close()
 
     def _any_compiled(self) -> bool:
-        return any(each.compiled.done() for each in self._waiting.values())
+        return any(each.compilation.compiled.done() for each in self._waiting.values())
 
-    def _begun(self, tenant: str, spec: GrammarSpec) -> Future[CompiledGrammar]:
+    def _begun(self, tenant: str, spec: GrammarSpec) -> _Compilation:
         future: Future[CompiledGrammar] = Future()
 
         def compile_it() -> None:
             try:
                 future.set_result(self._compile(spec))
-            except Exception as error:
+            except BaseException as error:  # a panic too must be told to those who wait
                 future.set_exception(error)
 
         self._compiling.submit([(tenant, compile_it)])
-        return future
+        return _Compilation(spec, tenant, compile_it, future)
+
+    def _withdraw(self, compilation: _Compilation) -> None:
+        if not self._compiling.withdraw(compilation.owner, compilation.job):
+            return
+        if self._cache.get(compilation.spec) is compilation:  # not evicted, and begun anew
+            self._cache.drop(compilation.spec)
 
     def _begin(self, leader: Sequence, grammar: CompiledGrammar) -> None:
         assert self._vocabulary is not None

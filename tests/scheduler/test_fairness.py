@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_loop import check_complete, make_loop, request
 
-from penstock.engine.fair_shares import FairShares, VirtualTimes
-from penstock.engine.give_way import STEPS_BETWEEN
-from penstock.engine.messages import Tenant
-from penstock.engine.request import Sequence, Status
+from penstock.interface.messages import Tenant
+from penstock.scheduler.fair_shares import FairShares
+from penstock.scheduler.give_way import STEPS_BETWEEN
+from penstock.scheduler.sequence import Sequence, Status
+from penstock.virtual_times import VirtualTimes
 
 A, B, C = Tenant("a"), Tenant("b"), Tenant("c")
 
@@ -63,6 +64,80 @@ def test_leaving_between_requests_is_no_way_around() -> None:
     times.wait("returns")
     assert times.time("returns") == 1000
     assert times.time("stays") == 0
+
+
+class Counted(float):
+    """A number whose sums and quotients are of its kind, and which counts comparisons of them."""
+
+    comparisons = 0
+
+    def __add__(self, other: float) -> Counted:
+        return Counted(float(self) + float(other))
+
+    __radd__ = __add__
+
+    def __rtruediv__(self, other: float) -> Counted:
+        return Counted(float(other) / float(self))
+
+    def __gt__(self, other: float) -> bool:
+        Counted.comparisons += 1
+        return float(self) > float(other)
+
+    def __lt__(self, other: float) -> bool:
+        Counted.comparisons += 1
+        return float(self) < float(other)
+
+
+def one_request(times: VirtualTimes, name: str, cost: float) -> None:
+    times.enter(name, Counted(1.0))
+    times.wait(name)
+    times.let_in(name)
+    times.wait_no_more(name)
+    times.serve(name, cost)
+
+
+@pytest.mark.parametrize("stays", [True, False], ids=["one stays", "they overlap"])
+def test_names_that_never_come_back_cost_little(
+    stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are: what is kept of them is bounded, and the work of each is, too."""
+    monkeypatch.setattr(Counted, "comparisons", 0)
+    times, count, most = VirtualTimes(), 6000, 0
+    if stays:
+        one_request(times, "stays", 0.0)
+    else:
+        one_request(times, "0", 5.0)
+    for i in range(1, count):
+        one_request(times, f"{i}", 5.0 + i % 7)
+        times.leave(f"{i}" if stays else f"{i - 1}")
+        most = max(most, len(times._past))
+    times.check_integrity()
+    assert most <= 1100
+    assert Counted.comparisons <= 40 * count
+
+
+def test_what_a_crowd_leaves_behind_shrinks_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Counted, "comparisons", 0)
+    times, count = VirtualTimes(), 6000
+    for i in range(count):
+        one_request(times, f"{i}", 1.0 + i)
+    for i in range(count - 1):
+        times.leave(f"{i}")
+    assert len(times._past) <= 1100
+    assert Counted.comparisons <= 40 * count
+    times.check_integrity()
+
+
+def test_who_had_most_is_remembered_among_ever_new_names() -> None:
+    times = VirtualTimes()
+    one_request(times, "stays", 0.0)
+    one_request(times, "returns", 1000.0)
+    times.leave("returns")
+    for i in range(5000):
+        one_request(times, f"{i}", 1.0)
+        times.leave(f"{i}")
+    times.enter("returns", 1.0)
+    assert times.time("returns") == 1000.0
 
 
 def test_users_divide_their_tenants_share_and_never_enlarge_it() -> None:

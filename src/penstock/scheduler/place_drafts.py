@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 
 from penstock.cache.kv_cache import BlockCopy, KvCache
-from penstock.engine.request import Sequence
-from penstock.engine.scheduled import ScheduledSequence, SlotMove
-from penstock.speculate.draft import Draft
+from penstock.scheduler.draft import Draft
+from penstock.scheduler.output import ScheduledSequence, SlotMove
+from penstock.scheduler.sequence import Sequence
 
 
 def place_drafts(

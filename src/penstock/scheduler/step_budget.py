@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.engine.request import Sequence
-from penstock.engine.scheduled import ScheduledSequence
+from penstock.scheduler.output import ScheduledSequence
+from penstock.scheduler.sequence import Sequence
 
 
 @dataclass

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import pytest
@@ -16,12 +17,14 @@ from hypothesis import strategies as st
 from oracle import Oracle, Recorder, Texts
 from overlap_executor import Deferred, HashExecutor
 
-from penstock.backends import Executor
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import Blueprint
-from penstock.engine.messages import EngineRequest, FinishReason, SequenceUpdate
+from penstock.engine.masks import MaskJob, MaskThreads
 from penstock.grammar import matcher
-from penstock.grammar.masks import MaskJob, MaskThreads
+from penstock.grammar.consume import Consumer, Consumers
+from penstock.interface.executor import Executor
+from penstock.interface.mask import TokenMask
+from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
 from penstock.sampling.params import SamplingParams
 from penstock.speculate.speculation import Speculation
 
@@ -366,6 +369,54 @@ def test_a_grammar_beyond_its_budget_is_ended_alone(
     assert "less ambiguous" in str(end.error)
     assert "on average" in str(end.error)
     assert stories["free", 0][0] == expected["free", 0][0]
+
+
+class Panic(BaseException):
+    """A panic of a library in Rust is such an exception."""
+
+
+def test_whatever_goes_wrong_in_a_mask_ends_its_request_alone(
+    blueprint: Blueprint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = [
+        (0, ask("free", max_tokens=12, ignore_eos=True, seed=1)),
+        (0, ask("bad", grammar=LETTERS, seed=1)),
+        (0, ask("good", grammar=choice("ab").spec, seed=1)),
+    ]
+    expected = played(made(blueprint, None), requests)
+    fill, compute = matcher.Matcher._fill, matcher.Matcher.compute
+
+    def panics(self: matcher.Matcher, row: TokenMask, mask: TokenMask) -> None:
+        if len(self._taken) == 3:
+            raise Panic("index out of bounds")
+        fill(self, row, mask)
+
+    def fails(self: matcher.Matcher, *consume: Consumer) -> None:
+        if len(self._taken) == 3:
+            raise ZeroDivisionError("index out of bounds")
+        compute(self, *consume)
+
+    def no_threads(self: Consumers, tokenizer: object) -> NoReturn:
+        raise Panic("index out of bounds")
+
+    defects: list[tuple[type, str, object, int]] = [
+        (matcher.Matcher, "_fill", panics, 3),
+        (matcher.Matcher, "compute", fails, 3),
+        (Consumers, "of_thread", no_threads, 1),
+    ]
+    for kind, name, defect, tokens in defects:
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, name, defect)
+            if kind is Consumers:
+                patch.setattr(matcher, "SLOW_SECONDS", SLOW)
+            stories = played(made(blueprint, None), requests)
+        text, _, end = stories["bad", 0]
+        assert text == expected["bad", 0][0][:tokens]
+        assert end.finish_reason is FinishReason.ERROR
+        assert "index out of bounds" in str(end.error)
+        assert stories["free", 0][0] == expected["free", 0][0]
+        if kind is not Consumers:
+            assert stories["good", 0][0] == expected["good", 0][0]
 
 
 def test_what_a_request_asks_for_and_cannot_have_is_its_own_fault(

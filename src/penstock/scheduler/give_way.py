@@ -1,4 +1,4 @@
-"""Who makes room for whom, where one tenant has what is another's share."""
+"""The choice of sequences that make room for a tenant that is below its share."""
 
 from __future__ import annotations
 
@@ -6,35 +6,39 @@ from collections import Counter
 from collections.abc import Callable
 
 from penstock.cache.kv_cache import KvCache
-from penstock.engine.queues import Queues
-from penstock.engine.request import Sequence
+from penstock.scheduler.queues import Queues
+from penstock.scheduler.sequence import Sequence
 
 STEPS_BETWEEN = 8
-"""What is computed again for others' sake is thereby a small part of what is computed."""
+"""Steps from one preemption for another tenant to the next. So few that what is computed again
+remains a small part of what is computed."""
 
 
 class GiveWay:
-    """Once in some steps, where the first that waits finds no room and its tenant would have no
-    more than its share, the newest sequence of the tenant furthest above its own must wait instead.
+    """Chooses a running sequence that is preempted for the first one that waits.
 
-    Never one of the newcomer's own tenant, nor one of a better priority. A tenant that gave way is
-    not below its share for that, so places do not go back and forth.
+    It does so at most once in ``STEPS_BETWEEN`` steps, if the waiting sequence finds no room and
+    its tenant would not exceed its share with it. The victim is the newest sequence of the tenant
+    furthest above its own share. It is never one of the newcomer's own tenant, nor one of a better
+    priority. Giving way never takes a tenant below its share of sequences, and below its share of
+    blocks by less than one sequence's, so places do not go back and forth.
     """
 
     def __init__(self, cache: KvCache, max_num_seqs: int) -> None:
         self._cache = cache
         self._max_num_seqs = max_num_seqs
-        self._steps = STEPS_BETWEEN  # since one gave way
+        self._steps = STEPS_BETWEEN  # since the last victim
 
     def due(self) -> bool:
-        """Whether one may give way now; to be asked once in each step."""
+        """Whether a victim may be chosen in this step. Call it once in each step."""
         self._steps += 1
         return self._steps >= STEPS_BETWEEN
 
     def victim(
         self, queues: Queues, newcomer: Sequence, fits: Callable[[], bool]
     ) -> Sequence | None:
-        """Who is to wait, if somebody is. ``fits``: whether there are blocks for the newcomer."""
+        """The sequence to preempt, or None. ``fits()`` tells whether there are blocks for the
+        newcomer."""
         held: Counter[str] = Counter()
         if len(queues.running) >= self._max_num_seqs:
             places, wanted = self._max_num_seqs, 1

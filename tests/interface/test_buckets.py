@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.buckets import Buckets
+from penstock.interface.buckets import Buckets
 
 
 @given(st.lists(st.tuples(st.floats(0, 20), st.integers(1, 3))))

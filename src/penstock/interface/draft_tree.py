@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.engine.step import Int32s, StepInput
+from penstock.interface.step import Int32s, StepInput
 
 MAX_ROWS = 64
 """Rows of a sequence behind its trunk: an executor may keep them in scratch, or a mask, of 64."""

@@ -16,10 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.cache.geometry import BLOCK_SIZE
-
-__all__ = ["BLOCK_SIZE", "StepInput", "StepResult"]
-
 Int32s = NDArray[np.int32]
 Float32s = NDArray[np.float32]
 

@@ -13,7 +13,7 @@ only. The loop around it::
         for update in scheduler.update(step, tokens):
             ...  # a sequence got update.token_ids; finish_reason says whether that was all
 
-Tenants (penstock.engine.fair_shares) take turns where there are several, and their users: those
+Tenants (penstock.scheduler.fair_shares) take turns where there are several, and their users: those
 that wait are let in, and prompts are computed, in the order of what each was served, within a
 priority. When a tenant below its share of sequences, or of blocks, finds no room, the newest
 sequence of the tenant furthest above its own gives way, once in some steps.
@@ -25,7 +25,7 @@ sequence that is pooled (embedded) samples nothing: it ends with its prompt.
 
 Where the executor can, a step is launched behind one that is in flight: ``launched(step)`` says
 so, ``schedule`` goes on from there, and ``update`` comes one step later. The rule is the same, with
-awaited tokens (penstock.engine.request) counted as known. A sequence that reaches its length with
+awaited tokens (scheduler/sequence.py) counted as known. A sequence that reaches its length with
 one, or cannot sample before it is known, is left out of the step; another end wastes a row, whose
 token is dropped. Blocks change hands while steps in flight use them: steps run in order.
 
@@ -56,18 +56,18 @@ from collections.abc import Sequence as Seq
 from time import monotonic
 
 from penstock.cache.kv_cache import BlockCopy, KvCache
-from penstock.engine.give_way import GiveWay
-from penstock.engine.in_flight import InFlight
-from penstock.engine.limits import check_step_limits, most_tokens
-from penstock.engine.messages import EngineStats, FinishReason, SequenceUpdate
-from penstock.engine.place_drafts import moves_of, place_drafts
-from penstock.engine.queues import Queues, Turn
-from penstock.engine.request import Sequence, Status
-from penstock.engine.scheduled import ScheduledSequence, ScheduledStep, SlotMove, scheduled
-from penstock.engine.step_budget import StepBudget
 from penstock.errors import RequestError
+from penstock.interface.messages import EngineStats, FinishReason, SequenceUpdate
 from penstock.sampling.params import SamplingParams
-from penstock.speculate.draft import Draft
+from penstock.scheduler.draft import Draft
+from penstock.scheduler.give_way import GiveWay
+from penstock.scheduler.in_flight import InFlight
+from penstock.scheduler.limits import check_step_limits, most_tokens
+from penstock.scheduler.output import ScheduledSequence, ScheduledStep, SlotMove, scheduled
+from penstock.scheduler.place_drafts import moves_of, place_drafts
+from penstock.scheduler.queues import Queues, Turn
+from penstock.scheduler.sequence import Sequence, Status
+from penstock.scheduler.step_budget import StepBudget
 
 RUNNING, FINISHED = Status.RUNNING, Status.FINISHED  # a name is cheaper than an enum's member
 

@@ -1,4 +1,4 @@
-"""Who is live: the sequences that run, those that wait, and the requests they belong to."""
+"""The live sequences: those that run, those that wait, and the requests they belong to."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 from operator import attrgetter
 
-from penstock.engine.fair_shares import FairShares, Rank
-from penstock.engine.request import Sequence, Status
+from penstock.scheduler.fair_shares import FairShares, Rank
+from penstock.scheduler.sequence import Sequence, Status
 
 _order = attrgetter("order")
 _RUNNING, _WAITING = Status.RUNNING, Status.WAITING  # a name is cheaper than an enum's member
 
 _Line = list[Sequence]
 Turn = tuple[int, Rank, tuple[int, int, int]]
-"""Smaller goes first: priority, what its tenant and user were served, order."""
+"""The priority, the virtual times of tenant and user, and the order. The smaller goes first."""
 
 
 class Queues:
     """Keeps ``Sequence.status``, the lists and ``shares`` in step.
 
-    Lists ascend in ``Sequence.order``; there is one of those that wait for each user of each
-    tenant, and which of these is next is a matter of priority, of their shares, and of that order.
+    Lists ascend in ``Sequence.order``. Each user of each tenant has a list of its waiting
+    sequences. Which list is next is decided by priority, then by their shares, then by that order.
     """
 
     def __init__(self) -> None:
@@ -34,29 +34,29 @@ class Queues:
 
     @property
     def waiting(self) -> list[Sequence]:
-        """Those that wait, of all tenants."""
+        """The waiting sequences of all tenants."""
         return sorted((s for line in self._lines.values() for s in line), key=_order)
 
     def first(self) -> Sequence:
-        """The one that is let in next; there must be one that waits."""
+        """The sequence that is admitted next; at least one must be waiting."""
         if len(self._lines) == 1:
             (line,) = self._lines.values()
             return line[0]
         return min((line[0] for line in self._lines.values()), key=self.turn)
 
     def turn(self, sequence: Sequence) -> Turn:
-        """Smaller goes first where tenants take turns."""
+        """The key by which tenants take turns. The smaller goes first."""
         return (sequence.priority, self.shares.rank(sequence.tenant), sequence.order)
 
     def add(self, group: list[Sequence]) -> None:
-        """A request whose first sequence waits."""
+        """Add a request, whose first sequence begins to wait."""
         self.requests[group[0].request_id] = group
         for sequence in group:
             self.shares.enter(sequence.tenant)
         self.wait(group[0])
 
     def run(self, sequence: Sequence) -> None:
-        """From its place among the waiting ones, or from nowhere, to the running ones."""
+        """Move a sequence, which waits or is in no list yet, to the running ones."""
         if sequence.status is _WAITING:
             self._wait_no_more(sequence)
             self.shares.let_in(sequence.tenant)
@@ -64,7 +64,7 @@ class Queues:
         insort(self.running, sequence, key=_order)
 
     def wait(self, sequence: Sequence) -> None:
-        """From wherever it is to its place among the waiting ones, nothing of it computed."""
+        """Move a sequence, wherever it is, to the waiting ones, with nothing of it computed."""
         if sequence.status is _RUNNING:
             _remove(self.running, sequence)
         sequence.num_computed = 0
@@ -74,7 +74,7 @@ class Queues:
         self.shares.wait(sequence.tenant)
 
     def finish(self, sequence: Sequence) -> None:
-        """Out of everything; with its last sequence goes the request."""
+        """Remove a sequence from everything, and its request with its last sequence."""
         if sequence.status is _RUNNING:
             _remove(self.running, sequence)
         elif sequence.status is _WAITING:

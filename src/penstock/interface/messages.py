@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.engine.buckets import Buckets
+from penstock.interface.buckets import Buckets
+from penstock.interface.logprobs import TokenLogprobs
 from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
-from penstock.speculate.figures import DraftStats
 
 
 class FinishReason(enum.Enum):
@@ -83,15 +83,6 @@ class Abort(msgspec.Struct, tag="abort", frozen=True):
     index: int | None = None  # only this sequence of each, which must have output
 
 
-class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Log-probability of one chosen (or prompt) token and of the likeliest ones beside it."""
-
-    token_id: int
-    logprob: float
-    rank: int  # 1 is the most likely
-    top: list[tuple[int, float]]  # (token id, log-probability), most likely first
-
-
 class SequenceUpdate(msgspec.Struct, array_like=True, gc=False):
     """New tokens of one sequence of one request, from one step.
 
@@ -118,6 +109,19 @@ class SequenceUpdate(msgspec.Struct, array_like=True, gc=False):
     num_accepted: int = 0  # of these, those that became output
     refused: bool = False
     """With ``error``: what the request asks for cannot be had; nothing went wrong here."""
+
+
+class DraftStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of :class:`~penstock.speculate.figures.Figures`."""
+
+    steps: int  # that verified a draft
+    drafts: int  # of one sequence in one step
+    draft_tokens: int  # that were verified
+    draft_levels: int  # tokens of each draft's longest path: of chains, all
+    accepted_tokens: int  # of these, those that were drawn
+    rejections: int  # drafts of which fewer were than the longest path has
+    accepted_by_position: list[int]
+    draft_seconds: float  # what making drafts took
 
 
 class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):

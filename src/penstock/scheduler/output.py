@@ -9,8 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from penstock.cache.kv_cache import BlockCopy
-from penstock.engine.request import Sequence
-from penstock.speculate.draft import Draft
+from penstock.scheduler.draft import Draft
+from penstock.scheduler.sequence import Sequence
 
 SlotMove = tuple[int, int]
 """From a slot of the cache to another."""

@@ -1,0 +1,78 @@
+"""Weights as they are given to a backend, and as an executor keeps them packed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+
+class WeightSource(Protocol):
+    """Canonical weights by name, read when asked for."""
+
+    def get(self, name: str) -> np.ndarray:
+        """The array in the checkpoint's dtype (float32, float16 or ml_dtypes.bfloat16), read-only.
+
+        Usually a view of a memory-mapped file; do not hold on to it after packing.
+        """
+        ...
+
+    def names(self) -> Iterable[str]: ...
+
+
+class Place(NamedTuple):
+    """Where in a file a region of packed weights lies."""
+
+    region: int
+    offset: int  # bytes
+
+
+class PackedRegions(Protocol):
+    """An executor's weights as regions of bytes that only its backend understands.
+
+    What they hold depends on the weights, the plan's products and :class:`Packing`, and on nothing
+    else: not on limits, threads or the machine's load.
+    """
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The weights of each region, joined by ``+``: for messages."""
+        ...
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Bytes of each region."""
+        ...
+
+    def read(self, fd: int, places: Sequence[Place], chunk: int) -> list[list[int]]:
+        """Fill these regions from the file, on all threads.
+
+        Returns the CRC-32C of each ``chunk`` bytes of each, the last chunk shorter. Raises OSError,
+        with ENODATA where the file ends early; regions are then partly filled.
+        """
+        ...
+
+    def write(self, fd: int, places: Sequence[Place], chunk: int) -> list[list[int]]:
+        """Write these regions into the file and return their checksums, as :meth:`read` does."""
+        ...
+
+
+@runtime_checkable
+class PackedWeights(Protocol):
+    """Weights that an executor of the same plan has packed before: restored, never read singly."""
+
+    def restore(self, regions: PackedRegions) -> None:
+        """Fill every region; raises ArtifactError where that cannot be, or bytes are damaged."""
+        ...
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What the form of packed weights depends on, beside the weights and the plan."""
+
+    isa: str
+    """The native variant."""
+    layout: int
+    """Its number of the layout; ``csrc/packed_layout.h``."""

@@ -1,0 +1,1 @@
+"""What each step computes: sequences, their queues and shares, and the rule that fills a step."""
