@@ -10,8 +10,18 @@ import msgspec
 
 from gpu import shares
 from gpu.drive import decode_window, run_all
-from gpu.replay import Replay, decode_step, prefill_step
-from gpu.results import Decode, Engine, Host, Mixed, Place, Prefill, Ready, StepTimes
+from gpu.replay import Replay, chunk_step, decode_step, prefill_step
+from gpu.results import (
+    ChunkStep,
+    Decode,
+    Engine,
+    Host,
+    Mixed,
+    Place,
+    Prefill,
+    Ready,
+    StepTimes,
+)
 from gpu.timing import Timer
 from gpu.workload import Size, mixed_lengths
 from penstock.backends.cuda.executor import CudaExecutor
@@ -150,6 +160,12 @@ class Bench:
         named[name] = prefill_step(tokens, size.prefill, blocks)
         return [self.replay.op_times(n, step, size.repeats) for n, step in named.items()]
 
+    def chunk(self) -> ChunkStep:
+        size = self.size
+        context = max(size.decode_context, size.chunk)
+        step = chunk_step(size.chunk, size.chunk_decodes, context, self.executor.num_blocks)
+        return self.replay.chunk_step(size.chunk, step, size.replays, size.repeats)
+
     def mixed(self) -> Mixed:
         lengths = mixed_lengths(self.size)
         vocabulary = self.blueprint.spec.vocab_size
@@ -187,8 +203,8 @@ def measure(
     now: Callable[[], float] = time.time,
     tell: Callable[[Engine], None] = lambda engine: None,
 ) -> Engine:
-    """Load an engine and take ``measures``: of ``batches`` decode and ops; prefill, host, itl and
-    mixed.
+    """Load an engine and take ``measures``: of ``batches`` decode and ops; prefill, host, chunk,
+    itl and mixed.
 
     ``started``: when the process was, by ``now``. A measurement that fails is left out and named
     with its reason. ``tell`` gets what there is after each. Raises what loading raises.
@@ -204,6 +220,7 @@ def measure(
         "ops": ("steps", lambda: bench.ops(batches)),
         "prefill": ("prefill", bench.prefill),
         "host": ("host", bench.host),
+        "chunk": ("chunk", bench.chunk),
         "itl": ("places", bench.places),
         "mixed": ("mixed", bench.mixed),
     }

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from gpu import shares
 from gpu.goals import Figure, Goal, Unit
-from gpu.results import Ceilings, Decode, Engine, Results
+from gpu.results import Ceilings, ChunkStep, Decode, Engine, Results
 
 T = TypeVar("T")
 
@@ -99,6 +99,27 @@ def _host(results: Results) -> list[Figure]:
     return [_figure(name, "share", Goal("<", 0.03), share)]
 
 
+def _chunk(results: Results) -> list[Figure]:
+    def run() -> ChunkStep:
+        found = _need(results, "bf16", _engine(results, "bf16").chunk, "chunk")
+        if found.padded is None:
+            raise _Missing("bf16, chunk: no graph holds the step")
+        return found
+
+    name = "a chunk of a prompt beside sequences that decode, op by op, times as long as by a graph"
+    return [
+        _figure(
+            f"{name}: step", "times", Goal(">=", 1), lambda: run().launched_s / run().replayed_s
+        ),
+        _figure(
+            f"{name}: host",
+            "times",
+            Goal(">=", 5),
+            lambda: run().launched_host_s / run().replayed_host_s,
+        ),
+    ]
+
+
 def _itl(results: Results) -> list[Figure]:
     def growth() -> float:
         places = _engine(results, "bf16").places
@@ -167,6 +188,7 @@ _MAKERS: dict[str, Callable[[Results], list[Figure]]] = {
     "prefill": _prefill,
     "quantized": _quantized,
     "host": _host,
+    "chunk": _chunk,
     "itl": _itl,
     "deterministic": _deterministic,
     "ready": _ready,

@@ -21,8 +21,8 @@ from gpu.told import without_folders
 from penstock.errors import ConfigError
 
 MEASURES = (
-    *("ceilings", "decode", "ops", "prefill", "quantized", "host", "itl", "deterministic"),
-    *("ready", "mixed", "checks"),
+    *("ceilings", "decode", "ops", "prefill", "quantized", "host", "chunk", "itl"),
+    *("deterministic", "ready", "mixed", "checks"),
 )
 """In the order in which they are taken: what says most comes first, since time may end."""
 
@@ -61,7 +61,8 @@ def plan_jobs(measures: Collection[str]) -> list[Job]:
     jobs: list[Job] = []
     if {"ceilings", "decode", "prefill", "itl"} & set(measures):
         jobs.append(Job("ceilings", "ceilings"))
-    taken = {name for name in ("prefill", "host", "itl", "ops", "mixed") if name in measures}
+    alone = ("prefill", "host", "chunk", "itl", "ops", "mixed")
+    taken = {name for name in alone if name in measures}
     batches: set[int] = {1, 64} if {"decode", "deterministic", "ops"} & set(measures) else set()
     if "quantized" in measures:
         batches.add(1)

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu.results import OpTime, StepTimes
+from gpu.results import ChunkStep, OpTime, StepTimes
 from gpu.timing import Timer, best
 from penstock.backends.cuda.executor import CudaExecutor
-from penstock.backends.cuda.graphs import bucket_of
 from penstock.backends.cuda.step import Layout, arrays_of
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.step import StepInput
@@ -65,6 +66,31 @@ def prefill_step(tokens: int, context: int, num_blocks: int) -> StepInput:
     )
 
 
+def chunk_step(chunk: int, decodes: int, context: int, num_blocks: int) -> StepInput:
+    """The last ``chunk`` tokens of a prompt beside ``decodes`` sequences that decode, all then of
+    ``context`` tokens, with logits of the last of each.
+
+    Blocks are shared as in :func:`decode_step`. Raises ValueError as that, and where the context is
+    shorter than the chunk.
+    """
+    if context < chunk:
+        raise ValueError(f"a chunk of {chunk} tokens does not fit a context of {context}")
+    step = decode_step(decodes + 1, context, num_blocks)
+    read = np.arange(context - chunk, context, dtype=np.int32)
+    table = step.block_ids[: step.block_starts[1]]
+    ends = np.arange(chunk, chunk + decodes + 1, dtype=np.int32)
+    return replace(
+        step,
+        token_ids=np.ones(chunk + decodes, np.int32),
+        positions=np.concatenate([read, step.positions[1:]]),
+        slots=np.concatenate(
+            [table[read // BLOCK_SIZE] * BLOCK_SIZE + read % BLOCK_SIZE, step.slots[1:]]
+        ),
+        query_starts=np.concatenate([np.zeros(1, np.int32), ends]),
+        logit_rows=ends - 1,
+    )
+
+
 def _step(
     positions: NDArray[np.integer],
     slots: NDArray[np.integer],
@@ -98,18 +124,45 @@ class Replay:
     def decode_seconds(self, step: StepInput, times: int, repeats: int) -> float:
         """One decode step as its graph runs it; where there are no graphs, launched each time."""
         executor = self._executor
-        bucket = bucket_of(step, executor._buckets)
+        bucket = executor._buckets.holding(step)
         if bucket is None:
             raise ValueError(f"no graph holds a step of {step.num_sequences} sequences")
-        executor._write_decode(step, bucket)
+        there = executor._write_padded(step, bucket)
         run: Callable[[], object]
         if executor._graphs is not None:
             run = partial(executor._graphs.replay, bucket)
         else:
             assert executor._program is not None
-            views = executor._buffer.views(executor._layout(bucket))
-            run = partial(executor._program.run, views)
+            run = partial(executor._program.run, there)
         return best(self._timer, run, times, repeats)
+
+    def chunk_step(self, chunk: int, step: StepInput, times: int, repeats: int) -> ChunkStep:
+        """A step of :func:`chunk_step`, with all that the host does for it."""
+        executor = self._executor
+        replayed, launched = partial(executor._start, step), partial(executor._launch, step)
+        return ChunkStep(
+            chunk=chunk,
+            decodes=step.num_sequences - 1,
+            context=int(step.context_lens[0]),
+            padded=None if executor._graphs is None else executor._buckets.holding(step),
+            replayed_s=best(self._timer, replayed, times, repeats),
+            launched_s=best(self._timer, launched, times, repeats),
+            replayed_host_s=self._host_seconds(replayed, times),
+            launched_host_s=self._host_seconds(launched, times),
+        )
+
+    def _host_seconds(self, call: Callable[[], object], times: int) -> float:
+        """Median of what ``call`` takes to return, while the device is idle."""
+        spent = []
+
+        def timed() -> None:
+            start = time.perf_counter()
+            call()
+            spent.append(time.perf_counter() - start)
+
+        for _ in range(times):
+            self._timer.seconds(timed, 1)
+        return sorted(spent)[len(spent) // 2]
 
     def op_times(self, name: str, step: StepInput, repeats: int) -> StepTimes:
         """Every op of ``step``, those of one name added up; the fastest pass of ``repeats``."""

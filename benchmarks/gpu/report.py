@@ -10,7 +10,16 @@ import msgspec
 from gpu import shares
 from gpu.device import FIELDS, Device, Reading
 from gpu.goals import Figure, shown, shown_goal
-from gpu.results import Ceilings, Decode, Mixed, Place, Prefill, Results, StepTimes
+from gpu.results import (
+    Ceilings,
+    ChunkStep,
+    Decode,
+    Mixed,
+    Place,
+    Prefill,
+    Results,
+    StepTimes,
+)
 
 _UNITS = dict(zip(FIELDS, ("MHz", "MHz", "W", "°C", "%", "MiB"), strict=True))
 _ENGINES = ("bf16", "int8", "int4", "cublas")
@@ -115,6 +124,8 @@ def _sections(results: Results) -> Iterable[str]:
             f"alone {host.device_s * 1e3:.3f} ms, the engine's thread {host.processor_s * 1e3:.3f} "
             "ms of processor time."
         )
+    if bf16 is not None and bf16.chunk is not None:
+        yield _chunk(bf16.chunk)
     if bf16 is not None and bf16.places:
         yield "## Time between tokens by position\n\n" + _places(bf16.places, ceilings)
     for name, engine in engines.items():
@@ -166,6 +177,19 @@ def _decode_row(name: str, run: Decode, ceilings: Ceilings | None) -> tuple[str,
         share,
         f"{run.tokens_per_s:,.1f}",
     )
+
+
+def _chunk(run: ChunkStep) -> str:
+    how = [("op by op", "", run.launched_s, run.launched_host_s)]
+    if run.padded is not None:
+        size = f"{run.padded[0]} tokens, {run.padded[1]} logits"
+        how.append(("graph", size, run.replayed_s, run.replayed_host_s))
+    rows = [
+        (name, size, f"{step_s * 1e3:.3f} ms", f"{host_s * 1e3:.3f} ms")
+        for name, size, step_s, host_s in how
+    ]
+    title = f"## A chunk of {run.chunk} tokens beside {run.decodes} that decode, {run.context} deep"
+    return f"{title}\n\n" + table(("launched", "padded to", "step", "host"), rows)
 
 
 def _places(places: Sequence[Place], ceilings: Ceilings | None) -> str:

@@ -91,6 +91,23 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
         return sum(op.seconds for op in self.ops)
 
 
+class ChunkStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that reads a chunk of a prompt beside sequences that decode; by a graph and without.
+
+    A step's time is that of many queued one behind the other, as the engine does; the host's is
+    what queueing one takes while the device waits for it.
+    """
+
+    chunk: int  # tokens
+    decodes: int
+    context: int  # tokens of every sequence after the step
+    padded: tuple[int, int] | None  # tokens and logits of the graph; None: none holds the step
+    replayed_s: float
+    launched_s: float
+    replayed_host_s: float
+    launched_host_s: float
+
+
 class Mixed(msgspec.Struct, frozen=True, kw_only=True):
     """Requests of many lengths, offered at once."""
 
@@ -122,6 +139,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     host: Host | None = None
     places: list[Place] = []
     steps: list[StepTimes] = []
+    chunk: ChunkStep | None = None
     mixed: Mixed | None = None
     problems: dict[str, str] = {}
     """Measurements that failed by themselves, and why."""

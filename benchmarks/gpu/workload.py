@@ -18,6 +18,8 @@ class Size:
     host_batch: int = 256
     host_context: int = 128
     prefill: int = 8192
+    chunk: int = 256
+    chunk_decodes: int = 32
     positions: tuple[int, ...] = (128, 1024, 2048, 4096, 6144, 8128)
     position_steps: int = 32
     mixed: int = 256
@@ -41,6 +43,8 @@ class Size:
             host_batch=2,
             host_context=8,
             prefill=12,
+            chunk=4,
+            chunk_decodes=1,
             positions=(4,),
             position_steps=2,
             mixed=2,

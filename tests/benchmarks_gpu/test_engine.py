@@ -15,7 +15,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 import torch
 from gpu import ceilings, engine
-from gpu.replay import decode_step, prefill_step
+from gpu.replay import chunk_step, decode_step, prefill_step
 from gpu.settings import engine_config
 from gpu.workload import Size
 
@@ -41,6 +41,8 @@ SIZE = Size(
     host_batch=2,
     host_context=8,
     prefill=12,
+    chunk=4,
+    chunk_decodes=1,
     positions=(4,),
     position_steps=2,
     mixed=2,
@@ -69,7 +71,7 @@ class FakeTimer:
 def test_an_engine_is_measured(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     config = engine_config(tmp_path, SIZE, max_num_batched_tokens=12)
-    measures = ("decode", "prefill", "host", "itl", "ops")
+    measures = ("decode", "prefill", "host", "chunk", "itl", "ops")
     found = engine.measure(config, measures, (1, 4), FakeTimer(), SIZE, time.time())
     # Four sequences are more than the engine holds: that is told, and the rest is measured.
     assert list(found.problems) == ["decode"]
@@ -86,6 +88,9 @@ def test_an_engine_is_measured(tmp_path: Path) -> None:
     assert 0 < found.ready.loaded_s < found.ready.first_token_s
     assert found.host is not None
     assert (found.host.batch, found.host.device_s) == (2, 1e-3)
+    assert found.chunk is not None
+    assert (found.chunk.chunk, found.chunk.decodes, found.chunk.context) == (4, 1, 8)
+    assert found.chunk.padded is None  # there are no graphs here
     assert [place.position for place in found.places] == [4]
     per_token = 2 * 2 * 16 * 4  # keys and values, heads, columns, bytes
     assert found.places[0].kv_bytes == (4 + 1 + 1) * per_token
@@ -106,6 +111,18 @@ def test_a_decode_step_is_one_token_of_each() -> None:
     assert len(set(shared.slots.tolist())) == 3
     with pytest.raises(ValueError, match="2 blocks do not hold 3 sequences"):
         decode_step(batch=3, context=20, num_blocks=2)
+
+
+def test_a_chunk_step_reads_beside_those_that_decode() -> None:
+    step = chunk_step(chunk=34, decodes=2, context=40, num_blocks=6)
+    assert (step.num_tokens, step.num_sequences) == (36, 3)
+    assert step.query_starts.tolist() == [0, 34, 35, 36]
+    assert step.positions.tolist() == [*range(6, 40), 39, 39]
+    assert step.logit_rows.tolist() == [33, 34, 35]
+    assert len(set(step.slots.tolist())) == 36
+    assert (step.slots % 32 == step.positions % 32).all()
+    with pytest.raises(ValueError, match="a chunk of 8 tokens does not fit a context of 7"):
+        chunk_step(chunk=8, decodes=1, context=7, num_blocks=2)
 
 
 def test_a_prefill_step_ends_a_prompt() -> None:

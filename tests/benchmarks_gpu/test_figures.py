@@ -10,6 +10,7 @@ from gpu.jobs import MEASURES
 from gpu.results import (
     Ceilings,
     Checks,
+    ChunkStep,
     Decode,
     Engine,
     Host,
@@ -23,6 +24,16 @@ from gpu.results import (
 )
 
 READY = Ready(loaded_s=5.0, first_token_s=6.0)
+CHUNK = ChunkStep(
+    chunk=256,
+    decodes=32,
+    context=1024,
+    padded=(384, 64),
+    replayed_s=0.008,
+    launched_s=0.012,
+    replayed_host_s=0.001,
+    launched_host_s=0.010,
+)
 
 
 def decode(batch: int, step_s: float, gigabytes: float = 16.0) -> Decode:
@@ -74,6 +85,7 @@ def results(**changes: Any) -> Results:
                 ],
             )
         ],
+        chunk=CHUNK,
         mixed=mixed(1.0),
     )
     quick = {"decode": [decode(1, 0.004)], "ready": READY, "settings": {}}
@@ -107,9 +119,9 @@ def by_name(results: Results, *measures: str) -> dict[str, Figure]:
 
 def test_every_goal_can_be_met() -> None:
     found = figures(results(), MEASURES)
-    assert len(found) == 15
+    assert len(found) == 17
     assert {figure.verdict for figure in found} == {"met", "no goal"}
-    assert sum(figure.verdict == "met" for figure in found) == 13
+    assert sum(figure.verdict == "met" for figure in found) == 15
 
 
 def test_figures_are_what_they_say() -> None:
@@ -123,6 +135,15 @@ def test_figures_are_what_they_say() -> None:
     assert found["deterministic costs, over cuBLAS: prefill"] == pytest.approx(0.5 / 0.48 - 1)
     times = "mixed requests, output tokens/s, times the better of transformers' two"
     assert found[times] == pytest.approx(4)
+
+
+def test_a_chunk_by_a_graph_and_without() -> None:
+    values = [figure.value for figure in figures(results(), ["chunk"])]
+    assert values == pytest.approx([1.5, 10])
+    alone = msgspec.structs.replace(CHUNK, padded=None)
+    bf16 = msgspec.structs.replace(results().bf16, chunk=alone)
+    found = figures(results(bf16=bf16), ["chunk"])
+    assert [figure.note for figure in found] == ["bf16, chunk: no graph holds the step"] * 2
 
 
 def test_a_missed_goal_is_told() -> None:

@@ -28,7 +28,7 @@ def test_all_measures_take_every_job_once() -> None:
         *("generate", "generate_batch", "checks"),
     ]
     bf16 = jobs[2]
-    assert bf16.measures == ("decode", "ops", "prefill", "host", "itl", "mixed")
+    assert bf16.measures == ("decode", "ops", "prefill", "host", "chunk", "itl", "mixed")
     assert bf16.batches == (1, 64)
     assert jobs[3].engine == {"quantization": "int8"}
     assert jobs[5].engine == {"deterministic": False}
@@ -42,6 +42,7 @@ def test_all_measures_take_every_job_once() -> None:
         ("quantized", ["compile", "bf16", "int8", "int4"], ("decode",), (1,)),
         ("deterministic", ["compile", "bf16", "cublas"], ("decode", "prefill"), (1, 64)),
         ("host", ["compile", "bf16"], ("host",), ()),
+        ("chunk", ["compile", "bf16"], ("chunk",), ()),
         ("itl", ["ceilings", "compile", "bf16"], ("itl",), ()),
         ("ready", ["compile", "bf16", "again"], (), ()),
         ("mixed", ["compile", "bf16", "generate", "generate_batch"], ("mixed",), ()),

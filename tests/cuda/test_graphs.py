@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tiny_plans import Chunk, make_spec, step_of, tokens_of
 
 from penstock.interface.executor import Limits
+from penstock.interface.step import StepInput
 from penstock.models.spec import MlpSpec, ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
@@ -73,22 +74,67 @@ def restore(executor: Any, kept: list[Any]) -> None:
         data.copy_(old)
 
 
+def clear(executor: Any) -> None:
+    for cache in executor._caches:
+        for data in cache.arrays:
+            data.zero_()
+
+
 @pytest.mark.parametrize("drafted", [0, 1, 3])
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 13, 17, 33, 64])
 def test_a_replayed_step_has_the_bits_of_a_launched_one(
     count: int, drafted: int, executor: Any
 ) -> None:
     """Steps that decode, and those that verify drafts behind each token."""
-    import torch
-
-    from penstock.backends.cuda.graphs import bucket_of
-
     chunks = fill(executor, count)
     step = step_of([replace(c, stop=41 + drafted, rows=range(40, 41 + drafted)) for c in chunks])
-    rows = count * (1 + drafted)
     kept = snapshot(executor)
     assert executor._graphs is not None
-    assert bucket_of(step, executor._buckets) is not None
+    assert executor._buckets.holding(step) is not None
+    compare(executor, step, kept)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 17, 33, 63])
+@pytest.mark.parametrize("chunk", [7, 30, 90, 150])
+@pytest.mark.parametrize("logits", [True, False])
+def test_a_replayed_mixed_step_has_the_bits_of_a_launched_one(
+    logits: bool, chunk: int, count: int, executor: Any
+) -> None:
+    """Steps that read a part of a prompt beside sequences that decode; then one that forked."""
+    clear(executor)  # what is written shows
+    chunks = fill(executor, count)
+    before = LENGTH - chunk
+    if before:
+        executor.run(step_of([Chunk(ROW, 0, before, BLOCKS)]))
+    read = Chunk(ROW, before, LENGTH, BLOCKS, rows=None if logits else [])
+    step = step_of([*chunks, read])
+    bucket = executor._buckets.holding(step)
+    assert bucket is not None
+    assert bucket.tokens >= count + chunk
+    compare(executor, step, snapshot(executor))
+    forked = step_of([*chunks, replace(read, blocks=[*BLOCKS[:-1], 399])], [(BLOCKS[-1], 399)])
+    compare(executor, forked, snapshot(executor))
+
+
+def test_a_mixed_replay_depends_on_nothing_before_it(executor: Any) -> None:
+    """What a step of more sequences left in the places of the bucket is not seen."""
+    company = fill(executor, 20)
+    small = step_of([*company[:2], Chunk(ROW, 0, 60, BLOCKS)])
+    large = step_of([*company, Chunk(ROW, 0, 108, BLOCKS, rows=range(90, 108))])
+    kept = snapshot(executor)
+    assert executor._buckets.holding(small).tokens <= executor._buckets.holding(large).tokens
+    first = executor.run(small).logits.copy()
+    for step in (large, step_of([Chunk(ROW, 0, 64, BLOCKS, rows=range(16))])):
+        executor.run(step)
+        restore(executor, kept)
+        np.testing.assert_array_equal(executor.run(small).logits, first)
+
+
+def compare(executor: Any, step: StepInput, kept: list[Any]) -> None:
+    """Replay a step, and launch it op by op on the cache as it was: nothing differs."""
+    import torch
+
+    rows = len(step.logit_rows)
     replayed = executor.run(step)
     logits, argmax = replayed.logits.copy(), replayed.argmax.copy()
     written = snapshot(executor)

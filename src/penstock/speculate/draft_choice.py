@@ -123,8 +123,8 @@ def draft_engine_config(
 def draft_logit_rows(max_sequences: int, max_tokens: int) -> int:
     """Rows with logits in a step of a model that drafts.
 
-    It wants one a sequence. On a GPU every row of a step that is replayed from a CUDA graph has
-    them, and after a draft that was accepted whole there are two a sequence.
+    It wants one a sequence. On a GPU every row has them of a step that decodes and is replayed from
+    a CUDA graph, and after a draft that was accepted whole there are two a sequence.
     """
     return min(2 * max_sequences, max_tokens)
 

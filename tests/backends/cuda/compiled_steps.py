@@ -17,6 +17,7 @@ from tiny_plans import make_spec
 
 from penstock.backends.cuda.bind import assemble
 from penstock.backends.cuda.executor import CudaExecutor
+from penstock.backends.cuda.step import padding
 from penstock.backends.cuda.variants import recording
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.executor import Limits, PromptRows
@@ -112,6 +113,7 @@ def unforeseen(
         max_logit_rows=500,
         max_sequences=8,
         threads=1,
+        rows_per_sequence=40,
         trees=name != "llama-3.2-1b",
     )
     generator = np.random.default_rng(0)
@@ -120,6 +122,12 @@ def unforeseen(
         executor, _ = assemble(plan, limits, torch.device("meta"), capability)
         executor.warm_up(limits.trees)
         assert len(made) > 20
+        assert executor._program is not None
+        for bucket in executor._buckets:
+            known = set(made)
+            executor._program.run(executor._write_padded(padding(0, 0), bucket))
+            for key in set(made) - known:
+                found.setdefault(str(made[key]), []).append(f"captured: {tuple(bucket)}")
         for step in steps(limits):
             known = set(made)
             if len(step.hidden_rows):

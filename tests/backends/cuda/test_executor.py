@@ -17,7 +17,7 @@ from tiny_plans import Chunk, broken, make_spec, step_of, tokens_of  # noqa: E40
 
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
-from penstock.backends.cuda.step import idle_decode, idle_step, idle_tree  # noqa: E402
+from penstock.backends.cuda.step import idle_step, idle_tree, padding  # noqa: E402
 from penstock.backends.reference.executor import ReferenceExecutor  # noqa: E402
 from penstock.cache.geometry import KvDType  # noqa: E402
 from penstock.errors import ConfigError, EngineDeadError  # noqa: E402
@@ -212,85 +212,13 @@ def tiny(device: Any) -> CudaExecutor:
     return bind(make_plan(spec, "float32"), DummyWeights(spec, 3, "float32"), LIMITS, device)
 
 
-def test_padding_changes_nothing(tiny: CudaExecutor) -> None:
-    """A decode step, padded as for its graph, gives the bits of the step as it is."""
-    executor = tiny
-    executor.run(step_of([Chunk(A, 0, 33, A_BLOCKS), Chunk(C, 0, 5, [2])]))
-    caches = [[data.clone() for data in cache.arrays] for cache in executor._caches]
-    step = step_of([Chunk(A, 33, 34, A_BLOCKS), Chunk(C, 5, 6, [2]), Chunk(B, 0, 1, B_BLOCKS)])
-    plain = executor.run(step)
-    expected = plain.logits
-    written = [[data.clone() for data in cache.arrays] for cache in executor._caches]
-    for cache, before in zip(executor._caches, caches, strict=True):
-        for data, old in zip(cache.arrays, before, strict=True):
-            data.copy_(old)
-    executor._write_decode(step, 4)
-    logits, argmax, *_ = executor._program.run(executor._buffer.views(executor._layout(4)))
-    assert logits.shape == (4, 211)
-    np.testing.assert_array_equal(logits[:3].cpu().numpy(), expected)
-    np.testing.assert_array_equal(argmax[:3, 0].cpu().numpy(), plain.argmax)
-    for cache, after in zip(executor._caches, written, strict=True):
-        for data, new in zip(cache.arrays, after, strict=True):
-            assert torch.equal(data, new)  # padding wrote nothing
-
-
-class Recorded:
-    """Stands in for CUDA graphs: a replay runs the same launches over the same tensors again."""
-
-    def __init__(self) -> None:
-        self.recorded: dict[int, Any] = {}
-        self.replayed: list[int] = []
-
-    def capture(self, size: int, run: Any, step: Any) -> None:
-        run(step)
-        self.recorded[size] = run, step
-
-    def replay(self, size: int) -> None:
-        run, step = self.recorded[size]
-        run(step)
-        self.replayed.append(size)
-
-    def close(self) -> None:
-        self.recorded.clear()
-
-
-@pytest.mark.usefixtures("steady_sums")
-def test_small_steps_are_replayed_and_others_launched(device: Any) -> None:
-    spec = SPECS["window"]
-    limits = replace(LIMITS, max_tokens=12, max_logit_rows=12, rows_per_sequence=2)
-    weights = DummyWeights(spec, 3, "float32")
-    plain, graphed = (bind(make_plan(spec, "float32"), weights, limits, device) for _ in range(2))
-    graphs = Recorded()
-    graphed._graphs = graphs
-    for size in reversed(graphed._buckets):
-        graphed._capture(size, graphs)
-    assert sorted(graphs.recorded) == [1, 2, 4, 8]
-    decode = [Chunk(A, 8, 9, A_BLOCKS), Chunk(C, 3, 4, [2]), Chunk(B, 0, 1, B_BLOCKS)]
-    for chunks, copies in (
-        ([Chunk(A, 0, 8, A_BLOCKS), Chunk(C, 0, 3, [2])], ()),
-        (decode, ()),
-        ([Chunk(A, 9, 10, A_BLOCKS)], ()),
-        ([Chunk(A, 10, 11, [20])], [(7, 20)]),
-        ([Chunk(C, 4, 5, [2]), Chunk(A, 11, 12, [20])], ()),
-        # Drafts: three rows are verified beside two that are read.
-        ([Chunk(A, 12, 15, [20], rows=[12, 13, 14]), Chunk(C, 5, 7, [2])], ()),
-    ):
-        step = step_of(chunks, copies)
-        expected, got = plain.run(step), graphed.run(step)
-        np.testing.assert_array_equal(got.logits, expected.logits)
-        np.testing.assert_array_equal(got.argmax, expected.argmax)
-    assert graphs.replayed == [4, 1, 2, 8]
-    graphed.close()
-    assert not graphs.recorded
-
-
 def test_what_is_launched_before_the_first_request_leaves_the_cache_alone(
     tiny: CudaExecutor,
 ) -> None:
     tiny.run(step_of([Chunk(A, 0, 33, A_BLOCKS), Chunk(C, 0, 5, [0])]))
     before = [data.clone() for cache in tiny._caches for data in cache.arrays]
     for step, rows in ((idle_step(5, 2), 2), (idle_tree(), 3)):
-        logits = tiny._launch(step, attending=idle_decode(0)).logits
+        logits = tiny._launch(step, attending=padding(0, 0)).logits
         assert logits.shape == (rows, 211)
     after = [data for cache in tiny._caches for data in cache.arrays]
     assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))

@@ -15,6 +15,7 @@ from head_plans import HEADS, HIDDEN, eagle, eagle3, medusa, with_features  # no
 from tiny_plans import Chunk, make_spec, step_of, tokens_of  # noqa: E402
 
 from penstock.backends.cuda.bind import bind  # noqa: E402
+from penstock.backends.cuda.buckets import Bucket  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
 from penstock.backends.cuda.kernels.combine import combine  # noqa: E402
 from penstock.backends.cuda.memory import needs  # noqa: E402
@@ -22,8 +23,8 @@ from penstock.backends.cuda.step import (  # noqa: E402
     Layout,
     StepBuffer,
     arrays_of,
-    idle_decode,
-    pad_decode,
+    pad_step,
+    padding,
 )
 from penstock.backends.reference.executor import ReferenceExecutor  # noqa: E402
 from penstock.backends.reference.numerics import activate, as_bfloat16  # noqa: E402
@@ -141,9 +142,9 @@ def test_a_padded_decode_step_gives_the_bits_of_the_step_as_it_is(make: Any, dev
     plain = arrays(executor.run(decode))
 
     def padded(step: StepInput) -> list[Any]:
-        executor._write_decode(step, 4)
+        there = executor._write_padded(step, Bucket(4, 4))
         assert executor._program is not None
-        results = executor._program.run(executor._buffer.views(executor._layout(4)))
+        results = executor._program.run(there)
         assert len(results.logits) == 4
         each = (results.logits, results.hidden, *results.more_logits)
         return [array[:3].cpu().numpy().copy() for array in each]
@@ -175,7 +176,7 @@ def test_features_arrive_bit_by_bit(device: Any) -> None:
     plan = eagle("float32")
     steps = [with_features(step_of([Chunk(A, 0, 9, [3])]), plan), steps_of(plan)[1]]
     steps[0].features[0, :3] = np.nan, -0.0, np.inf
-    for step in (*steps, steps[0], pad_decode(steps[1], 4)):
+    for step in (*steps, steps[0], pad_step(steps[1], 4, 4)):
         arrays = arrays_of(step, [np.arange(9, dtype=np.int32)])
         layout = Layout.of([array.size for array in arrays])
         buffer.write(layout, arrays)
@@ -184,9 +185,9 @@ def test_features_arrive_bit_by_bit(device: Any) -> None:
         assert there.data_ptr() % 64 == 0
         assert there.shape == step.features.shape
         assert there.cpu().numpy().tobytes() == step.features.tobytes()
-    assert not pad_decode(steps[1], 4).features[3:].any()
-    assert idle_decode(3, 5).features.shape == (3, 5)
-    layout = Layout.of([array.size for array in arrays_of(idle_decode(3))])
+    assert not pad_step(steps[1], 4, 4).features[3:].any()
+    assert padding(3, 3, 5).features.shape == (3, 5)
+    layout = Layout.of([array.size for array in arrays_of(padding(3, 3))])
     assert buffer.views(layout).features.shape == (3, 0)
 
 

@@ -15,8 +15,8 @@ from tiny_plans import Chunk, make_spec, tokens_of  # noqa: E402
 from tree_steps import Accepted, tree_step  # noqa: E402
 
 from penstock.backends.cuda.bind import bind  # noqa: E402
+from penstock.backends.cuda.buckets import Buckets  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
-from penstock.backends.cuda.graphs import bucket_of  # noqa: E402
 from penstock.cache.geometry import KvDType  # noqa: E402
 from penstock.interface.executor import Limits  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
@@ -53,7 +53,7 @@ def test_trees_are_bitwise_plain_decoding(kv_dtype: KvDType, device: Any) -> Non
     tokens = np.append(known.tokens, np.int32(17))
     last = [Chunk(tokens, len(tokens) - 1, len(tokens), BLOCKS)]
     step = tree_step(last, moves=known.moves)
-    assert bucket_of(step, (1, 2)) is None  # captured steps move nothing
+    assert Buckets((1, 2), ()).holding(step) is None  # captured steps move nothing
     assert trees.run(step).logits.tobytes() == plain.run(tree_step(last)).logits.tobytes()
     trees.close()
     plain.close()

@@ -8,11 +8,11 @@ import torch
 from triton.errors import TritonError
 
 from penstock.backends.cuda.binder import Binder
+from penstock.backends.cuda.buckets import Buckets
 from penstock.backends.cuda.capability import Capability, capability_of
 from penstock.backends.cuda.check import StepBounds
 from penstock.backends.cuda.executor import CudaExecutor
 from penstock.backends.cuda.failure import failed
-from penstock.backends.cuda.graphs import graphed_rows
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
 from penstock.backends.cuda.program import Arena, Program
 from penstock.backends.cuda.sample_buffers import Sizes
@@ -95,7 +95,7 @@ def assemble(
         step_bounds(plan, limits),
         DeviceSampler(sampler_sizes(plan, limits), sampled_on),
         binder.winners,
-        graphed_rows(limits),
+        Buckets.of(limits),
         warm_rows(binder.matrices, limits.max_tokens),
         device,
     )

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from penstock.backends.cuda.attention import AttentionKernel
+from penstock.backends.cuda.buckets import MOST_COPIES, Bucket, Buckets
 from penstock.backends.cuda.cache import LayerCache
 from penstock.backends.cuda.check import StepBounds
 from penstock.backends.cuda.failure import FAILURES, failed
 from penstock.backends.cuda.fetched import FetchedRows
-from penstock.backends.cuda.graphs import DecodeGraphs, bucket_of, bucket_sizes
+from penstock.backends.cuda.graphs import StepGraphs
 from penstock.backends.cuda.kernels.awaited import put_awaited
 from penstock.backends.cuda.kernels.rows import copy_blocks, move_slots
 from penstock.backends.cuda.launched import CudaLaunch
@@ -26,15 +30,15 @@ from penstock.backends.cuda.step import (
     Layout,
     StepBuffer,
     arrays_of,
-    idle_decode,
-    pad_decode,
+    pad_step,
+    padding,
 )
 from penstock.backends.cuda.warm_up import warm_steps
 from penstock.errors import ConfigError, first_line
 from penstock.interface.draft_tree import MAX_ROWS
 from penstock.interface.executor import PromptRows
 from penstock.interface.mask import TokenMask
-from penstock.interface.step import Int32s, StepInput
+from penstock.interface.step import StepInput
 
 
 class CudaExecutor:
@@ -43,8 +47,9 @@ class CudaExecutor:
     An ``OverlappingExecutor``: a step's tokens are chosen on the device, where the next step, which
     the host launches meanwhile, finds them. Steps with drafts are run one after the other.
 
-    A step that decodes, or verifies drafts, is padded to a bucket and replayed from a CUDA graph;
-    any other is launched op by op. Both run the same kernels, so the same bits come out.
+    A step of few tokens is padded to a bucket and replayed from a CUDA graph, whether it decodes,
+    verifies drafts or reads prompts; any other is launched op by op. Both run the same kernels, so
+    the same bits come out.
     """
 
     packed = None
@@ -58,13 +63,13 @@ class CudaExecutor:
         bounds: StepBounds,
         sampler: DeviceSampler,
         winners: Tensor,
-        most_graphed: int,
+        buckets: Buckets,
         warm_rows: Sequence[int],
         device: torch.device,
     ) -> None:
-        """``winners``: ``kernels.rows.Argmax.winners`` of the program's logits; ``most_graphed``:
-        rows of the largest step that is captured; ``warm_rows``: rows of steps that use every
-        kernel (``warm_up.warm_rows``)."""
+        """``winners``: ``kernels.rows.Argmax.winners`` of the program's logits; ``buckets``: of the
+        steps that are captured; ``warm_rows``: rows of steps that use every kernel
+        (``warm_up.warm_rows``)."""
         self.num_blocks = bounds.num_blocks
         self._program: Program | None = program
         self._attention = tuple(attention)
@@ -77,10 +82,10 @@ class CudaExecutor:
         self._device = device
         self._buffer = StepBuffer(buffer_capacity(bounds, attention), device)
         self._warm_rows = tuple(warm_rows)
-        self._buckets = bucket_sizes(most_graphed)
-        self._layouts: dict[int, Layout] = {}
-        self._results: dict[int, Results] = {}
-        self._graphs: DecodeGraphs | None = None
+        self._buckets = buckets
+        self._places: dict[Bucket, _Place] = {}
+        self._results: dict[Bucket, Results] = {}
+        self._graphs: StepGraphs | None = None
 
     @property
     def device(self) -> torch.device:
@@ -98,9 +103,9 @@ class CudaExecutor:
             return
         try:
             self.warm_up(trees)
-            self._graphs = DecodeGraphs()
-            for size in reversed(self._buckets):  # the largest first: smaller ones fit its memory
-                self._capture(size, self._graphs)
+            self._graphs = StepGraphs()
+            for bucket in self._buckets:  # the largest first: smaller ones fit its memory
+                self._capture(bucket, self._graphs)
             torch.cuda.synchronize(self._device)
         except torch.cuda.OutOfMemoryError as error:
             raise ConfigError(
@@ -113,7 +118,7 @@ class CudaExecutor:
     def warm_up(self, trees: bool = False) -> None:
         """Launch every kernel that steps can, which compiles it, and change nothing."""
         for step in warm_steps(self._warm_rows, self._bounds, trees):
-            self._launch(step, attending=idle_decode(0))
+            self._launch(step, attending=padding(0, 0))
         one = torch.zeros(1, dtype=torch.int32, device=self._device)
         put_awaited(one, one)
         self._sampler.warm_up()
@@ -189,6 +194,7 @@ class CudaExecutor:
         self._graphs = self._program = self._awaited = self._latest = self._winners = None
         self._caches = self._attention = ()
         self._results.clear()
+        self._places.clear()
         self._buffer.close()
         self._sampler.close()
         if self._device.type == "cuda":
@@ -219,9 +225,9 @@ class CudaExecutor:
         if self._latest is not None:
             self._latest.end()
         if self._graphs is not None:
-            bucket = bucket_of(step, self._buckets)
+            bucket = self._buckets.holding(step)
             if bucket is not None:
-                self._write_decode(step, bucket)
+                self._write_padded(step, bucket)
                 self._graphs.replay(bucket)
                 return self._results[bucket]
         return self._launch(step)
@@ -232,54 +238,68 @@ class CudaExecutor:
         attending = attending or step
         arrays = arrays_of(step, [kernel.plan_work(attending) for kernel in self._attention])
         layout = Layout.of([array.size for array in arrays])
-        device_step = self._send(step, layout, arrays)
+        self._buffer.write(layout, arrays)
+        device_step = self._buffer.views(layout, len(step.hidden_rows))
+        self._before(step, device_step)
+        return self._program.run(device_step)
+
+    def _write_padded(self, step: StepInput, bucket: Bucket) -> DeviceStep:
+        """Put a step, padded, where the graph of its bucket reads it; returns what that reads."""
+        place = self._place(bucket)
+        # Attention's work is planned of the step as it is: it has none for padding.
+        work = [kernel.plan_work(step) for kernel in self._attention]
+        self._buffer.write(place.layout, arrays_of(pad_step(step, *bucket), work))
+        self._before(step, place.step)
+        return place.step
+
+    def _before(self, step: StepInput, there: DeviceStep) -> None:
+        """Queue what comes before a step that was sent and is in no graph: tokens that the host
+        does not know are put in, slots moved and blocks copied."""
+        if self._awaited is not None and int(step.token_ids.min(initial=0)) < 0:
+            put_awaited(there.token_ids, self._awaited)
         edited = len(step.slot_moves) or len(step.block_copies)
         for cache in self._caches if edited else ():
             for data in cache.arrays:
-                move_slots(device_step.slot_moves, data)
-                copy_blocks(device_step.block_copies, data)
-        return self._program.run(device_step)
+                move_slots(there.slot_moves, data)
+                copy_blocks(there.block_copies[: len(step.block_copies)], data)
 
-    def _write_decode(self, step: StepInput, bucket: int) -> None:
-        """Put a step, padded, where the graph of its bucket reads it."""
-        # Attention's work is planned of the step as it is: it has none for padding.
-        work = [kernel.plan_work(step) for kernel in self._attention]
-        self._send(step, self._layout(bucket), arrays_of(pad_decode(step, bucket), work))
-
-    def _send(self, step: StepInput, layout: Layout, arrays: Sequence[Int32s]) -> DeviceStep:
-        """Queue the copy of a step's arrays, and put in the tokens that the host does not know."""
-        self._buffer.write(layout, arrays)
-        device_step = self._buffer.views(layout, len(step.hidden_rows))
-        if self._awaited is not None and int(step.token_ids.min(initial=0)) < 0:
-            put_awaited(device_step.token_ids, self._awaited)
-        return device_step
-
-    def _capture(self, size: int, graphs: DecodeGraphs) -> None:
+    def _capture(self, bucket: Bucket, graphs: StepGraphs) -> None:
         program = self._program
         assert program is not None
-        self._write_decode(idle_decode(0, self._bounds.feature_size), size)
+        there = self._write_padded(padding(0, 0, self._bounds.feature_size), bucket)
 
         def run(step: DeviceStep) -> None:
-            self._results[size] = program.run(step)
+            self._results[bucket] = program.run(step)
 
-        graphs.capture(size, run, self._buffer.views(self._layout(size)))
+        graphs.capture(bucket, run, there)
 
-    def _layout(self, bucket: int) -> Layout:
+    def _place(self, bucket: Bucket) -> _Place:
         """Where the arrays of a bucket lie, for good: its graph knows the addresses."""
-        if bucket not in self._layouts:
-            idle = idle_decode(bucket, self._bounds.feature_size)
+        if bucket not in self._places:
+            idle = replace(
+                padding(*bucket, self._bounds.feature_size),
+                block_copies=np.zeros((MOST_COPIES, 2), np.int32),
+            )
             lengths = [array.size for array in arrays_of(idle)]
             work = [math.prod(kernel.work_shape) for kernel in self._attention]
             lengths[-1:] = [*work, self._bounds.max_block_ids]
-            self._layouts[bucket] = Layout.of(lengths)
-        return self._layouts[bucket]
+            layout = Layout.of(lengths)
+            self._places[bucket] = _Place(layout, self._buffer.views(layout))
+        return self._places[bucket]
+
+
+class _Place(NamedTuple):
+    """The steps of a bucket on the device."""
+
+    layout: Layout
+    step: DeviceStep
 
 
 def buffer_capacity(bounds: StepBounds, attention: Sequence[AttentionKernel]) -> int:
     """Integers that the arrays of any step take."""
     tokens, sequences = bounds.max_tokens, bounds.max_sequences
     work = [math.prod(kernel.work_shape) for kernel in attention]
-    copies = 2 * max(bounds.num_blocks, 1)  # an idle step has one
+    copies = 2 * max(bounds.num_blocks, MOST_COPIES)  # a bucket has room for those
     paths = min(tokens, sequences * MAX_ROWS) * MAX_ROWS
     cache = (copies, 2 * tokens, paths)
     others = (*cache, tokens * bounds.feature_size, *work)

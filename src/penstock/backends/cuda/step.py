@@ -24,7 +24,8 @@ class DeviceStep:
     """A :class:`~penstock.interface.step.StepInput` on the device: int32 tensors of its shapes.
 
     Padding rows have token 0, position 0, features 0 and slot -1, to which nothing is written;
-    padding sequences have one row and ``context_lens`` 0, and attention leaves their rows alone.
+    padding sequences have one row or none and ``context_lens`` 0; attention leaves their rows
+    alone. Rows of logits that are padding select row 0.
     """
 
     token_ids: Tensor  # [T]
@@ -105,37 +106,37 @@ def arrays_of(step: StepInput, work: Sequence[Int32s] = ()) -> tuple[Int32s, ...
     )
 
 
-def pad_decode(step: StepInput, size: int) -> StepInput:
-    """A step grown to ``size`` tokens, of sequences that compute nothing, with logits for each.
+def pad_step(step: StepInput, tokens: int, rows: int) -> StepInput:
+    """A step grown to ``tokens`` tokens, ``rows`` of them with logits; its own come first.
 
-    The step must have a bucket (``graphs.bucket_of``). Its own logits come first.
+    Every array has the length that it has in any other step grown so, whatever the step: those of
+    sequences are as long as if each had one token. What is grown computes nothing that is kept. The
+    step's hidden rows, tree and moves are left out.
     """
-    tokens, rows = step.num_tokens, len(step.logit_rows)
-    missing = size - tokens
+    own = step.num_tokens
 
-    def grown(array: Int32s, value: int) -> Int32s:
-        return np.concatenate([array, np.full(missing, value, np.int32)])
+    def grown(array: Int32s, length: int, value: int) -> Int32s:
+        return np.concatenate([array, np.full(length - len(array), value, np.int32)])
 
+    starts = step.query_starts
+    singles = np.arange(own + 1, tokens + 1, dtype=np.int32)
+    features = np.zeros((tokens - own, step.features.shape[1]), np.float32)
     return StepInput(
-        token_ids=grown(step.token_ids, 0),
-        positions=grown(step.positions, 0),
-        slots=grown(step.slots, -1),
-        query_starts=np.concatenate(
-            [step.query_starts, np.arange(tokens + 1, size + 1, dtype=np.int32)]
-        ),
-        context_lens=grown(step.context_lens, 0),
-        block_starts=grown(step.block_starts, int(step.block_starts[-1])),
+        token_ids=grown(step.token_ids, tokens, 0),
+        positions=grown(step.positions, tokens, 0),
+        slots=grown(step.slots, tokens, -1),
+        query_starts=grown(np.concatenate([starts, singles]), tokens + 1, tokens),
+        context_lens=grown(step.context_lens, tokens, 0),
+        block_starts=grown(step.block_starts, tokens + 1, int(step.block_starts[-1])),
         block_ids=step.block_ids,
-        logit_rows=np.concatenate([step.logit_rows, np.arange(rows, size, dtype=np.int32)]),
+        logit_rows=grown(step.logit_rows, rows, 0),  # there is a row 0, which is read anyway
         block_copies=step.block_copies,
-        features=np.concatenate(
-            [step.features, np.zeros((missing, step.features.shape[1]), np.float32)]
-        ),
+        features=np.concatenate([step.features, features]),
     )
 
 
-def idle_decode(size: int, feature_size: int = 0) -> StepInput:
-    """A decode step of padding alone."""
+def padding(tokens: int, rows: int, feature_size: int = 0) -> StepInput:
+    """A step of padding alone."""
     none, starts = np.empty(0, np.int32), np.zeros(1, np.int32)
     step = StepInput(
         token_ids=none,
@@ -149,7 +150,7 @@ def idle_decode(size: int, feature_size: int = 0) -> StepInput:
         block_copies=none.reshape(0, 2),
         features=np.empty((0, feature_size), np.float32),
     )
-    return pad_decode(step, size)
+    return pad_step(step, tokens, rows)
 
 
 def idle_step(tokens: int, logit_rows: int, feature_size: int = 0) -> StepInput:
