@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from email.message import Message
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from penstock.server.openai.errors import ApiError, body_timeout
+
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_JSON = re.compile(rf"application/({_TOKEN}\+)?json")
+_PARAMETER = re.compile(
+    rf"""[ \t]*;[ \t]*(?:(?P<name>{_TOKEN})=(?P<value>{_TOKEN}|"(?:[^"\\]|\\.)*"))?[ \t]*(?=;|\Z)"""
+)
 
 
 async def read_body(request: Request, limit: int, seconds: float) -> bytes:
@@ -50,7 +55,7 @@ def _check_type(headers: Headers) -> None:
         told = "it has none" if not given else "it has several"
         raise _unsupported(f"the Content-Type of the body must be application/json, and {told}")
     if given[0] != "application/json":
-        _check_json(given[0])
+        check_json_type(given[0])
     encoding = headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
         raise ApiError(
@@ -60,16 +65,28 @@ def _check_type(headers: Headers) -> None:
         )
 
 
-def _check_json(content_type: str) -> None:
-    message = Message()
-    message["content-type"] = content_type
-    kind = message.get_content_type()
-    if not re.fullmatch(r"application/([^/]+\+)?json", kind):
+def check_json_type(content_type: str) -> None:
+    """Raise ApiError 415 unless this Content-Type is one of JSON in UTF-8 (RFC 9110, 8.3)."""
+    kind, *rest = re.split(r"[ \t]*(?=;)", content_type, maxsplit=1)
+    if not _JSON.fullmatch(kind.lower()):
         raise _unsupported(
             f"the Content-Type of the body must be application/json, and it is {content_type!r}"
         )
-    charset = message.get_content_charset("utf-8")
-    if charset not in ("utf-8", "utf8", "us-ascii"):
+    parameters = rest[0] if rest else ""
+    charset, at = None, 0
+    while at < len(parameters):
+        found = _PARAMETER.match(parameters, at)
+        if found is None:
+            raise _unsupported(f"the parameters of the Content-Type {content_type!r} are malformed")
+        at = found.end()
+        name, value = (found["name"] or "").lower(), found["value"]
+        if name.startswith("charset*") or (name == "charset" and charset is not None):
+            raise _unsupported(
+                f"the Content-Type {content_type!r} must name one charset, as charset=utf-8"
+            )
+        if name == "charset":
+            charset = value.strip('"').lower()
+    if charset not in (None, "utf-8", "utf8", "us-ascii"):
         raise _unsupported(f"the body must be JSON in UTF-8, and its charset is {charset!r}")
 
 

@@ -164,6 +164,7 @@ async def _serve(
             lifespan="off",
             ws="none",
             server_header=False,
+            proxy_headers=False,  # anybody on this machine could send them
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=1,
             ssl_certfile=None if tls is None else tls.certificate,
