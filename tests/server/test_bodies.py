@@ -7,11 +7,14 @@ import threading
 from collections.abc import Callable
 
 import msgspec
-from starlette.requests import Request
+import pytest
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
 from penstock.server.bodies import MAX_IN_LOOP_BYTES, Bodies
+from penstock.server.body_room import ALWAYS_BYTES
 from penstock.server.openai.body import BodyDecoder, Decoded
+from penstock.server.openai.errors import ApiError
 
 PATIENCE_S = 60.0
 MIB = 1 << 20
@@ -41,7 +44,8 @@ class Held(BodyDecoder[Anything]):
 def asked(*pieces: bytes, announced: int | None = None) -> Request:
     """A request whose body comes in ``pieces``."""
     length = sum(map(len, pieces)) if announced is None else announced
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % length)]
+    how = (b"content-length", b"%d" % length) if length else (b"transfer-encoding", b"chunked")
+    headers = [(b"content-type", b"application/json"), how]
     left = list(pieces)
 
     async def receive() -> Message:
@@ -64,5 +68,77 @@ def test_the_loop_goes_on_while_a_long_body_is_decoded() -> None:
         went_on.set()
         await asyncio.gather(*long)
         assert decoder.most == 1
+
+    asyncio.run(main())
+
+
+def test_there_is_room_for_so_many_bytes_and_for_every_small_body() -> None:
+    async def main() -> None:
+        bodies = Bodies(MIB, PATIENCE_S, room=2 * MIB)
+        decoder = Held(lambda: None)
+        half = b" " * (MIB // 2)
+        going_on = asyncio.Event()
+
+        async def receive() -> Message:
+            await going_on.wait()
+            return {"type": "http.request", "body": half, "more_body": False}
+
+        slow = []
+        for _ in range(4):
+            request = asked(half, half, announced=0)  # comes in chunks
+            first = request.receive
+            messages = iter((first, receive))
+            slow.append(
+                asyncio.create_task(
+                    bodies.decoded(Request(request.scope, lambda m=messages: next(m)()), decoder)
+                )
+            )
+        async with asyncio.timeout(PATIENCE_S):
+            while bodies.room.left:
+                await asyncio.sleep(0.001)
+        for announced in (None, ALWAYS_BYTES):  # told at once, or found while it comes
+            with pytest.raises(ApiError) as refused:
+                await bodies.decoded(asked(half, announced=announced), decoder)
+            assert refused.value.status == 503
+            answer = refused.value.response()
+            assert answer.headers["retry-after"]
+            assert answer.headers["connection"] == "close"
+        await bodies.decoded(asked(b" " * ALWAYS_BYTES), decoder)
+        slow[0].cancel()
+        await asyncio.gather(slow[0], return_exceptions=True)
+        assert bodies.room.left == MIB // 2
+        going_on.set()
+        answers = await asyncio.gather(*slow[1:], return_exceptions=True)
+        assert bodies.room.left == 2 * MIB
+        assert any(isinstance(each, Decoded) for each in answers)
+        await bodies.decoded(asked(half, half), decoder)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("fault", ["left", "too long", "slow", "bad", "type"])
+def test_room_is_given_back_on_every_path(fault: str) -> None:
+    async def main() -> None:
+        bodies = Bodies(MIB, 0.05 if fault == "slow" else PATIENCE_S, room=MIB)
+        request = asked(b"{" * MIB, announced=MIB)
+        first = request.receive
+        pieces = 0
+
+        async def receive() -> Message:
+            nonlocal pieces
+            pieces += 1
+            if pieces == 1 and fault != "bad":
+                return {**(await first()), "more_body": True}
+            if fault == "left":
+                return {"type": "http.disconnect"}
+            if fault == "slow":
+                await asyncio.sleep(PATIENCE_S)
+            return {"type": "http.request", "body": b"{", "more_body": False}
+
+        if fault == "type":
+            request.scope["headers"][0] = (b"content-type", b"text/plain")
+        with pytest.raises((ApiError, ClientDisconnect)):
+            await bodies.decoded(Request(request.scope, receive), BodyDecoder(Anything))
+        assert bodies.room.taken == 0
 
     asyncio.run(main())

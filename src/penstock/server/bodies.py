@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 from starlette.requests import Request
 
+from penstock.server.body_room import ROOM_BYTES, BodyRoom
 from penstock.server.openai.body import BodyDecoder, Decoded
 from penstock.server.read_body import read_body
 
@@ -21,18 +22,21 @@ class Bodies:
     """Reads and decodes the bodies of one server's requests.
 
     A long body is decoded in a thread, so that other requests go on; one at a time, since they
-    would only take turns.
+    would only take turns. All that are read and wait take a bounded part of the memory: a long one
+    that there is no room for is refused.
     """
 
-    def __init__(self, limit: int, seconds: float) -> None:
+    def __init__(self, limit: int, seconds: float, room: int = ROOM_BYTES) -> None:
         self._limit = limit
+        self.room = BodyRoom(max(room, limit))
         self._seconds = seconds
         self._decoding = asyncio.Lock()
 
     async def decoded(self, request: Request, decoder: BodyDecoder[Body]) -> Decoded[Body]:
         """Raises ApiError for what cannot be read or used."""
-        data = await read_body(request, self._limit, self._seconds)
-        if len(data) <= MAX_IN_LOOP_BYTES:
-            return decoder.decode(data)
-        async with self._decoding:
-            return await asyncio.to_thread(decoder.decode, data)
+        with self.room.share() as share:
+            data = await read_body(request, self._limit, self._seconds, share)
+            if len(data) <= MAX_IN_LOOP_BYTES:
+                return decoder.decode(data)
+            async with self._decoding:
+                return await asyncio.to_thread(decoder.decode, data)

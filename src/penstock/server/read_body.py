@@ -8,6 +8,7 @@ import re
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
+from penstock.server.body_room import Share
 from penstock.server.openai.errors import ApiError, body_timeout
 
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
@@ -17,28 +18,34 @@ _PARAMETER = re.compile(
 )
 
 
-async def read_body(request: Request, limit: int, seconds: float) -> bytes:
-    """The whole body, JSON of ``limit`` bytes at most. Raises ApiError 415, 413 or 408."""
+async def read_body(request: Request, limit: int, seconds: float, share: Share) -> bytes:
+    """The whole body, JSON of ``limit`` bytes at most, which are taken from ``share``.
+
+    Raises ApiError 415, 413, 408 or 503.
+    """
     _check_type(request.headers)
     try:
         async with asyncio.timeout(seconds):
-            return await _read(request, limit)
+            return await _read(request, limit, share)
     except TimeoutError:
         raise body_timeout(seconds) from None
 
 
-async def _read(request: Request, limit: int) -> bytes:
+async def _read(request: Request, limit: int, share: Share) -> bytes:
     too_long = ApiError(
         413, f"the body is longer than the {limit} bytes that this server takes", close=True
     )
     announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > limit:
-        raise too_long
+    if announced.isdecimal():
+        if int(announced) > limit:
+            raise too_long
+        share.check(int(announced))
     body = bytearray()
     async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
+        if len(body) + len(chunk) > limit:
             raise too_long
+        share.take(len(chunk))
+        body += chunk
     return bytes(body)
 
 
