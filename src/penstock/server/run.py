@@ -19,7 +19,7 @@ import uvicorn
 from penstock.engine.async_llm import AsyncLLM
 from penstock.engine.front_end import FrontEnd
 from penstock.engine.spawn import EngineChild
-from penstock.server.acceptor import Acceptor, Place, Room
+from penstock.server.acceptor import Acceptor, ConnectionLimit, Place
 from penstock.server.app import build_app
 from penstock.server.connection import HEADERS_TIMEOUT_S, Connection
 from penstock.server.logs import LineWriter, LogOptions, logging_to
@@ -236,7 +236,7 @@ class _Server(uvicorn.Server):
         acceptor = Acceptor(
             self._listener,
             self._connection,
-            Room.of_process(),
+            ConnectionLimit.of_process(),
             self.config.ssl,
             self._headers_timeout_s,
         )
