@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 
 from penstock.errors import PenstockError
-from penstock.server.guardian import Guardian, GuardOptions, Turn
+from penstock.server.guardian import Guardian, GuardOptions, Life
 
 
-def serves(turn: Turn) -> int:
+def serves(life: Life) -> int:
     """Answers each connection with the number of restarts, until SIGTERM; then exits with 7."""
     ended = False
 
@@ -29,65 +29,65 @@ def serves(turn: Turn) -> int:
     listener = LISTENER
     listener.listen()
     listener.settimeout(0.05)
-    _ready(turn)
+    _ready(life)
     while not ended:
         try:
             connection, _ = listener.accept()
         except TimeoutError:
             continue
         with connection:
-            connection.sendall(b"%d" % turn.restarts)
-    turn.over()
+            connection.sendall(b"%d" % life.restarts)
+    life.over()
     return 7
 
 
-def deaf(turn: Turn) -> int:
+def deaf(life: Life) -> int:
     """Does not end by SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    _ready(turn)
+    _ready(life)
     time.sleep(600)
     return 0
 
 
-def refuses(turn: Turn) -> int:
+def refuses(life: Life) -> int:
     """An error of its own before it is ready."""
-    turn.over()
+    life.over()
     return 2
 
 
-def starts_badly(turn: Turn) -> int:
+def starts_badly(life: Life) -> int:
     os.kill(os.getpid(), signal.SIGSEGV)
     return 0
 
 
-def loads(turn: Turn) -> int:
+def loads(life: Life) -> int:
     """Is not ready for long."""
     _tell()
     time.sleep(600)
     return 0
 
 
-def crashes(turn: Turn) -> int:
+def crashes(life: Life) -> int:
     """Aborts each time once it is ready."""
-    _ready(turn)
+    _ready(life)
     os.abort()
 
 
-def exits(turn: Turn) -> int:
+def exits(life: Life) -> int:
     """Leaves without a word the first time, refuses the second."""
-    if turn.restarts:
-        return refuses(turn)
-    _ready(turn)
+    if life.restarts:
+        return refuses(life)
+    _ready(life)
     os._exit(0)
 
 
-def stumbles(turn: Turn) -> int:
+def stumbles(life: Life) -> int:
     """Crashes once it is ready, then while it starts, then serves."""
-    if turn.restarts == 1:
+    if life.restarts == 1:
         os.abort()
-    if turn.restarts == 0:
-        return crashes(turn)
-    return serves(turn)
+    if life.restarts == 0:
+        return crashes(life)
+    return serves(life)
 
 
 def _tell() -> None:
@@ -95,8 +95,8 @@ def _tell() -> None:
         log.write(f"{os.getpid()}\n")
 
 
-def _ready(turn: Turn) -> None:
-    turn.ready()
+def _ready(life: Life) -> None:
+    life.ready()
     _tell()
 
 
@@ -106,7 +106,7 @@ if __name__ == "__main__":
     name, restarts = sys.argv[1], int(sys.argv[2])
     LISTENER.bind(("127.0.0.1", 0))
     print(LISTENER.getsockname()[1], flush=True)
-    serve: Callable[[Turn], int] = globals()[name]
+    serve: Callable[[Life], int] = globals()[name]
     try:
         options = GuardOptions(max_restarts=restarts, backoff_s=0.01, log_format="json")
         sys.exit(Guardian(LISTENER, options).run(serve))

@@ -186,3 +186,17 @@ def test_a_fifo_in_place_of_weights(model: Path) -> None:
     os.mkfifo(model / "model.safetensors")
     with pytest.raises(WeightError, match="not a regular file"):
         weight_files(model)
+
+
+def test_what_killed_processes_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    stamp = FileStamp(*range(len(FileStamp.__struct_fields__)))
+    left = [tmp_path / f"{DIGESTS}.{name}" for name in (os.getpid(), "old")]
+    for path in left:
+        path.write_bytes(b"[")
+    os.utime(left[1], (0, 0))
+    kept = DigestFile(tmp_path)
+    kept.remember(stamp, "0" * 64)
+    kept.save()
+    assert DigestFile(tmp_path).find(stamp) == "0" * 64
+    assert (tmp_path / DIGESTS).stat().st_mode & 0o777 == 0o600
+    assert sorted(tmp_path.iterdir()) == [tmp_path / DIGESTS, left[0]]

@@ -2,50 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import byte_tokenizer
-import httpx
 import pytest
+from client_bodies import (
+    BODIES,
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    IGNORED,
+    RESPONSES,
+    TOKENIZE,
+    USER,
+    changed_nothing,
+    text_of,
+)
 from http_client import Server, running
-
-COMPLETIONS, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
-EMBEDDINGS, TOKENIZE = "/v1/embeddings", "/tokenize"
-USER = {"role": "user", "content": "Hi"}
-BODIES: dict[str, dict[str, Any]] = {
-    COMPLETIONS: {"model": "fake", "prompt": "Hi", "max_tokens": 4},
-    CHAT: {"model": "fake", "messages": [USER], "max_tokens": 4},
-    RESPONSES: {"model": "fake", "input": "Hi", "max_output_tokens": 4},
-    EMBEDDINGS: {"model": "fake", "input": "Hi"},
-    TOKENIZE: {"model": "fake", "messages": [USER]},
-}
-IGNORED = "x-penstock-ignored"
-
-
-def text_of(path: str, answer: httpx.Response) -> Any:
-    """What was generated, embedded or tokenized."""
-    assert answer.status_code == 200, answer.text
-    body = answer.json()
-    if path == RESPONSES:
-        return body["output"][0]["content"][0]["text"]
-    if path == EMBEDDINGS:
-        return body["data"][0]["embedding"]
-    if path == TOKENIZE:
-        return body["tokens"]
-    choice = body["choices"][0]
-    return choice["text"] if path == COMPLETIONS else choice["message"]["content"]
-
-
-def changed_nothing(server: Server, path: str, fields: dict[str, Any]) -> list[str]:
-    """The names in the header; the answer is that without ``fields``."""
-    plain, given = (server.post(path, {**BODIES[path], **more}) for more in ({}, fields))
-    assert text_of(path, plain) == text_of(path, given)
-    assert IGNORED not in plain.headers
-    return [name for name in given.headers.get(IGNORED, "").split(", ") if name]
-
 
 VLLM: dict[str, Any] = {
     "use_beam_search": False,
@@ -266,184 +239,6 @@ def test_a_null_is_as_good_as_nothing_for_every_field(server: Server, path: str)
     nulls = dict.fromkeys(schema["properties"].keys() - BODIES[path].keys())
     assert len(nulls) > 30
     assert changed_nothing(server, path, nulls) == []
-
-
-# Conversations, as clients send an answer back.
-
-
-def second_turn(server: Server, said: dict[str, Any], first: bool = True) -> httpx.Response:
-    messages = [USER, said, USER] if first else [said, USER]
-    return server.post(CHAT, {**BODIES[CHAT], "messages": messages})
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        {"content": "a", "refusal": None, "provider_specific_fields": {"refusal": None}},
-        {"content": "a", "tool_calls": None, "function_call": None, "annotations": []},
-        {"content": "a", "audio": None, "parsed": {"a": 1}, "id": "msg", "images": []},
-        {"content": "a", "thinking_blocks": [{"type": "thinking", "thinking": "x"}]},
-        {"content": "a", "reasoning_details": [], "annotations": [{"type": "url_citation"}]},
-    ],
-    ids=str,
-)
-def test_a_second_turn(server: Server, said: dict[str, Any]) -> None:
-    plain = second_turn(server, {"role": "assistant", "content": "a"})
-    assert text_of(CHAT, second_turn(server, {"role": "assistant", **said})) == text_of(CHAT, plain)
-
-
-@pytest.mark.parametrize("said", [{}, {"content": None}, {"content": None, "tool_calls": []}])
-def test_an_answer_without_content_is_empty(server: Server, said: dict[str, Any]) -> None:
-    plain = second_turn(server, {"role": "assistant", "content": ""})
-    assert text_of(CHAT, second_turn(server, {"role": "assistant", **said})) == text_of(CHAT, plain)
-
-
-def tokens(server: Server, *messages: dict[str, Any], **fields: Any) -> list[int]:
-    answer = server.post(TOKENIZE, {"messages": messages, **fields})
-    assert answer.status_code == 200, answer.text
-    found: list[int] = answer.json()["tokens"]
-    return found
-
-
-def test_reasoning_is_another_name_of_reasoning_content(tool_server: Server) -> None:
-    said = {"role": "assistant", "content": "a"}
-    known = tokens(tool_server, USER, {**said, "reasoning_content": "Hm."})
-    assert known != tokens(tool_server, USER, said)
-    assert tokens(tool_server, USER, {**said, "reasoning": "Hm."}) == known
-    both = {**said, "reasoning": "Hm.", "reasoning_content": "Hm."}
-    assert tokens(tool_server, USER, both) == known
-    body = {"messages": [USER, {**both, "reasoning": "Ah."}]}
-    error = tool_server.post(TOKENIZE, body).json()["error"]
-    assert error["param"] == "messages[1].reasoning"
-    error = tool_server.post(TOKENIZE, {"messages": [{**USER, "reasoning": "Hm."}]}).json()["error"]
-    assert error["param"] == "messages[0].reasoning"
-
-
-def test_a_call_may_come_back_with_what_a_client_added(tool_server: Server) -> None:
-    function = {"name": "f", "arguments": '{"a": 1}'}
-    call = {"id": "c1", "type": "function", "function": function}
-    done = {"role": "tool", "tool_call_id": "c1", "content": "2"}
-    noted = {
-        **call,
-        "index": 0,
-        "extra_content": {"google": {"thought_signature": "x"}},
-        "function": {**function, "parsed_arguments": {"a": 1}, "parameters": None},
-    }
-    plain, given = (
-        tokens(tool_server, USER, {"role": "assistant", "tool_calls": [each]}, done)
-        for each in (call, noted)
-    )
-    assert plain == given
-
-
-def test_notes_in_tools_are_not_shown_to_the_model(tool_server: Server) -> None:
-    function = {"name": "f", "parameters": {"type": "object", "properties": {}}}
-    tool = {"type": "function", "function": function}
-    noted = {
-        **tool,
-        "cache_control": {"type": "ephemeral"},
-        "function": {**function, "strict": None},
-    }
-    used = []
-    for each in (tool, noted):
-        body = {**BODIES[CHAT], "tools": [each]}
-        answer = tool_server.post(CHAT, body)
-        assert answer.status_code == 200, answer.text
-        used.append(answer.json()["usage"]["prompt_tokens"])
-    assert used[0] == used[1]
-    assert answer.headers[IGNORED] == "tools[].cache_control"
-
-
-# Reasoning: what the chat template reads, it is told.
-
-EFFORT_TEMPLATE = (
-    "{% set effort = reasoning_effort | default('medium') %}Effort {{ effort }}. "
-    "{% for m in messages %}{{ m.content }}{% endfor %}"
-)
-
-
-def with_template(folder: Path, template: str) -> Path:
-    byte_tokenizer.write(folder)
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    config["chat_template"] = template
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def effort_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(with_template(tmp_path_factory.mktemp("effort"), EFFORT_TEMPLATE), 1) as server:
-        yield server
-
-
-def prompt_tokens(server: Server, path: str, fields: dict[str, Any]) -> tuple[int, str]:
-    """Of the prompt, and what the header names."""
-    answer = server.post(path, {**BODIES[path], **fields})
-    assert answer.status_code == 200, answer.text
-    usage = answer.json()["usage"]
-    named = answer.headers.get(IGNORED, "")
-    return usage["input_tokens" if path == RESPONSES else "prompt_tokens"], named
-
-
-@pytest.mark.parametrize(
-    ("path", "fields", "word"),
-    [
-        (CHAT, {}, "medium"),
-        (CHAT, {"reasoning_effort": "minimal"}, "minimal"),
-        (CHAT, {"reasoning": {"effort": "low"}}, "low"),
-        (RESPONSES, {"reasoning": {"effort": "xhigh"}}, "xhigh"),
-        (CHAT, {"chat_template_kwargs": {"reasoning_effort": "low"}}, "low"),
-    ],
-)
-def test_a_template_that_reads_the_effort_is_told(
-    effort_server: Server, path: str, fields: dict[str, Any], word: str
-) -> None:
-    used = len(f"Effort {word}. Hi")
-    assert prompt_tokens(effort_server, path, fields) == (used, "")
-
-
-def test_what_the_template_is_told_by_its_own_name_goes_first(effort_server: Server) -> None:
-    fields = {"reasoning_effort": "none", "chat_template_kwargs": {"reasoning_effort": "high"}}
-    used = len("Effort high. Hi")
-    assert prompt_tokens(effort_server, CHAT, fields) == (used, "reasoning_effort")
-    fields = {"thinking": {"type": "disabled"}}
-    used = len("Effort medium. Hi")
-    assert prompt_tokens(effort_server, CHAT, fields) == (used, "thinking.type")
-
-
-@pytest.mark.parametrize(
-    ("path", "fields", "on", "named"),
-    [
-        (CHAT, {"thinking": {"type": "enabled", "budget_tokens": 9}}, 1, "thinking.budget_tokens"),
-        (CHAT, {"thinking": {"type": "disabled"}}, 0, ""),
-        (CHAT, {"enable_thinking": True}, 1, ""),
-        (CHAT, {"enable_thinking": False}, 0, ""),
-        (CHAT, {"reasoning_effort": "none"}, 0, ""),
-        (CHAT, {"reasoning_effort": "high"}, 1, "reasoning_effort"),
-        (CHAT, {"reasoning": {"enabled": True, "exclude": False}}, 1, ""),
-        (RESPONSES, {"reasoning": {"effort": "low", "summary": None}}, 1, "reasoning.effort"),
-        (RESPONSES, {"reasoning": {"effort": "none"}}, 0, ""),
-    ],
-    ids=str,
-)
-def test_a_template_with_a_switch_is_told_on_and_off(
-    server: Server, path: str, fields: dict[str, Any], on: bool, named: str
-) -> None:
-    switch = {"chat_template_kwargs": {"thinking": bool(on)}}
-    used, _ = prompt_tokens(server, path, switch)
-    assert prompt_tokens(server, path, fields) == (used, named)
-
-
-def test_a_template_that_reads_neither_takes_them_for_advice(tmp_path: Path) -> None:
-    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    with running(with_template(tmp_path, template), 1) as plain:
-        fields = {"reasoning_effort": "high", "thinking": {"type": "enabled"}, "store": True}
-        named = "store, reasoning_effort, thinking.type"
-        assert prompt_tokens(plain, CHAT, fields) == (2, named)
-        assert prompt_tokens(plain, RESPONSES, {"reasoning": {"effort": "low"}})[0] == 2
-
-
-# Formats.
 
 
 def test_a_response_format_binds_a_completion(server: Server) -> None:

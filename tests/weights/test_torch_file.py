@@ -353,3 +353,8 @@ def test_large_directories_are_not_read(tmp_path: Path) -> None:
             archive.writestr(info, b"")
     with pytest.raises(WeightError, match="directory has"):
         TorchFile(path)
+
+
+def test_an_empty_pickle_is_told_by_the_name_of_its_error() -> None:
+    with pytest.raises(UnreadablePickle, match=r"is damaged: \w+"):
+        read_tensors(b"")

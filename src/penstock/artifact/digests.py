@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import tempfile
+import time
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -18,6 +19,8 @@ DIGESTS: Final = "digests.json"
 _MOST: Final = 4096
 """Kept, the latest; a shard of a checkpoint is one."""
 _MAX_BYTES: Final = 1 << 22
+_LEFT_S: Final = 3600.0
+"""Nobody still writes into a file of this age."""
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -49,9 +52,10 @@ class DigestFile:
             return
         together = {**self._read(), **self._added}
         kept = [_Kept(*item) for item in list(together.items())[-_MOST:]]
-        new = self._path.with_name(f"{DIGESTS}.{os.getpid()}")
+        self._clean()
         with contextlib.suppress(OSError):
-            fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fd, name = tempfile.mkstemp(dir=self._path.parent, prefix=f"{DIGESTS}.")
+            new = Path(name)
             try:
                 with open(fd, "wb") as file:
                     file.write(msgspec.json.encode(kept))
@@ -60,6 +64,14 @@ class DigestFile:
                 new.unlink(missing_ok=True)
                 raise
             self._digests, self._added = together, {}
+
+    def _clean(self) -> None:
+        """Remove what processes left that were killed while they saved."""
+        old = time.time() - _LEFT_S
+        for path in self._path.parent.glob(f"{DIGESTS}.*"):
+            with contextlib.suppress(OSError):  # another process may clean, too
+                if path.lstat().st_mtime < old:
+                    path.unlink()
 
     def _read(self) -> dict[FileStamp, str]:
         try:

@@ -23,7 +23,7 @@ from penstock.config import EngineConfig
 from penstock.engine.spawn import EngineChild
 from penstock.engine.startup import Ledger, describe, process_started_at
 from penstock.errors import ConfigError, PenstockError
-from penstock.server.guardian import Guardian, GuardOptions, Turn
+from penstock.server.guardian import Guardian, GuardOptions, Life
 
 if TYPE_CHECKING:
     from penstock.engine.async_llm import AsyncLLM
@@ -43,38 +43,38 @@ def run(args: argparse.Namespace) -> int:
         options = GuardOptions(max_restarts=args.max_restarts, log_format=args.log_format)
         # From here on there are two processes: this one waits, the other one serves.
         return Guardian(listener, options).run(
-            lambda turn: outcome(
-                lambda: _live(turn, config, listener, args, ledger), debugging(args.debug)
+            lambda life: outcome(
+                lambda: _live(life, config, listener, args, ledger), debugging(args.debug)
             )
         )
 
 
 def _live(
-    turn: Turn,
+    life: Life,
     config: EngineConfig,
     listener: socket.socket,
     args: argparse.Namespace,
     ledger: Ledger,
 ) -> int:
     """One life of the serving process. Errors of penstock.errors end it for good."""
-    if turn.restarts:
+    if life.restarts:
         ledger = Ledger(time.monotonic())
     try:
         # First of all the engine's process, so that it loads while this one imports a server.
         child = EngineChild.spawn(config)
         try:
-            _serve(turn, child, config, listener, args, ledger)
+            _serve(life, child, config, listener, args, ledger)
         finally:
             child.kill()
     except PenstockError:
-        turn.over()
+        life.over()
         raise
-    turn.over()
+    life.over()
     return 0
 
 
 def _serve(
-    turn: Turn,
+    life: Life,
     child: EngineChild,
     config: EngineConfig,
     listener: socket.socket,
@@ -86,14 +86,14 @@ def _serve(
     from penstock.server.run import serve
     from penstock.version import __version__
 
-    options = _options(args, listener, turn.restarts)
+    options = _options(args, listener, life.restarts)
     host, port = listener.getsockname()[:2]
     scheme = "http" if options.tls is None else "https"
     url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     def announce(llm: AsyncLLM) -> None:
-        turn.ready()
-        if turn.restarts:
+        life.ready()
+        if life.restarts:
             return  # the log tells it
         for phase in llm.ready.phases:
             ledger.mark(phase.name, phase.seconds)

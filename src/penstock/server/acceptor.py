@@ -19,15 +19,15 @@ BATCH = 64
 RETRY_S = 1.0
 """The pause after the kernel had no descriptor or memory for a connection."""
 TELL_S = 60.0
-"""Between two lines in the log about the same want."""
+"""Between two log lines about the same shortage."""
 
-_WANTS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 _log = logging.getLogger("penstock.server")
 
 
 @dataclass(frozen=True)
-class Room:
+class ConnectionLimit:
     """How many connections a process may have open."""
 
     connections: int
@@ -36,7 +36,7 @@ class Room:
     """Further ones, which are told to come again."""
 
     @classmethod
-    def of_process(cls) -> Room:
+    def of_process(cls) -> ConnectionLimit:
         """What the limit of open files leaves, with a reserve for files, pipes and new engines."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if limit == resource.RLIM_INFINITY:
@@ -65,7 +65,7 @@ class Place:
 class Acceptor:
     """Accepts the connections of one listening socket. Belongs to one event loop.
 
-    Beyond ``room.connections`` a connection's place is a refused one. While those are taken too,
+    Beyond ``limit.connections`` a connection's place is a refused one. While those are taken too,
     or the kernel has no descriptor left, nothing is accepted, and connections wait in the kernel's
     queue. asyncio's own server would call ``accept`` again and again meanwhile.
     """
@@ -74,13 +74,13 @@ class Acceptor:
         self,
         listener: socket.socket,
         connection: Callable[[Place], asyncio.Protocol],
-        room: Room,
+        limit: ConnectionLimit,
         tls: ssl.SSLContext | None,
         handshake_s: float,
     ) -> None:
         self._listener = listener
         self._connection = connection
-        self._room = room
+        self._limit = limit
         self._tls = tls
         self._handshake_s = handshake_s
         self._loop = asyncio.get_running_loop()
@@ -122,7 +122,7 @@ class Acceptor:
 
     def _accept(self) -> None:
         for _ in range(BATCH):
-            if self._open >= self._room.connections + self._room.refusals:
+            if self._open >= self._limit.connections + self._limit.refusals:
                 self._pause()  # until one leaves
                 return
             try:
@@ -130,7 +130,7 @@ class Acceptor:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno not in _WANTS:
+                if error.errno not in _SHORTAGES:
                     continue  # that connection's own
                 self._pause()
                 self._retry = self._loop.call_later(RETRY_S, self._resume)
@@ -141,9 +141,9 @@ class Acceptor:
     def _enter(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self._open += 1
-        refused = self._open > self._room.connections
+        refused = self._open > self._limit.connections
         if refused:
-            self._tell(f"{self._room.connections} connections are open, and others are refused")
+            self._tell(f"{self._limit.connections} connections are open, and others are refused")
         task = self._loop.create_task(self._connect(sock, Place(refused, self._leave)))
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from penstock.errors import PenstockError
 from penstock.server import logs
+from penstock.server.body_room import BodyRoom
 from penstock.server.errors import ApiError, aborted
 from penstock.server.open_requests import OpenRequests
 from penstock.server.openai.body import BodyDecoder
@@ -199,7 +200,8 @@ class Admin:
 
     async def _body(self, request: Request, decoder: BodyDecoder[Body]) -> Body:
         """The body as JSON, {} where there is none. Raises ApiError."""
-        data = await read_body(request, MAX_BODY_BYTES, self._options.body_timeout_s)
+        with BodyRoom(MAX_BODY_BYTES).share() as share:
+            data = await read_body(request, MAX_BODY_BYTES, self._options.body_timeout_s, share)
         return decoder.decode(data or b"{}").request
 
 

@@ -9,7 +9,6 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -24,7 +23,7 @@ from penstock.server.open_requests import IGNORED, REQUEST_ID, OpenRequests
 from penstock.server.openapi import document
 from penstock.server.options import ServerOptions
 from penstock.server.routes import endpoints as route_table
-from penstock.server.sites import SiteCheck
+from penstock.server.sites import Cors, SiteCheck
 from penstock.server.sse import ClientGone, EventStream, explained
 from penstock.server.supervisor import Supervisor
 from penstock.version import __version__
@@ -56,7 +55,7 @@ def build_app(
     if options.cors_origins:
         middleware.append(
             Middleware(
-                CORSMiddleware,
+                Cors,
                 allow_origins=options.cors_origins,
                 allow_methods=["GET", "POST"],
                 # Whatever a client names: OpenAI's sends a dozen of its own, and more with each

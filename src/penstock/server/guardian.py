@@ -45,7 +45,7 @@ class GuardOptions:
     log_format: LogFormat = "text"
 
 
-class Turn:
+class Life:
     """One life of the server, as its own process sees it; tells the guardian how far it is."""
 
     def __init__(self, restarts: int, pipe: int) -> None:
@@ -58,7 +58,7 @@ class Turn:
         os.write(self._pipe, b"ready %f\n" % time.monotonic())
 
     def over(self) -> None:
-        """However the process ends from now on, that is meant: no restart follows."""
+        """From now on any exit is intended: no restart follows."""
         os.write(self._pipe, b"over\n")
 
 
@@ -103,8 +103,8 @@ class Guardian:
         self._stop: int | None = None  # the first signal to end
         self._again: int | None = None  # the second
 
-    def run(self, serve: Callable[[Turn], int]) -> int:
-        """Start ``serve`` in a child process until it ends as it means to; returns the exit code.
+    def run(self, serve: Callable[[Life], int]) -> int:
+        """Start ``serve`` in a child process until it exits on purpose; returns the exit code.
 
         ``serve`` returns the exit code of its process and raises nothing. A start that fails is
         tried again only if an earlier one succeeded and this one told no error of its own.
@@ -145,7 +145,7 @@ class Guardian:
                 restarts += 1
 
     def _live(
-        self, serve: Callable[[Turn], int], restarts: int, mask: set[signal.Signals]
+        self, serve: Callable[[Life], int], restarts: int, mask: set[signal.Signals]
     ) -> _Death:
         """One life of the server, from its start to its end."""
         guardian = os.getpid()
@@ -155,7 +155,7 @@ class Guardian:
         pid = os.fork()
         if pid == 0:
             os.close(reading)
-            _be_server(lambda: serve(Turn(restarts, writing)), guardian, mask)
+            _be_server(lambda: serve(Life(restarts, writing)), guardian, mask)
         os.close(writing)
         self._pid = pid
         with open(reading, "rb") as pipe:

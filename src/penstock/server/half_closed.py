@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 LOOK_S = 0.1
 FIRST_PROBE_S = 1.0
-"""An answer that is complete before is the first that such a client hears."""
+"""If the answer is ready sooner, no probe is sent."""
 
 _TCP_CLOSE = 7  # tcp_state in the kernel's net/tcp_states.h: the peer reset the connection
 
@@ -17,9 +17,9 @@ class HalfClosed:
     """Watches a connection whose client has ended its side, for as long as it is answered.
 
     The end of a client's side looks the same whether it waits for the answer (``nc -N``) or has
-    closed the connection. Which it was shows when something is written: a closed one resets the
-    connection, after which ``gone`` is called. A stream writes all the time. Where nothing has been
-    written for a while, ``probe`` does: after one second, two more, four more and so on.
+    closed the connection. Writing tells: a fully closed peer sends RST. Then ``gone`` is called. A
+    stream writes all the time. Where nothing has been written for a while, ``probe`` does: after
+    one second, two more, four more and so on.
     """
 
     def __init__(

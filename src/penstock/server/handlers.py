@@ -15,6 +15,7 @@ from starlette.responses import Response
 from penstock.errors import OverloadedError, PenstockError
 from penstock.interface.messages import EngineStats
 from penstock.server.answers import Alive, ModelCard, ModelList, Ready, Version
+from penstock.server.bodies import Bodies
 from penstock.server.callers import Caller
 from penstock.server.errors import RETRY_AFTER_S, model_not_found, overloaded, unavailable
 from penstock.server.ignored import IgnoredFields
@@ -39,7 +40,6 @@ from penstock.server.openai.tokenizing import (
 )
 from penstock.server.options import ServerOptions
 from penstock.server.parsing.styles import Styles
-from penstock.server.read_body import read_body
 from penstock.server.serving import Serving
 from penstock.server.sse import EventStream, unless_ended
 from penstock.server.supervisor import Supervisor
@@ -84,6 +84,7 @@ class Handlers:
         self._embedding_decoder = BodyDecoder(EmbeddingRequest, EMBEDDINGS, model)
         self._tokenize_decoder = BodyDecoder(TokenizeRequest, TOKENIZE)
         self._detokenize_decoder = BodyDecoder(DetokenizeRequest)
+        self._bodies = Bodies(options.max_body_bytes, options.body_timeout_s)
         self._ignored = IgnoredFields()
         self.openapi = b"{}"
 
@@ -201,9 +202,7 @@ class Handlers:
             raise model_not_found(asked, self._card.id)
 
     async def _decoded(self, request: Request, decoder: BodyDecoder[Body]) -> Body:
-        options = self._options
-        data = await read_body(request, options.max_body_bytes, options.body_timeout_s)
-        decoded = decoder.decode(data)
+        decoded = await self._bodies.decoded(request, decoder)
         if decoded.ignored:
             self._ignored.tell(OpenRequest.of(request.scope), decoded.ignored)
         return decoded.request

@@ -28,8 +28,8 @@ class HostRule:
     ) -> HostRule | None:
         """For a server that listens on ``address``, which ``host`` stands for; None takes all.
 
-        ``allowed`` are further names, as :func:`plain_host` writes them. Whoever needs a key is no
-        page that has none, so with keys there is a rule only if ``allowed`` asks for it.
+        ``allowed`` are further names, as :func:`plain_host` writes them. With keys, a
+        rebinding page cannot ask: it has no key. So there is a rule only if ``allowed`` asks.
         """
         if ANY in allowed or (keys_needed and not allowed):
             return None

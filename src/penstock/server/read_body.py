@@ -4,36 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import re
-from email.message import Message
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
+from penstock.server.body_room import Share
 from penstock.server.errors import ApiError, body_timeout
 
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_JSON = re.compile(rf"application/({_TOKEN}\+)?json")
+_PARAMETER = re.compile(
+    rf"""[ \t]*;[ \t]*(?:(?P<name>{_TOKEN})=(?P<value>{_TOKEN}|"(?:[^"\\]|\\.)*"))?[ \t]*(?=;|\Z)"""
+)
 
-async def read_body(request: Request, limit: int, seconds: float) -> bytes:
-    """The whole body, JSON of ``limit`` bytes at most. Raises ApiError 415, 413 or 408."""
+
+async def read_body(request: Request, limit: int, seconds: float, share: Share) -> bytes:
+    """The whole body, JSON of ``limit`` bytes at most, which are taken from ``share``.
+
+    Raises ApiError 415, 413, 408 or 503.
+    """
     _check_type(request.headers)
     try:
         async with asyncio.timeout(seconds):
-            return await _read(request, limit)
+            return await _read(request, limit, share)
     except TimeoutError:
         raise body_timeout(seconds) from None
 
 
-async def _read(request: Request, limit: int) -> bytes:
+async def _read(request: Request, limit: int, share: Share) -> bytes:
     too_long = ApiError(
         413, f"the body is longer than the {limit} bytes that this server takes", close=True
     )
     announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > limit:
-        raise too_long
+    if announced.isdecimal():
+        if int(announced) > limit:
+            raise too_long
+        share.check(int(announced))
     body = bytearray()
     async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
+        if len(body) + len(chunk) > limit:
             raise too_long
+        share.take(len(chunk))
+        body += chunk
     return bytes(body)
 
 
@@ -50,7 +62,7 @@ def _check_type(headers: Headers) -> None:
         told = "it has none" if not given else "it has several"
         raise _unsupported(f"the Content-Type of the body must be application/json, and {told}")
     if given[0] != "application/json":
-        _check_json(given[0])
+        check_json_type(given[0])
     encoding = headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
         raise ApiError(
@@ -60,16 +72,28 @@ def _check_type(headers: Headers) -> None:
         )
 
 
-def _check_json(content_type: str) -> None:
-    message = Message()
-    message["content-type"] = content_type
-    kind = message.get_content_type()
-    if not re.fullmatch(r"application/([^/]+\+)?json", kind):
+def check_json_type(content_type: str) -> None:
+    """Raise ApiError 415 unless this Content-Type is one of JSON in UTF-8 (RFC 9110, 8.3)."""
+    kind, *rest = re.split(r"[ \t]*(?=;)", content_type, maxsplit=1)
+    if not _JSON.fullmatch(kind.lower()):
         raise _unsupported(
             f"the Content-Type of the body must be application/json, and it is {content_type!r}"
         )
-    charset = message.get_content_charset("utf-8")
-    if charset not in ("utf-8", "utf8", "us-ascii"):
+    parameters = rest[0] if rest else ""
+    charset, at = None, 0
+    while at < len(parameters):
+        found = _PARAMETER.match(parameters, at)
+        if found is None:
+            raise _unsupported(f"the parameters of the Content-Type {content_type!r} are malformed")
+        at = found.end()
+        name, value = (found["name"] or "").lower(), found["value"]
+        if name.startswith("charset*") or (name == "charset" and charset is not None):
+            raise _unsupported(
+                f"the Content-Type {content_type!r} must name one charset, as charset=utf-8"
+            )
+        if name == "charset":
+            charset = value.strip('"').lower()
+    if charset not in (None, "utf-8", "utf8", "us-ascii"):
         raise _unsupported(f"the body must be JSON in UTF-8, and its charset is {charset!r}")
 
 

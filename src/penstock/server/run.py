@@ -19,7 +19,7 @@ import uvicorn
 from penstock.engine.async_llm import AsyncLLM
 from penstock.engine.front_end import FrontEnd
 from penstock.engine.spawn import EngineChild
-from penstock.server.acceptor import Acceptor, Place, Room
+from penstock.server.acceptor import Acceptor, ConnectionLimit, Place
 from penstock.server.app import build_app
 from penstock.server.connection import HEADERS_TIMEOUT_S, Connection
 from penstock.server.errors import RETRY_AFTER_S, unavailable
@@ -164,6 +164,7 @@ async def _serve(
             lifespan="off",
             ws="none",
             server_header=False,
+            proxy_headers=False,  # anybody on this machine could send them
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=1,
             ssl_certfile=None if tls is None else tls.certificate,
@@ -235,7 +236,7 @@ class _Server(uvicorn.Server):
         acceptor = Acceptor(
             self._listener,
             self._connection,
-            Room.of_process(),
+            ConnectionLimit.of_process(),
             self.config.ssl,
             self._headers_timeout_s,
         )

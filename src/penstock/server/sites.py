@@ -12,6 +12,8 @@ from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.server.errors import ApiError
@@ -70,6 +72,25 @@ class SiteCheck:
             type="permission_error",
             code="origin_not_allowed",
         )
+
+
+class Cors(CORSMiddleware):
+    """Starlette's, with refusals in OpenAI's shape."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        answer = super().preflight_response(request_headers)
+        if answer.status_code == 200:
+            return answer
+        trouble = bytes(answer.body).decode()
+        refused = ApiError(
+            400,
+            f"the browser's question whether a page of {request_headers['origin']!r} may ask this "
+            f"server: {trouble}; allow an origin with --cors-origin",
+            code="preflight_refused",
+        ).response()
+        names = ("vary", "access-control-allow-origin", "access-control-allow-methods")
+        refused.headers.update({k: answer.headers[k] for k in names if k in answer.headers})
+        return refused
 
 
 def _same(origin: str, host: str | None) -> bool:

@@ -194,7 +194,7 @@ def _is_extent(value: object) -> bool:
 
 
 def _short(error: BaseException) -> str:
-    return f"{error or type(error).__name__!s:.80}".replace("\n", " ")
+    return f"{str(error) or type(error).__name__:.80}".replace("\n", " ")
 
 
 def _shown(value: object) -> str:

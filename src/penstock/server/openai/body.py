@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -13,13 +12,14 @@ from penstock.server.errors import ApiError
 from penstock.server.openai.field_check import take_out, unknown
 from penstock.server.openai.field_table import rules_of
 from penstock.server.openai.fields import Rule
+from penstock.server.openai.json_size import check_nodes, check_unique
 from penstock.server.openai.places import Place
 from penstock.server.openai.protocol import Sampling
 from penstock.server.openai.thinking import heed
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
-_AT = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+_AT = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`\Z")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`", re.DOTALL)
 _MISSING = re.compile(r"missing required field `([^`]*)`")
 _TEMPLATE_OPTIONS = "chat_template_kwargs"
@@ -63,9 +63,10 @@ class BodyDecoder(Generic[Body]):
         return Decoded(request, ignored)
 
     def _parsed(self, body: bytes) -> Any:
+        check_nodes(body)
         try:
             given = msgspec.json.decode(body)
-            json.loads(body, object_pairs_hook=_unique)
+            check_unique(body, given)
         except RecursionError:
             raise self._unreadable(body, "nested too deeply") from None
         except msgspec.ValidationError as error:
@@ -105,9 +106,8 @@ class BodyDecoder(Generic[Body]):
         return ApiError(400, f"the body: {why}")
 
     def _invalid(self, text: str) -> ApiError:
-        match = _AT.match(text)
-        assert match is not None  # the pattern matches any text
-        what, path = match["what"], match["path"] or ""
+        at = _AT.search(text)
+        what, path = (text, "") if at is None else (text[: at.start()], at[1])
         if found := _UNKNOWN.search(what):
             return unknown(f"{path}.{found[1]}" if path else found[1], self._place.at(path))
         if found := _MISSING.search(what):
@@ -117,23 +117,6 @@ class BodyDecoder(Generic[Body]):
         what = what.replace("`", "")
         message = f"{path}: {what[:1].lower()}{what[1:]}" if path else f"the body: {what}"
         return ApiError(400, message, param=path or None, code="invalid_type")
-
-
-def _unique(pairs: list[tuple[str, object]]) -> None:
-    """Refuse an object that holds a key twice.
-
-    Readers of JSON differ in which of the two they take, so that a proxy which checks the one
-    could be made to pass the other.
-    """
-    if len(pairs) < 2:
-        return
-    seen = set()
-    for key, _ in pairs:
-        if key in seen:
-            raise ApiError(
-                400, f"the field {key!r} is there twice", param=key, code="duplicate_parameter"
-            )
-        seen.add(key)
 
 
 def _check_stream_options(request: Sampling) -> None:

@@ -15,6 +15,9 @@ from penstock.server.openai.places import Place
 _LIKE = 0.7
 """How much a name must look like another to be taken for a slip of it (difflib's ratio)."""
 _NAME_CHARS = 64
+MAX_ELEMENTS = 256
+"""Of a list whose elements are judged one by one; they are words of a dozen."""
+_SCALARS = frozenset({str, int, float, bool})
 
 
 @dataclass(frozen=True)
@@ -31,82 +34,117 @@ def take_out(body: dict[str, Any], place: Place) -> list[Advice]:
     Nulls go everywhere: they mean that a field is not given. Names that are unknown stay, for the
     structs' decoder to refuse. Raises ApiError naming a field that cannot be used.
     """
-    advice: list[Advice] = []
-    _walk(body, place, "", advice)
-    return advice
+    walk = _Walk()
+    walk.visit(body, place, None)
+    return list(walk.advice.values())
 
 
-def _walk(given: dict[str, Any], place: Place, at: str, advice: list[Advice]) -> None:
-    for name, value in list(given.items()):
-        if value is None:
-            del given[name]
-            continue
-        rule = place.rules.get(name)
-        if rule is not None and _judge(given, name, rule, place, at, advice):
-            continue
-        inner = place.inner.get(name)
-        if inner is not None:
-            _enter(value, inner, f"{at}{name}", advice)
-            if place.strict and name not in place.names:
-                del given[name]  # an object of the table alone
-        elif place.strict and name not in place.names:
-            rest = place.rules.get(EVERY_NAME)
-            if rest is not None:
-                advice.append(Advice(rest, value))
+@dataclass(frozen=True)
+class _At:
+    """Where in a body: written out for complaints only."""
+
+    outer: _At | None
+    step: str | int
+
+    def __str__(self) -> str:
+        if isinstance(self.step, int):
+            return f"{self.outer or ''}[{self.step}]"
+        return self.step if self.outer is None else f"{self.outer}.{self.step}"
+
+
+class _Walk:
+    """One pass through a body. ``advice`` has the first value that each rule met."""
+
+    def __init__(self) -> None:
+        self.advice: dict[Rule, Advice] = {}
+
+    def visit(self, given: dict[str, Any], place: Place, at: _At | None) -> None:
+        if place.scalars.issuperset(given) and _SCALARS.issuperset(map(type, given.values())):
+            return
+        for name, value in list(given.items()):
+            if value is None:
                 del given[name]
-            elif not place.structs:
-                raise unknown(f"{at}{name}", place)
+                continue
+            rule = place.rules.get(name)
+            if rule is not None and self._judged(given, name, rule, place, at):
+                continue
+            inner = place.inner.get(name)
+            if inner is not None:
+                self._enter(value, inner, _At(at, name))
+                if place.strict and name not in place.names:
+                    del given[name]  # an object of the table alone
+            elif place.strict and name not in place.names:
+                rest = place.rules.get(EVERY_NAME)
+                if rest is not None:
+                    self._advise(rest, value)
+                    del given[name]
+                elif not place.structs:
+                    raise unknown(str(_At(at, name)), place)
 
+    def _enter(self, value: object, place: Place, at: _At) -> None:
+        """Look into an object or those of a list; what else it is, the decoder complains of."""
+        if isinstance(value, dict):
+            self.visit(value, place, at)
+        elif place.strict and not place.structs:
+            raise ApiError(400, f"{at}: expected object", param=str(at), code="invalid_type")
+        elif isinstance(value, list):
+            scalars = place.scalars
+            for i, each in enumerate(value):
+                if not isinstance(each, dict) or (
+                    scalars.issuperset(each) and _SCALARS.issuperset(map(type, each.values()))
+                ):
+                    continue
+                self.visit(each, place, _At(at, i))
 
-def _enter(value: object, place: Place, at: str, advice: list[Advice]) -> None:
-    """Look into an object or the objects of a list; what else it is, the decoder complains of."""
-    if isinstance(value, dict):
-        _walk(value, place, f"{at}.", advice)
-    elif place.strict and not place.structs:
-        raise ApiError(400, f"{at}: expected object", param=at, code="invalid_type")
-    elif isinstance(value, list):
-        for i, each in enumerate(value):
-            if isinstance(each, dict):
-                _walk(each, place, f"{at}[{i}].", advice)
-
-
-def _judge(
-    given: dict[str, Any], name: str, rule: Rule, place: Place, at: str, advice: list[Advice]
-) -> bool:
-    """Whether the field is done with."""
-    value = given[name]
-    if rule.alias:
-        if rule.roles and given.get("role") not in rule.roles:
-            why = f"{at}{name} belongs to {' and '.join(rule.roles)} messages only"
-            raise ApiError(400, why, param=f"{at}{name}")
-        if given.get(rule.alias, value) != value:
-            why = f"{at}{name} and {at}{rule.alias} disagree; send one of them"
-            raise ApiError(400, why, param=f"{at}{name}")
-        given[rule.alias] = given.pop(name)
-        return True
-    if rule.of_elements:
-        if isinstance(value, list):
-            effects = [rule.effect(each) for each in value]
-            advice += [
-                Advice(rule, each)
-                for each, effect in zip(value, effects, strict=True)
-                if effect == "advice"
-            ]
-            given[name] = [
-                each
-                for each, effect in zip(value, effects, strict=True)
-                if effect == "refused"  # by the table: the struct takes them, or refuses them
-            ]
-        return False
-    effect = rule.effect(value)
-    if effect == "refused":
-        if name in place.names:
+    def _judged(
+        self, given: dict[str, Any], name: str, rule: Rule, place: Place, outer: _At | None
+    ) -> bool:
+        """True if the rule consumed the field."""
+        value = given[name]
+        at = _At(outer, name)
+        if rule.alias:
+            if rule.roles and given.get("role") not in rule.roles:
+                why = f"{at} belongs to {' and '.join(rule.roles)} messages only"
+                raise ApiError(400, why, param=str(at))
+            if given.get(rule.alias, value) != value:
+                why = f"{at} and {_At(outer, rule.alias)} disagree; send one of them"
+                raise ApiError(400, why, param=str(at))
+            given[rule.alias] = given.pop(name)
+            return True
+        if rule.of_elements:
+            if isinstance(value, list):
+                given[name] = self._elements(value, rule, at)
             return False
-        raise _refused(f"{at}{name}", value, rule)
-    if effect == "advice":
-        advice.append(Advice(rule, value))
-    del given[name]
-    return True
+        effect = rule.effect(value)
+        if effect == "refused":
+            if name in place.names:
+                return False
+            raise _refused(str(at), value, rule)
+        if effect == "advice":
+            self._advise(rule, value)
+        del given[name]
+        return True
+
+    def _elements(self, values: list[Any], rule: Rule, at: _At) -> list[Any]:
+        """Those that the struct acts on."""
+        if len(values) > MAX_ELEMENTS:
+            why = f"{at} holds {len(values)} elements; at most {MAX_ELEMENTS} are taken"
+            raise ApiError(400, why, param=str(at))
+        acted = []
+        for i, each in enumerate(values):
+            if each in rule.acted:
+                acted.append(each)
+                continue
+            effect = rule.effect(each)
+            if effect == "refused":
+                raise _refused(str(_At(at, i)), each, rule)
+            if effect == "advice":
+                self._advise(rule, each)
+        return acted
+
+    def _advise(self, rule: Rule, value: object) -> None:
+        if rule not in self.advice:
+            self.advice[rule] = Advice(rule, value)
 
 
 def unknown(field: str, place: Place) -> ApiError:
@@ -121,7 +159,7 @@ def unknown(field: str, place: Place) -> ApiError:
 def _refused(at: str, value: object, rule: Rule) -> ApiError:
     told = msgspec.json.encode(value).decode()
     told = told if len(told) <= _NAME_CHARS else f"{told[:_NAME_CHARS]}..."
-    allowed = ", ".join(str(values) for values in (rule.nothing, rule.advice) if values)
+    allowed = ", ".join(str(values) for values in (rule.nothing, rule.advice, rule.acted) if values)
     taken = f" (taken: {allowed})" if allowed else ""
     why, fix = rule.why.replace("`", "'"), rule.fix.replace("`", "'")
     return ApiError(

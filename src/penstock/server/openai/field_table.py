@@ -22,6 +22,7 @@ from penstock.server.openai.fields import (
     any_of,
     these,
 )
+from penstock.server.openai.responses_protocol import LOGPROBS
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 """How much a model is to reason, in the words of all who have such an option."""
@@ -150,7 +151,7 @@ _ANSWER_FORMS = (
          these("web_search_call.action.sources", "web_search_call.results",
                "file_search_call.results", "code_interpreter_call.outputs",
                "computer_call_output.output.image_url", "message.input_image.image_url"),
-         these("reasoning.encrypted_content")),
+         these("reasoning.encrypted_content"), acted=these(LOGPROBS)),
 )  # fmt: skip
 
 _SERVICES = (

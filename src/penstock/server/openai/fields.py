@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Literal, get_origin
 
 import msgspec
 
@@ -33,7 +34,14 @@ class Values:
         return bool(self.listed) or self.kind is not None
 
     def __contains__(self, value: object) -> bool:
-        if any(_same(value, each) for each in self.listed):
+        if isinstance(value, dict | list):
+            # Never read through: it may be of megabytes.
+            return (
+                self.kind is Any
+                or isinstance(value, self._container)
+                or any(_same(value, each) for each in self._listed_containers)
+            )
+        if self.kind is Any or _scalar(value) in self._listed_scalars:
             return True
         if self.kind is None:
             return False
@@ -42,6 +50,20 @@ class Values:
         except msgspec.ValidationError:
             return False
         return True
+
+    @cached_property
+    def _container(self) -> type | tuple[()]:
+        """The type of the objects or lists that the kind holds, whatever is in them."""
+        origin = get_origin(self.kind)
+        return origin if origin in (dict, list) else ()
+
+    @cached_property
+    def _listed_containers(self) -> tuple[object, ...]:
+        return tuple(each for each in self.listed if isinstance(each, dict | list))
+
+    @cached_property
+    def _listed_scalars(self) -> frozenset[object]:
+        return frozenset(_scalar(each) for each in self.listed if not isinstance(each, dict | list))
 
     def schemas(self) -> Iterator[Schema]:
         """JSON schemas that hold the set together."""
@@ -110,6 +132,8 @@ class Rule:
     """Of the messages that may have it; empty: of all."""
     alias: str = ""
     """The name under which the struct has the same thing, in the same object."""
+    acted: Values = NO_VALUES
+    """Elements of the list that the struct acts on, where the elements are judged."""
 
     def effect(self, value: object) -> Effect:
         if value in self.nothing:
@@ -129,6 +153,11 @@ class Rule:
     def allowed(self) -> list[Schema]:
         """JSON schemas of what the rule takes."""
         return [*self.nothing.schemas(), *self.advice.schemas()]
+
+
+def _scalar(value: object) -> object:
+    """Equal for the same JSON: numbers are equal as such, and true is none."""
+    return ("boolean", value) if isinstance(value, bool) else value
 
 
 def _same(one: object, other: object) -> bool:

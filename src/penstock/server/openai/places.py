@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import msgspec
 from msgspec import inspect
@@ -17,8 +18,8 @@ class Place:
     """One kind of object in a body. An object in a list of the body is at the place of the list."""
 
     structs: tuple[str, ...] = ()
-    """Their names: one, or as many as a tagged union has. None: an object of the table alone, or
-    one whose fields are checked by what uses it."""
+    """Their names: one, or as many as a tagged union has. Empty: known only from the table, or a
+    plain dict checked later."""
     names: frozenset[str] = frozenset()
     """Fields of the structs."""
     strict: bool = True
@@ -41,6 +42,11 @@ class Place:
                 place = place.inner[name]
             place.rules[rule.path[-1]] = rule
         return body
+
+    @cached_property
+    def scalars(self) -> frozenset[str]:
+        """Fields that are the struct's alone as long as they hold neither null nor a container."""
+        return self.names - self.rules.keys()
 
     def at(self, path: str) -> Place:
         """The place of an object, by its whole name in a body; this one where it is not known."""

@@ -1,0 +1,42 @@
+"""From the bodies of requests to what they ask: read and decoded beside everything else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import Request
+
+from penstock.server.body_room import ROOM_BYTES, BodyRoom
+from penstock.server.openai.body import BodyDecoder, Decoded
+from penstock.server.read_body import read_body
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+MAX_IN_LOOP_BYTES = 256 << 10
+"""Decoded by the event loop itself: takes a millisecond mostly, and 80 of lists of empty lists."""
+
+
+class Bodies:
+    """Reads and decodes the bodies of one server's requests.
+
+    A long body is decoded in a thread, so that other requests go on; one at a time, since they
+    would only take turns. All that are read and wait take a bounded part of the memory: a long one
+    that there is no room for is refused.
+    """
+
+    def __init__(self, limit: int, seconds: float, room: int = ROOM_BYTES) -> None:
+        self._limit = limit
+        self.room = BodyRoom(max(room, limit))
+        self._seconds = seconds
+        self._decoding = asyncio.Lock()
+
+    async def decoded(self, request: Request, decoder: BodyDecoder[Body]) -> Decoded[Body]:
+        """Raises ApiError for what cannot be read or used."""
+        with self.room.share() as share:
+            data = await read_body(request, self._limit, self._seconds, share)
+            if len(data) <= MAX_IN_LOOP_BYTES:
+                return decoder.decode(data)
+            async with self._decoding:
+                return await asyncio.to_thread(decoder.decode, data)

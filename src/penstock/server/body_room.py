@@ -1,0 +1,67 @@
+"""How much of the memory the bodies take that are being read, of all requests together."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from penstock.server.errors import ApiError
+
+ROOM_BYTES = 256 << 20
+ALWAYS_BYTES = 64 << 10
+"""Of a body there is always room for, as for the rest of a connection."""
+
+
+class BodyRoom:
+    """The bytes that bodies of one server may take while they are read and decoded.
+
+    Each request has a :class:`Share`, which gives back what it took when it is left.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self.taken = 0
+
+    def share(self) -> Share:
+        return Share(self)
+
+    @property
+    def left(self) -> int:
+        return self._total - self.taken
+
+
+class Share:
+    """What one body takes, from its first byte until the share is left."""
+
+    def __init__(self, room: BodyRoom) -> None:
+        self._room = room
+        self._bytes = 0
+
+    def __enter__(self) -> Share:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._room.taken -= self._bytes
+        self._bytes = 0
+
+    def check(self, more: int) -> None:
+        """Raise ApiError 503 unless there is room for ``more`` bytes."""
+        if self._bytes + more > ALWAYS_BYTES and more > self._room.left:
+            raise ApiError(
+                503,
+                "other requests with long bodies are being read, and there is no room for this one "
+                "now; send it again later",
+                type="server_error",
+                code="bodies_full",
+                close=True,
+            )
+
+    def take(self, count: int) -> None:
+        """Raises ApiError 503 as :meth:`check` does."""
+        self.check(count)
+        self._bytes += count
+        self._room.taken += count
