@@ -32,9 +32,10 @@ def found() -> list[Found]:
     return live
 
 
-def servers() -> set[int]:
-    """Fork servers that this process has started."""
-    return {each.pid for each in found() if each.parent == os.getpid()}
+def servers(parent: int | None = None) -> set[int]:
+    """Fork servers that this process, or another, has started."""
+    parent = os.getpid() if parent is None else parent
+    return {each.pid for each in found() if each.parent == parent}
 
 
 def of(groups: set[int]) -> set[int]:

@@ -10,7 +10,6 @@ import msgspec
 from penstock.engine.messages import RequestOptions
 from penstock.grammar.spec import GrammarSpec
 from penstock.sampling.params import SamplingParams
-from penstock.sandbox.grammar_check import GrammarCheck
 from penstock.server.engine import Engine
 from penstock.server.fanout import Generation, refused_by_name
 from penstock.server.meter import Meter
@@ -71,7 +70,8 @@ async def prepare_chat(
     if use is not None and asked is not None:
         _check_together(use, asked, names)
     tokenizer, reasoning = engine.tokenizer, styles.reasoning
-    prompt = await chat_prompt(request, engine, () if use is None else use.tools)
+    tenant = serving.caller.name
+    prompt = await chat_prompt(request, engine, () if use is None else use.tools, tenant)
     longest = engine.model.max_model_len
     params = chat_params(
         request, engine.model.vocab_size, longest - len(prompt), longest, names.limit
@@ -83,24 +83,23 @@ async def prepare_chat(
     bound_by = ""
     if calls is not None or asked is not None:
         bound_by = names.tools if asked is None or (use is not None and use.forced) else asked.param
-        await _check_parts(serving.grammars, calls, asked)
+        await _check_parts(serving, calls, asked)
         beginning = None if reasoning is None else Beginning(reasoning, inside)
         grammar = answer_grammar(tokenizer, beginning, calls, None if asked is None else asked.spec)
-        await serving.grammars.check(grammar, bound_by)
+        await serving.grammars.check(grammar, bound_by, tenant)
         params = msgspec.structs.replace(params, grammar=grammar)
     reading = Reading(reasoning, inside, use)
     return PreparedChat(request, prompt, params, reading, engine, meter, options, bound_by, names)
 
 
-async def _check_parts(
-    grammars: GrammarCheck, calls: Calls | None, asked: Constraint | None
-) -> None:
+async def _check_parts(serving: Serving, calls: Calls | None, asked: Constraint | None) -> None:
     """Raise RequestError naming the field whose grammar cannot be used."""
+    grammars, tenant = serving.grammars, serving.caller.name
     if asked is not None:
-        await grammars.check(asked.spec, asked.param)
+        await grammars.check(asked.spec, asked.param, tenant)
     for function in () if calls is None else calls.functions:
         schema = GrammarSpec(kind="json_schema", text=json.dumps(function.schema))
-        await grammars.check(schema, function.param)
+        await grammars.check(schema, function.param, tenant)
 
 
 def _check_together(use: ToolUse, asked: Constraint, names: Names) -> None:
