@@ -58,7 +58,7 @@ class CheckGrammar(msgspec.Struct, tag="check_grammar", frozen=True):
 
     @property
     def cpu_s(self) -> float:
-        """Of processor time that the job may take."""
+        """Seconds of processor time that the job may take."""
         return _GRAMMAR_S
 
     @property

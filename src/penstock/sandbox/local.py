@@ -27,10 +27,15 @@ class LocalWorker:
         self._frames: wire.FrameBuffer[Told] = wire.FrameBuffer(Told)
         self._process: WorkerProcess | None = None
 
+    @property
+    def is_own(self) -> bool:
+        """Whether this is the process that it belongs to."""
+        return os.getpid() == self._owner
+
     def run(self, job: Job) -> Answer:
         """The job's answer. Raises RequestError if it refuses, or exceeds a limit of workers, and
         UnavailableError if two workers in turn are lost."""
-        if os.getpid() != self._owner:
+        if not self.is_own:
             raise UnavailableError(
                 "this process was forked from the one that has the worker process; make what "
                 "needs one here"
@@ -49,7 +54,7 @@ class LocalWorker:
 
     def close(self) -> None:
         """End the processes; safe to repeat."""
-        if os.getpid() == self._owner:
+        if self.is_own:
             self._drop()
             self._server.close()
 

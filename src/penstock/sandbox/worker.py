@@ -46,13 +46,13 @@ from penstock.tokenizer import Tokenizer, load_tokenizer
 from penstock.tokenizer.chat_tokens import tokenize_chat
 
 MAX_ORDER_BYTES = 1 << 16
-"""Of a message to the fork server: a byte, then the path of the tokenizer."""
+"""Longest message to the fork server: a byte, then the path of the tokenizer."""
 STACK_BYTES = 4 << 20
-"""Of the thread that does jobs. The engine compiles what passes with sixteen times as much
+"""Stack of the thread that does jobs. The engine compiles what passes with sixteen times as much
 (``grammar.constraints``): a grammar that fits here cannot overflow there. It is enough for 430
 schemas of objects that refer to each other in a row."""
 DATA_BYTES = 2 << 30
-"""Of memory. Tokenizing takes up to 200 bytes for each of a text."""
+"""Memory of a worker. Tokenizing takes up to 200 bytes for each of a text."""
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
