@@ -263,3 +263,31 @@ def test_a_forked_process_is_told(llm: LLM) -> None:
     os.waitpid(child, 0)
     *_, last = stream
     assert last.finished
+
+
+def test_a_forked_child_closes_while_another_thread_prepares(llm: LLM) -> None:
+    """The thread that holds the lock does not exist in the child."""
+    held, leave = threading.Event(), threading.Event()
+
+    def prepare() -> None:
+        with llm._preparing:
+            held.set()
+            leave.wait(LIMIT)
+
+    thread = threading.Thread(target=prepare)
+    thread.start()
+    assert held.wait(LIMIT)
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(int(LIMIT))
+        status = 1
+        try:
+            llm.close()
+            status = 0
+        finally:
+            os._exit(status)
+    leave.set()
+    thread.join(LIMIT)
+    _, status = os.waitpid(child, 0)
+    assert status == 0

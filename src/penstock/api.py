@@ -211,8 +211,9 @@ class LLM:
     def close(self) -> None:
         """Release threads and memory. Calls of other threads that still run raise
         EngineDeadError."""
-        with self._preparing:
-            self._worker.close()
+        if self._worker.is_own:  # in a forked process, nobody may be left who holds the lock
+            with self._preparing:
+                self._worker.close()
         self._core.close()
 
     def __enter__(self) -> LLM:

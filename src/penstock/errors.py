@@ -45,6 +45,10 @@ class OverloadedError(PenstockError):
     """The engine has as many requests as it may hold; this one may be sent again later."""
 
 
+class UnavailableError(PenstockError):
+    """What the request needs was not there, through no fault of its own; it may be sent again."""
+
+
 class EngineDeadError(PenstockError):
     """The engine is closed, or its process is gone; its requests cannot be finished."""
 

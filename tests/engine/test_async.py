@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -25,7 +26,10 @@ from penstock.errors import (
     TokenizerError,
     WeightError,
 )
-from penstock.interface.messages import RequestOptions
+from penstock.grammar.spec import GrammarSpec
+from penstock.interface.messages import RequestOptions, Tenant
+from penstock.sandbox.jobs import Answer, Job
+from penstock.sandbox.pool import WorkerPool
 
 PATIENCE_S = 60.0
 """For what takes milliseconds, on a machine that is slow and busy with other work."""
@@ -343,3 +347,27 @@ def test_a_failed_start_raises_its_cause_and_leaves_no_process(
 def _children() -> set[str]:
     with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
         return set(file.read().split())
+
+
+def test_workers_are_told_whose_work_they_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tenants: list[str] = []
+    plain = WorkerPool.run
+
+    async def run_job(pool: WorkerPool, job: Job, tenant: str = "") -> Answer:
+        tenants.append(tenant)
+        return await plain(pool, job, tenant)
+
+    async def main() -> None:
+        async with engine(folder) as llm:
+            long = "word " * 1000
+            assert len(await llm.encode(long, tenant="a")) == len(long)
+            await llm.encode_all([long], ["prompt"], tenant="b")
+            await llm.encode_chat([{"role": "user", "content": "hi"}], tenant="c")
+            params = greedy(2, grammar=GrammarSpec(kind="regex", text="a+"))
+            options = RequestOptions(tenant=Tenant("d"))
+            with contextlib.suppress(RequestError):  # the fake engine may not take it
+                await last(llm, "hi", params, options=options)
+
+    monkeypatch.setattr(WorkerPool, "run", run_job)
+    run(main)
+    assert tenants == ["a", "b", "c", "d"]

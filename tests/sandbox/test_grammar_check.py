@@ -6,11 +6,10 @@ import asyncio
 
 import pytest
 
-from penstock.errors import OverloadedError, RequestError
+from penstock.errors import OverloadedError, RequestError, UnavailableError
 from penstock.grammar.spec import GrammarSpec
 from penstock.sandbox.grammar_check import GrammarCheck
-from penstock.sandbox.jobs import Answer, CheckGrammar, Job
-from penstock.sandbox.lanes import Lane
+from penstock.sandbox.jobs import Answer, Checked, CheckGrammar, Job
 from penstock.sandbox.pool import WorkerPool
 
 GOOD, BAD = GrammarSpec(kind="regex", text="a+"), GrammarSpec(kind="regex", text="(")
@@ -25,9 +24,9 @@ class CountingPool(WorkerPool):
         super().__init__()
         self.jobs: list[Job] = []
 
-    async def run(self, job: Job) -> Answer:
+    async def run(self, job: Job, tenant: str = "") -> Answer:
         self.jobs.append(job)
-        return await super().run(job)
+        return await super().run(job, tenant)
 
 
 def test_what_was_found_is_remembered_under_any_name() -> None:
@@ -48,22 +47,80 @@ def test_what_was_found_is_remembered_under_any_name() -> None:
     asyncio.run(main())
 
 
-def test_too_many_at_once_are_refused_for_now() -> None:
+class Scripted(CountingPool):
+    """Answers as told, once it is let."""
+
+    def __init__(self, *answers: Answer | Exception) -> None:
+        super().__init__()
+        self.answers = list(answers)
+        self.may = asyncio.Event()
+        self.left = 0
+
+    async def run(self, job: Job, tenant: str = "") -> Answer:
+        self.jobs.append(job)
+        try:
+            await self.may.wait()
+        except asyncio.CancelledError:
+            self.left += 1
+            raise
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_what_was_no_fault_of_the_grammar_is_not_remembered() -> None:
     async def main() -> None:
-        lane = Lane(2, 3, "grammars")
+        pool = Scripted(UnavailableError("lost"), OverloadedError("full"), Checked(None))
+        pool.may.set()
+        grammars = GrammarCheck(pool)
+        for kind in (UnavailableError, OverloadedError):
+            with pytest.raises(kind):
+                await grammars.check(GOOD, "it")
         for _ in range(2):
-            await lane.enter()
-        waiting = [asyncio.ensure_future(lane.enter()) for _ in range(3)]
-        await asyncio.sleep(0)
-        with pytest.raises(OverloadedError, match="3 grammars wait"):
-            await lane.enter()
-        waiting[0].cancel()
-        await asyncio.gather(waiting[0], return_exceptions=True)
-        last = asyncio.ensure_future(lane.enter())
-        await asyncio.sleep(0)
-        assert lane.num_waiting == 3
-        for _ in range(3):
-            lane.leave()
-        await asyncio.gather(last, *waiting[1:])
+            await grammars.check(GOOD, "it")
+        assert len(pool.jobs) == 3
+
+    asyncio.run(main())
+
+
+def test_those_who_ask_for_the_same_at_once_share_one_job() -> None:
+    async def main() -> None:
+        pool = Scripted(Checked("bad"), Checked("bad"))
+        grammars = GrammarCheck(pool)
+        names = [f"tools[{i}]" for i in range(50)]
+        asking = [asyncio.ensure_future(grammars.check(BAD, name, "a")) for name in names]
+        other = asyncio.ensure_future(grammars.check(BAD, "it", "b"))  # its share is its own
+        await asyncio.sleep(0.01)
+        for task in asking[:10]:
+            task.cancel()
+        await asyncio.sleep(0.01)
+        assert len(pool.jobs) == 2
+        pool.may.set()
+        for name, task in zip(names[10:], asking[10:], strict=True):
+            with pytest.raises(RequestError) as caught:
+                await task
+            assert caught.value.param == name
+        with pytest.raises(RequestError):
+            await other
+        assert not grammars._looking
+
+    asyncio.run(main())
+
+
+def test_a_job_ends_when_all_have_left() -> None:
+    async def main() -> None:
+        pool = Scripted(Checked(None))
+        grammars = GrammarCheck(pool)
+        asking = [asyncio.ensure_future(grammars.check(GOOD, "it")) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        await asyncio.sleep(0.01)
+        assert pool.left == 1
+        pool.may.set()
+        await grammars.check(GOOD, "it")
+        assert len(pool.jobs) == 2
 
     asyncio.run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -12,12 +13,14 @@ from pathlib import Path
 import byte_tokenizer
 import chains
 import pytest
+import sandbox_processes as processes
 
-from penstock.errors import OverloadedError, RequestError
+from penstock.errors import OverloadedError, RequestError, UnavailableError
 from penstock.grammar.spec import GrammarSpec
-from penstock.sandbox import jobs, lanes, pool
+from penstock.sandbox import connection, jobs, pool
 from penstock.sandbox.jobs import Checked, CheckGrammar, Tokenize, TokenizeChat, Tokens
 from penstock.sandbox.pool import WorkerPool
+from penstock.sandbox.process import WorkerProcess
 
 PATIENCE_S = 60.0
 TEMPLATE = (
@@ -63,13 +66,18 @@ async def until(true: Callable[[], object]) -> None:
 
 
 def with_pool(work: Callable[[WorkerPool], Awaitable[None]]) -> None:
+    """Have a test done; whatever it started must be gone when its pool is closed."""
+
     async def main() -> None:
+        before = processes.servers()
         workers = WorkerPool()
+        started: set[int] = set()
         try:
             await work(workers)
         finally:
+            started = processes.servers() - before
             await workers.aclose()
-        assert workers.pids == []
+        await until(lambda: not processes.of(started) - before)
 
     asyncio.run(main())
 
@@ -200,16 +208,13 @@ def test_who_leaves_takes_his_job_along(folder: str) -> None:
 def test_memory_is_given_back(folder: str) -> None:
     async def work(workers: WorkerPool) -> None:
         assert len(await tokens(workers, text(folder, "word " * 600_000))) == 3_000_000
-        await until(lambda: sum(map(resident_bytes, workers.pids)) < 150 << 20)
+        mine = {server for server in processes.servers() if server not in before}
+        assert mine
+        await until(lambda: max(map(processes.resident_bytes, processes.of(mine))) < 150 << 20)
+        assert await tokens(workers, text(folder, "hi")) == [*b"hi"]
 
+    before = processes.servers()
     with_pool(work)
-
-
-def resident_bytes(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
-    except (OSError, IndexError):
-        return 0
 
 
 def test_too_many_slow_jobs_are_refused_for_now(
@@ -231,19 +236,133 @@ def test_too_many_slow_jobs_are_refused_for_now(
     with_pool(work)
 
 
-def test_a_place_is_given_back_however_its_job_ends() -> None:
-    async def main() -> None:
-        first, second = lanes.Lane(1, 1, "jobs"), lanes.Lane(1, 0, "slow jobs")
-        with lanes.Place() as place:
-            await place.move(first)
-            await place.move(second)
-            assert second.is_full
-            assert not first.is_full
-            with lanes.Place() as other, pytest.raises(OverloadedError):
-                await other.move(second)
-        assert not second.is_full
+async def kill_server(workers: WorkerPool, cpu_s: float) -> None:
+    """End the fork server, once a worker has taken so much processor time."""
+    await until(lambda: any(WorkerProcess(pid).cpu_s > cpu_s for pid in workers.pids))
+    (server,) = processes.servers()
+    os.kill(server, signal.SIGKILL)
+    await until(lambda: not processes.of({server}) & set(workers.pids))
 
-    asyncio.run(main())
+
+def test_a_worker_that_is_lost_is_no_fault_of_its_job(folder: str) -> None:
+    async def work(workers: WorkerPool) -> None:
+        long = text(folder, "some words " * 200_000)
+        job = asyncio.ensure_future(workers.run(long))
+        await kill_server(workers, 0.3)
+        answer = await job
+        assert isinstance(answer, Tokens)
+        assert len(answer.rows[0]) == 4 * 2_200_000
+        assert not workers.ended
+        bomb = asyncio.ensure_future(workers.run(chat(folder, "endless")))
+        for _ in range(2):
+            await kill_server(workers, 0.5)
+        with pytest.raises(UnavailableError, match="ended before its job"):
+            await bomb
+        assert workers.ended == {"lost": 1}
+        assert await tokens(workers, chat(folder, "hi")) == [*b"hi"]
+
+    with_pool(work)
+
+
+def test_a_worker_that_is_told_to_end_is_no_fault_of_its_job(folder: str) -> None:
+    async def work(workers: WorkerPool) -> None:
+        bomb = asyncio.ensure_future(workers.run(chat(folder, "endless")))
+        for _ in range(2):
+            await until(lambda: any(WorkerProcess(pid).cpu_s > 0.5 for pid in workers.pids))
+            (pid,) = [pid for pid in workers.pids if WorkerProcess(pid).cpu_s > 0.5]
+            os.kill(pid, signal.SIGTERM)
+            await until(lambda pid=pid: pid not in workers.pids)  # type: ignore[misc]
+        with pytest.raises(UnavailableError):
+            await bomb
+
+    with_pool(work)
+
+
+def test_a_job_that_takes_too_long_by_the_clock_is_not_refused(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(workers: WorkerPool) -> None:
+        assert await tokens(workers, chat(folder, "hi")) == [*b"hi"]
+        monkeypatch.setattr(connection, "WALL_S", 0.3)
+        with pytest.raises(UnavailableError, match="overloaded"):
+            await workers.run(chat(folder, "endless"))
+        monkeypatch.undo()
+        assert workers.ended == {"late": 1}
+        assert await tokens(workers, chat(folder, "hi")) == [*b"hi"]
+
+    with_pool(work)
+
+
+def test_a_pool_that_is_closed_fails_all_jobs_and_ends_all_processes(folder: str) -> None:
+    async def work(workers: WorkerPool) -> None:
+        long = text(folder, "some words " * 1_000_000)
+        slow = [asyncio.ensure_future(workers.run(long)) for _ in range(6)]
+        await until(lambda: len(workers.pids) >= 3)
+        held = [asyncio.ensure_future(workers.run(chat(folder, "endless"))) for _ in range(9)]
+        await asyncio.sleep(0.05)
+        await workers.aclose()
+        late = asyncio.ensure_future(workers.run(chat(folder, "hi")))
+        async with asyncio.timeout(PATIENCE_S):
+            for error in await asyncio.gather(*slow, *held, late, return_exceptions=True):
+                assert isinstance(error, UnavailableError), error
+                assert "closed" in str(error)
+        assert not workers.ended
+        await until(lambda: not processes.servers() - before)
+
+    before = processes.servers()
+    with_pool(work)
+
+
+def test_a_pool_that_is_closed_while_it_starts_ends_all_processes(folder: str) -> None:
+    async def work(workers: WorkerPool) -> None:
+        workers.warm(folder)
+        job = asyncio.ensure_future(workers.run(chat(folder, "hi")))
+        await asyncio.sleep(0.01)
+        await workers.aclose()
+        with pytest.raises(UnavailableError):
+            await job
+
+    with_pool(work)
+
+
+def test_a_fork_server_that_hangs_is_replaced(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(workers: WorkerPool) -> None:
+        assert await tokens(workers, chat(folder, "hi")) == [*b"hi"]
+        (pid,) = workers.pids
+        (server,) = processes.servers()
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: not workers.pids)
+        os.kill(server, signal.SIGSTOP)
+        monkeypatch.setattr(connection, "START_S", 0.5)
+        async with asyncio.timeout(PATIENCE_S):
+            with contextlib.suppress(UnavailableError):  # the next may take longer than that too
+                await workers.run(chat(folder, "hi"))
+        monkeypatch.undo()
+        assert server not in processes.servers()
+        assert await tokens(workers, chat(folder, "hi")) == [*b"hi"]
+
+    with_pool(work)
+
+
+def test_one_tenant_does_not_refuse_the_long_texts_of_others(folder: str) -> None:
+    async def work(workers: WorkerPool) -> None:
+        long = text(folder, "some words " * 1_000_000)
+        held = [asyncio.ensure_future(workers.run(long, "a")) for _ in range(67)]
+        await asyncio.sleep(0)
+        short = text(folder, "some words " * 12_000)
+        assert short.is_long
+        other = asyncio.ensure_future(workers.run(short, "b"))
+        await until(lambda: len(workers.pids) >= 3)
+        held[0].cancel()  # a seat is free
+        answer = await other
+        assert isinstance(answer, Tokens)
+        refused = [job for job in held if job.done() and not job.cancelled()]
+        assert {type(job.exception()) for job in refused} == {OverloadedError}
+        for job in held:
+            job.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+
+    with_pool(work)
 
 
 @pytest.mark.parametrize("value", ["\ud800", 10**40, {"a": [1.5, None, True]}])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import byte_tokenizer
 import chains
 import httpx
 import pytest
+import sandbox_processes
 from http_client import Server, running
 
 COMPLETIONS = "/v1/completions"
@@ -137,6 +140,23 @@ def test_a_client_that_leaves_frees_the_worker(bomb_server: Server) -> None:
     for _ in range(4):
         with pytest.raises(httpx.ReadTimeout):
             bomb_server.http.post(CHAT, json=chat("loops"), timeout=0.5)
+    assert bomb_server.post(CHAT, chat("hello")).status_code == 200
+
+
+def test_workers_that_are_killed_are_not_the_clients_fault(bomb_server: Server) -> None:
+    async def main() -> None:
+        async with httpx.AsyncClient(base_url=bomb_server.url, timeout=PATIENCE_S) as client:
+            asked = asyncio.ensure_future(client.post(CHAT, json=chat("loops")))
+            while not asked.done():
+                for pid in sandbox_processes.servers(bomb_server.process.pid):
+                    os.kill(pid, signal.SIGKILL)
+                await asyncio.wait({asked}, timeout=0.1)
+            answer = await asked
+        assert answer.status_code == 503, answer.text
+        assert answer.json()["error"]["code"] == "worker_unavailable"
+        assert "retry-after" in answer.headers
+
+    asyncio.run(main())
     assert bomb_server.post(CHAT, chat("hello")).status_code == 200
 
 

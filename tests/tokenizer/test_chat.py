@@ -7,9 +7,11 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from jinja2 import nodes
 
 from penstock.errors import RequestError, TokenizerError
 from penstock.tokenizer import ChatTemplate, Tokenizer
+from penstock.tokenizer.chat import variables_read
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 USER = {"role": "user", "content": "Hi <b> & 'you' é"}
@@ -136,6 +138,38 @@ DOUBLE = (
 def test_bombs_are_defused(source: str) -> None:
     with pytest.raises(RequestError, match=r"too much|recurses"):
         render(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ [[1]] | tojson(indent=9) }}",
+        "{{ 'x' * 9 ~ 'y' }}{% if 'x' * 9 == [1] | length %}{% endif %}{% set a = ('b' * 9)[0] %}",
+        "{% for a in 'x' * 9 %}{% for b in 'x'.ljust(9) %}{{ a }}{% endfor %}{% endfor %}",
+        "{% autoescape [1] | length * 9 %}{{ 1 }}{% endautoescape %}",
+        "{% call(a) b('x' * 9) %}{{ 2 ** 9 }}{% endcall %}",
+        "{% filter center(9 * 9) %}x{% endfilter %}",
+        "{% macro f(a='x' * 9) %}{{ (1, 'x' * 9) | join }}{% endmacro %}",
+    ],
+)
+def test_what_is_only_loaded_computes_nothing(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[str] = []
+
+    def compute(node: nodes.Node, eval_ctx: object = None) -> object:
+        computed.append(type(node).__name__)
+        raise nodes.Impossible
+
+    operations = nodes.BinExpr, nodes.UnaryExpr, nodes.Filter, nodes.Test, nodes.Concat
+    for kind in (*operations, nodes.Compare, nodes.Getitem, nodes.Getattr, nodes.List):
+        monkeypatch.setattr(kind, "as_const", compute)
+    variables_read(source)
+    ChatTemplate(source, TOKENS)
+    assert computed == []
+
+
+def test_escapes_are_of_the_block_that_asks_for_them() -> None:
+    source = "{% autoescape 1 == 1 %}{{ messages[0].content }}{% endautoescape %}{{ '<' }}"
+    assert render(source) == "Hi &lt;b&gt; &amp; &#39;you&#39; é<"
 
 
 def test_ordinary_sizes_pass() -> None:

@@ -140,26 +140,42 @@ class AsyncLLM:
         return self._live_engine()
 
     async def encode(
-        self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool = True,
+        parse_special: bool = True,
+        tenant: str = "",
     ) -> list[int]:
         """Tokenizer.encode, by a worker process where the text is long.
 
-        Raises RequestError also for a text that cannot fit in the context, or takes too much.
+        Tenants, known by their names, share the workers fairly. Raises RequestError also for a text
+        that cannot fit in the context, or takes too much, and UnavailableError if workers are lost.
         """
         (token_ids,) = await self.front_end.encode(
             [text],
             self.model.max_model_len,
             add_special_tokens=add_special_tokens,
             parse_special=parse_special,
+            tenant=tenant,
         )
         return token_ids
 
     async def encode_all(
-        self, texts: Sequence[str], params: Sequence[str], *, add_special_tokens: bool = True
+        self,
+        texts: Sequence[str],
+        params: Sequence[str],
+        *,
+        add_special_tokens: bool = True,
+        tenant: str = "",
     ) -> list[list[int]]:
         """As :meth:`encode`, of several texts, which are in these fields of a request."""
         return await self.front_end.encode(
-            texts, self.model.max_model_len, add_special_tokens=add_special_tokens, params=params
+            texts,
+            self.model.max_model_len,
+            add_special_tokens=add_special_tokens,
+            params=params,
+            tenant=tenant,
         )
 
     async def encode_chat(
@@ -170,6 +186,7 @@ class AsyncLLM:
         *,
         add_generation_prompt: bool = True,
         add_special_tokens: bool = False,
+        tenant: str = "",
     ) -> list[int]:
         """The token ids of a chat in the model's template, by a worker process.
 
@@ -182,6 +199,7 @@ class AsyncLLM:
             self.model.max_model_len,
             add_generation_prompt=add_generation_prompt,
             add_special_tokens=add_special_tokens,
+            tenant=tenant,
         )
 
     def generate(
@@ -238,11 +256,13 @@ class AsyncLLM:
     ) -> AsyncGenerator[RequestOutput, None]:
         """Send the request with this prompt, of which ``text`` is the text where it is tokens."""
         if isinstance(prompt, str):
-            text, prompt = prompt, await self.encode(prompt)
+            text, prompt = prompt, await self.encode(prompt, tenant=request.tenant.name)
         request = msgspec.structs.replace(request, prompt_token_ids=list(prompt))
         self.check(request)
         if request.params.grammar is not None:
-            await self.front_end.grammars.check(request.params.grammar, "grammar")
+            await self.front_end.grammars.check(
+                request.params.grammar, "grammar", request.tenant.name
+            )
         stream = self._open(request, text)
         try:
             while True:

@@ -58,11 +58,13 @@ class FrontEnd:
         add_special_tokens: bool = True,
         parse_special: bool = True,
         params: Sequence[str] = (),
+        tenant: str = "",
     ) -> list[list[int]]:
         """The token ids of each text.
 
         Raises RequestError for one that is sure to have more than ``max_tokens``, before any is
-        tokenized; ``params`` are the fields of the request that hold the texts.
+        tokenized; ``params`` are the fields of the request that hold the texts, and
+        ``tenant`` is who shares the workers with others.
         """
         encode = self.tokenizer.encode
         if sum(map(len, texts)) < THREAD_PROMPT_CHARS:
@@ -76,7 +78,7 @@ class FrontEnd:
             add_special_tokens=add_special_tokens,
             parse_special=parse_special,
         )
-        answer = await self.workers.run(job)
+        answer = await self.workers.run(job, tenant)
         assert isinstance(answer, Tokens)
         return answer.lists()
 
@@ -89,6 +91,7 @@ class FrontEnd:
         *,
         add_generation_prompt: bool = True,
         add_special_tokens: bool = False,
+        tenant: str = "",
     ) -> list[int]:
         """The token ids of a chat, rendered by the model's template. Raises RequestError."""
         job = TokenizeChat.of(
@@ -100,7 +103,7 @@ class FrontEnd:
             add_special_tokens=add_special_tokens,
             max_tokens=max_tokens,
         )
-        answer = await self.workers.run(job)
+        answer = await self.workers.run(job, tenant)
         assert isinstance(answer, Tokens)
         return answer.lists()[0]
 

@@ -7,10 +7,10 @@ import time
 
 import msgspec
 
-from penstock.errors import PenstockError
+from penstock.errors import UnavailableError
 from penstock.sandbox import wire
-from penstock.sandbox.jobs import Answer, Cause, Died, Started, Told
-from penstock.sandbox.process import WALL_S, ForkServer, WorkerDied, WorkerProcess
+from penstock.sandbox.jobs import Answer, Died, End, Started, Told
+from penstock.sandbox.process import START_S, WALL_S, ForkServer, WorkerDied, WorkerProcess
 
 
 class Connection(asyncio.Protocol):
@@ -24,29 +24,48 @@ class Connection(asyncio.Protocol):
         self._ended = asyncio.Event()
         self._asked: asyncio.Future[Answer] | None = None
         self._began_cpu_s = 0.0
-        self._late = False
-        self._cause: Cause = "crash"
+        self._end: End = "lost"
+        self._closing = False
 
-    @classmethod
-    async def start(cls, server: ForkServer, tokenizer: str) -> Connection:
-        """Raises PenstockError if no process can be started."""
-        sock = server.fork(tokenizer)
-        connection = cls()
+    async def start(self, server: ForkServer, tokenizer: str) -> None:
+        """Have the worker forked. To be called once, and :meth:`aclose` after it whatever comes.
+
+        Raises UnavailableError if no process can be started. A fork server that does not start one
+        within ``START_S`` is ended.
+        """
+        sock = None
         try:
-            sock.setblocking(False)
-            loop = asyncio.get_running_loop()
-            await loop.create_unix_connection(lambda: connection, sock=sock)
-            await connection._started
+            sock = server.fork(tokenizer)
+            async with asyncio.timeout(START_S):
+                await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=sock)
+                await self._started
         except WorkerDied:
-            raise PenstockError("a worker process has died before its first job") from None
-        except BaseException:
-            sock.close() if connection._transport is None else connection._transport.abort()
-            raise
-        return connection
+            raise UnavailableError(
+                "a worker process was ended before its first job; send the request again later"
+            ) from None
+        except TimeoutError:
+            server.close()
+            raise UnavailableError(
+                f"a worker process did not start within {START_S:g} s; the machine is "
+                "overloaded, or the tokenizer cannot be loaded: send the request again later"
+            ) from None
+        finally:
+            if self._transport is None:
+                self._ended.set()
+                if sock is not None:
+                    sock.close()
 
     @property
     def process(self) -> WorkerProcess:
         return self._started.result()
+
+    @property
+    def has_started(self) -> bool:
+        return (
+            self._started.done()
+            and not self._started.cancelled()
+            and self._started.exception() is None
+        )
 
     @property
     def alive(self) -> bool:
@@ -56,7 +75,7 @@ class Connection(asyncio.Protocol):
         """Begin the job of this frame, which ends with :meth:`answer`."""
         self._asked = asyncio.get_running_loop().create_future()
         if self._transport is None or not self.alive:
-            self._asked.set_exception(WorkerDied("crash"))
+            self._asked.set_exception(WorkerDied("lost"))
         else:
             self._began_cpu_s = self.process.cpu_s
             self._transport.write(frame)
@@ -77,14 +96,17 @@ class Connection(asyncio.Protocol):
         """The job's answer. Raises WorkerDied."""
         assert self._asked is not None
         await asyncio.wait({self._asked}, timeout=WALL_S)
-        if not self._asked.done():
-            self._late = True
+        if not self._asked.done() and self._transport is not None:
+            self._end = "late"
             self.process.kill()
+            self._transport.abort()
         return await asyncio.shield(self._asked)
 
     async def aclose(self) -> None:
-        """End the worker; safe to repeat."""
-        self.process.kill()
+        """End the worker, and its job as ``lost``; safe to repeat."""
+        self._closing = True
+        if self.has_started:
+            self.process.kill()
         if self._transport is not None:
             self._transport.abort()
         await self._ended.wait()
@@ -94,6 +116,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        if self._closing:
+            transport.abort()
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -108,7 +132,7 @@ class Connection(asyncio.Protocol):
                     if not self._started.done():
                         self._started.set_result(WorkerProcess(pid))
                 case Died(cause):
-                    self._cause = "time" if self._late else cause
+                    self._end = cause
                 case _:
                     if self._asked is not None and not self._asked.done():
                         self._asked.set_result(message)
@@ -117,8 +141,8 @@ class Connection(asyncio.Protocol):
         self._ended.set()
         for waiter in (self._started, self._asked):
             if waiter is not None and not waiter.done():
-                waiter.set_exception(WorkerDied(self._cause))
+                waiter.set_exception(WorkerDied(self._end))
                 waiter.exception()  # one that nobody awaits any more is not worth a warning
-        if not self._started.cancelled() and self._started.exception() is None:
+        if self.has_started:
             self.process.kill()
             self.process.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from penstock.errors import RequestError
@@ -16,25 +17,55 @@ class _Found:
     fault: str | None
 
 
+@dataclass
+class _Looking:
+    """A job that is under way, for all of one tenant who ask for the same."""
+
+    task: asyncio.Task[_Found]
+    num_waiting: int = 0
+
+
 class GrammarCheck:
-    """Remembers what it found. Belongs to one event loop; starts nothing before it is asked."""
+    """Remembers what it found, unless a worker has ended for other reasons than the grammar, or for
+    want of memory. Belongs to one event loop; starts nothing before it is asked.
+    """
 
     def __init__(self, workers: WorkerPool) -> None:
         self._workers = workers
         self._cache: GrammarCache[_Found] = GrammarCache()
+        self._looking: dict[tuple[str, GrammarSpec], _Looking] = {}
 
-    async def check(self, spec: GrammarSpec, param: str) -> None:
+    async def check(self, spec: GrammarSpec, param: str, tenant: str = "") -> None:
         """Raise RequestError, naming the field ``param``, if ``spec`` cannot be compiled.
 
-        Raises OverloadedError where too many wait to be looked at.
+        Raises OverloadedError where too many wait to be looked at, and UnavailableError if workers
+        are lost.
         """
-        found = self._cache.get(spec) or await self._look_at(spec)
+        found = self._cache.get(spec) or await self._shared(spec, tenant)
         if found.fault is not None:
             raise RequestError(f"{param}: {found.fault}", param)
 
-    async def _look_at(self, spec: GrammarSpec) -> _Found:
+    async def _shared(self, spec: GrammarSpec, tenant: str) -> _Found:
+        key = tenant, spec
+        looking = self._looking.get(key)
+        if looking is None:
+            look = self._look_at(spec, tenant)
+            looking = _Looking(asyncio.get_running_loop().create_task(look))
+            self._looking[key] = looking
+        looking.num_waiting += 1
         try:
-            answer = await self._workers.run(CheckGrammar.of(spec))
+            return await asyncio.shield(looking.task)
+        finally:
+            looking.num_waiting -= 1
+            if looking.num_waiting == 0:
+                looking.task.cancel()  # all have left, if it is not done
+            over = looking.num_waiting == 0 or looking.task.done()
+            if over and self._looking.get(key) is looking:
+                del self._looking[key]
+
+    async def _look_at(self, spec: GrammarSpec, tenant: str) -> _Found:
+        try:
+            answer = await self._workers.run(CheckGrammar.of(spec), tenant)
             assert isinstance(answer, Checked)
             found = _Found(answer.fault)
         except Exceeded as error:

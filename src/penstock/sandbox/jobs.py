@@ -16,8 +16,12 @@ from penstock.errors import RequestError
 from penstock.grammar.spec import GrammarSpec
 
 Cause = Literal["time", "memory", "crash"]
-"""Why a worker died of a job: its processor (or wall) time, its memory, or a fault of native code,
+"""What a worker died of by its job: its processor time, its memory, or a fault of native code,
 which mostly is an overflow of the stack."""
+
+End = Cause | Literal["late", "lost"]
+"""Why a job has no answer. ``late``: it did not end within the wall-clock limit. ``lost``: its
+worker is gone and nobody has reported why, so that it was not the job's doing."""
 
 LONG_TEXT_BYTES = 1 << 17
 """A text that is known beforehand to take more than 0.1 s."""
@@ -54,7 +58,7 @@ class CheckGrammar(msgspec.Struct, tag="check_grammar", frozen=True):
 
     @property
     def cpu_s(self) -> float:
-        """Of processor time that the job may take."""
+        """Seconds of processor time that the job may take."""
         return _GRAMMAR_S
 
     @property
@@ -221,7 +225,8 @@ class Started(msgspec.Struct, tag="started", frozen=True):
 
 
 class Died(msgspec.Struct, tag="died", frozen=True):
-    """The last message of a worker's socket, sent by the process that waited for it."""
+    """The last message of the socket of a worker that its job has ended, sent by the process that
+    waited for it."""
 
     cause: Cause
 

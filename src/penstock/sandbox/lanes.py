@@ -1,57 +1,123 @@
-"""Places for jobs that run at once, and how many may wait for one."""
+"""Seats for jobs that run at once, and how many may wait for one."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter, deque
 from types import TracebackType
 
-from penstock.errors import OverloadedError
+from penstock.errors import OverloadedError, PenstockError
 
 
 class Lane:
-    """So many places; those who wait get them in order. Belongs to one event loop."""
+    """A semaphore with a bounded queue, shared fairly by tenants. Belongs to one event loop.
 
-    def __init__(self, places: int, most_waiting: int, what: str) -> None:
-        self._semaphore = asyncio.Semaphore(places)
+    The next seat is for the tenant that has the fewest, and among those for the one that has waited
+    for its turn longest. One tenant may hold half of the queue while others wait, and alone all of
+    it but a quarter, so that whoever else comes finds room.
+    """
+
+    def __init__(self, seats: int, most_waiting: int, what: str) -> None:
+        self._free = seats
         self._most_waiting = most_waiting
         self._what = what
-        self.num_waiting = 0
+        self._seated: Counter[str] = Counter()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # in the order of their turns
+        self._closed: PenstockError | None = None
+
+    @property
+    def num_waiting(self) -> int:
+        return sum(map(len, self._waiting.values()))
 
     @property
     def is_full(self) -> bool:
         """Whether somebody who came now would wait."""
-        return self._semaphore.locked()
+        return self._free == 0
 
-    async def enter(self) -> None:
-        """Wait for a place. Raises OverloadedError if too many do."""
-        if self.is_full and self.num_waiting >= self._most_waiting:
+    async def enter(self, tenant: str) -> None:
+        """Wait for a seat. Raises OverloadedError if too many do, and what :meth:`close` gave."""
+        if self._closed is not None:
+            raise self._closed
+        if self._free:
+            self._seat(tenant)
+            return
+        self._check_queue(tenant)
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(tenant, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._forget(tenant, turn)
+            elif turn.exception() is None:
+                self.leave(tenant)
+            raise
+
+    def leave(self, tenant: str) -> None:
+        self._free += 1
+        self._seated[tenant] -= 1
+        if not self._seated[tenant]:
+            del self._seated[tenant]
+        while self._free and self._waiting:
+            first = min(self._waiting, key=lambda name: self._seated[name])
+            turns = self._waiting.pop(first)
+            turn = turns.popleft()
+            if turns:
+                self._waiting[first] = turns
+            if not turn.done():  # its task was cancelled just now
+                self._seat(first)
+                turn.set_result(None)
+
+    def close(self, error: PenstockError) -> None:
+        """Raise this to all who wait and all who come."""
+        self._closed = error
+        for turns in self._waiting.values():
+            for turn in turns:
+                if not turn.done():
+                    turn.set_exception(error)
+                    turn.exception()  # nobody may be left to look at it
+        self._waiting.clear()
+
+    def _seat(self, tenant: str) -> None:
+        self._free -= 1
+        self._seated[tenant] += 1
+
+    def _check_queue(self, tenant: str) -> None:
+        most, waiting = self._most_waiting, self.num_waiting
+        own = len(self._waiting.get(tenant, ()))
+        if waiting >= most:
             raise OverloadedError(
-                f"{self.num_waiting} {self._what} wait for a worker process, and no more may; "
+                f"{waiting} {self._what} wait for a worker process, and no more may; "
                 "send the request again later"
             )
-        self.num_waiting += 1
-        try:
-            await self._semaphore.acquire()
-        finally:
-            self.num_waiting -= 1
+        if own >= (most + 1) // 2 and (own < waiting or waiting >= most - most // 4):
+            raise OverloadedError(
+                f"{own} of your {self._what} wait for a worker process, and others need room too; "
+                "send fewer at once, or the request again later"
+            )
 
-    def leave(self) -> None:
-        self._semaphore.release()
+    def _forget(self, tenant: str, turn: asyncio.Future[None]) -> None:
+        turns = self._waiting.get(tenant)
+        if turns is not None and turn in turns:
+            turns.remove(turn)
+            if not turns:
+                del self._waiting[tenant]
 
 
-class Place:
-    """A job's place in one lane or another, given back however the block ends."""
+class Seat:
+    """A tenant's seat in one lane or another, given back however the block ends."""
 
-    def __init__(self) -> None:
-        self._lane: Lane | None = None
+    def __init__(self, tenant: str) -> None:
+        self._tenant = tenant
+        self.lane: Lane | None = None
 
     async def move(self, lane: Lane) -> None:
-        """Leave the present lane and enter another. Raises OverloadedError."""
+        """Leave the present lane and enter another. Raises as :meth:`Lane.enter`."""
         self._leave()
-        await lane.enter()
-        self._lane = lane
+        await lane.enter(self._tenant)
+        self.lane = lane
 
-    def __enter__(self) -> Place:
+    def __enter__(self) -> Seat:
         return self
 
     def __exit__(
@@ -63,6 +129,6 @@ class Place:
         self._leave()
 
     def _leave(self) -> None:
-        lane, self._lane = self._lane, None
+        lane, self.lane = self.lane, None
         if lane is not None:
-            lane.leave()
+            lane.leave(self._tenant)

@@ -2,69 +2,110 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 
+from penstock.errors import UnavailableError
 from penstock.sandbox import wire
 from penstock.sandbox.jobs import Answer, Died, Job, Started, Told
-from penstock.sandbox.process import WALL_S, ForkServer, WorkerDied, WorkerProcess
-from penstock.sandbox.results import result
+from penstock.sandbox.process import START_S, WALL_S, ForkServer, WorkerDied, WorkerProcess
+from penstock.sandbox.results import failure, result
 
 
 class LocalWorker:
     """Does one job at a time, in a process that is started for the first and replaced when it
-    dies. Not thread-safe.
+    dies. Any thread may use it, one at a time.
+
+    It belongs to the process that made it: in one that was forked from that, closing does nothing.
     """
 
     def __init__(self) -> None:
+        self._owner = os.getpid()
         self._server = ForkServer()
         self._socket: socket.socket | None = None
         self._frames: wire.FrameBuffer[Told] = wire.FrameBuffer(Told)
         self._process: WorkerProcess | None = None
 
+    @property
+    def is_own(self) -> bool:
+        """Whether this is the process that it belongs to."""
+        return os.getpid() == self._owner
+
     def run(self, job: Job) -> Answer:
-        """The job's answer. Raises RequestError if it refuses, or exceeds a limit of workers."""
+        """The job's answer. Raises RequestError if it refuses, or exceeds a limit of workers, and
+        UnavailableError if two workers in turn are lost."""
+        if not self.is_own:
+            raise UnavailableError(
+                "this process was forked from the one that has the worker process; make what "
+                "needs one here"
+            )
         frame = wire.encode_job(job)
         try:
-            answer = self._ask(frame)
+            try:
+                answer = self._ask(frame)
+            except WorkerDied as death:
+                if death.end != "lost":
+                    raise
+                answer = self._ask(frame)
         except WorkerDied as death:
-            raise job.died(death.cause) from None
+            raise failure(job, death.end) from None
         return result(job, answer)
 
     def close(self) -> None:
         """End the processes; safe to repeat."""
-        self._drop()
-        self._server.close()
+        if self.is_own:
+            self._drop()
+            self._server.close()
 
     def _ask(self, frame: bytes) -> Answer:
-        if self._server.has_ended:
-            self.close()  # with the thread that had started it, mostly; not of this job
-        if self._socket is None:
-            self._socket, self._frames = self._server.fork(), wire.FrameBuffer(Told)
         done = False
-        ends = time.monotonic() + WALL_S
         try:
-            self._socket.settimeout(WALL_S)
-            self._socket.sendall(frame)  # read once it has started
-            while messages := self._frames.receive(self._socket):
+            sock = self._connected()
+            ends = time.monotonic() + WALL_S
+            sock.settimeout(WALL_S)
+            sock.sendall(frame)
+            while messages := self._frames.receive(sock):
                 for message in messages:
                     match message:
-                        case Started(pid):
-                            self._process = WorkerProcess(pid)
                         case Died(cause):
                             raise WorkerDied(cause)
+                        case Started():
+                            pass
                         case _:
                             done = True
                             return message
-                self._socket.settimeout(max(ends - time.monotonic(), 0.001))
+                sock.settimeout(max(ends - time.monotonic(), 0.001))
         except TimeoutError:
-            raise WorkerDied("time") from None
+            raise WorkerDied("late") from None
         except OSError:
             pass
         finally:
             if not done:
                 self._drop()
-        raise WorkerDied("crash")
+        raise WorkerDied("lost")
+
+    def _connected(self) -> socket.socket:
+        """The socket of a worker that has started."""
+        if self._server.has_ended:
+            self.close()
+        if self._socket is None:
+            self._socket, self._frames = self._server.fork(), wire.FrameBuffer(Told)
+            self._socket.settimeout(START_S)
+            try:
+                first = self._frames.receive(self._socket)
+            except TimeoutError:
+                self.close()
+                raise UnavailableError(
+                    f"a worker process did not start within {START_S:g} s; the machine is "
+                    "overloaded: try again later"
+                ) from None
+            match first:
+                case [Started(pid), *_]:
+                    self._process = WorkerProcess(pid)
+                case _:
+                    raise WorkerDied("lost")
+        return self._socket
 
     def _drop(self) -> None:
         if self._socket is not None:

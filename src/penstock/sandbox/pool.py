@@ -7,49 +7,47 @@ import logging
 import os
 from collections import Counter
 
-from penstock.errors import OverloadedError, PenstockError
+from penstock.errors import OverloadedError, UnavailableError
 from penstock.sandbox import wire
 from penstock.sandbox.connection import Connection
 from penstock.sandbox.jobs import Answer, CheckGrammar, Exhausted, Job
-from penstock.sandbox.lanes import Lane, Place
+from penstock.sandbox.lanes import Lane, Seat
 from penstock.sandbox.process import ForkServer, WorkerDied
-from penstock.sandbox.results import result
+from penstock.sandbox.results import failure, result
 
 _log = logging.getLogger(__name__)
 
 SLOW_S = 0.1
-"""Of processor time, after which a job is slow."""
-_SLOW_PLACES = 3
-_MOST_PAUSED = 3
-"""Jobs that were found to be slow when there was no place for them, and hold their memory."""
+"""Processor time after which a job is slow."""
+_SLOW_SEATS = 3
 _MOST_WAITING = 1024
 _MOST_SLOW_WAITING = 64
 _MOST_GROWTH_BYTES = 128 << 20
-"""What a worker that goes on may have kept of memory."""
+"""A worker that grew by more than this is replaced."""
 
 
 class WorkerPool:
     """Does jobs in worker processes. Belongs to one event loop; starts nothing before it is asked.
 
-    Jobs have places in lanes: one for grammars, one for texts, and one for what is slow. A job
-    that is long, which is known beforehand, begins in the slow lane. Any other begins in its own;
-    after ``SLOW_S`` of processor time it moves to the slow lane, or waits for that without taking
-    time, or is refused where too many wait. A slow worker gives way to all other processes and is
-    not used again. So there are always places for jobs that are quick, and what bombs can take of
-    the machine is bounded.
+    Jobs have seats in lanes: one for grammars, one for texts, and one for what is slow. A job that
+    is long, which is known beforehand, begins in the slow lane. Any other begins in its own; after
+    ``SLOW_S`` of processor time it moves to the slow lane. Where that is full it is ended and begun
+    again there later, or refused if too many wait. A slow worker gives way to all other processes
+    and is not used again. So there are always seats for jobs that are quick, and what bombs can
+    take of the machine is bounded. Tenants share each lane (``lanes``).
 
-    A job whose worker dies, by a limit or a crash, fails alone. When the caller is cancelled, a
-    waiting job is dropped and a running one's worker is killed.
+    A job whose worker dies, by a limit or a crash, fails alone; one whose worker is lost is done
+    again, once. When the caller is cancelled, a waiting job is dropped and a running one's worker
+    is killed.
     """
 
     def __init__(self) -> None:
-        places = min(max((os.cpu_count() or 1) // 4, 2), 4)
-        self._places = 2 * places
+        seats = min(max((os.cpu_count() or 1) // 4, 2), 4)
+        self._most_idle = 2 * seats
         self._server = ForkServer()
-        self._grammars = Lane(places, _MOST_WAITING, "grammars")
-        self._texts = Lane(places, _MOST_WAITING, "texts")
-        self._slow = Lane(_SLOW_PLACES, _MOST_SLOW_WAITING, "long texts and slow jobs")
-        self._num_paused = 0
+        self._grammars = Lane(seats, _MOST_WAITING, "grammars")
+        self._texts = Lane(seats, _MOST_WAITING, "texts")
+        self._slow = Lane(_SLOW_SEATS, _MOST_SLOW_WAITING, "long texts and slow jobs")
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
         self._endings: set[asyncio.Task[None]] = set()
@@ -57,22 +55,23 @@ class WorkerPool:
         self._tokenizer = ""
         self._closed = False
         self.ended: Counter[str] = Counter()
-        """Jobs that did not come to their end, by why: ``time``, ``memory``, ``crash``, ``left``
-        (by their caller), ``overload``."""
+        """Jobs that did not come to their end, by why: an End, ``left`` (by their caller) or
+        ``overload``."""
 
     @property
     def pids(self) -> list[int]:
-        """Of the workers that live."""
-        return [each.process.pid for each in self._all if each.alive]
+        """Process ids of the workers that live."""
+        return [each.process.pid for each in self._all if each.alive and each.has_started]
 
-    async def run(self, job: Job) -> Answer:
+    async def run(self, job: Job, tenant: str = "") -> Answer:
         """The job's answer.
 
-        Raises RequestError if the job refuses or exceeds a limit of workers, and OverloadedError
-        if too many jobs wait.
+        Raises RequestError if the job refuses or exceeds a limit of workers, OverloadedError if too
+        many jobs wait, of this tenant or in all, and UnavailableError if two workers in turn are
+        lost or the pool is closed.
         """
         try:
-            return await self._run(job)
+            return await self._run(job, tenant)
         except asyncio.CancelledError:
             self.ended["left"] += 1
             raise
@@ -86,42 +85,63 @@ class WorkerPool:
         self._start_spare()
 
     async def aclose(self) -> None:
-        """End all workers; jobs that run fail. Safe to repeat."""
+        """End all processes; jobs that run or wait fail with UnavailableError. Safe to repeat."""
         self._closed = True
+        for lane in (self._grammars, self._texts, self._slow):
+            lane.close(_closed())
         if self._spare is not None:
             self._spare.cancel()
             await asyncio.gather(self._spare, return_exceptions=True)
+        self._idle.clear()
         for worker in list(self._all):
             self._end(worker)
-        await asyncio.gather(*self._endings)
+        while self._endings:
+            await asyncio.gather(*self._endings)
         self._server.close()
 
-    async def _run(self, job: Job) -> Answer:
+    async def _run(self, job: Job, tenant: str) -> Answer:
         frame = wire.encode_job(job)
-        with Place() as place:
-            long = job.is_long
+        with Seat(tenant) as seat:
             quick = self._grammars if isinstance(job, CheckGrammar) else self._texts
-            await place.move(self._slow if long else quick)
-            worker = await self._take(job)
+            await seat.move(self._slow if job.is_long else quick)
             try:
-                worker.ask(frame)
-                if long:
-                    worker.process.lower()
-                    self._start_spare()
-                elif not await worker.within(SLOW_S):
-                    worker = await self._slow_down(worker, place, job, frame)
-                answer = await worker.answer()
+                try:
+                    answer = await self._do(job, frame, seat)
+                except WorkerDied as death:
+                    if death.end != "lost" or self._closed:
+                        raise
+                    answer = await self._do(job, frame, seat)
             except WorkerDied as death:
-                self.ended[death.cause] += 1
-                self._end(worker)
-                raise job.died(death.cause) from None
-            except BaseException:
-                self._end(worker)
-                raise
-            self._put_back(worker)
+                if self._closed:
+                    raise _closed() from None
+                self.ended[death.end] += 1
+                raise failure(job, death.end) from None
         if isinstance(answer, Exhausted):
             self.ended["memory"] += 1
         return result(job, answer)
+
+    async def _do(self, job: Job, frame: bytes, seat: Seat) -> Answer:
+        """Do a job in its lane, or in the slow one if it turns out to be slow. Raises WorkerDied
+        and OverloadedError."""
+        worker = await self._take(job)
+        try:
+            worker.ask(frame)
+            slow = seat.lane is self._slow or not await worker.within(SLOW_S)
+            if slow and seat.lane is not self._slow and self._slow.is_full:
+                self._end(worker)
+                await seat.move(self._slow)
+                return await self._do(job, frame, seat)
+            if slow:
+                worker.process.lower()
+                self._start_spare()
+                if seat.lane is not self._slow:
+                    await seat.move(self._slow)
+            answer = await worker.answer()
+        except BaseException:
+            self._end(worker)
+            raise
+        self._put_back(worker)
+        return answer
 
     async def _take(self, job: Job) -> Connection:
         """A worker that can begin this job now."""
@@ -133,50 +153,33 @@ class WorkerPool:
 
     async def _start(self) -> Connection:
         try:
-            worker = await Connection.start(self._server, self._tokenizer)
-        except PenstockError:  # the fork server was killed: the next is another
-            worker = await Connection.start(self._server, self._tokenizer)
+            return await self._start_once()
+        except UnavailableError:  # its fork server was killed: the next has another
+            return await self._start_once()
+
+    async def _start_once(self) -> Connection:
+        if self._closed:
+            raise _closed()
+        worker = Connection()
         self._all.add(worker)
-        return worker
-
-    async def _slow_down(
-        self, worker: Connection, place: Place, job: Job, frame: bytes
-    ) -> Connection:
-        """Move a running job to the slow lane; returns the worker that does it from then on.
-
-        While it waits for a place there it is paused, or, where too many are, its worker is ended
-        and it is begun again later. Raises OverloadedError.
-        """
-        worker.process.lower()
-        self._start_spare()
-        if not self._slow.is_full:
-            await place.move(self._slow)
-        elif self._num_paused < _MOST_PAUSED:
-            worker.process.pause()
-            self._num_paused += 1
-            try:
-                await place.move(self._slow)
-            finally:
-                self._num_paused -= 1
-            worker.process.resume()
-        else:
+        try:
+            await worker.start(self._server, self._tokenizer)
+        except BaseException:
             self._end(worker)
-            await place.move(self._slow)
-            worker = await self._take(job)
-            worker.process.lower()
-            worker.ask(frame)
+            raise
         return worker
 
     def _put_back(self, worker: Connection) -> None:
         """Let a worker whose job is done go on, if it may."""
         grown = worker.process.resident_bytes - worker.process.first_bytes
         done = worker.process.lowered or grown > _MOST_GROWTH_BYTES
-        if done or self._closed or len(self._idle) >= self._places:
+        if done or self._closed or len(self._idle) >= self._most_idle:
             self._end(worker)
         else:
             self._idle.append(worker)
 
     def _end(self, worker: Connection) -> None:
+        """Have a worker ended; safe to repeat."""
         self._all.discard(worker)
         ending = asyncio.get_running_loop().create_task(worker.aclose())
         self._endings.add(ending)
@@ -191,7 +194,11 @@ class WorkerPool:
     async def _add_spare(self) -> None:
         try:
             worker = await self._start()
-        except PenstockError as error:
+        except UnavailableError as error:
             _log.warning("%s", error)
         else:
             self._idle.append(worker)
+
+
+def _closed() -> UnavailableError:
+    return UnavailableError("the worker processes are closed; start the server again")

@@ -11,21 +11,29 @@ import sys
 import time
 from pathlib import Path
 
-from penstock.errors import PenstockError
-from penstock.sandbox.jobs import Cause
+from penstock.errors import UnavailableError
+from penstock.sandbox.jobs import End
 
 WALL_S = 120.0
-"""Of a job, however little processor time it got: its machine is that busy, or it does not work."""
+"""Wall-clock limit of a job, for overloaded machines and stuck workers."""
+START_S = 60.0
+"""Wall-clock limit of a worker's start, in which its fork server may have to load a tokenizer."""
 _NICE = 10
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_VARIABLES = {
+    *("PATH", "HOME", "TMPDIR", "LANG", "LANGUAGE", "TZ"),
+    *("LD_LIBRARY_PATH", "LD_PRELOAD", "GLIBC_TUNABLES", "ASAN_OPTIONS", "LSAN_OPTIONS"),
+    *("PENSTOCK_ISA", "PENSTOCK_DEBUG", "PENSTOCK_CACHE_DIR"),
+}
+_FAMILIES = ("LC_", "PYTHON", "MALLOC_")
 
 
 class WorkerDied(Exception):
     """The worker ended before it answered."""
 
-    def __init__(self, cause: Cause) -> None:
-        super().__init__(cause)
-        self.cause: Cause = cause
+    def __init__(self, end: End) -> None:
+        super().__init__(end)
+        self.end: End = end
 
 
 class ForkServer:
@@ -43,8 +51,7 @@ class ForkServer:
     def fork(self, tokenizer: str = "") -> socket.socket:
         """Our end of a new worker's socket; it has loaded that tokenizer when it says Started.
 
-        The kernel ends all workers when the thread ends that called this first. Raises
-        PenstockError.
+        Any thread may call it, one at a time. Never blocks. Raises UnavailableError.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
@@ -59,7 +66,10 @@ class ForkServer:
                 except OSError:
                     self.close()
         ours.close()
-        raise PenstockError("a worker process cannot be started: its fork server ends at once")
+        raise UnavailableError(
+            "a worker process cannot be started: its fork server ends at once; send the request "
+            "again later"
+        )
 
     def close(self) -> None:
         """End it, and with it all workers; safe to repeat."""
@@ -86,12 +96,22 @@ class ForkServer:
                     stderr=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     process_group=0,  # out of reach of the terminal's Ctrl-C from the start
-                    env={**os.environ, **alone, "RUST_BACKTRACE": "0", "PYTHONPATH": path},
+                    env={**_environment(), **alone, "RUST_BACKTRACE": "0", "PYTHONPATH": path},
                 )
             except OSError as error:
                 ours.close()
-                raise PenstockError(f"a worker process cannot be started: {error}") from error
+                raise UnavailableError(f"a worker process cannot be started: {error}") from error
+        ours.setblocking(False)  # a server that takes no orders any more is replaced
         self._socket = ours
+
+
+def _environment() -> dict[str, str]:
+    """What workers may know of the environment: it holds keys, and they run programs of others."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _VARIABLES or name.startswith(_FAMILIES)
+    }
 
 
 class WorkerProcess:
@@ -126,23 +146,14 @@ class WorkerProcess:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, self.pid, _NICE)
 
-    def pause(self) -> None:
-        self._signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self._signal(signal.SIGCONT)
-
     def kill(self) -> None:
         """End the process now; safe to repeat."""
-        self._signal(signal.SIGKILL)
+        if self._handle is not None:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
     def release(self) -> None:
         """Forget the process, which has ended."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
-
-    def _signal(self, number: int) -> None:
-        if self._handle is not None:
-            with contextlib.suppress(OSError):
-                signal.pidfd_send_signal(self._handle, number)

@@ -2,7 +2,7 @@
 
 ``python -m penstock.sandbox.worker --fd N`` is a fork server. It loads the tokenizer once; after
 that a worker is there in milliseconds. Each is forked by a keeper, a process that only waits for it
-and tells what it died of. All have a single thread and share the tokenizer's memory.
+and reports its exit cause. All have a single thread and share the tokenizer's memory.
 
 A worker's stack is bounded here, and its priority is lowered by the front end. What a job takes of
 processor time is counted by a timer that ends the process: native code cannot be interrupted
@@ -46,13 +46,13 @@ from penstock.tokenizer import Tokenizer, load_tokenizer
 from penstock.tokenizer.chat_tokens import tokenize_chat
 
 MAX_ORDER_BYTES = 1 << 16
-"""Of a message to the fork server: a byte, then the path of the tokenizer."""
+"""Longest message to the fork server: a byte, then the path of the tokenizer."""
 STACK_BYTES = 4 << 20
-"""Of the thread that does jobs. The engine compiles what passes with sixteen times as much
+"""Stack of the thread that does jobs. The engine compiles what passes with sixteen times as much
 (``engine.constraints``): a grammar that fits here cannot overflow there. It is enough for 430
 schemas of objects that refer to each other in a row."""
 DATA_BYTES = 2 << 30
-"""Of memory. Tokenizing takes up to 200 bytes for each of a text."""
+"""Memory of a worker. Tokenizing takes up to 200 bytes for each of a text."""
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
@@ -128,8 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the front end decides what Ctrl-C means
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
-    _die_with_parent()
     worker = Worker()
+    server = os.getpid()
     with socket.socket(fileno=options.fd) as sock:
         while True:
             order, fds, _, _ = socket.recv_fds(sock, MAX_ORDER_BYTES, 1)
@@ -139,32 +139,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if path:
                 with contextlib.suppress(PenstockError):  # the worker will say so of its job
                     worker.load(path)
-            (fd,) = fds
-            if os.fork() == 0:
-                sock.close()
-                os._exit(_keep(worker, fd))
-            os.close(fd)
+            for fd in fds:  # none, if there was no room for it here
+                try:
+                    keeper = os.fork()
+                except OSError:  # no process is to be had: who asked finds the socket closed
+                    keeper = -1
+                if keeper == 0:
+                    sock.close()
+                    os._exit(_keep(worker, fd, server))
+                os.close(fd)
 
 
-def _keep(worker: Worker, fd: int) -> int:
-    """Have a worker serve the socket ``fd``, and tell there what it died of."""
-    _die_with_parent()
+def _keep(worker: Worker, fd: int, server: int) -> int:
+    """Have a worker serve the socket ``fd``, and report its exit cause on the socket."""
+    _die_with(server)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with socket.socket(fileno=fd) as sock:
-        pid = os.fork()
+        keeper = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError:
+            return 1
         if pid == 0:
-            os._exit(_serve(worker, sock))
+            os._exit(_serve(worker, sock, keeper))
         gone = contextlib.suppress(OSError)  # the front end, as the worker finds too
         with gone:
             sock.sendall(wire.encode(Started(pid)))
         _, status = os.waitpid(pid, 0)
-        with gone:
-            sock.sendall(wire.encode(Died(_cause(status))))
+        cause = _cause(status)
+        if cause is not None:
+            with gone:
+                sock.sendall(wire.encode(Died(cause)))
     return 0
 
 
-def _serve(worker: Worker, sock: socket.socket) -> int:
-    _die_with_parent()
+def _serve(worker: Worker, sock: socket.socket, keeper: int) -> int:
+    _die_with(keeper)
     limit(resource.RLIMIT_CORE, 0)
     limit(resource.RLIMIT_STACK, STACK_BYTES)
     limit(resource.RLIMIT_DATA, DATA_BYTES)
@@ -180,17 +190,25 @@ def _serve(worker: Worker, sock: socket.socket) -> int:
     return 0
 
 
-def _cause(status: int) -> Cause:
-    match os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0:
+def _cause(status: int) -> Cause | None:
+    """What a job has ended its worker by; None if it was not the job."""
+    if not os.WIFSIGNALED(status):
+        return None if status == 0 else "crash"
+    match os.WTERMSIG(status):
         case signal.SIGPROF | signal.SIGXCPU:
             return "time"
         case signal.SIGKILL | signal.SIGABRT:  # the kernel, short of memory; Rust, likewise
             return "memory"
+        case signal.SIGTERM | signal.SIGHUP | signal.SIGQUIT | signal.SIGUSR1 | signal.SIGUSR2:
+            return None  # somebody ends processes
     return "crash"
 
 
-def _die_with_parent() -> None:
+def _die_with(parent: int) -> None:
+    """Have the kernel end this process with its parent, which has one thread."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended before that
+        os._exit(1)
 
 
 def limit(what: int, value: int) -> None:

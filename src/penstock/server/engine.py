@@ -24,7 +24,12 @@ class Engine(Protocol):
     def tokenizer(self) -> Tokenizer: ...
 
     async def encode_all(
-        self, texts: Sequence[str], params: Sequence[str], *, add_special_tokens: bool = True
+        self,
+        texts: Sequence[str],
+        params: Sequence[str],
+        *,
+        add_special_tokens: bool = True,
+        tenant: str = "",
     ) -> list[list[int]]: ...
 
     async def encode_chat(
@@ -35,6 +40,7 @@ class Engine(Protocol):
         *,
         add_generation_prompt: bool = True,
         add_special_tokens: bool = False,
+        tenant: str = "",
     ) -> list[int]: ...
 
     def generate(

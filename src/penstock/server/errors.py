@@ -5,7 +5,13 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from penstock.errors import EngineDeadError, OverloadedError, PenstockError, RequestError
+from penstock.errors import (
+    EngineDeadError,
+    OverloadedError,
+    PenstockError,
+    RequestError,
+    UnavailableError,
+)
 from penstock.server.fanout import GenerationError
 
 RETRY_AFTER_S = 10
@@ -87,6 +93,8 @@ def api_error(error: Exception) -> ApiError:
         return ApiError(400, str(error), param=error.param)
     if isinstance(error, OverloadedError):
         return overloaded(str(error), RETRY_AFTER_S)
+    if isinstance(error, UnavailableError):
+        return unavailable(str(error), "worker_unavailable", RETRY_AFTER_S)
     if isinstance(error, EngineDeadError):
         # The cause may hold a traceback: it belongs in the server's log.
         return ApiError(

@@ -110,7 +110,7 @@ class Handlers:
         body = await self._decoded(request, self._tokenize_decoder)
         if body.model is not None:
             self._check_model(body.model)
-        work = tokenized(body, self._engine)
+        work = tokenized(body, self._serving_to(request))
         return _json(await unless_ended(request, request.receive, work))
 
     async def detokenize(self, request: Request) -> Response:

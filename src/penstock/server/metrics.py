@@ -98,7 +98,7 @@ class _Collector:
             "Grammars, templates and texts that worker processes gave up, by cause",
             labels=[*_LABELS, "cause"],
         )
-        for cause in ("time", "memory", "crash", "left", "overload"):
+        for cause in ("time", "memory", "crash", "late", "lost", "left", "overload"):
             ended.add_metric([self._model_name, cause], state.ended_jobs.get(cause, 0))
         yield ended
 

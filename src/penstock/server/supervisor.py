@@ -125,9 +125,16 @@ class Supervisor:
         llm.room.check(tenant, 1)
 
     async def encode_all(
-        self, texts: Sequence[str], params: Sequence[str], *, add_special_tokens: bool = True
+        self,
+        texts: Sequence[str],
+        params: Sequence[str],
+        *,
+        add_special_tokens: bool = True,
+        tenant: str = "",
     ) -> list[list[int]]:
-        return await self._llm.encode_all(texts, params, add_special_tokens=add_special_tokens)
+        return await self._llm.encode_all(
+            texts, params, add_special_tokens=add_special_tokens, tenant=tenant
+        )
 
     async def encode_chat(
         self,
@@ -137,6 +144,7 @@ class Supervisor:
         *,
         add_generation_prompt: bool = True,
         add_special_tokens: bool = False,
+        tenant: str = "",
     ) -> list[int]:
         return await self._llm.encode_chat(
             messages,
@@ -144,6 +152,7 @@ class Supervisor:
             template_options,
             add_generation_prompt=add_generation_prompt,
             add_special_tokens=add_special_tokens,
+            tenant=tenant,
         )
 
     def generate(

@@ -219,6 +219,12 @@ class _CodeGenerator(jinja2.compiler.CodeGenerator):
             raise nodes.Impossible
         return super()._output_child_to_const(node, frame, finalize)
 
+    def visit_EvalContextModifier(self, node: nodes.EvalContextModifier, frame: Any) -> None:
+        for keyword in node.options:
+            self.writeline(f"context.eval_ctx.{keyword.key} = ")
+            self.visit(keyword.value, frame)
+        frame.eval_ctx.volatile = True  # known when it is rendered
+
     def visit_Concat(self, node: nodes.Concat, frame: Any) -> None:
         self.write("environment.join_bounded((")
         for part in node.nodes:
@@ -234,7 +240,7 @@ class _VariableFinder(_CodeGenerator):
     """As ``jinja2.meta`` finds undeclared variables, but without computing constants."""
 
     def __init__(self, environment: jinja2.Environment, name: None, filename: None) -> None:
-        super().__init__(environment, name, filename)
+        super().__init__(environment, name, filename, optimized=False)
         self.found: set[str] = set()
 
     def write(self, x: str) -> None:

@@ -75,7 +75,10 @@ class CompletionJob:
         texts = [prompt for prompt in given if isinstance(prompt, str)]
         tokens = iter(
             await engine.encode_all(
-                texts, names_of(texts, "prompt"), add_special_tokens=add_special
+                texts,
+                names_of(texts, "prompt"),
+                add_special_tokens=add_special,
+                tenant=serving.caller.name,
             )
         )
         prompts = []
@@ -92,7 +95,7 @@ class CompletionJob:
         params = completion_params(request, engine.model.vocab_size, room, longest)
         asked = asked_constraint(request)
         if asked is not None:
-            await serving.grammars.check(asked.spec, asked.param)
+            await serving.grammars.check(asked.spec, asked.param, serving.caller.name)
             params = msgspec.structs.replace(params, grammar=asked.spec)
         bound_by = "" if asked is None else asked.param
         return cls(request, prompts, params, engine, meter, options, bound_by)

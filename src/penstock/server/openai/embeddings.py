@@ -105,7 +105,7 @@ class EmbeddingJob:
             dimensions=request.dimensions,
         )
         pooling.validate()
-        inputs = await _tokenized(request, engine)
+        inputs = await _tokenized(request, serving)
         several = not isinstance(request.input, str) and type(request.input[0]) is not int
         for i, tokens in enumerate(inputs):
             _check(tokens, f"input[{i}]" if several else "input", engine)
@@ -158,12 +158,15 @@ class EmbeddingJob:
         return numbers
 
 
-async def _tokenized(request: EmbeddingRequest, engine: Engine) -> list[list[int]]:
+async def _tokenized(request: EmbeddingRequest, serving: Serving) -> list[list[int]]:
     given = split_prompts(request.input, "input", MAX_INPUTS)
     add_special = request.add_special_tokens is not False
     texts = [each for each in given if isinstance(each, str)]
     names = names_of(texts, "input")
-    tokens = iter(await engine.encode_all(texts, names, add_special_tokens=add_special))
+    encoded = await serving.engine.encode_all(
+        texts, names, add_special_tokens=add_special, tenant=serving.caller.name
+    )
+    tokens = iter(encoded)
     return [next(tokens) if isinstance(each, str) else each for each in given]
 
 

@@ -17,9 +17,12 @@ TemplateMessage = dict[str, Any]
 
 
 async def chat_prompt(
-    request: ChatRequest, engine: Engine, tools: Sequence[Mapping[str, Any]] = ()
+    request: ChatRequest,
+    engine: Engine,
+    tools: Sequence[Mapping[str, Any]] = (),
+    tenant: str = "",
 ) -> list[int]:
-    """Token ids of the prompt, which shows ``tools`` to the model.
+    """Token ids of the prompt, which shows ``tools`` to the model; ``tenant`` is who asks.
 
     Raises ApiError or RequestError naming the message at fault.
     """
@@ -37,6 +40,7 @@ async def chat_prompt(
         add_generation_prompt=request.add_generation_prompt is not False,
         # The template has written them itself.
         add_special_tokens=request.add_special_tokens is True,
+        tenant=tenant,
     )
 
 

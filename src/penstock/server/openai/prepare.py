@@ -11,7 +11,6 @@ from penstock.errors import RequestError
 from penstock.grammar.spec import GrammarSpec
 from penstock.interface.messages import RequestOptions
 from penstock.sampling.params import SamplingParams
-from penstock.sandbox.grammar_check import GrammarCheck
 from penstock.server.engine import Engine
 from penstock.server.errors import ApiError
 from penstock.server.fanout import Generation, refused_by_name
@@ -72,8 +71,9 @@ async def prepare_chat(
     if use is not None and asked is not None:
         _check_together(use, asked, names)
     tokenizer, reasoning = engine.tokenizer, styles.reasoning
+    tenant = serving.caller.name
     try:
-        prompt = await chat_prompt(request, engine, () if use is None else use.tools)
+        prompt = await chat_prompt(request, engine, () if use is None else use.tools, tenant)
     except RequestError as error:
         raise _as_named(error, names) from None
     longest = engine.model.max_model_len
@@ -87,10 +87,10 @@ async def prepare_chat(
     bound_by = ""
     if calls is not None or asked is not None:
         bound_by = names.tools if asked is None or (use is not None and use.forced) else asked.param
-        await _check_parts(serving.grammars, calls, asked)
+        await _check_parts(serving, calls, asked)
         beginning = None if reasoning is None else Beginning(reasoning, inside)
         grammar = answer_grammar(tokenizer, beginning, calls, None if asked is None else asked.spec)
-        await serving.grammars.check(grammar, bound_by)
+        await serving.grammars.check(grammar, bound_by, tenant)
         params = msgspec.structs.replace(params, grammar=grammar)
     reading = Reading(reasoning, inside, use)
     return PreparedChat(request, prompt, params, reading, engine, meter, options, bound_by, names)
@@ -106,15 +106,14 @@ def _as_named(error: RequestError, names: Names) -> RequestError:
     return RequestError(text, names.messages)
 
 
-async def _check_parts(
-    grammars: GrammarCheck, calls: Calls | None, asked: Constraint | None
-) -> None:
+async def _check_parts(serving: Serving, calls: Calls | None, asked: Constraint | None) -> None:
     """Raise RequestError naming the field whose grammar cannot be used."""
+    grammars, tenant = serving.grammars, serving.caller.name
     if asked is not None:
-        await grammars.check(asked.spec, asked.param)
+        await grammars.check(asked.spec, asked.param, tenant)
     for function in () if calls is None else calls.functions:
         schema = GrammarSpec(kind="json_schema", text=json.dumps(function.schema))
-        await grammars.check(schema, function.param)
+        await grammars.check(schema, function.param, tenant)
 
 
 def _check_together(use: ToolUse, asked: Constraint, names: Names) -> None:

@@ -11,6 +11,7 @@ from penstock.server.errors import ApiError
 from penstock.server.openai.functions import with_tools
 from penstock.server.openai.messages import chat_prompt
 from penstock.server.openai.protocol import ChatRequest, Message
+from penstock.server.serving import Serving
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -45,8 +46,9 @@ class Text(msgspec.Struct, frozen=True):
     prompt: str
 
 
-async def tokenized(request: TokenizeRequest, engine: Engine) -> Tokens:
+async def tokenized(request: TokenizeRequest, serving: Serving) -> Tokens:
     """Raises ApiError or RequestError naming the field at fault."""
+    engine, tenant = serving.engine, serving.caller.name
     if (request.prompt is None) == (request.messages is None):
         raise ApiError(400, "give either prompt or messages", param="prompt")
     if request.messages is None:
@@ -56,7 +58,7 @@ async def tokenized(request: TokenizeRequest, engine: Engine) -> Tokens:
         assert request.prompt is not None
         add_special = request.add_special_tokens is not False
         (tokens,) = await engine.encode_all(
-            [request.prompt], ["prompt"], add_special_tokens=add_special
+            [request.prompt], ["prompt"], add_special_tokens=add_special, tenant=tenant
         )
     else:
         chat = ChatRequest(
@@ -66,7 +68,7 @@ async def tokenized(request: TokenizeRequest, engine: Engine) -> Tokens:
             add_generation_prompt=request.add_generation_prompt,
             chat_template_kwargs=request.chat_template_kwargs,
         )
-        tokens = await chat_prompt(with_tools(chat), engine)
+        tokens = await chat_prompt(with_tools(chat), engine, tenant=tenant)
     texts = None
     if request.return_token_strs:
         texts = await asyncio.to_thread(lambda: list(map(engine.tokenizer.token_text, tokens)))
