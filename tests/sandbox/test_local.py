@@ -52,9 +52,10 @@ def until(true: Callable[[], object]) -> None:
 
 
 def works(worker: LocalWorker) -> bool:
-    """Whether its process has begun to compute."""
+    """Whether its process lives and has begun to compute."""
     process = worker._process
-    return process is not None and process.cpu_s > 0.3
+    live = sandbox_processes.of(sandbox_processes.servers())
+    return process is not None and process.pid in live and process.cpu_s > 0.3
 
 
 def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[PenstockError]]:

@@ -236,9 +236,15 @@ def test_too_many_slow_jobs_are_refused_for_now(
     with_pool(work)
 
 
+def busy(workers: WorkerPool, cpu_s: float) -> list[int]:
+    """Workers that live and have taken so much processor time."""
+    live = processes.of(processes.servers())
+    return [pid for pid in workers.pids if pid in live and WorkerProcess(pid).cpu_s > cpu_s]
+
+
 async def kill_server(workers: WorkerPool, cpu_s: float) -> None:
     """End the fork server, once a worker has taken so much processor time."""
-    await until(lambda: any(WorkerProcess(pid).cpu_s > cpu_s for pid in workers.pids))
+    await until(lambda: busy(workers, cpu_s))
     (server,) = processes.servers()
     os.kill(server, signal.SIGKILL)
     await until(lambda: not processes.of({server}) & set(workers.pids))
@@ -268,8 +274,8 @@ def test_a_worker_that_is_told_to_end_is_no_fault_of_its_job(folder: str) -> Non
     async def work(workers: WorkerPool) -> None:
         bomb = asyncio.ensure_future(workers.run(chat(folder, "endless")))
         for _ in range(2):
-            await until(lambda: any(WorkerProcess(pid).cpu_s > 0.5 for pid in workers.pids))
-            (pid,) = [pid for pid in workers.pids if WorkerProcess(pid).cpu_s > 0.5]
+            await until(lambda: busy(workers, 0.5))
+            (pid,) = busy(workers, 0.5)
             os.kill(pid, signal.SIGTERM)
             await until(lambda pid=pid: pid not in workers.pids)  # type: ignore[misc]
         with pytest.raises(UnavailableError):
