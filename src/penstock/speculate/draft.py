@@ -1,4 +1,4 @@
-"""What a proposer is asked, and what it answers."""
+"""Drafts, and the protocols of the proposers that make them."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
-    """Tokens that may follow the known ones of a sequence, of which each was decided for certain.
+    """A chain, or a tree of alternatives, of tokens that may follow a sequence.
 
-    A chain, or a tree of alternatives. The model verifies it by drawing, at each position, what
-    plain decoding would draw, and by going on while that is in the draft
-    (:mod:`penstock.speculate.verify`).
+    The proposer has decided each token, so the draft distribution is a point mass. The model
+    verifies a draft by sampling at each position what plain decoding would sample, and goes on as
+    long as that token is in the draft (:mod:`penstock.speculate.verify`).
     """
 
     token_ids: array[int]
-    """At least one; the first may follow the sequence's last known token."""
+    """One token or more, of which the first may follow the sequence's last known token."""
     group: int = 0
-    """Below ``Proposer.groups``. Drafts of a group are believed to be accepted about as often."""
+    """Class of drafts with similar acceptance, below ``Proposer.groups``."""
     parents: array[int] | None = None
-    """Of each token, the index of the one that it follows, before it; -1: the last known token.
-    Those of one parent differ. None: a chain, each follows the one before it."""
+    """Index of each token's parent, which precedes it; -1 stands for the last known token. Siblings
+    differ. None means a chain, in which each token follows the one before it."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
 
     @property
     def depth(self) -> int:
-        """Tokens of the longest path: more cannot be accepted."""
+        """Number of tokens on the longest path, which is the most that can be accepted."""
         if self.parents is None:
             return len(self.token_ids)
         depths: list[int] = []
@@ -45,7 +45,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
         return max(depths)
 
     def cut(self, count: int) -> Draft:
-        """Its first ``count`` tokens."""
+        """Return the draft's first ``count`` tokens as a draft."""
         if count >= len(self.token_ids):
             return self
         if self.parents is None:
@@ -53,8 +53,10 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
         return draft_tree(self.token_ids[:count], self.parents[:count], self.group)
 
     def child(self, node: int, token: int) -> int:
-        """The index of ``token`` where it follows ``node``, -1 being the last known one; -1: it
-        does not."""
+        """Return the index of the child of ``node`` that is ``token``, or -1 if there is none.
+
+        ``node`` -1 is the last known token.
+        """
         tokens, parents = self.token_ids, self.parents
         if parents is None:
             node += 1
@@ -65,13 +67,13 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
         return -1
 
     def following(self, node: int) -> Seq[int]:
-        """The tokens that follow ``node``."""
+        """Return the tokens of the children of ``node``."""
         if self.parents is None:
             return self.token_ids[node + 1 : node + 2]
         return [t for t, parent in zip(self.token_ids, self.parents, strict=True) if parent == node]
 
     def path(self, tokens: Seq[int]) -> Seq[int]:
-        """The indices of those of ``tokens`` that are in the draft from its start, in a row."""
+        """Return the indices of the longest path that is a prefix of ``tokens``."""
         nodes: list[int] = []
         node = -1
         for token in tokens:
@@ -83,71 +85,71 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
 
 
 def draft_tree(token_ids: array[int], parents: array[int], group: int = 0) -> Draft:
-    """A draft of these tokens and parents, known as a chain if it is one."""
+    """Make a draft from tokens and parents, without parents if it is a chain."""
     if all(parent == i for i, parent in enumerate(parents, -1)):
         return Draft(token_ids, group)
     return Draft(token_ids, group, parents)
 
 
 class Wanted(NamedTuple):
-    """A sequence that decodes, and how many tokens may be drafted for it."""
+    """A decoding sequence and the maximum number of tokens to draft for it."""
 
     sequence: Sequence
     most: int
 
 
-class Told(NamedTuple):
-    """Where a step's hidden states are those of tokens that are now known to be a sequence's."""
+class HiddenRows(NamedTuple):
+    """The rows of a step's hidden states that belong to accepted tokens of a sequence."""
 
     sequence: Sequence
     first: int
-    """The position of the first of them."""
+    """Position of the token of the first row."""
     rows: Seq[int]
-    """Of the step's hidden states, one for each position from ``first`` on."""
+    """Indices into ``StepResult.hidden``, one for each position from ``first`` on."""
 
 
 class Proposer(Protocol):
-    """Drafts for sequences. Not thread-safe.
+    """Makes drafts for sequences. Not thread-safe.
 
-    What it proposes changes how many steps an output takes and never the output, so it may keep
-    what state it likes, about sequences too; it must not keep many of them alive for long.
+    Drafts change how many steps an output takes and never the output, so a proposer may keep any
+    state, but it must not keep many ended sequences alive for long.
     """
 
     groups: int
     cheap: bool
-    """A draft costs next to nothing beside the row of the step that verifies it. Then it is made
-    first and cut to the length that pays; else it is not made unless it pays."""
+    """Whether drafting costs next to nothing compared with verifying. Then drafts are made first
+    and cut to the best length; else the length is chosen first, and nothing is made if it is 0."""
 
     steady: bool
-    """Whether the last proposals took what they always take: no prompt was read for them."""
+    """Whether the last call only drafted, and read no prompt, so that its time is typical."""
 
     def propose(self, wanted: Seq[Wanted]) -> list[Draft | None]:
-        """A draft of at most ``most`` tokens for each of ``wanted``, or None where it has none."""
+        """Return, for each of ``wanted``, a draft of at most ``most`` tokens or None."""
         ...
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless the proposer's own books agree."""
+        """Raise AssertionError if the proposer's state is inconsistent."""
         ...
 
     def close(self) -> None:
-        """Release memory."""
+        """Release weights and caches."""
         ...
 
 
 @runtime_checkable
 class HiddenReader(Proposer, Protocol):
-    """A proposer that drafts by what the target made of the text."""
+    """A proposer that drafts from the target's hidden states."""
 
     trees: Collection[int]
-    """The groups whose drafts may be trees."""
+    """Groups whose drafts may be trees."""
     reads_all: bool
-    """It reads the hidden states of every token that is computed; else of those alone from which
-    the next one is drawn."""
+    """Whether it needs the hidden states of all computed tokens, or only of those from which a
+    token is sampled."""
 
     def observe(self, step: ScheduledStep, tokens: Seq[list[int]], result: StepResult) -> None:
-        """A step of the target was taken in, with ``tokens[i]`` for ``step.samples[i]``.
+        """Take note of a finished step of the target; ``step.samples[i]`` got ``tokens[i]``.
 
-        :func:`~penstock.speculate.told.told_of` says what of ``result``, which lives until the next
-        step, is whose. Tokens that were found in the cache are not computed and not told.
+        :func:`~penstock.speculate.hidden_states.hidden_rows` assigns the rows of ``result``, which
+        is valid until the next step. Tokens found in the prefix cache have no rows.
         """
         ...

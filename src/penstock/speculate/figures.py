@@ -1,4 +1,4 @@
-"""What came of drafts, counted over the engine's life."""
+"""Counters of speculation over the engine's life."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import msgspec
 class DraftStats(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot of :class:`Figures`."""
 
-    steps: int  # that verified a draft
-    drafts: int  # of one sequence in one step
-    draft_tokens: int  # that were verified
-    draft_levels: int  # tokens of each draft's longest path: of chains, all
-    accepted_tokens: int  # of these, those that were drawn
-    rejections: int  # drafts of which fewer were than the longest path has
-    accepted_by_position: list[int]
-    draft_seconds: float  # what making drafts took
+    steps: int  # steps that verified a draft
+    drafts: int  # drafts verified; one sequence has at most one in a step
+    draft_tokens: int  # drafted tokens verified
+    draft_levels: int  # sum of the depths of drafts; of chains, their lengths
+    accepted_tokens: int  # drafted tokens accepted
+    rejections: int  # drafts of which fewer tokens were accepted than their depth
+    accepted_by_position: list[int]  # drafts of which the token at that position was accepted
+    draft_seconds: float  # time spent on drafting
 
 
 class Figures:
-    """Drafts of up to ``num_tokens`` tokens."""
+    """Counts drafts of at most ``num_tokens`` tokens and what was accepted of them."""
 
     def __init__(self, num_tokens: int) -> None:
         self.steps = 0
@@ -31,7 +31,7 @@ class Figures:
         self._accepted = [0] * (num_tokens + 1)  # drafts by how many of their tokens were accepted
 
     def add(self, drafted: int, depth: int, accepted: int) -> None:
-        """A draft of ``drafted`` tokens and this depth was verified."""
+        """Count a verified draft of ``drafted`` tokens, of which ``accepted`` were accepted."""
         self._drafts += 1
         self._drafted += drafted
         self._levels += depth
@@ -39,6 +39,7 @@ class Figures:
         self._accepted[accepted] += 1
 
     def snapshot(self) -> DraftStats:
+        """Return the present counts."""
         by_position = []
         left = 0
         for count in reversed(self._accepted[1:]):

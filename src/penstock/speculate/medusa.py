@@ -1,9 +1,9 @@
-"""Drafts by Medusa heads: each tells one further token from one hidden state of the target.
+"""Drafts by Medusa heads, each of which predicts one later token from one hidden state.
 
 Cai et al., "Medusa: simple LLM inference acceleration framework with multiple decoding heads",
-2024. The head that knows the token after next does not know the next one, so candidates of the
-heads are combined into a tree; which combinations are verified is decided by the heads'
-probabilities, not by a table.
+2024. A head does not know what the heads before it predict, so their candidates are combined into
+a tree. Which combinations are verified is decided by the heads' probabilities, not by a fixed
+table.
 """
 
 from __future__ import annotations
@@ -18,23 +18,26 @@ from penstock.backends.base import Executor
 from penstock.engine.scheduled import ScheduledStep
 from penstock.engine.step import StepInput, StepResult
 from penstock.speculate.draft import Draft, Wanted
-from penstock.speculate.rows import NO_COPIES
-from penstock.speculate.told import told_of
+from penstock.speculate.draft_batch import NO_COPIES
+from penstock.speculate.hidden_states import hidden_rows
 from penstock.speculate.tree import Candidate, candidates, independent
 
 _WIDTH = 4
-"""Candidates of each head."""
+"""Number of candidate tokens taken from each head."""
 
 
 class _Seen(NamedTuple):
-    """The hidden state from which a sequence's token at ``position + 1`` was drawn."""
+    """The hidden state from which a sequence's token at ``position + 1`` was sampled."""
 
     position: int
     state: NDArray[np.float32]
 
 
 class MedusaProposer:
-    """Owns the executor of the heads. Keeps the last hidden state of each sequence with it."""
+    """Drafts with Medusa heads, whose executor it owns.
+
+    The last hidden state of a sequence is kept in its ``draft_state``.
+    """
 
     groups = 1
     trees = (0,)
@@ -47,7 +50,7 @@ class MedusaProposer:
         self._sampler = executor.sampler()
 
     def observe(self, step: ScheduledStep, tokens: Seq[list[int]], result: StepResult) -> None:
-        told = told_of(step, tokens)
+        told = hidden_rows(step, tokens)
         if not told:
             return
         assert result.hidden is not None
@@ -79,7 +82,7 @@ class MedusaProposer:
         self._executor.close()
 
     def _run(self, states: NDArray[np.float32]) -> list[list[list[Candidate]]]:
-        """By head, by lane: the likeliest tokens. ``states`` ``[lanes, hidden]``."""
+        """Return the likeliest tokens by head and lane, for ``states`` ``[lanes, hidden]``."""
         count = len(states)
         numbers = np.arange(count + 1, dtype=np.int32)
         nothing = np.zeros(count, np.int32)

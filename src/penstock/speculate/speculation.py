@@ -12,7 +12,7 @@ from penstock.engine.step import StepResult
 from penstock.speculate.controller import Controller, Offer
 from penstock.speculate.draft import Draft, HiddenReader, Proposer, Wanted
 from penstock.speculate.figures import Figures
-from penstock.speculate.times import Made
+from penstock.speculate.step_cost_model import DraftTiming
 from penstock.speculate.typical import Typical
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Speculation:
         self._clock = clock
         self._step_began = 0.0
         self._asking = 0.0  # seconds that asking for drafts took
-        self._made: Made | None = None  # if it came to drafts
+        self._timing: DraftTiming | None = None  # if it came to drafts
         self._idle = 0  # steps since the last one with a draft
         self._rest = 0  # steps that are not to be looked at
         self._rested = 0  # of these, those that were taken
@@ -67,7 +67,7 @@ class Speculation:
             self._rested += 1
             return {}
         began = self._step_began = self._clock()
-        self._asking, self._made = 0.0, None
+        self._asking, self._timing = 0.0, None
         controller = self._controller
         if controller is not None and not controller.drafts:
             return {}
@@ -105,7 +105,7 @@ class Speculation:
         if drafts:
             self.figures.draft_seconds += seconds
             longest = max(map(len, drafts.values()))
-            self._made = Made(len(drafts), longest, seconds, self._proposer.steady)
+            self._timing = DraftTiming(len(drafts), longest, seconds, self._proposer.steady)
         return drafts
 
     def verified(self, step: ScheduledStep, tokens: Seq[list[int]]) -> None:
@@ -131,20 +131,20 @@ class Speculation:
         rows = len(step.sequences) + drafted
         pure = step.num_tokens == rows
         if drafted:
-            assert self._made is not None, "drafts were asked for"
+            assert self._timing is not None, "drafts were asked for"
             seconds = self._clock() - self._step_began if pure else None
-            controller.drafts_took(self._made, decoding, drafted, seconds)
+            controller.draft_step(self._timing, decoding, drafted, seconds)
             self._idle = self._rested = 0
         elif pure:
             seconds = self._clock() - self._step_began
             steps, self._rested = 1 + self._rested, 0
-            self._rest = controller.plain_took(len(step.sequences), steps, seconds, self._asking)
+            self._rest = controller.plain_step(len(step.sequences), steps, seconds, self._asking)
             self._idle += steps
             if self._proposer.cheap and self._idle > _IDLE:
                 self._rest = max(self._rest, _REST)
         else:
             self._rest = 0
-            controller.arrived(len(step.sequences), step.num_tokens)
+            controller.prefill_step(len(step.sequences), step.num_tokens)
 
     @property
     def reads_all_hidden(self) -> bool:
