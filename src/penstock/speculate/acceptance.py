@@ -1,4 +1,4 @@
-"""How often drafted tokens are accepted, by position, as measured while the engine runs."""
+"""Estimates how often drafted tokens are accepted, by position, while the engine runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Acceptance:
     are ranks of nodes, each counted by itself: a node succeeds if it is on the accepted path, and
     the expected number is the sum over ranks.
 
-    It also holds what the controller remembers of the sequence.
+    Three attributes are the controller's notes on the sequence.
     """
 
     __slots__ = (
@@ -68,11 +68,11 @@ class Acceptance:
         self._expected: list[list[float] | None] = [None] * groups
         self._computed_at = [0] * groups  # ``common.verifications`` then
         self.verifications = 0
-        """How often something was added."""
+        """Number of drafts that were added."""
         self.steps_skipped = 0
         """Steps in a row in which the sequence could have had a draft and had none."""
         self.is_look = False
-        """Whether the draft that is being verified is there to find out, not to gain."""
+        """Whether the draft that is being verified is a look, made to find out and not to gain."""
         self.num_read = 0
         """Leading tokens of the sequence that the proposer has been shown."""
 

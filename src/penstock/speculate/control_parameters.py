@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ControlParameters:
-    """What :class:`~penstock.speculate.controller.Controller` and its models are tuned by.
+    """The parameters of :class:`~penstock.speculate.controller.Controller` and of its models.
 
     A *plain step* is one without drafts; it is also the unit of time where none is named. Where a
     field says "simulated", its value was compared with others on the simulated clock
@@ -55,8 +55,8 @@ class ControlParameters:
     """Factor between a known number of rows and another up to which that is known, too: batches
     that grow by one sequence need not be measured each time."""
     probe_growth: float = 1.5
-    """How many times as many rows as any measured step has a draft may cause. Costs may rise
-    steeply beyond (the simulated knee)."""
+    """Largest step that a draft may cause, as a multiple of the rows of the largest measured one.
+    Costs may rise steeply beyond (the simulated knee)."""
     free_tokens: int = 8
     """Tokens that a draft model reads beside drafting without taking longer for it."""
     most_charge: float = 32.0
@@ -77,7 +77,7 @@ class ControlParameters:
     """Steps with drafts after which the baseline is measured for the second time, and between any
     two times. What was measured while the engine warmed up is then replaced."""
     period_growth: int = 4
-    """How many times as long the next such period is: the later, the less there is to correct."""
+    """Factor from one such period to the next: the later, the less there is to correct."""
     longest_period: int = 2048
     """Steps up to which periods grow. Measuring takes 14 steps, so 0.7 % at most is missed then."""
     prefill_patience: int = 32

@@ -96,19 +96,24 @@ class Controller:
         if budget.trial_steps:
             first = max(len(offers) - self._parameters.trial_sequences, 0)
         drafting = len(offers) - first
-        step = _Step(decoding, drafting, self._costs.relative_costs(decoding, drafting))
+        costs = self._costs.relative_costs(decoding, drafting)
+        step = _Step(decoding, drafting, costs, self._parameters.least_speed_up)
+        records = [self._record(offer.sequence) for offer in offers]
         without = []
         for i in range(first, len(offers)):
-            lengths[i] = self._best(offers[i], step)
+            lengths[i] = self._best(offers[i], records[i], step)
             if lengths[i]:
-                self._drafts_for(offers[i])
+                self._has_draft(offers[i], records[i])
             else:
-                self._record(offers[i].sequence).steps_skipped += 1
+                records[i].steps_skipped += 1
                 without.append(i)
-        for i in without if budget.trial_steps else self._look(offers, without):
-            if self._can_pay_reading(offers[i], decoding):
+        for i in without if budget.trial_steps else self._look(records, without):
+            unread = self._num_to_read + self._unread(offers[i], records[i])
+            seconds = unread * self._costs.seconds_per_token_read
+            if seconds <= budget.balance * self._costs.plain.seconds(decoding):
                 lengths[i] = 1
-                self._drafts_for(offers[i])
+                self._has_draft(offers[i], records[i])
+                records[i].is_look = not budget.trial_steps
         if self._reads and not any(lengths):
             budget.idle()
         return lengths
@@ -169,43 +174,39 @@ class Controller:
             if budget.balance < self._parameters.reserve / 2:
                 self._costs.doubt_plain(decoding)  # before drafts are given up for its sake
 
-    def _best(self, offer: Offer, step: _Step) -> int:
+    def _best(self, offer: Offer, record: Acceptance, step: _Step) -> int:
         """Return the length with the largest speed-up, or 0 if none pays."""
         sequence, parameters = offer.sequence, self._parameters
-        expected = self._record(sequence).expected(offer.group)
-        best, speed_up = step.best(expected, offer.most, parameters.least_speed_up)
+        expected = record.expected(offer.group)
+        best, speed_up = step.best(expected, offer.most)
         if best and step.drafting > 1:
             usual = step.usual.get(offer.group)
             if usual is None:
                 of_all = self._common.expected(offer.group)
-                usual = step.best(of_all, self._num_tokens, parameters.least_speed_up)[0]
-                step.usual[offer.group] = usual
-            if 0 < usual <= offer.most:
+                usual = step.usual[offer.group] = step.best(of_all, self._num_tokens)[0]
+            if usual != best and 0 < usual <= offer.most:
                 other = step.speed_up(expected, usual)
-                if other * parameters.agreement > speed_up:
+                if other > max(speed_up / parameters.agreement, parameters.least_speed_up):
                     best, speed_up = usual, other
-        unread = self._unread(offer)
-        if best and unread:
+        unread = self._unread(offer, record) if best else 0
+        if unread:
             left = sequence.max_total_tokens - len(sequence.token_ids)
             steps = min(left, parameters.horizon)
-            plain = self._costs.plain.seconds(step.decoding) / step.decoding
-            if unread * self._costs.seconds_per_token_read > (speed_up - 1.0) * plain * steps:
+            saved = (speed_up - 1.0) * self._costs.plain.seconds(step.decoding) / step.decoding
+            if unread * self._costs.seconds_per_token_read > saved * steps:
                 return 0
         return best
 
-    def _look(self, offers: Seq[Offer], without: list[int]) -> list[int]:
-        """Return the index of the sequence to look at in this step, if there is one."""
+    def _look(self, records: list[Acceptance], without: list[int]) -> list[int]:
+        """Return which of the sequences ``without`` drafts to look at in this step, one or none."""
         interval = self._parameters.look_interval
         if self._since_look < interval or self._budget.balance < 1.0 or not without:
             return []
-        skipped = [self._record(offers[i].sequence).steps_skipped for i in without]
-        longest = max(skipped)
-        if longest < interval:
+        longest = max(without, key=lambda i: records[i].steps_skipped)
+        if records[longest].steps_skipped < interval:
             return []
         self._since_look = 0
-        look = without[skipped.index(longest)]
-        self._record(offers[look].sequence).is_look = True
-        return [look]
+        return [longest]
 
     def _looked_at(self, sequence: Sequence, accepted: bool) -> Acceptance:
         """Return the sequence's record; after a look that was a success, the past counts less."""
@@ -215,19 +216,12 @@ class Controller:
         record.is_look = False
         return record
 
-    def _can_pay_reading(self, offer: Offer, decoding: int) -> bool:
-        unread = self._unread(offer)
-        seconds = (self._num_to_read + unread) * self._costs.seconds_per_token_read
-        return not unread or seconds <= self._budget.balance * self._costs.plain.seconds(decoding)
-
-    def _drafts_for(self, offer: Offer) -> None:
-        self._num_to_read += self._unread(offer)
-        record = self._record(offer.sequence)
-        record.steps_skipped = 0
+    def _has_draft(self, offer: Offer, record: Acceptance) -> None:
+        self._num_to_read += self._unread(offer, record)
         record.num_read = len(offer.sequence.token_ids)
+        record.steps_skipped = 0
 
-    def _unread(self, offer: Offer) -> int:
-        record = self._record(offer.sequence)
+    def _unread(self, offer: Offer, record: Acceptance) -> int:
         return self._costs.to_read(len(offer.sequence.token_ids) - record.num_read)
 
     def _budget_of(self, decoding: int) -> LossBudget:
@@ -247,29 +241,29 @@ class Controller:
 
 
 class _Step:
-    """What drafts of each length would cost in a step, and which length is best on average."""
+    """The expected speed-ups of one step by lengths of drafts."""
 
-    __slots__ = ("_costs", "decoding", "drafting", "usual")
+    __slots__ = ("_costs", "_least", "decoding", "drafting", "usual")
 
-    def __init__(self, decoding: int, drafting: int, relative_costs: list[float]) -> None:
+    def __init__(self, decoding: int, drafting: int, costs: list[float], least: float) -> None:
         self.decoding = decoding
         self.drafting = drafting
-        self.usual: dict[int, int] = {}  # by group
-        self._costs = [decoding * cost for cost in relative_costs]
+        self.usual: dict[int, int] = {}
+        """By group of drafts, the length that is best on average."""
+        self._costs = [decoding * cost for cost in costs]
+        self._least = least
 
-    def best(self, expected: list[float], most: int, least: float) -> tuple[int, float]:
-        """Return the length up to ``most`` with the largest speed-up, and that, if over ``least``.
+    def best(self, expected: list[float], most: int) -> tuple[int, float]:
+        """Return the length up to ``most`` with the largest speed-up, and that; or 0 if none pays.
 
-        ``expected`` is how many tokens are accepted of drafts of each length. Else (0, ``least``).
+        ``expected`` tells how many tokens are accepted of drafts of 1, 2, ... tokens.
         """
-        best, speed_up = 0, least
-        for length in range(1, min(most, len(self._costs)) + 1):
-            tokens, cost = (
-                self.decoding + self.drafting * expected[length - 1],
-                self._costs[length - 1],
-            )
+        best, speed_up = 0, self._least
+        decoding, drafting = self.decoding, self.drafting
+        for i, cost in enumerate(self._costs[:most]):
+            tokens = decoding + drafting * expected[i]
             if tokens > speed_up * cost:
-                best, speed_up = length, tokens / cost
+                best, speed_up = i + 1, tokens / cost
         return best, speed_up
 
     def speed_up(self, expected: list[float], length: int) -> float:

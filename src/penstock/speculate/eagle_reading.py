@@ -21,7 +21,7 @@ a large one. Beyond it they are read although nothing is drafted, by a step of a
 
 
 class Reading:
-    """How far an EAGLE head has read a sequence.
+    """The progress of an EAGLE head through a sequence.
 
     The head's row of position p has the target's features of p and the token at p + 1. Its cache
     holds the rows of ``num_computed`` positions from ``base`` on. Tokens before ``base`` were found

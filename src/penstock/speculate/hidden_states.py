@@ -25,7 +25,7 @@ def hidden_rows(step: ScheduledStep, tokens: Seq[list[int]]) -> list[HiddenRows]
             for row, each in enumerate(step.sequences)
             if each.sequence.status is RUNNING
         ]
-    told: list[HiddenRows] = []
+    assigned: list[HiddenRows] = []
     logits, hidden, sample = 0, step.num_logits, 0
     for each in step.sequences:
         rows: Seq[int] = range(logits, logits + each.num_logits)
@@ -40,8 +40,8 @@ def hidden_rows(step: ScheduledStep, tokens: Seq[list[int]]) -> list[HiddenRows]
         sample += len(each.samples)
         for sequence in each.samples or (each.sequence,):
             if rows and sequence.status is RUNNING:
-                told.append(HiddenRows(sequence, first, rows))
-    return told
+                assigned.append(HiddenRows(sequence, first, rows))
+    return assigned
 
 
 def _accepted(each: ScheduledSequence, rows: Seq[int], drawn: list[int]) -> Seq[int]:

@@ -1,4 +1,4 @@
-"""How much time drafts may lose, so that wrong beliefs cost little."""
+"""Limits the time that drafts may lose, so that wrong beliefs cost little."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LossBudget:
         self._parameters = parameters
         self._allowance = parameters.allowance_alone if alone else parameters.allowance
         self.balance = parameters.reserve
-        """What may be lost now, in plain steps."""
+        """Time that may be lost now, in plain steps."""
         self.is_open = True
         """Whether there may be drafts."""
         self.trial_steps = parameters.trial_steps

@@ -50,12 +50,12 @@ class MedusaProposer:
         self._sampler = executor.sampler()
 
     def observe(self, step: ScheduledStep, tokens: Seq[list[int]], result: StepResult) -> None:
-        told = hidden_rows(step, tokens)
-        if not told:
+        seen = hidden_rows(step, tokens)
+        if not seen:
             return
         assert result.hidden is not None
-        states = result.hidden[[each.rows[-1] for each in told]].astype(np.float32)
-        for each, state in zip(told, states, strict=True):
+        states = result.hidden[[each.rows[-1] for each in seen]].astype(np.float32)
+        for each, state in zip(seen, states, strict=True):
             position = each.first + len(each.rows) - 1
             each.sequence.draft_state = _Seen(position, state)
 

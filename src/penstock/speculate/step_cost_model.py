@@ -111,7 +111,7 @@ class CostCurve:
 
 
 class DraftTiming(NamedTuple):
-    """How long a proposer took for the drafts of one step."""
+    """The time that a proposer took for the drafts of one step."""
 
     sequences: int
     """Number of drafts."""
@@ -149,7 +149,7 @@ class StepCostModel:
         self.plain = CostCurve(parameters)
         """Seconds of plain steps, by number of sequences."""
         self.seconds_per_token_read = 0.0
-        """What a draft model takes to read a token; 0 while it is not known."""
+        """Seconds in which a draft model reads a token; 0 while that is not known."""
         self._num_readings = 0
         self._verifying = CostCurve(parameters)  # by rows
         self._drafting: dict[int, CostCurve] = {}  # by bits of the number of drafts; by length

@@ -48,7 +48,7 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 class _Run(NamedTuple):
-    """How far the draft of one sequence has been verified."""
+    """The progress of verification along the draft of one sequence."""
 
     sample: int
     first_row: int
