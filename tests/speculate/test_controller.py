@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -113,6 +114,24 @@ def slower(costs: Costs, drafts: float = 1.0, steps: float = 1.0) -> Costs:
         step=lambda rows: steps * costs.step(rows),
         drafted=lambda count: drafts * costs.drafted(count),
     )
+
+
+@pytest.mark.parametrize("spell", [20.0, 200.0])
+def test_a_machine_that_others_use_in_bursts(spell: float) -> None:
+    """All takes three times as long for random spells, so that drafts seem to lose by turns."""
+    for alpha in (0.05, 0.8):
+        engine = SimulatedEngine(FLAT, alpha, 1)
+        plain, best = engine.plain(), engine.best()
+        chance, until, factor, undisturbed = random.Random(1), 0.0, 1.0, 0.0
+        for _ in range(3000):
+            if engine.now >= until:
+                until += chance.expovariate(1.0 / spell)
+                factor = chance.choice([1.0, 3.0])
+                engine.costs = slower(FLAT, drafts=factor, steps=factor)
+            began = engine.now
+            engine.run(1)
+            undisturbed += (engine.now - began) / factor
+        assert engine.tokens / undisturbed > max(0.95 * plain, 0.9 * best if alpha > 0.5 else 0.0)
 
 
 @pytest.mark.parametrize("costs", [FLAT, STEEP], ids=["flat", "steep"])

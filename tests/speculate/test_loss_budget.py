@@ -33,9 +33,9 @@ def test_no_more_is_lost_than_is_allowed(
                 if arrivals:
                     budget.arrival(0.0)
             assert earned > -(8.0 + allowed + 3.0)
-            # From whenever one looks: what was saved before may not be lost again.
+            # From whenever one looks: of what was saved before, little may be lost again.
             most = max(most, earned + allowed)
-            assert earned + allowed > most - (8.0 + 3.0) - 1e-6
+            assert earned + allowed > most - (8.0 + 16.0 + 3.0) - 1e-6
 
 
 def drafted_steps(budget: LossBudget, saved: float, steps: int) -> int:
@@ -102,3 +102,15 @@ def test_an_overdrawn_budget_waits_until_it_can_pay_for_a_trial() -> None:
     assert budget.balance >= 5.0  # what the last one cost, as far as it is waited for
     assert waited * 0.015 == pytest.approx(5.0 + 2.0, abs=2.5)
     assert budget.trial_steps == 4
+
+
+def test_a_budget_that_is_half_empty_is_low() -> None:
+    budget = LossBudget(True)
+    assert budget.is_low
+    budget.draft_step(20.0, 0.0)
+    assert not budget.is_low
+    for _ in range(6):
+        budget.draft_step(-2.0, 0.0)
+    assert not budget.is_low
+    budget.draft_step(-2.0, 0.0)
+    assert budget.is_low

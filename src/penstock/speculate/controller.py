@@ -171,7 +171,7 @@ class Controller:
         gained, self._num_accepted = self._num_accepted / decoding, 0
         if plain:
             budget.draft_step(1.0 + gained - (verifying + drafting) / plain, reading / plain)
-            if budget.balance < self._parameters.reserve / 2:
+            if budget.is_low:
                 self._costs.doubt_plain(decoding)  # before drafts are given up for its sake
 
     def _best(self, offer: Offer, record: Acceptance, step: _Step) -> int:

@@ -14,8 +14,8 @@ class LossBudget:
     have no drafts. The unit of all amounts is the time of a plain step.
 
     Each step pays in a small allowance, and drafts pay in what they saved or take out what they
-    lost. At most ``reserve`` is kept. So over any time drafts lose no more than the reserve, the
-    allowance, and the loss of a single step.
+    lost. Of the allowance at most ``reserve`` is kept, and of savings ``earned_reserve`` more. So
+    over any time drafts lose no more than these, the allowance, and the loss of a single step.
 
     While the budget is closed there are no drafts. It closes when it is overdrawn, and when no
     draft was believed to pay for some steps in a row. It opens again
@@ -32,6 +32,7 @@ class LossBudget:
         "_drafted",
         "_earned",
         "_idle_steps",
+        "_most",
         "_owed",
         "_parameters",
         "_trial_cost",
@@ -45,6 +46,7 @@ class LossBudget:
         """Make a budget for batches of one size; ``alone`` is that of a single sequence."""
         self._parameters = parameters
         self._allowance = parameters.allowance_alone if alone else parameters.allowance
+        self._most = parameters.reserve + parameters.earned_reserve
         self.balance = parameters.reserve
         """Time that may be lost now, in plain steps."""
         self.is_open = True
@@ -57,6 +59,11 @@ class LossBudget:
         self._idle_steps = 0  # in a row
         self._waited = 0  # steps since drafts were found not to pay
         self._owed = 0.0  # for reading, to be paid in instalments
+
+    @property
+    def is_low(self) -> bool:
+        """Whether less than half of what it can hold is left, so that drafts seem to lose."""
+        return self.balance < self._most / 2
 
     def plain_step(self, steps: int = 1, lost: float = 0.0) -> bool:
         """Book ``steps`` without drafts that ``lost`` time to earlier or attempted drafts.
@@ -102,8 +109,9 @@ class LossBudget:
             self._idle_steps = self._parameters.trial_steps - 1
 
     def _pay_in(self, steps: int, earned: float) -> None:
-        balance = self.balance + steps * self._allowance + earned
-        self.balance = min(balance, self._parameters.reserve)
+        left = max(self._parameters.reserve - self.balance, 0.0)
+        balance = self.balance + min(steps * self._allowance, left) + earned
+        self.balance = min(balance, self._most)
         if self.balance < 0.0 and self.is_open:
             self._close()
 
