@@ -165,7 +165,7 @@ def test_an_engine_that_warms_up(costs: Costs, batch: int, steps: int) -> None:
         engine = SimulatedEngine(slower(costs, steps=3.0), alpha, batch)
         engine.run(20)
         engine.costs = costs
-        assert engine.run(steps) > 0.95 * engine.plain()
+        assert engine.run(steps) > 0.9 * engine.plain()
         assert engine.run(steps) > 0.88 * engine.best()
 
 

@@ -167,14 +167,15 @@ def test_the_baseline_is_measured_again_soon_and_then_seldom() -> None:
     assert gaps == [32, 128, 512, 2048, 2048]
 
 
-def test_a_wrong_baseline_is_replaced_at_once() -> None:
-    """What was measured while the engine warmed up counts no more."""
+def test_a_wrong_baseline_is_corrected() -> None:
+    """What was measured while the engine warmed up counts less and less."""
     costs = StepCostModel(4, True)
     plain(costs, 20, 3.0)
-    while not costs.timing:
-        costs.verified(1, 4, 1.5)
-    plain(costs, 14)
-    assert costs.plain.seconds(1) == pytest.approx(1.0)
+    for most in (1.8, 1.4, 1.2):
+        while not costs.timing:
+            costs.verified(1, 4, 1.5)
+        plain(costs, 14)
+        assert 1.0 <= costs.plain.seconds(1) < most
 
 
 def test_a_baseline_that_drafts_seem_to_lose_against_is_doubted() -> None:

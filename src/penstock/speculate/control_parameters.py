@@ -37,7 +37,8 @@ class ControlParameters:
     # Cost of steps
 
     first_samples: int = 3
-    """Measurements from which a mean begins, as their median: the first finds caches cold."""
+    """Measurements from which a mean begins, as their median: the first finds caches cold. Also
+    those that a mean counts as when it is in doubt."""
     memory_samples: int = 20
     """Measurements that a running mean remembers: enough to average noise of 5 %, few enough to
     follow a context that grows."""
@@ -76,7 +77,7 @@ class ControlParameters:
     acceptance is steady, and worse where it swings."""
     first_period: int = 32
     """Steps with drafts after which the baseline is measured for the second time, and at least
-    between any two times. What was measured while the engine warmed up is then replaced."""
+    between any two times. What was measured while the engine warmed up is then corrected."""
     period_growth: int = 4
     """Factor from one such period to the next: the later, the less there is to correct."""
     longest_period: int = 2048

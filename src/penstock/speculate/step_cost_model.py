@@ -50,22 +50,24 @@ class CostCurve:
             return
         fresh.append(seconds)
         if len(fresh) == parameters.first_samples:
-            if not mean.samples:
-                insort(self._known, key)
+            insort(self._known, key)
             mean.seconds = sorted(fresh)[len(fresh) // 2]
             mean.samples, mean.fresh = len(fresh), None
 
     def renew(self, rows: int) -> None:
-        """Let the next measurements of ``rows`` replace what is known."""
+        """Let the next measurements of ``rows`` count as if there had been only the first ones.
+
+        After six of them the old mean weighs a third. It is not replaced, since consecutive
+        measurements may all have been disturbed by the same other process.
+        """
         mean = self._means.get(self._rounded(rows))
         if mean is not None:
-            mean.fresh = []
+            mean.samples = min(mean.samples, self._parameters.first_samples)
 
     def renew_all(self) -> None:
         """Do so for all numbers of rows."""
         for rows in self._means:
-            if rows:
-                self.renew(rows)
+            self.renew(rows)
 
     def seconds(self, rows: int) -> float:
         """Return what a step of ``rows`` is believed to take; 0 while nothing is known."""
@@ -175,7 +177,7 @@ class StepCostModel:
             self._time_again(decoding)
 
     def doubt(self) -> None:
-        """Let what is measured next replace what is known of drafts, as much time has passed."""
+        """Let what is measured next of drafts count more, as much time has passed."""
         self.seconds_per_token_read /= 2
         self._verifying.renew_all()
         for curve in self._drafting.values():
@@ -287,7 +289,7 @@ class StepCostModel:
 
 
 class _Mean:
-    """A running mean, and the measurements that are to replace it (None: there are enough)."""
+    """A running mean, and the measurements from which it will begin (None: it has begun)."""
 
     __slots__ = ("fresh", "samples", "seconds")
 
