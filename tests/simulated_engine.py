@@ -29,31 +29,44 @@ class Costs:
     read: float = 0.0
     """Of a token that is read before drafts are made."""
     disturbed: float = 0.0
-    """What a step takes longer while drafts are made, as a share of it, and two steps after."""
+    """What a step takes longer while drafts are made, as a share of it, and ``lingers`` steps from
+    there."""
     noise: float = 0.0
     """Standard deviation of a step's time, as a share of it."""
+    lingers: int = 2
+    held_up: int = 0
+    """Every so manieth step takes ten times as long, since others have the processor; 0: none."""
 
 
 class SimulatedEngine:
     """Sequences that decode without end, or to ``length`` tokens if it is given.
 
-    A draft's tokens are accepted with probability ``alpha``, one after the other.
+    A draft's tokens are accepted with probability ``alpha``, one after the other; of the sequences
+    whose place in the batch is odd, with probability ``odd_alpha`` if that is set.
     """
 
     def __init__(
-        self, costs: Costs, alpha: float, batch: int, num_tokens: int = 5, length: int = 0
+        self,
+        costs: Costs,
+        alpha: float,
+        batch: int,
+        num_tokens: int = 5,
+        length: int = 0,
+        seed: int = 1,
     ) -> None:
         self.costs, self.alpha, self.batch, self.num_tokens = costs, alpha, batch, num_tokens
+        self.odd_alpha: float | None = None
         self.length = length
         self.now = 0.0
         self.tokens = 0
         self.drafted = 0
-        self.random = random.Random(1)
+        self.random = random.Random(seed)
         self.proposer = _Proposer(self)
         self.speculation = Speculation(
             self.proposer, num_tokens, adaptive=True, clock=lambda: self.now
         )
-        self._since_drafts = 2
+        self._since_drafts = costs.lingers
+        self._steps = 0
         self.sequences = [self._sequence() for _ in range(batch)]
 
     def run(self, steps: int, running: Iterable[Sequence] | None = None) -> float:
@@ -62,6 +75,13 @@ class SimulatedEngine:
         for _ in range(steps):
             self._step(self.sequences if running is None else running)
         return (self.tokens - tokens) / (self.now - began)
+
+    def grow(self, batch: int) -> None:
+        """More sequences come; the step that reads them passes."""
+        begun = list(range(self.batch, batch))
+        self.sequences += [self._sequence() for _ in begun]
+        self.batch = batch
+        self._read(begun)
 
     def arrive(self) -> None:
         """Another sequence takes the place of the first; the step that reads it passes."""
@@ -74,13 +94,17 @@ class SimulatedEngine:
 
     def best(self) -> float:
         """Tokens a second with the best constant length, which may be 0."""
-        alpha, batch = self.alpha, self.batch
+        batch = self.batch
+        alphas = [self._alpha(i) for i in range(batch)]
         rates = [self.plain()]
         for k in range(1, self.num_tokens + 1):
             seconds = self.costs.step(batch * (k + 1)) * (1.0 + self.costs.disturbed)
-            tokens = batch * sum(alpha**i for i in range(k + 1))
+            tokens = sum(alpha**i for alpha in alphas for i in range(k + 1))
             rates.append(tokens / (seconds + k * self.costs.drafted(batch)))
         return max(rates)
+
+    def _alpha(self, i: int) -> float:
+        return self.odd_alpha if i % 2 and self.odd_alpha is not None else self.alpha
 
     def _sequence(self) -> Sequence:
         request = EngineRequest(request_id="a", prompt_token_ids=[1] * 100, params=SamplingParams())
@@ -118,14 +142,17 @@ class SimulatedEngine:
             listed, self.sequences, list(range(len(listed))), [], rows, rows, num_drafted=drafted
         )
         seconds = self.costs.step(rows) * (1.0 + self.random.gauss(0.0, 1.0) * self.costs.noise)
-        if self._since_drafts < 2:
+        if self._since_drafts < self.costs.lingers:
             seconds *= 1.0 + self.costs.disturbed
+        self._steps += 1
+        if self.costs.held_up and self._steps % self.costs.held_up == 0:
+            seconds *= 10.0
         self.now += seconds
         self.drafted += drafted
         tokens = []
-        for each in listed:
-            accepted = 0
-            while accepted < each.num_tokens - 1 and self.random.random() < self.alpha:
+        for i, each in enumerate(listed):
+            accepted, alpha = 0, self._alpha(i)
+            while accepted < each.num_tokens - 1 and self.random.random() < alpha:
                 accepted += 1
             tokens.append([1] * (accepted + 1))
             self.tokens += accepted + 1

@@ -50,7 +50,7 @@ KINDS: dict[str, Callable[[Path], dict[str, Any]]] = {
     },
 }
 
-Told = dict[tuple[str, int], tuple[list[int], list[TokenLogprobs]]]
+HiddenRows = dict[tuple[str, int], tuple[list[int], list[TokenLogprobs]]]
 
 
 def requests() -> list[EngineRequest]:
@@ -87,8 +87,8 @@ def start(**options: Any) -> EngineCore:
         raise
 
 
-def play(core: EngineCore) -> Told:
-    told: Told = {}
+def play(core: EngineCore) -> HiddenRows:
+    told: HiddenRows = {}
     for request in requests():
         core.add_request(request)
     updates: list[SequenceUpdate] = []

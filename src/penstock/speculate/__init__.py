@@ -1,1 +1,1 @@
-"""Speculative decoding: drafts of what comes next, and their verification by the model."""
+"""Speculative decoding: proposers draft tokens, and the model verifies them in one step."""

@@ -1,42 +1,45 @@
-"""How often drafts are accepted, as measured: of one sequence, and of all."""
+"""Estimates how often drafted tokens are accepted, by position, while the engine runs."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-_KEPT = 0.97
-"""Of older verifications, with each new one at the same position: the last 33 or so count."""
-_KEPT_OF_ALL = 0.99
-"""The same of what is known of all sequences: the last 100."""
-_PRIOR = 8.0
-"""How many verifications what is known of all sequences counts as, for one of them."""
-_FIRST_GUESS = 0.7
-_STALE = 32
-"""Verifications of any sequence after which what was computed for one is computed again."""
+from penstock.speculate.control_parameters import DEFAULTS, ControlParameters
 
 
 class Acceptance:
-    """By group and position: the share of drafts that were accepted.
+    """Estimates the acceptance of drafts of one sequence, or of all sequences together.
 
-    Of chains, where the one before was, so that a chain's expectation is a sum of products. Of
-    groups in ``trees`` a position is a rank, of which each is counted by itself: a node counts as
-    accepted if it is on the accepted path, and a tree's expectation is the sum over its ranks.
-    ``common`` holds what is known of all sequences, and is the prior of each; the one without has
-    nothing but a guess.
+    For each group of drafts and each position it keeps discounted counts of tries and successes
+    (as discounted UCB does, Garivier and Moulines 2011), so that what has changed is noticed. The
+    estimate is (successes + w * prior) / (tries + w), the mean of a Beta posterior. The prior of a
+    sequence is the estimate for all sequences, its ``common`` record. That record's own prior, for
+    a position that was seldom tried, is the estimate for the position before.
+
+    In a chain, a position counts as tried if all positions before it were accepted, so that the
+    expected number of accepted tokens is a sum of products (Leviathan et al. 2023, whose formula
+    (1 - a^(K+1)) / (1 - a) is the case of equal rates). In groups listed in ``trees``, positions
+    are ranks of nodes, each counted by itself: a node succeeds if it is on the accepted path, and
+    the expected number is the sum over ranks.
+
+    Three attributes are the controller's notes on the sequence.
     """
 
     __slots__ = (
-        "_accepted",
         "_common",
-        "_gains",
-        "_gains_at",
+        "_computed_at",
+        "_discount",
+        "_expected",
+        "_parameters",
         "_positions",
+        "_rates",
+        "_successes",
         "_trees",
-        "_tried",
-        "count",
-        "patience",
-        "read",
-        "skipped",
+        "_tries",
+        "is_look",
+        "num_read",
+        "steps_skipped",
+        "verifications",
     )
 
     def __init__(
@@ -45,90 +48,111 @@ class Acceptance:
         positions: int,
         common: Acceptance | None = None,
         trees: Collection[int] = (),
+        parameters: ControlParameters = DEFAULTS,
     ) -> None:
+        """Make a record of ``groups`` of drafts of at most ``positions`` tokens.
+
+        With a ``common`` record, ``trees`` and ``parameters`` are taken from there.
+        """
         self._common = common
         self._trees: frozenset[int] = frozenset(trees) if common is None else common._trees
+        self._parameters: ControlParameters = parameters if common is None else common._parameters
+        self._discount = (
+            self._parameters.common_discount if common is None else self._parameters.discount
+        )
         self._positions = positions
-        self._tried = [[0.0] * positions for _ in range(groups)]
-        self._accepted = [[0.0] * positions for _ in range(groups)]
-        self._gains: list[list[float] | None] = [None] * groups
-        self._gains_at = [0] * groups  # common.count when they were computed
-        self.count = 0
-        """Verifications that were added."""
-        self.skipped = 0
-        """Steps without a draft, since it would not pay."""
-        self.patience = 0
-        """After how many of them it is tried all the same."""
-        self.read = 0
-        """Leading tokens of the sequence that its proposer was shown."""
+        self._tries = [[0.0] * positions for _ in range(groups)]
+        self._successes = [[0.0] * positions for _ in range(groups)]
+        # Estimates are computed when they are asked for, and kept until something was added.
+        self._rates: list[list[float] | None] = [None] * groups  # of the common record only
+        self._expected: list[list[float] | None] = [None] * groups
+        self._computed_at = [0] * groups  # ``common.verifications`` then
+        self.verifications = 0
+        """Number of drafts that were added."""
+        self.steps_skipped = 0
+        """Steps in a row in which the sequence could have had a draft and had none."""
+        self.is_look = False
+        """Whether the draft that is being verified is a look, made to find out and not to gain."""
+        self.num_read = 0
+        """Leading tokens of the sequence that the proposer has been shown."""
 
     def add(self, group: int, drafted: int, accepted: int) -> None:
-        """Of a chain of ``drafted`` tokens the first ``accepted`` were."""
+        """Record that the first ``accepted`` tokens of a chain of ``drafted`` were accepted."""
         assert group not in self._trees
-        tried, hits = self._tried[group], self._accepted[group]
-        kept = self._kept
+        tries, successes = self._tries[group], self._successes[group]
+        discount = self._discount
         for position in range(min(accepted + 1, drafted)):
-            tried[position] = tried[position] * kept + 1.0
-            hits[position] *= kept
-            if position < accepted:
-                hits[position] += 1.0
+            tries[position] = tries[position] * discount + 1.0
+            successes[position] = successes[position] * discount + (position < accepted)
         self._added(group)
         if self._common is not None:
             self._common.add(group, drafted, accepted)
 
     def add_tree(self, group: int, drafted: int, accepted: Collection[int]) -> None:
-        """Of a tree's first ``drafted`` ranks, those on the accepted path."""
+        """Record which of a tree's first ``drafted`` ranks were on the accepted path."""
         assert group in self._trees
-        tried, hits = self._tried[group], self._accepted[group]
-        kept = self._kept
+        tries, successes = self._tries[group], self._successes[group]
+        discount = self._discount
         for rank in range(drafted):
-            tried[rank] = tried[rank] * kept + 1.0
-            hits[rank] = hits[rank] * kept + (rank in accepted)
+            tries[rank] = tries[rank] * discount + 1.0
+            successes[rank] = successes[rank] * discount + (rank in accepted)
         self._added(group)
         if self._common is not None:
             self._common.add_tree(group, drafted, accepted)
 
     def rate(self, group: int, position: int) -> float:
-        """The likelihood that a draft at ``position`` is accepted; of a chain, when those before it
-        were."""
-        if self._common is not None:
-            guess = self._common.rate(group, position)
-        elif group in self._trees:
-            guess = _FIRST_GUESS / (position + 1)  # a path has one token of each depth only
-        else:
-            guess = _FIRST_GUESS
-        tried, accepted = self._tried[group][position], self._accepted[group][position]
-        return (accepted + _PRIOR * guess) / (tried + _PRIOR)
+        """Return the estimated probability that the token at ``position`` is accepted.
 
-    def gains(self, group: int) -> list[float]:
-        """How many are expected to be accepted of the first token, of the first two, ... Of a
-        sequence it is computed anew when it was verified, and now and then."""
-        gains = self._gains[group]
-        now = 0 if self._common is None else self._common.count
-        if gains is not None and now - self._gains_at[group] < _STALE:
-            return gains
-        gains, total, reached = [], 0.0, 1.0
-        chain = group not in self._trees
-        for position in range(self._positions):
-            rate = self.rate(group, position)
-            reached = reached * rate if chain else rate
-            total += reached
-            gains.append(total)
-        self._gains[group], self._gains_at[group] = gains, now
-        return gains
+        In a chain, that is given that those before it were.
+        """
+        return self._all_rates(group)[position]
+
+    def expected(self, group: int) -> list[float]:
+        """Return how many tokens of a draft of 1, 2, ... tokens are expected to be accepted.
+
+        What was learnt of other sequences meanwhile is taken into account now and then.
+        """
+        expected = self._expected[group]
+        now = 0 if self._common is None else self._common.verifications
+        if expected is None or now - self._computed_at[group] >= self._parameters.refresh_interval:
+            self._computed_at[group] = now
+            expected, total, reached = [], 0.0, 1.0
+            chain = group not in self._trees
+            for rate in self._all_rates(group):
+                reached = reached * rate if chain else rate
+                total += reached
+                expected.append(total)
+            self._expected[group] = expected
+        return expected
 
     def forget(self, share: float) -> None:
-        """Let what is known count for ``share`` of what it did."""
-        for tried, accepted in zip(self._tried, self._accepted, strict=True):
-            tried[:] = [count * share for count in tried]
-            accepted[:] = [count * share for count in accepted]
-        self.count += _STALE  # so that it is noticed
-        self._gains = [None] * len(self._gains)
-
-    @property
-    def _kept(self) -> float:
-        return _KEPT_OF_ALL if self._common is None else _KEPT
+        """Let what was counted weigh ``share`` of what it did."""
+        for counts in (*self._tries, *self._successes):
+            counts[:] = [count * share for count in counts]
+        self._rates = [None] * len(self._rates)
+        self._expected = [None] * len(self._rates)
+        self.verifications += self._parameters.refresh_interval  # so that others notice
 
     def _added(self, group: int) -> None:
-        self.count += 1
-        self._gains[group] = None
+        self.verifications += 1
+        self._rates[group] = self._expected[group] = None
+
+    def _all_rates(self, group: int) -> list[float]:
+        rates = self._rates[group]
+        if rates is not None:
+            return rates
+        priors = None if self._common is None else self._common._all_rates(group)
+        weight, guess = self._parameters.prior_samples, self._parameters.first_guess
+        rates = []
+        for position in range(self._positions):
+            if priors is not None:
+                guess = priors[position]
+            elif group in self._trees:
+                # A path has one token of each depth only.
+                guess = self._parameters.first_guess / (position + 1)
+            tries, successes = self._tries[group][position], self._successes[group][position]
+            guess = (successes + weight * guess) / (tries + weight)
+            rates.append(guess)
+        if priors is None:
+            self._rates[group] = rates
+        return rates

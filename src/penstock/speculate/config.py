@@ -1,4 +1,4 @@
-"""How speculation is asked for: ``--speculative METHOD[:key=value,...]``, or a dict."""
+"""The options of speculation, written ``--speculative METHOD[:key=value,...]`` or as a dict."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ import msgspec
 from penstock.errors import ConfigError
 
 MAX_TOKENS = 16
-"""Longest draft. One of 16 tokens that are each accepted nine times in ten brings 8.3 a step, and
-twice the length 9.7."""
+"""Largest ``num_tokens`` of a chain. At an acceptance of 0.9, 16 tokens give 8.3 tokens a step and
+32 would give only 9.7."""
 
 MAX_TREE_TOKENS = 63
-"""Most tokens of a draft tree, whose root is known (``draft_tree.MAX_ROWS``)."""
+"""Largest ``num_tokens`` of a tree: ``draft_tree.MAX_ROWS`` less the row of its root."""
 
 MAX_DEPTH = MAX_WIDTH = 10
 
 _TYPICAL_THRESHOLD, _TYPICAL_ALPHA = 0.3, 0.09
 
 _LEAST_SHARED, _MOST_SHARED = 1024, 65536
-"""What is remembered is read anew when half of it is forgotten: at most 65 ms."""
+"""Limits of ``shared_tokens``. When the memory is full its older half is dropped and the index
+rebuilt, which takes at most 65 ms."""
 
 
 class Method(msgspec.Struct, frozen=True, kw_only=True, tag_field="method"):
-    """What every method has."""
+    """The options that all methods share."""
 
     most_tokens: ClassVar[int] = MAX_TOKENS
 
     num_tokens: int = 5
-    """Tokens that are drafted a step at most."""
+    """Maximum number of tokens drafted for a sequence in a step."""
     adaptive: bool = True
-    """Choose fewer, or none, where measured acceptance and times say that it pays."""
+    """Whether to draft fewer tokens, or none, where measured acceptance and times say so."""
 
     def validate(self) -> None:
         """Raise ConfigError naming the first option that is out of range."""
@@ -44,14 +45,14 @@ class Method(msgspec.Struct, frozen=True, kw_only=True, tag_field="method"):
 
 
 class Ngram(Method, frozen=True, kw_only=True, tag="ngram"):
-    """What followed the longest suffix of the text where it occurred before."""
+    """Prompt lookup: draft what followed an earlier occurrence of the text's longest suffix."""
 
     num_tokens: int = 8
     min_match: int = 3
-    """Shortest suffix, in tokens, that is looked for."""
+    """Length in tokens of the shortest suffix that counts as a match."""
     shared_tokens: int = 0
-    """Tokens of ended requests that are remembered, for suffixes that a request's own text has not;
-    0: none."""
+    """How many tokens of finished requests are searched where a request's own text has no match; 0
+    disables this."""
 
     def validate(self) -> None:
         super().validate()
@@ -64,40 +65,41 @@ class Ngram(Method, frozen=True, kw_only=True, tag="ngram"):
 
 
 class DraftModel(Method, frozen=True, kw_only=True, tag="draft"):
-    """What a smaller model thinks likeliest."""
+    """Draft with a smaller model's greedy continuation."""
 
     model: str = ""
-    """Its checkpoint folder or hub id, with the target's tokenizer; empty: the demo model's own."""
+    """The draft model's folder or hub id. It must have the target's tokenizer. Empty means the one
+    that is included for the demo model."""
 
 
 class QuantizedSelf(Method, frozen=True, kw_only=True, tag="self"):
-    """What the target thinks likeliest when its weights are rounded to a few bits."""
+    """Self-speculation: draft with the target model itself, quantized to fewer bits."""
 
     quantization: Literal["int4", "int8"] = "int4"
 
 
 HeadsQuantization = Literal["auto", "none", "int8", "int4"]
-"""auto: as the model that is drafted for, where its options fit, else int8: drafts take half the
-time then, and are as often right."""
+"""Quantization of heads. ``auto`` is the target's where its options fit the heads, and else int8,
+which halves the time of drafting and was accepted as often."""
 
 
 class Medusa(Method, frozen=True, kw_only=True, tag="medusa"):
-    """What heads beside the model's own think likeliest at the positions after the next."""
+    """Draft with Medusa heads, which predict the tokens after the next from the hidden state."""
 
     most_tokens: ClassVar[int] = MAX_TREE_TOKENS
 
     num_tokens: int = 8
-    """Tokens of the tree that are verified a step at most."""
+    """Maximum number of tree nodes verified for a sequence in a step."""
     model: str = ""
-    """Folder or hub id of the heads; empty: the demo model's own."""
+    """Folder or hub id of the heads. Empty means those included for the demo model."""
     quantization: HeadsQuantization = "auto"
     acceptance: Literal["exact", "typical"] = "exact"
-    """typical also accepts, where a request samples, what the model finds plausible: outputs are
-    then others than without speculation."""
+    """``exact`` leaves outputs unchanged. ``typical`` also accepts plausible tokens for requests
+    that sample, which changes outputs."""
     typical_threshold: float = _TYPICAL_THRESHOLD
-    """Least probability of a token that is typical, where the model is sure of itself."""
+    """Minimum probability of a typical token where the model's entropy is low."""
     typical_alpha: float = _TYPICAL_ALPHA
-    """Times exp(-entropy), the least probability where it is not."""
+    """Factor of exp(-entropy), the minimum probability where the entropy is high."""
 
     def validate(self) -> None:
         super().validate()
@@ -116,19 +118,19 @@ class Medusa(Method, frozen=True, kw_only=True, tag="medusa"):
 
 
 class Eagle(Method, frozen=True, kw_only=True, tag="eagle"):
-    """What one layer thinks likeliest that goes on from the model's hidden states."""
+    """Draft with an EAGLE head, one layer that continues from the model's hidden states."""
 
     most_tokens: ClassVar[int] = MAX_TREE_TOKENS
 
     num_tokens: int = 5
-    """Tokens that are verified a step at most."""
+    """Maximum number of tokens verified for a sequence in a step."""
     model: str = ""
-    """Folder or hub id of the head, of EAGLE 1, 2 or 3; empty: the demo model's own."""
+    """Folder or hub id of an EAGLE 1, 2 or 3 head. Empty means the one for the demo model."""
     quantization: HeadsQuantization = "auto"
     depth: int = 5
-    """Tokens of the longest path: steps of the head."""
+    """Length of the longest path, which is the number of steps of the head."""
     width: int = 1
-    """Most tokens that are drafted on at each depth, and that follow one of them; 1: a chain."""
+    """Nodes expanded at each depth, and children of each (EAGLE-2's top k); 1 drafts a chain."""
 
     def validate(self) -> None:
         super().validate()
@@ -147,7 +149,7 @@ _METHODS: dict[str, type[Method]] = {
 
 
 def parse_speculative(text: str) -> SpeculativeConfig:
-    """``ngram`` or ``ngram:num_tokens=4,min_match=2``; raises ConfigError."""
+    """Parse ``ngram`` or ``ngram:num_tokens=4,min_match=2``; raise ConfigError if it is invalid."""
     method, colon, listed = text.partition(":")
     options: dict[str, Any] = {"method": method}
     for item in listed.split(",") if colon else ():
@@ -161,12 +163,12 @@ def parse_speculative(text: str) -> SpeculativeConfig:
 
 
 def speculative_config(options: Mapping[str, Any]) -> SpeculativeConfig:
-    """``{"method": "ngram", "num_tokens": 4}``; raises ConfigError."""
+    """Read ``{"method": "ngram", "num_tokens": 4}``; raise ConfigError if it is invalid."""
     return _struct(dict(options), from_text=False)
 
 
 def describe(config: Method) -> str:
-    """As :func:`parse_speculative` reads it, with every option but texts that are empty."""
+    """Write all options, except empty texts, in the form that :func:`parse_speculative` reads."""
     values = ((name, getattr(config, name)) for name in config.__struct_fields__)
     options = (f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in values if v != "")
     return f"{_name(config)}:{','.join(options)}"
@@ -205,7 +207,7 @@ def _struct(options: dict[str, Any], from_text: bool) -> SpeculativeConfig:
 
 
 def _value(name: str, value: Any, hint: Any, from_text: bool) -> Any:
-    """``value`` as the option's type, of text if that is what it is written in."""
+    """Convert ``value`` to the option's type; with ``from_text``, parse it."""
     if isinstance(hint, types.UnionType):  # X | None
         hint = next(kind for kind in typing.get_args(hint) if kind is not types.NoneType)
     if typing.get_origin(hint) is Literal:

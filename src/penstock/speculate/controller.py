@@ -1,15 +1,4 @@
-"""How many tokens to draft: as many as make tokens come fastest, by what was measured.
-
-With acceptance a at every position, K drafts bring 1 + a + ... + a^K = (1 - a^(K+1)) / (1 - a)
-tokens a step. They are worth it as long as that grows faster than the step's time, which grows with
-the rows that verify them and with what drafting them takes. Both are measured here, and acceptance
-by position, for each sequence. What steps take without drafts is measured among such steps alone:
-drafts leave caches behind in which they take longer. What drafts cost in truth is booked by an
-:class:`~penstock.speculate.account.Account`, which has none made where it is too much.
-
-What is chosen steers time alone: the output is the same whatever was drafted
-(:mod:`penstock.speculate.verify`), so it may depend on clocks.
-"""
+"""Chooses how many tokens to draft for each sequence, by what was measured."""
 
 from __future__ import annotations
 
@@ -18,40 +7,16 @@ from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.speculate.acceptance import Acceptance
-from penstock.speculate.account import Account
-from penstock.speculate.times import FEW, Made, Times
+from penstock.speculate.control_parameters import DEFAULTS, ControlParameters
+from penstock.speculate.loss_budget import LossBudget
+from penstock.speculate.step_cost_model import DraftTiming, StepCostModel
 
 if TYPE_CHECKING:
     from penstock.scheduler.sequence import Sequence
 
-_MARGIN = 1.02
-"""If all were accepted, drafting must promise this much more for a look."""
-_LOOK = 2
-"""Tokens of a draft that only looks whether drafting would pay, of a sequence that is alone."""
-_LOOKING = 4
-"""Sequences of a batch that have such drafts in one step: a model must read them first."""
-_FIRST_PATIENCE, _MOST_PATIENCE = 16, 256
-"""Steps without a draft before such a look, for a sequence among others that have drafts."""
-_BETWEEN_LOOKS = 16
-"""Steps from one such look to the next, whoever looks: in a batch, looks of each by itself would be
-in nearly every step. What one finds is told to all (``Acceptance``)."""
-_SETTLED = 8
-"""Steps without drafts after which the next such one takes what it takes without speculation. Of
-eight sequences of the demo model, after drafts by a model: 2.0, 1.9, 1.4, 1.3, 1.3, 1.2, 1.1 and
-1.0 ms, and so on."""
-_REST = 15
-"""Steps that are not looked at while there are no drafts: to look costs 10 us, and a step of a
-small model 500."""
-_FIRST_TIMED = 8
-"""Steps without drafts before there are any."""
-_HORIZON = 64
-"""Steps in which reading a sequence must pay: not much more is known of its future."""
-_OLD = 0.4
-"""How much of what was known of acceptance counts in a trial after a pause."""
-
 
 class Offer(NamedTuple):
-    """A sequence that can have a draft of at most ``most`` tokens, of a group."""
+    """A sequence that can have a draft of at most ``most`` tokens, of a group of drafts."""
 
     sequence: Sequence
     group: int
@@ -59,185 +24,248 @@ class Offer(NamedTuple):
 
 
 class Controller:
-    """Chooses lengths of drafts. Not thread-safe.
+    """Chooses the lengths of drafts that give the most tokens a second. Not thread-safe.
 
-    ``trees``: the groups whose drafts are trees, of which a length counts ranks. ``reads``: whether
-    the proposer reads all of a sequence before it drafts, which takes time.
+    With B sequences in a step, drafts of K tokens for D of them give B + D * E(K) tokens, E(K)
+    being the number of drafted tokens that are expected to be accepted, in a time of c(K) plain
+    steps. So the speed-up is (B + D * E(K)) / (B * c(K)), which for one sequence and a constant
+    acceptance is that of Leviathan et al., "Fast inference from transformers via speculative
+    decoding", 2023, theorem 3.8. Three models, all fed by what the engine measures, give its terms
+    and bound what they get wrong:
+
+    - :class:`~penstock.speculate.acceptance.Acceptance` estimates E for each sequence;
+    - :class:`~penstock.speculate.step_cost_model.StepCostModel` estimates c;
+    - :class:`~penstock.speculate.loss_budget.LossBudget` lets there be drafts only while they have
+      lost little. There is one for each size of batch, to a factor of two.
+
+    For each sequence, the length with the largest speed-up is chosen, the others being taken to be
+    like it, or none if that is too small. A model that drafts must read a sequence first, which
+    must pay, too. What is not believed to pay is explored in two ways: in *trials*, the sequences
+    that came last get a draft of at least one token each; and beside sequences that have drafts,
+    the one that has gone without for longest gets a *look*, a draft of a single token.
+    What was known of acceptance counts less in a trial, and after a look that was a success.
+
+    Choices may depend on clocks, since the output is the same whatever is drafted
+    (:mod:`penstock.speculate.verify`).
     """
 
     def __init__(
-        self, groups: int, num_tokens: int, trees: Collection[int] = (), reads: bool = True
+        self,
+        groups: int,
+        num_tokens: int,
+        trees: Collection[int] = (),
+        reads: bool = True,
+        parameters: ControlParameters = DEFAULTS,
     ) -> None:
+        """Control drafts of at most ``num_tokens`` tokens.
+
+        Drafts in the groups listed in ``trees`` are trees, whose lengths count ranks. ``reads``
+        tells whether the proposer must read all of a sequence before it drafts, which takes time.
+        """
         self._groups = groups
         self._num_tokens = num_tokens
         self._reads = reads
-        self._common = Acceptance(groups, num_tokens, trees=trees)  # of all sequences
-        self._times = Times(num_tokens, reads)
-        self._unread = 0  # tokens that the drafts that were asked for last have read
-        self._accounts: dict[int, Account] = {}  # by the width of decoding sequences
-        self._account = self._account_of(1)
-        self._plain_steps = 0  # in a row
-        self._since_look = _BETWEEN_LOOKS  # steps
-        self._accepted = 0  # drafts of the step that is being taken in
+        self._parameters = parameters
+        self._common = Acceptance(groups, num_tokens, trees=trees, parameters=parameters)
+        self._costs = StepCostModel(num_tokens, reads, parameters)
+        self._budgets: dict[int, LossBudget] = {}  # by the bits of the number of sequences
+        self._budget = self._budget_of(1)  # that of the last step
+        self._num_to_read = 0  # tokens that the drafts of this step must read
+        self._since_look = 0  # steps
+        self._num_accepted = 0  # drafted tokens of this step
 
     @property
     def drafts(self) -> bool:
-        """Whether the next step may have any, if it is like the last one."""
-        return self._account.drafts
+        """Whether the next step may have drafts, if its batch is like the last one's."""
+        return self._budget.is_open and not self._costs.timing
 
     def lengths(self, offers: Seq[Offer], decoding: int) -> list[int]:
-        """How many tokens to draft for each, or to verify of its draft.
+        """Return the length of each draft to make, or the part of it to verify; 0 for none.
 
-        ``decoding`` sequences are in the step: what pays for one depends on what the others' rows
-        cost. They are taken to be like this one.
+        ``decoding`` is the number of sequences in the step, with or without an offer.
         """
-        account = self._account = self._account_of(decoding)
+        budget = self._budget = self._budget_of(decoding)
         lengths = [0] * len(offers)
-        self._unread = 0
-        if not offers or not account.drafts:
+        self._num_to_read = 0
+        if not offers or not self.drafts:
             return lengths
-        if not self._times.plain.knows(decoding):
-            account.to_time = _FIRST_TIMED
+        if not self._costs.plain.knows(decoding):
+            self._costs.time_plain()
             return lengths
-        # The youngest: they have the longest way to go.
-        first = max(len(offers) - _LOOKING, 0) if account.trial else 0
-        prices = self._times.prices(decoding, len(offers) - first)
+        first = 0
+        if budget.trial_steps:
+            first = max(len(offers) - self._parameters.trial_sequences, 0)
+        drafting = len(offers) - first
+        costs = self._costs.relative_costs(decoding, drafting)
+        step = _Step(decoding, drafting, costs, self._parameters.least_speed_up)
+        records = [self._record(offer.sequence) for offer in offers]
+        without = []
         for i in range(first, len(offers)):
-            lengths[i] = self._length(offers[i], account, prices, decoding, len(offers) - first)
+            lengths[i] = self._best(offers[i], records[i], step)
+            if lengths[i]:
+                self._has_draft(offers[i], records[i])
+            else:
+                records[i].steps_skipped += 1
+                without.append(i)
+        for i in without if budget.trial_steps else self._look(records, without):
+            unread = self._num_to_read + self._unread(offers[i], records[i])
+            seconds = unread * self._costs.seconds_per_token_read
+            if seconds <= budget.balance * self._costs.plain.seconds(decoding):
+                lengths[i] = 1
+                self._has_draft(offers[i], records[i])
+                records[i].is_look = not budget.trial_steps
         if self._reads and not any(lengths):
-            account.idle()
+            budget.idle()
         return lengths
 
-    def gain(self, record: Acceptance, group: int, count: int) -> float:
-        """How many of a draft's first ``count`` tokens are expected to be accepted."""
-        return record.gains(group)[count - 1] if count else 0.0
-
     def verified(self, sequence: Sequence, group: int, drafted: int, accepted: int) -> None:
-        """Of a draft of ``drafted`` tokens the first ``accepted`` were accepted."""
-        self._accepted += accepted
-        self._record(sequence).add(group, drafted, accepted)
+        """Record that the first ``accepted`` tokens of a chain of ``drafted`` were accepted."""
+        self._num_accepted += accepted
+        self._looked_at(sequence, bool(accepted)).add(group, drafted, accepted)
 
     def tree_verified(
         self, sequence: Sequence, group: int, drafted: int, accepted: Collection[int]
     ) -> None:
-        """Of a tree's first ``drafted`` ranks, these were on the accepted path."""
-        self._accepted += len(accepted)
-        self._record(sequence).add_tree(group, drafted, accepted)
+        """Record which of a tree's first ``drafted`` ranks were on the accepted path."""
+        self._num_accepted += len(accepted)
+        self._looked_at(sequence, bool(accepted)).add_tree(group, drafted, accepted)
 
-    def plain_took(self, decoding: int, steps: int, seconds: float, asking: float) -> int:
-        """A step of ``decoding`` rows without drafts; asking for some took ``asking`` besides.
+    def plain_step(self, decoding: int, steps: int, seconds: float, asking: float) -> int:
+        """Record a step of ``decoding`` sequences without drafts, which took ``seconds``.
 
-        It is the last of so many such ``steps``, of which the others were not looked at. Returns
-        how many need no look now: there will be no drafts in them.
+        It is the last of ``steps`` such steps, of which the others were not measured. ``asking`` is
+        the time for which a proposer was asked in vain. Returns how many steps need not be looked
+        at now, as there will be no drafts in them.
         """
-        account = self._account = self._account_of(decoding)
+        budget = self._budget = self._budget_of(decoding)
         self._since_look += steps
-        self._plain_steps += steps
-        timed = self._plain_steps > _SETTLED
-        if timed:
-            self._times.plain.add(decoding, seconds)
-        usual = self._times.plain.seconds(decoding)
+        settled = self._costs.plain_step(decoding, steps, seconds)
+        usual = self._costs.plain.seconds(decoding)
         lost = asking
-        if not timed:
+        if not settled:  # earlier drafts make it slower, or a wrong belief seems to
             lost += min(max(seconds - usual, -usual), usual)
-        if account.plain(steps, lost / usual if usual else 0.0, timed):
-            self._common.forget(_OLD)
-            self._times.doubt()
-        return _REST if timed and not account.is_open else 0
+        if budget.plain_step(steps, lost / usual if usual else 0.0):
+            self._common.forget(self._parameters.exploration_discount)
+            self._costs.doubt()
+        return self._parameters.rest_steps if settled and not budget.is_open else 0
 
-    def arrived(self, decoding: int, tokens: int) -> None:
-        """So many ``tokens`` of prompts were read in a step of ``decoding`` sequences."""
-        plain = self._times.plain.seconds(decoding)
-        reading = tokens * self._times.reading / plain if plain else 0.0
-        self._account.arrived(decoding, reading)
+    def prefill_step(self, decoding: int, tokens: int) -> None:
+        """Record a step that read prompts: it had ``decoding`` sequences and ``tokens`` rows."""
+        self._costs.prefill_step()
+        plain = self._costs.plain.seconds(decoding)
+        reading = tokens * self._costs.seconds_per_token_read
+        self._budget.arrival(reading / plain if plain else 0.0)
 
-    def drafts_took(self, made: Made, decoding: int, drafted: int, seconds: float | None) -> None:
-        """A step of ``decoding`` sequences that verified ``drafted`` tokens.
+    def draft_step(
+        self, timing: DraftTiming, decoding: int, drafted: int, seconds: float | None
+    ) -> None:
+        """Record a step of ``decoding`` sequences that verified ``drafted`` tokens.
 
-        ``seconds`` is None if it had other rows, too, and tells nothing.
+        ``seconds`` is what the step itself took, or None if it had rows of prompts, too.
         """
-        account = self._account = self._account_of(decoding)
+        budget = self._budget = self._budget_of(decoding)
         self._since_look += 1
-        self._plain_steps = 0
-        plain = self._times.plain.seconds(decoding)
-        verifying = self._times.verified(decoding, drafted, seconds)
-        drafting, reading = self._times.made(made, self._unread, plain)
-        gained, self._accepted = self._accepted / decoding, 0
+        plain = self._costs.plain.seconds(decoding)
+        verifying = self._costs.verified(decoding, drafted, seconds)
+        drafting, reading = self._costs.drafted(timing, self._num_to_read, plain)
+        gained, self._num_accepted = self._num_accepted / decoding, 0
         if plain:
-            took = (verifying + drafting) / plain
-            saved = 1.0 + gained - took
-            if account.drafted(saved, reading / plain, (1.0 + gained) / took):
-                self._times.plain.renew(decoding)
+            budget.draft_step(1.0 + gained - (verifying + drafting) / plain, reading / plain)
+            if budget.is_low:
+                self._costs.doubt_plain(decoding)  # before drafts are given up for its sake
 
-    def _length(
-        self, offer: Offer, account: Account, prices: list[float], decoding: int, drafting: int
-    ) -> int:
-        sequence, group, most = offer
-        record = self._record(sequence)
-        best, best_rate, possible = 0, 0.0, 0.0
-        for count in range(1, min(most, len(prices)) + 1):
-            price = prices[count - 1] * decoding
-            rate = (decoding + drafting * self.gain(record, group, count)) / price
-            possible = max(possible, (decoding + drafting * count) / price)
-            if rate > best_rate:
-                best, best_rate = count, rate
-        if best_rate < account.margin:
-            best = 0
-        unread = self._to_read(sequence, record)
-        if best and unread * self._times.reading > self._worth(offer, best_rate, decoding):
-            best = 0
-        if best:
-            record.skipped, record.patience = 0, _FIRST_PATIENCE
-        elif self._may_read(unread, account, decoding) and (
-            account.trial or self._looks(record, account, possible)
-        ):
-            best = min(_LOOK if decoding == 1 else 1, most)
-        if best and self._reads:
-            self._unread += unread
-            record.read = len(sequence.token_ids)
+    def _best(self, offer: Offer, record: Acceptance, step: _Step) -> int:
+        """Return the length with the largest speed-up, or 0 if none pays."""
+        sequence, parameters = offer.sequence, self._parameters
+        expected = record.expected(offer.group)
+        best, speed_up = step.best(expected, offer.most)
+        if best and step.drafting > 1:
+            usual = step.usual.get(offer.group)
+            if usual is None:
+                of_all = self._common.expected(offer.group)
+                usual = step.usual[offer.group] = step.best(of_all, self._num_tokens)[0]
+            if usual != best and 0 < usual <= offer.most:
+                other = step.speed_up(expected, usual)
+                if other > max(speed_up / parameters.agreement, parameters.least_speed_up):
+                    best, speed_up = usual, other
+        unread = self._unread(offer, record) if best else 0
+        if unread:
+            left = sequence.max_total_tokens - len(sequence.token_ids)
+            steps = min(left, parameters.horizon)
+            saved = (speed_up - 1.0) * self._costs.plain.seconds(step.decoding) / step.decoding
+            if unread * self._costs.seconds_per_token_read > saved * steps:
+                return 0
         return best
 
-    def _may_read(self, unread: int, account: Account, decoding: int) -> bool:
-        """Whether a look is worth reading so much, beside what is read for others."""
-        if not unread:
-            return True
-        seconds = (self._unread + unread) * self._times.reading
-        return seconds <= account.balance * self._times.plain.seconds(decoding)
-
-    def _looks(self, record: Acceptance, account: Account, possible: float) -> bool:
-        """Whether to look all the same; not where all might be accepted and it would not pay."""
-        record.skipped += 1
-        if record.skipped < record.patience or self._since_look < _BETWEEN_LOOKS:
-            return False
-        if possible <= _MARGIN or account.balance < 1.0:
-            return False
+    def _look(self, records: list[Acceptance], without: list[int]) -> list[int]:
+        """Return which of the sequences ``without`` drafts to look at in this step, one or none."""
+        interval = self._parameters.look_interval
+        if self._since_look < interval or self._budget.balance < 1.0 or not without:
+            return []
+        longest = max(without, key=lambda i: records[i].steps_skipped)
+        if records[longest].steps_skipped < interval:
+            return []
         self._since_look = 0
-        record.skipped = 0
-        record.patience = min(record.patience * 2, _MOST_PATIENCE)
-        return True
+        return [longest]
 
-    def _to_read(self, sequence: Sequence, record: Acceptance) -> int:
-        unread = len(sequence.token_ids) - record.read if self._reads else 0
-        return unread if unread > FEW else 0
+    def _looked_at(self, sequence: Sequence, accepted: bool) -> Acceptance:
+        """Return the sequence's record; after a look that was a success, the past counts less."""
+        record = self._record(sequence)
+        if record.is_look and accepted:
+            record.forget(self._parameters.exploration_discount)
+        record.is_look = False
+        return record
 
-    def _worth(self, offer: Offer, rate: float, decoding: int) -> float:
-        """Seconds that drafts for this sequence may save yet."""
-        sequence = offer.sequence
-        steps = min(sequence.max_total_tokens - len(sequence.token_ids), _HORIZON)
-        return (rate - 1.0) * self._times.plain.seconds(decoding) / decoding * steps
+    def _has_draft(self, offer: Offer, record: Acceptance) -> None:
+        self._num_to_read += self._unread(offer, record)
+        record.num_read = len(offer.sequence.token_ids)
+        record.steps_skipped = 0
 
-    def _account_of(self, decoding: int) -> Account:
+    def _unread(self, offer: Offer, record: Acceptance) -> int:
+        return self._costs.to_read(len(offer.sequence.token_ids) - record.num_read)
+
+    def _budget_of(self, decoding: int) -> LossBudget:
         width = decoding.bit_length()
-        account = self._accounts.get(width)
-        if account is None:
-            account = self._accounts[width] = Account(width)
-        return account
+        budget = self._budgets.get(width)
+        if budget is None:
+            budget = self._budgets[width] = LossBudget(width == 1, self._parameters)
+        return budget
 
     def _record(self, sequence: Sequence) -> Acceptance:
         record = sequence.acceptance
         if record is None:
             record = Acceptance(self._groups, self._num_tokens, self._common)
-            record.patience = _FIRST_PATIENCE
             sequence.acceptance = record
         assert isinstance(record, Acceptance)
         return record
+
+
+class _Step:
+    """The expected speed-ups of one step by lengths of drafts."""
+
+    __slots__ = ("_costs", "_least", "decoding", "drafting", "usual")
+
+    def __init__(self, decoding: int, drafting: int, costs: list[float], least: float) -> None:
+        self.decoding = decoding
+        self.drafting = drafting
+        self.usual: dict[int, int] = {}
+        """By group of drafts, the length that is best on average."""
+        self._costs = [decoding * cost for cost in costs]
+        self._least = least
+
+    def best(self, expected: list[float], most: int) -> tuple[int, float]:
+        """Return the length up to ``most`` with the largest speed-up, and that; or 0 if none pays.
+
+        ``expected`` tells how many tokens are accepted of drafts of 1, 2, ... tokens.
+        """
+        best, speed_up = 0, self._least
+        decoding, drafting = self.decoding, self.drafting
+        for i, cost in enumerate(self._costs[:most]):
+            tokens = decoding + drafting * expected[i]
+            if tokens > speed_up * cost:
+                best, speed_up = i + 1, tokens / cost
+        return best, speed_up
+
+    def speed_up(self, expected: list[float], length: int) -> float:
+        """Return how many times as fast drafts of ``length`` tokens are as none."""
+        return (self.decoding + self.drafting * expected[length - 1]) / self._costs[length - 1]

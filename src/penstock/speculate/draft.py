@@ -1,4 +1,4 @@
-"""What a proposer is asked, and what it answers."""
+"""Drafts, and the protocols of the proposers that make them."""
 
 from __future__ import annotations
 
@@ -15,64 +15,64 @@ if TYPE_CHECKING:
 
 
 class Wanted(NamedTuple):
-    """A sequence that decodes, and how many tokens may be drafted for it."""
+    """A decoding sequence and the maximum number of tokens to draft for it."""
 
     sequence: Sequence
     most: int
 
 
-class Told(NamedTuple):
-    """Where a step's hidden states are those of tokens that are now known to be a sequence's."""
+class HiddenRows(NamedTuple):
+    """The rows of a step's hidden states that belong to accepted tokens of a sequence."""
 
     sequence: Sequence
     first: int
-    """The position of the first of them."""
+    """Position of the token of the first row."""
     rows: Seq[int]
-    """Of the step's hidden states, one for each position from ``first`` on."""
+    """Indices into ``StepResult.hidden``, one for each position from ``first`` on."""
 
 
 class Proposer(Protocol):
-    """Drafts for sequences. Not thread-safe.
+    """Makes drafts for sequences. Not thread-safe.
 
-    What it proposes changes how many steps an output takes and never the output, so it may keep
-    what state it likes, about sequences too; it must not keep many of them alive for long.
+    Drafts change how many steps an output takes and never the output, so a proposer may keep any
+    state, but it must not keep many ended sequences alive for long.
     """
 
     groups: int
     cheap: bool
-    """A draft costs next to nothing beside the row of the step that verifies it. Then it is made
-    first and cut to the length that pays; else it is not made unless it pays."""
+    """Whether drafting costs next to nothing compared with verifying. Then drafts are made first
+    and cut to the best length; else the length is chosen first, and nothing is made if it is 0."""
 
     steady: bool
-    """Whether the last proposals took what they always take: no prompt was read for them."""
+    """Whether the last call only drafted, and read no prompt, so that its time is typical."""
 
     def propose(self, wanted: Seq[Wanted]) -> list[Draft | None]:
-        """A draft of at most ``most`` tokens for each of ``wanted``, or None where it has none."""
+        """Return, for each of ``wanted``, a draft of at most ``most`` tokens or None."""
         ...
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless the proposer's own books agree."""
+        """Raise AssertionError if the proposer's state is inconsistent."""
         ...
 
     def close(self) -> None:
-        """Release memory."""
+        """Release weights and caches."""
         ...
 
 
 @runtime_checkable
 class HiddenReader(Proposer, Protocol):
-    """A proposer that drafts by what the target made of the text."""
+    """A proposer that drafts from the target's hidden states."""
 
     trees: Collection[int]
-    """The groups whose drafts may be trees."""
+    """Groups whose drafts may be trees."""
     reads_all: bool
-    """It reads the hidden states of every token that is computed; else of those alone from which
-    the next one is drawn."""
+    """Whether it needs the hidden states of all computed tokens, or only of those from which a
+    token is sampled."""
 
     def observe(self, step: ScheduledStep, tokens: Seq[list[int]], result: StepResult) -> None:
-        """A step of the target was taken in, with ``tokens[i]`` for ``step.samples[i]``.
+        """Take note of a finished step of the target; ``step.samples[i]`` got ``tokens[i]``.
 
-        :func:`~penstock.speculate.told.told_of` says what of ``result``, which lives until the next
-        step, is whose. Tokens that were found in the cache are not computed and not told.
+        :func:`~penstock.speculate.hidden_states.hidden_rows` assigns the rows of ``result``, which
+        is valid until the next step. Tokens found in the prefix cache have no rows.
         """
         ...

@@ -1,4 +1,4 @@
-"""Which model drafts for which, and whether it can: decided before any weight is read."""
+"""Chooses the draft model and checks, before any weight is read, whether it fits the target."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 _METHODS = {DraftModel: "draft", Medusa: "medusa", Eagle: "eagle"}
 _FEW_WEIGHTS = 8 << 20
-"""Bytes that stay in one core's cache: a model of fewer gains nothing from a second thread."""
+"""Bytes of weights that stay in one core's cache. A smaller model gains nothing from threads."""
 
 
 def draft_folder(config: SpeculativeConfig | None, target: Path) -> Path | None:
-    """Where the model or the heads that draft are; None where none do.
+    """Return the folder of the draft model or heads; None if the method has none.
 
     Raises ConfigError or ModelError.
     """
@@ -60,9 +60,10 @@ def draft_folder(config: SpeculativeConfig | None, target: Path) -> Path | None:
 
 
 def draft_spec(config: EngineConfig, folder: Path, target: ModelSpec, tokenizer: Path) -> ModelSpec:
-    """What is in ``folder``, if it can draft for ``target`` as asked; else raises ConfigError.
+    """Return the spec of the draft model or heads in ``folder``.
 
-    Raises ModelError or WeightError for files that cannot be read.
+    Raises ConfigError if they cannot draft for ``target``, and ModelError or WeightError for files
+    that cannot be read.
     """
     dummy = config.load_format == "dummy"
     if isinstance(config.speculative, Medusa | Eagle):
@@ -86,7 +87,11 @@ def draft_spec(config: EngineConfig, folder: Path, target: ModelSpec, tokenizer:
 def draft_engine_config(
     config: EngineConfig, resolved: ResolvedConfig, folder: Path, spec: ModelSpec, kv_bytes: int
 ) -> EngineConfig:
-    """How the draft is loaded: as the target is, as far as it is about steps, with ``kv_bytes``."""
+    """Return the configuration of the draft's engine.
+
+    Its steps have the target's limits, and its KV cache has ``kv_bytes``. Raises ConfigError if the
+    draft has too few positions, or would be no faster.
+    """
     if spec.max_positions < resolved.max_model_len:  # of heads, none is left that has fewer
         raise ConfigError(
             f"the draft {folder.name} has {spec.max_positions} positions and requests may come to "
@@ -121,10 +126,10 @@ def draft_engine_config(
 
 
 def draft_logit_rows(max_sequences: int, max_tokens: int) -> int:
-    """Rows with logits in a step of a model that drafts.
+    """Return the maximum number of rows with logits in a step of a draft model.
 
-    It wants one a sequence. On a GPU every row has them of a step that decodes and is replayed from
-    a CUDA graph, and after a draft that was accepted whole there are two a sequence.
+    It needs one for each sequence. On a GPU every row of a step that is replayed from a CUDA graph
+    has logits, and a sequence has two rows after its draft was accepted as a whole.
     """
     return min(2 * max_sequences, max_tokens)
 
@@ -132,9 +137,9 @@ def draft_logit_rows(max_sequences: int, max_tokens: int) -> int:
 def with_draft(
     config: EngineConfig, target: Served, spec: ModelSpec, block_bytes: int, on_gpu: bool
 ) -> tuple[Served, Served]:
-    """How the target of a draft is served, and the draft, as far as memory goes.
+    """Return what memory planning must know of the target and of its draft.
 
-    ``block_bytes`` are of the draft's own blocks.
+    ``block_bytes`` is the size of a block of the draft's KV cache.
     """
     options = msgspec.structs.replace(config, **_quantization(config))
     activations = options.quantize_activations
@@ -162,7 +167,7 @@ def with_draft(
 
 
 def _step_tokens(config: EngineConfig, spec: ModelSpec, max_sequences: int, max_tokens: int) -> int:
-    """Tokens of a step of the draft, of a target whose steps have ``max_tokens``."""
+    """Return the maximum tokens of a step of the draft, for ``max_tokens`` of the target."""
     if isinstance(spec, MedusaSpec):  # reads one row of each sequence
         return max_sequences
     if isinstance(config.speculative, Eagle):  # every sequence drafts on so many tokens at once
@@ -171,7 +176,7 @@ def _step_tokens(config: EngineConfig, spec: ModelSpec, max_sequences: int, max_
 
 
 def _quantization(config: EngineConfig) -> dict[str, Any]:
-    """The options in which the draft's quantization differs from its target's."""
+    """Return the options in which the draft's quantization differs from its target's."""
     asked = config.speculative
     changes: dict[str, Any] = {}
     if isinstance(asked, QuantizedSelf):
@@ -194,7 +199,7 @@ def _quantization(config: EngineConfig) -> dict[str, Any]:
 
 
 def _fits_scheme(config: EngineConfig) -> bool:
-    """A draft is quantized as its target is where no option is about the target's own columns."""
+    """Return whether the target's quantization options apply to another model's columns."""
     return config.quantization_group is None and not config.quantization_zero_points
 
 
@@ -206,7 +211,7 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 def _vocabulary(folder: Path) -> object:
-    """What ids stand for, by the folder's tokenizer.json; None where it has none."""
+    """Return the vocabulary in the folder's tokenizer.json; None if it has none."""
     path = folder / "tokenizer.json"
     if not os.path.lexists(path):
         return None

@@ -1,4 +1,4 @@
-"""Drafts by a smaller model that reads along: its likeliest tokens, one step of it for each."""
+"""Drafts by a smaller model: its greedy continuation, one step of it for each token."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from penstock.interface.step import Int32s, StepInput, StepResult
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.sequence import Sequence, Status
 from penstock.speculate.draft import Wanted
-from penstock.speculate.rows import NO_COPIES, ChainRows, offsets, slots_of
+from penstock.speculate.draft_batch import NO_COPIES, ChainSteps, offsets, slots_of
 
 _FEW = 4  # known tokens that are read on the way: the last one, and what was rejected before it
 
 
 @dataclass(eq=False, slots=True)
 class _Reading:
-    """How far the draft model has read a sequence."""
+    """The state of a sequence in the draft model's cache."""
 
     table: BlockTable
     num_computed: int = 0
-    """Leading tokens whose keys and values are in the draft's cache, as far as they are known to be
-    the sequence's."""
+    """Leading tokens of the sequence whose keys and values are in the draft model's cache."""
     drafted: array[int] = field(default_factory=lambda: array("i"))
-    """What was drafted behind the first ``num_computed`` tokens, which were all then known, and
-    read by the draft model itself."""
+    """Drafted tokens whose keys and values follow in the cache. They count as computed as far as
+    the sequence turns out to have them."""
 
 
 class ModelProposer:
-    """Drafts for all sequences of a step at once. Owns its executor and the books of its cache.
+    """Drafts with a model, for all sequences of a step at once.
 
-    A draft is the model's likeliest continuation, also of requests that sample: see
-    :mod:`penstock.speculate.verify` for why that leaves the output as it is. Reading a prompt takes
-    steps of at most ``max_tokens`` tokens, one a call; a sequence gets no draft until it is read.
-    Keys and values of drafts that were rejected lie behind ``num_computed`` and are overwritten.
+    It owns the model's executor and the bookkeeping of its KV cache. A draft is the greedy
+    continuation, for requests that sample too: :mod:`penstock.speculate.verify` shows why that
+    leaves outputs unchanged. A prompt is read in chunks of at most ``max_tokens`` tokens, one a
+    call, and a sequence gets no draft until all of it was read. Keys and values of rejected drafts
+    lie behind ``num_computed`` and are overwritten.
     """
 
     groups = 1
@@ -104,13 +104,13 @@ class ModelProposer:
         self._executor.close()
 
     def _forget_ended(self) -> None:
-        """Of those that ended or were preempted, give the blocks back."""
+        """Free the blocks of sequences that ended or were preempted."""
         ended = [s for s in self._readings if s.status is not Status.RUNNING]
         for sequence in ended:
             self._cache.free(self._readings.pop(sequence).table)
 
     def _reading(self, sequence: Sequence) -> _Reading | None:
-        """How far it is read, brought up to date; None if there is no room to begin."""
+        """Return the sequence's up-to-date state, or None if the cache has no room for it."""
         reading = self._readings.get(sequence)
         tokens, cache = sequence.token_ids, self._cache
         if reading is None:
@@ -134,7 +134,7 @@ class ModelProposer:
         return reading
 
     def _run(self, lanes: list[_Lane]) -> list[array[int]]:
-        """Read on, and draft; returns what was drafted of each lane."""
+        """Read each lane's known tokens and draft; return the draft of each."""
         tables = [lane.reading.table.block_ids for lane in lanes]
         blocks = np.frombuffer(b"".join(tables), dtype=np.int32)
         block_starts = offsets([len(table) for table in tables])
@@ -179,16 +179,16 @@ class ModelProposer:
         blocks: Int32s,
         block_starts: Int32s,
     ) -> list[list[int]]:
-        """Draft the second tokens, the third, ... of those lanes that want so many; returns the
-        first, the second, ...
+        """Draft the second token of each lane that wants one, the third, and so on.
 
-        ``first`` has the first tokens of the ``drafting`` lanes that draft, not read yet. An
-        executor that feeds itself runs all steps before any token is known here.
+        ``first`` is the step whose argmax are the first tokens of the ``drafting`` lanes. Returns
+        the tokens by position. An executor that feeds itself runs all steps before the host reads
+        any token.
         """
         longest = lanes[0].drafted
         if longest <= 1:
             return [first.argmax.tolist()]
-        chain = ChainRows(blocks, block_starts, ends[:drafting], longest - 1)
+        chain = ChainSteps(blocks, block_starts, ends[:drafting], longest - 1)
         columns: list[list[int]] = []
         results = [first]
         rows = drafting
@@ -207,7 +207,7 @@ class ModelProposer:
 
 @dataclass(slots=True)
 class _Lane:
-    """What one call reads and drafts of a sequence."""
+    """The part of one call that concerns one sequence."""
 
     index: int
     sequence: Sequence

@@ -1,10 +1,10 @@
-"""Drafts by an EAGLE head: a layer that goes on from the target's own features.
+"""Drafts by an EAGLE head: one layer that continues from the target's hidden states.
 
 Li et al., "EAGLE: speculative sampling requires rethinking feature uncertainty", 2024; "EAGLE-2:
 faster inference of language models with dynamic draft trees", 2024; "EAGLE-3: scaling up inference
 acceleration of large language models via training-time test", 2025. Versions 1 and 3 differ in the
-head's mathematics, which is its plan's concern, and in the features that it is given; the tree is
-EAGLE-2's for both.
+head's mathematics, which is its plan's concern, and in the features that it gets; trees are built
+as in EAGLE-2 for both.
 """
 
 from __future__ import annotations
@@ -25,37 +25,38 @@ from penstock.scheduler.draft import Draft
 from penstock.scheduler.output import ScheduledStep
 from penstock.scheduler.sequence import Sequence, Status
 from penstock.speculate.draft import Wanted
+from penstock.speculate.draft_batch import ChainSteps, DraftBatch, offsets
 from penstock.speculate.eagle_reading import Lane, Reading
-from penstock.speculate.rows import ChainRows, StepRows, offsets
-from penstock.speculate.told import told_of
+from penstock.speculate.hidden_states import hidden_rows
 from penstock.speculate.tree import Candidate, Node, candidates, likeliest
 
 _MOST_SEEN = 32 << 20
-"""Bytes of features of steps that are kept as they are: in a batch, giving them out to sequences
-takes as long as scheduling does, and is for nothing while nothing is drafted. So long their
-sequences are kept, too, though they may have ended."""
+"""Maximum bytes of features kept by step before they are assigned to sequences. In a batch,
+assigning takes as long as scheduling, and is of no use while nothing is drafted. The sequences of
+these steps stay in memory until then, even if they have ended."""
 
 
 class _Seen(NamedTuple):
-    """A step of the target. Most of its sequences may have ended when it is looked at."""
+    """A step of the target whose features were not assigned to sequences yet."""
 
     step: ScheduledStep
     tokens: Seq[list[int]]
     features: NDArray[np.float32]
-    """Of all rows that have any."""
+    """The features of all rows that have any."""
 
 
 class EagleProposer:
-    """Owns the head's executor and the books of its cache, of which nothing is shared.
+    """Drafts with an EAGLE head, whose executor and KV cache it owns.
 
-    ``target_columns``: of the features, those that the target tells; what follows them is the
-    head's own state, 0 for tokens that the target computed. Equal to the features' width where
-    both are alike (EAGLE 1). ``token_ids``: int32 ``[draft vocabulary]``, the target's id of each;
-    None where they are the same.
+    ``features`` is the number of feature columns of a row. The first ``target_columns`` of them
+    come from the target; the rest is the head's own state, 0 for tokens that the target computed.
+    Both numbers are equal in EAGLE 1, where the two are of one kind. ``depth`` and ``width`` are
+    those of the draft tree; ``max_tokens`` is the maximum of a step. ``token_ids``, int32
+    ``[draft vocabulary]``, has the target's id of each of the head's tokens; None means the same.
 
-    A chain takes a step of one row a token. A tree grows by levels, each a step that computes the
-    tokens of all levels so far as one tree of rows behind the known text: a level's rows may not
-    see their siblings of the step before, which lie in the cache like what is known.
+    A chain takes one step of one row for each token. A tree grows by levels: each step computes the
+    tokens of all levels so far again, as one tree behind the known text, since a row must not see
+    its siblings of the previous step, whose keys lie in the cache like those of known tokens.
     """
 
     groups = 1
@@ -85,7 +86,7 @@ class EagleProposer:
         self._cache = KvCache(executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=False)
         self._readings: dict[Sequence, Reading] = {}
         self._seen: list[_Seen] = []
-        """Steps that nobody was told of yet: nothing was drafted since."""
+        """Steps whose features were not assigned to sequences yet."""
         self._seen_bytes = 0
         self.steady = True
 
@@ -142,9 +143,9 @@ class EagleProposer:
         return reading
 
     def _give_out(self) -> None:
-        """Tell each sequence that still runs what was seen of it."""
+        """Assign the kept features to the sequences that still run."""
         for step, tokens, features in self._seen:
-            for sequence, first, rows in told_of(step, tokens):
+            for sequence, first, rows in hidden_rows(step, tokens):
                 some = [features[row] for row in rows]
                 reading = self._readings.get(sequence)
                 if reading is None or reading.end != first:
@@ -157,17 +158,17 @@ class EagleProposer:
         self._seen_bytes = 0
 
     def _catch_up(self, lane: Lane) -> None:
-        """Read what can be read, though nothing is drafted yet."""
+        """Read all features that can be read, without drafting."""
         while lanes := self._fitting([lane]):
             self._read(lanes)
 
     def _forget_ended(self) -> None:
-        """Of those that ended or were preempted, give the blocks back."""
+        """Free the blocks of sequences that ended or were preempted."""
         for sequence in [s for s in self._readings if s.status is not Status.RUNNING]:
             self._cache.free(self._readings.pop(sequence).table)
 
     def _fitting(self, lanes: Seq[Lane]) -> list[Lane]:
-        """Those that can read something in a step, with blocks for that and for their drafts."""
+        """Return the lanes with something to read and with cache blocks for it and for drafts."""
         budget = self._max_tokens
         fitting = []
         for lane in lanes:
@@ -199,8 +200,8 @@ class EagleProposer:
         assert fits, "there was room"
 
     def _read(self, lanes: Seq[Lane]) -> None:
-        """Read what was told; those that draft find the candidates of the next token."""
-        step = StepRows(self._features)
+        """Read the lanes' features; those that draft get the candidates of their first token."""
+        step = DraftBatch(self._features)
         drafting = []
         for lane in lanes:
             reading, tokens = lane.reading, lane.sequence.token_ids
@@ -220,7 +221,7 @@ class EagleProposer:
             self._take(drafting, [[-1]] * len(drafting), result)
 
     def _chain(self, lanes: list[Lane]) -> None:
-        """Draft on from each lane's first token, one token a level."""
+        """Extend each lane's first token to a chain, one token a step."""
         # The longest first, so that those who still draft are the first rows.
         lanes.sort(key=lambda lane: -lane.levels)
         longest = lanes[0].levels if lanes else 0
@@ -229,7 +230,7 @@ class EagleProposer:
         tables = [lane.reading.table.block_ids for lane in lanes]
         blocks = np.frombuffer(b"".join(tables), np.int32)
         ends = np.array([lane.reading.num_computed for lane in lanes], np.int32)
-        chain = ChainRows(blocks, offsets(list(map(len, tables))), ends, longest - 1)
+        chain = ChainSteps(blocks, offsets(list(map(len, tables))), ends, longest - 1)
         tokens = np.array([lane.nodes[0].token for lane in lanes], np.int32)
         states = np.stack([lane.states[-1] for lane in lanes])
         features = np.zeros((len(lanes), self._features), np.float32)
@@ -248,8 +249,8 @@ class EagleProposer:
             lane.frontier = []
 
     def _grow(self, lanes: Seq[Lane]) -> None:
-        """Compute the likeliest of each lane's newest nodes, and find what may follow them."""
-        step = StepRows(self._features)
+        """Expand the likeliest nodes of each lane's frontier."""
+        step = DraftBatch(self._features)
         chosen = []
         for lane in lanes:
             best = sorted(lane.frontier, key=lambda node: -lane.nodes[node].score)[: self._width]
@@ -273,7 +274,7 @@ class EagleProposer:
         self._take(lanes, chosen, self._executor.run(step.step_input()))
 
     def _take(self, lanes: Seq[Lane], computed: Seq[list[int]], result: StepResult) -> None:
-        """What follows the nodes that were ``computed`` of each lane; -1: its last known token."""
+        """Add the children of the nodes that were ``computed``; -1 is the last known token."""
         assert result.hidden is not None
         states = result.hidden.astype(np.float32)  # the next step overwrites it
         row = 0
@@ -289,7 +290,7 @@ class EagleProposer:
                 row += 1
 
     def _named(self, columns: Int32s) -> Int32s:
-        """The target's ids of the head's, in an array of their own."""
+        """Translate the head's token ids to the target's, in a new array."""
         return columns.copy() if self._token_ids is None else self._token_ids[columns]
 
     def _candidates(self, result: StepResult) -> list[list[Candidate]]:

@@ -1,4 +1,4 @@
-"""How far an EAGLE head has read a sequence, and what it was told and has not read yet."""
+"""The state of a sequence in an EAGLE head, with features that were not read yet."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from penstock.scheduler.sequence import Sequence
 
 _MOST_PENDING = 16 << 20
-"""Bytes of features that are kept of a sequence that nothing is drafted for: 16,384 tokens of the
-demo model, some hundred of a large one. Then they are read, in a step of a single layer."""
+"""Maximum bytes of unread features of a sequence: 16,384 tokens of the demo model, some hundred of
+a large one. Beyond it they are read although nothing is drafted, by a step of a single layer."""
 
 
 class Reading:
-    """The head's row of position p has the target's features of p and the token at p + 1.
+    """The progress of an EAGLE head through a sequence.
 
-    Rows of positions from ``base`` on lie in the head's cache, ``num_computed`` of them. What comes
-    before ``base`` was found in the target's prefix cache, so that there are no features of it.
+    The head's row of position p has the target's features of p and the token at p + 1. Its cache
+    holds the rows of ``num_computed`` positions from ``base`` on. Tokens before ``base`` were found
+    in the target's prefix cache, so there are no features of them.
     """
 
     __slots__ = ("_pending", "base", "num_computed", "table")
@@ -37,18 +38,18 @@ class Reading:
 
     @property
     def num_pending(self) -> int:
-        """Positions behind those that were computed, of which the features are known."""
+        """Number of positions whose features are known and were not read yet."""
         return len(self._pending)
 
     @property
     def end(self) -> int:
-        """The first position of which nothing is known."""
+        """First position whose features are not known."""
         return self.base + self.num_computed + len(self._pending)
 
     def add(self, features: Seq[NDArray[np.float32]]) -> bool:
-        """Those of the positions from ``end`` on, ``[columns]`` each.
+        """Add the features, ``[columns]`` each, of the positions from ``end`` on.
 
-        False, and nothing is added, where too much would be kept.
+        Returns False, and adds nothing, if more would be kept than allowed.
         """
         pending = self._pending
         if pending and (len(pending) + len(features)) * pending[0].nbytes > _MOST_PENDING:
@@ -57,7 +58,10 @@ class Reading:
         return True
 
     def take(self, count: int) -> NDArray[np.float32]:
-        """``[count, columns]``: the first that were added; they are in the cache from now on."""
+        """Remove the oldest ``count`` features and return them, ``[count, columns]``.
+
+        The caller puts their rows into the head's cache.
+        """
         taken = np.stack(self._pending[:count])
         del self._pending[:count]
         self.num_computed += count
@@ -66,23 +70,25 @@ class Reading:
 
 @dataclass(eq=False, slots=True)
 class Lane:
-    """What one call reads and drafts of a sequence."""
+    """The part of one call that concerns one sequence."""
 
     sequence: Sequence
     reading: Reading
     index: int = -1
     most: int = 0
     levels: int = 0
-    """How deep its tree may be; 0: it only reads."""
+    """Maximum depth of its tree; 0 means that it is only read."""
     count: int = 0
-    """Rows to read."""
+    """Number of rows to read."""
     nodes: list[Node] = field(default_factory=list)
     frontier: list[int] = field(default_factory=list)
-    """Nodes that may be computed next."""
+    """Indices of the nodes that may be expanded next."""
     expanded: list[int] = field(default_factory=list)
-    """Nodes that were computed, in the order of their rows."""
+    """Indices of the nodes that were expanded, in the order of their rows."""
     states: dict[int, NDArray[np.float32]] = field(default_factory=dict)
-    """What computing a node gave: features of what follows it. -1: of the last known token."""
+    """The head's state for each expanded node, which its children get as features; -1 is the last
+    known token."""
 
     def row_of(self, node: int) -> int:
+        """Return the row of an expanded node, or -1 for the last known token."""
         return -1 if node < 0 else self.expanded.index(node)

@@ -1,4 +1,4 @@
-"""What came of drafts, counted over the engine's life."""
+"""Counters of speculation over the engine's life."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from penstock.interface.messages import DraftStats
 
 
 class Figures:
-    """Drafts of up to ``num_tokens`` tokens."""
+    """Counts drafts of at most ``num_tokens`` tokens and what was accepted of them."""
 
     def __init__(self, num_tokens: int) -> None:
         self.steps = 0
@@ -18,7 +18,7 @@ class Figures:
         self._accepted = [0] * (num_tokens + 1)  # drafts by how many of their tokens were accepted
 
     def add(self, drafted: int, depth: int, accepted: int) -> None:
-        """A draft of ``drafted`` tokens and this depth was verified."""
+        """Count a verified draft of ``drafted`` tokens, of which ``accepted`` were accepted."""
         self._drafts += 1
         self._drafted += drafted
         self._levels += depth
@@ -26,6 +26,7 @@ class Figures:
         self._accepted[accepted] += 1
 
     def snapshot(self) -> DraftStats:
+        """Return the present counts."""
         by_position = []
         left = 0
         for count in reversed(self._accepted[1:]):

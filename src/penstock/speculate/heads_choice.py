@@ -1,4 +1,4 @@
-"""Whether heads can draft for a model: decided before any weight is read."""
+"""Checks, before any weight is read, whether heads can draft for a model."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _WORDS: dict[HeadsKind, str] = {"medusa": "Medusa heads", "eagle": "an EAGLE hea
 
 
 def heads_spec(asked: Medusa | Eagle, folder: Path, target: ModelSpec, dummy: bool) -> HeadsSpec:
-    """The heads in ``folder``, if they can draft for ``target`` as asked.
+    """Return the spec of the heads in ``folder``, if they can draft for ``target``.
 
-    Weights that are ``dummy`` are not looked at. Raises ConfigError with the reason, and what
-    reading the folder raises.
+    With ``dummy``, weight files are not read. Raises ConfigError with the reason if they cannot,
+    and whatever reading the folder raises.
     """
     kind: HeadsKind = "medusa" if isinstance(asked, Medusa) else "eagle"
     found = heads_in(folder, dummy)
@@ -45,7 +45,7 @@ def heads_spec(asked: Medusa | Eagle, folder: Path, target: ModelSpec, dummy: bo
 
 
 def refuse_heads(folder: Path, dummy: bool) -> None:
-    """Raise ConfigError where a folder that is to hold an ordinary model holds heads."""
+    """Raise ConfigError if ``folder`` holds heads instead of an ordinary model."""
     try:
         found = heads_in(folder, dummy)
     except WeightError:  # loading the model will say so
@@ -57,10 +57,10 @@ def refuse_heads(folder: Path, dummy: bool) -> None:
 
 
 def stretched(spec: HeadsSpec, positions: int, folder: Path) -> tuple[HeadsSpec, tuple[str, ...]]:
-    """The heads with at least so many positions, and a note where they were trained for fewer.
+    """Return the heads with at least ``positions`` positions, and notes for the user.
 
-    Only rotation depends on the position. Raises ConfigError where its angles depend on how many
-    positions there are.
+    There is a note if they were trained for fewer. Only rotary embeddings depend on positions.
+    Raises ConfigError if their angles depend on the maximum.
     """
     if spec.max_positions >= positions:
         return spec, ()

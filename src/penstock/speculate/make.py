@@ -1,4 +1,4 @@
-"""From a configuration to speculation that is ready to run."""
+"""Makes the configured speculation, with its weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.speculate.typical import Typical
 
 
 def make_speculation(blueprint: Blueprint, mark: Mark = lambda phase: None) -> Speculation | None:
-    """What the configuration asks for, with its weights; None where it asks for none.
+    """Load the configured proposer; return None if no speculation is configured.
 
     Raises what :func:`~penstock.engine.loader.load` raises.
     """
@@ -56,7 +56,7 @@ def _proposer(asked: SpeculativeConfig, draft: Blueprint, mark: Mark) -> Propose
 
 
 def _automaton() -> type[Automaton]:
-    """The native one, where native code was built and runs: other backends do without it."""
+    """Return the native automaton, or the one in Python where native code is missing."""
     try:
         return native.load().SuffixAutomaton
     except ConfigError:

@@ -1,9 +1,9 @@
-"""Drafts by Medusa heads: each tells one further token from one hidden state of the target.
+"""Drafts by Medusa heads, each of which predicts one later token from one hidden state.
 
 Cai et al., "Medusa: simple LLM inference acceleration framework with multiple decoding heads",
-2024. The head that knows the token after next does not know the next one, so candidates of the
-heads are combined into a tree; which combinations are verified is decided by the heads'
-probabilities, not by a table.
+2024. A head does not know what the heads before it predict, so their candidates are combined into
+a tree. Which combinations are verified is decided by the heads' probabilities, not by a fixed
+table.
 """
 
 from __future__ import annotations
@@ -19,23 +19,26 @@ from penstock.interface.step import StepInput, StepResult
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.output import ScheduledStep
 from penstock.speculate.draft import Wanted
-from penstock.speculate.rows import NO_COPIES
-from penstock.speculate.told import told_of
+from penstock.speculate.draft_batch import NO_COPIES
+from penstock.speculate.hidden_states import hidden_rows
 from penstock.speculate.tree import Candidate, candidates, independent
 
 _WIDTH = 4
-"""Candidates of each head."""
+"""Number of candidate tokens taken from each head."""
 
 
 class _Seen(NamedTuple):
-    """The hidden state from which a sequence's token at ``position + 1`` was drawn."""
+    """The hidden state from which a sequence's token at ``position + 1`` was sampled."""
 
     position: int
     state: NDArray[np.float32]
 
 
 class MedusaProposer:
-    """Owns the executor of the heads. Keeps the last hidden state of each sequence with it."""
+    """Drafts with Medusa heads, whose executor it owns.
+
+    The last hidden state of a sequence is kept in its ``draft_state``.
+    """
 
     groups = 1
     trees = (0,)
@@ -48,12 +51,12 @@ class MedusaProposer:
         self._sampler = executor.sampler()
 
     def observe(self, step: ScheduledStep, tokens: Seq[list[int]], result: StepResult) -> None:
-        told = told_of(step, tokens)
-        if not told:
+        seen = hidden_rows(step, tokens)
+        if not seen:
             return
         assert result.hidden is not None
-        states = result.hidden[[each.rows[-1] for each in told]].astype(np.float32)
-        for each, state in zip(told, states, strict=True):
+        states = result.hidden[[each.rows[-1] for each in seen]].astype(np.float32)
+        for each, state in zip(seen, states, strict=True):
             position = each.first + len(each.rows) - 1
             each.sequence.draft_state = _Seen(position, state)
 
@@ -80,7 +83,7 @@ class MedusaProposer:
         self._executor.close()
 
     def _run(self, states: NDArray[np.float32]) -> list[list[list[Candidate]]]:
-        """By head, by lane: the likeliest tokens. ``states`` ``[lanes, hidden]``."""
+        """Return the likeliest tokens by head and lane, for ``states`` ``[lanes, hidden]``."""
         count = len(states)
         numbers = np.arange(count + 1, dtype=np.int32)
         nothing = np.zeros(count, np.int32)

@@ -1,4 +1,4 @@
-"""Drafts without a model: text that repeats itself goes on as it did before."""
+"""Drafts by prompt lookup: text that repeats itself is expected to go on as it did before."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ if TYPE_CHECKING:
     from penstock.scheduler.sequence import Sequence
 
 _MOST_READ = 2048
-"""Tokens of a sequence that are read for one draft: 0.4 ms, or 4 ms without native code. Reading on
-from a longer prompt goes on in the next step, so that those beside it do not wait for it."""
+"""Maximum tokens of a sequence indexed in one step: 0.4 ms, or 4 ms without native code. A longer
+prompt is indexed over several steps, so that other sequences do not wait for it."""
 
 _MOST_SUFFIX = 16
-"""Longest suffix that is looked for in the shared text."""
+"""Length of the longest suffix that is looked up in the shared text."""
 _BETWEEN = -1  # in the shared text, between two requests
 
 
 class NgramProposer:
-    """Continues the longest suffix that occurred before, in the request or among ended ones.
+    """Drafts what followed the longest suffix of a sequence where it occurred before.
 
-    A sequence keeps its automaton (``draft_state``), so that it ends with it.
+    It looks in the sequence itself, and in finished requests if ``shared_tokens`` is set. The index
+    of a sequence is kept in its ``draft_state``.
     """
 
     groups = 4  # by the length of the match: the longer, the likelier that it goes on
@@ -73,10 +74,10 @@ class NgramProposer:
 
 
 class _Shared:
-    """The text of ended requests, of which the youngest ``capacity`` tokens are remembered at most.
+    """An index of at most ``capacity`` tokens of the most recently finished requests.
 
-    Only of requests without a cache salt, and for these: what is accepted, and so how fast a text
-    comes, would tell one tenant of another's.
+    Requests with a cache salt neither add to it nor use it: acceptance, and so the speed of an
+    output, would tell one tenant about another's text.
     """
 
     def __init__(self, capacity: int, automaton: type[Automaton]) -> None:
@@ -87,7 +88,7 @@ class _Shared:
         self._unsalted = root_key("")
 
     def learn(self, wanted: Iterable[Sequence]) -> None:
-        """Look at those that decode, and take in those looked at before that have ended."""
+        """Remember the sequences that decode, and add those remembered that have ended."""
         ended = [s for s in self._live if s.finish_reason is not None]
         for sequence in ended:
             self._live.discard(sequence)
@@ -95,7 +96,7 @@ class _Shared:
         self._live.update(s for s in wanted if s.table.root == self._unsalted)
 
     def following(self, sequence: Sequence, most: int) -> tuple[int, array[int]]:
-        """How long a suffix of the sequence was found, and up to ``most`` tokens that came next."""
+        """Return the length of the longest suffix that was found and up to ``most`` next tokens."""
         if sequence not in self._live:
             return 0, array("i")
         length, end = self._text.find(sequence.token_ids[-_MOST_SUFFIX:])
@@ -105,10 +106,11 @@ class _Shared:
         return length, tokens
 
     def check_integrity(self) -> None:
+        """Raise AssertionError if more than ``capacity`` tokens are kept."""
         assert len(self._text) <= self._capacity, "more tokens are remembered than may be"
 
     def _take_in(self, tokens: array[int]) -> None:
-        """When it is full, the older half is forgotten and the automaton built anew."""
+        """Add a text; when the index is full, drop its older half and rebuild it."""
         room = self._capacity - len(self._text) - 1
         if len(tokens) > room:
             known = len(self._text)
@@ -120,5 +122,5 @@ class _Shared:
 
 
 def _group(length: int) -> int:
-    """0 for matches of up to 3 tokens, 1 up to 7, 2 up to 15, 3 beyond."""
+    """Return 0 for matches of up to 3 tokens, 1 up to 7, 2 up to 15, and 3 beyond."""
     return min(max(length.bit_length() - 2, 0), 3)

@@ -1,4 +1,4 @@
-"""What the engine's loop has to do with speculation."""
+"""Speculation as the engine's loop sees it: drafts before a step, their outcome after it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.scheduler.output import ScheduledStep
 from penstock.speculate.controller import Controller, Offer
 from penstock.speculate.draft import HiddenReader, Proposer, Wanted
 from penstock.speculate.figures import Figures
-from penstock.speculate.times import Made
+from penstock.speculate.step_cost_model import DraftTiming
 from penstock.speculate.typical import Typical
 
 if TYPE_CHECKING:
@@ -21,16 +21,13 @@ if TYPE_CHECKING:
 
 
 _IDLE, _REST = 16, 3
-"""After so many steps without a draft, a cheap proposer is asked in every fourth only: asking takes
-10 us for one sequence and 30 for 32, and steps of a small model some hundred."""
+"""After ``_IDLE`` steps without a draft, a cheap proposer rests for ``_REST`` steps each time that
+it was asked in vain. Asking takes 10 us for one sequence and 30 us for 32, and a step of a small
+model some hundred."""
 
 
 class Speculation:
-    """Asks ``proposer`` for up to ``num_tokens`` drafts for every sequence that decodes.
-
-    With ``adaptive``, for as many as pay. ``clock`` gives seconds. ``typical`` accepts drafts that
-    exact verification may not.
-    """
+    """Asks a proposer for drafts for all decoding sequences, and measures what comes of them."""
 
     def __init__(
         self,
@@ -40,6 +37,11 @@ class Speculation:
         clock: Callable[[], float] = perf_counter,
         typical: Typical | None = None,
     ) -> None:
+        """Use drafts of at most ``num_tokens`` tokens from ``proposer``.
+
+        With ``adaptive``, a controller chooses their lengths by times that ``clock`` gives in
+        seconds. ``typical`` is the criterion of typical acceptance; None verifies exactly.
+        """
         self.typical = typical
         self.figures = Figures(num_tokens)
         self._proposer = proposer
@@ -53,22 +55,22 @@ class Speculation:
             )
         self._clock = clock
         self._step_began = 0.0
-        self._asking = 0.0  # seconds that asking for drafts took
-        self._made: Made | None = None  # if it came to drafts
+        self._asking = 0.0  # seconds spent on asking for drafts
+        self._timing: DraftTiming | None = None  # of this step's drafts, if there are any
         self._idle = 0  # steps since the last one with a draft
-        self._rest = 0  # steps that are not to be looked at
-        self._rested = 0  # of these, those that were taken
-        self._rests = False  # whether this step is one
+        self._rest = 0  # steps to come in which nobody is asked
+        self._rested = 0  # such steps since the last measured one
+        self._rests = False  # whether this step is one of them
 
     def drafts(self, running: Iterable[Sequence], budget: int) -> dict[Sequence, Draft]:
-        """For the next step, which has room for ``budget`` tokens in all."""
+        """Return drafts for the next step, which has room for ``budget`` tokens in all."""
         self._rests = self._rest > 0
         if self._rests:
             self._rest -= 1
             self._rested += 1
             return {}
         began = self._step_began = self._clock()
-        self._asking, self._made = 0.0, None
+        self._asking, self._timing = 0.0, None
         controller = self._controller
         if controller is not None and not controller.drafts:
             return {}
@@ -108,11 +110,11 @@ class Speculation:
         if drafts:
             self.figures.draft_seconds += seconds
             longest = max(map(len, drafts.values()))
-            self._made = Made(len(drafts), longest, seconds, self._proposer.steady)
+            self._timing = DraftTiming(len(drafts), longest, seconds, self._proposer.steady)
         return drafts
 
     def verified(self, step: ScheduledStep, tokens: Seq[list[int]]) -> None:
-        """The step was taken in; ``tokens[i]`` were drawn for ``step.samples[i]``."""
+        """Record the outcome of a step, in which ``step.samples[i]`` got ``tokens[i]``."""
         controller = self._controller
         drafted = step.num_drafted
         if self._rests and step.num_tokens == len(step.sequences):
@@ -127,50 +129,52 @@ class Speculation:
                     count, accepted = len(each.draft), len(tokens[i]) - 1
                     self.figures.add(count, each.draft.depth, accepted)
                     if controller is not None:
-                        self._tell(controller, each.sequence, each.draft, tokens[i][:-1])
+                        self._record_draft(controller, each.sequence, each.draft, tokens[i][:-1])
                 i += len(each.samples)
         if controller is None:
             return
         rows = len(step.sequences) + drafted
         pure = step.num_tokens == rows
         if drafted:
-            assert self._made is not None, "drafts were asked for"
+            assert self._timing is not None, "drafts were asked for"
             seconds = self._clock() - self._step_began if pure else None
-            controller.drafts_took(self._made, decoding, drafted, seconds)
+            controller.draft_step(self._timing, decoding, drafted, seconds)
             self._idle = self._rested = 0
         elif pure:
             seconds = self._clock() - self._step_began
             steps, self._rested = 1 + self._rested, 0
-            self._rest = controller.plain_took(len(step.sequences), steps, seconds, self._asking)
+            self._rest = controller.plain_step(len(step.sequences), steps, seconds, self._asking)
             self._idle += steps
             if self._proposer.cheap and self._idle > _IDLE:
                 self._rest = max(self._rest, _REST)
         else:
             self._rest = 0
-            controller.arrived(len(step.sequences), step.num_tokens)
+            controller.prefill_step(len(step.sequences), step.num_tokens)
 
     @property
     def reads_all_hidden(self) -> bool:
-        """Whether the hidden states of every token that the target computes are wanted."""
+        """Whether the proposer needs the hidden states of all tokens that the target computes."""
         return self._reader is not None and self._reader.reads_all
 
     def observe(self, step: ScheduledStep, tokens: Seq[list[int]], result: StepResult) -> None:
-        """The step was taken in, with ``tokens[i]`` for ``step.samples[i]``."""
+        """Show the hidden states of a step, in which ``step.samples[i]`` got ``tokens[i]``."""
         reader = self._reader
-        # While there are surely no drafts, nobody will ask for what a later step replaces.
+        # While there are no drafts, the last hidden states will be replaced before they are used.
         if reader is not None and (reader.reads_all or not self._rest):
             reader.observe(step, tokens, result)
 
     def check_integrity(self) -> None:
+        """Raise AssertionError if the proposer's state is inconsistent."""
         self._proposer.check_integrity()
 
     def close(self) -> None:
+        """Release the proposer's weights and caches."""
         self._proposer.close()
 
-    def _tell(
+    def _record_draft(
         self, controller: Controller, sequence: Sequence, draft: Draft, accepted: Seq[int]
     ) -> None:
-        """What became of a draft: these of its tokens were accepted."""
+        """Tell the controller which tokens of a draft were accepted."""
         if draft.group in self._trees:
             nodes = draft.path(accepted)
             controller.tree_verified(sequence, draft.group, len(draft), nodes)

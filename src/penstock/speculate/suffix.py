@@ -1,4 +1,4 @@
-"""A suffix automaton that grows with its text and knows where the text's end occurred before."""
+"""A suffix automaton that finds the longest suffix of a growing text that occurred before."""
 
 from __future__ import annotations
 
@@ -8,53 +8,63 @@ from collections.abc import Sequence as Seq
 from typing import Protocol
 
 _WALK = 32
-"""States above the longest match that are told of its latest occurrence. Ordinary text has four
-or five; only periodic text has more, and there it matters little which occurrence is taken."""
+"""Maximum suffix links followed to record the latest occurrence. Ordinary text has four or five;
+only periodic text has more, and there it matters little which occurrence is used."""
 
 
 class Automaton(Protocol):
-    """What :class:`SuffixAutomaton` defines; the native one does the same twenty times as fast."""
+    """The interface of :class:`SuffixAutomaton`, and of the native one, 20 times as fast."""
 
     def __init__(self, tokens: array[int] | None = None, walk: int = _WALK) -> None: ...
 
     def __len__(self) -> int:
-        """How many tokens the text has."""
+        """Return the number of tokens of the text."""
         ...
 
     @property
     def match_length(self) -> int:
-        """Tokens of the longest suffix that occurred before."""
+        """Length in tokens of the longest suffix that occurred before."""
         ...
 
     @property
     def match_end(self) -> int:
-        """How many tokens the text had when that suffix was its end before; 0 without a match."""
+        """End of the earlier occurrence, as a number of tokens; 0 without a match."""
         ...
 
-    def extend(self, tokens: array[int]) -> None: ...
+    def extend(self, tokens: array[int]) -> None:
+        """Append tokens to the text."""
+        ...
 
-    def following(self, count: int) -> array[int]: ...
+    def following(self, count: int) -> array[int]:
+        """Return ``count`` tokens that followed the match; none without a match."""
+        ...
 
-    def find(self, tokens: array[int]) -> tuple[int, int]: ...
+    def find(self, tokens: array[int]) -> tuple[int, int]:
+        """Return the length and end of the longest suffix of ``tokens`` in the text."""
+        ...
 
-    def slice(self, first: int, end: int) -> array[int]: ...
+    def slice(self, first: int, end: int) -> array[int]:
+        """Return the text's tokens from ``first`` up to ``end``, or to its own end."""
+        ...
 
     @staticmethod
     def follow(
         asked: Seq[tuple[Automaton, array[int], int]], min_match: int, most_read: int
-    ) -> list[tuple[int, array[int]] | None]: ...
+    ) -> list[tuple[int, array[int]] | None]:
+        """Do for many texts at once what :meth:`SuffixAutomaton.follow` says."""
+        ...
 
 
 class SuffixAutomaton:
-    """Of the tokens so far, the longest suffix that occurred before, and where.
+    """Finds the longest suffix of the text that occurred before, and where.
 
     A state is a class of substrings that end at the same positions; its link is the longest of
     their suffixes that ends elsewhere too (Blumer et al., "The smallest automaton recognizing the
     subwords of a text", 1985). Appending takes amortized constant time, 1 us in CPython, and
     at most two states. The link of the state of the whole text is the answer.
 
-    ``ends[state]`` is where a string of the state ended last, as far as told: exactly, while states
-    have at most ``walk`` links above them, and else some earlier occurrence.
+    The end of a state is that of the latest occurrence of its strings as long as it has at most
+    ``walk`` suffix links above it, and else that of some earlier one.
     """
 
     def __init__(self, tokens: Iterable[int] | None = None, walk: int = _WALK) -> None:
@@ -73,13 +83,14 @@ class SuffixAutomaton:
         return len(self.tokens)
 
     def extend(self, tokens: Iterable[int]) -> None:
+        """Append tokens to the text."""
         for token in tokens:
             self._append(token)
 
     def following(self, count: int) -> array[int]:
-        """What came after the match before, ``count`` tokens of it; nothing without a match.
+        """Return ``count`` tokens that followed the match; none without a match.
 
-        Where the text ends, what follows it is what was found already: the match repeats itself.
+        Where the text ends before that, the tokens found so far are repeated.
         """
         found = self.tokens[self.match_end : self.match_end + count]
         if not self.match_end:
@@ -90,19 +101,19 @@ class SuffixAutomaton:
         return found
 
     def slice(self, first: int, end: int) -> array[int]:
-        """Tokens of the text; ``end`` may lie behind it."""
+        """Return the text's tokens from ``first`` up to ``end``, or to its own end."""
         return self.tokens[first:end]
 
     @staticmethod
     def follow(
         asked: Seq[tuple[Automaton, array[int], int]], min_match: int, most_read: int
     ) -> list[tuple[int, array[int]] | None]:
-        """Bring automata up to their texts and say what follows these, of all in one call.
+        """Extend automata to the ends of their texts and return what may follow each.
 
-        Each of ``asked`` is an automaton of the first tokens of a text, the text, and how many
-        tokens are wanted. The answers are the length of the match and the tokens that follow it;
-        None where it is shorter than ``min_match``, or where more than ``most_read`` tokens were
-        to be read: these are then, and the others the next time.
+        Each of ``asked`` is an automaton of the first tokens of a text, the text, and the number of
+        tokens wanted. An answer is the length of the match and the tokens that followed it; None if
+        the match is shorter than ``min_match``, or if the automaton still lacks tokens after it
+        was extended by ``most_read``.
         """
         found: list[tuple[int, array[int]] | None] = []
         for automaton, text, count in asked:
@@ -117,8 +128,10 @@ class SuffixAutomaton:
         return found
 
     def find(self, tokens: Iterable[int]) -> tuple[int, int]:
-        """The longest suffix of ``tokens`` that occurs in the text: its length, and where it ended
-        last (as :attr:`match_end` counts). (0, 0) if the last token is new."""
+        """Return the length and end of the longest suffix of ``tokens`` in the text.
+
+        The end is counted as ``match_end`` is. (0, 0) if the last token does not occur.
+        """
         edges, links, lengths = self._next, self._link, self._length
         state = length = 0
         for token in tokens:
@@ -160,7 +173,7 @@ class SuffixAutomaton:
             match = links[match]
 
     def _split(self, state: int, token: int, long: int) -> int:
-        """Make a state of those strings of ``long`` that ``state`` and ``token`` spell."""
+        """Split off the strings of state ``long`` that ``state`` followed by ``token`` spells."""
         edges, links = self._next, self._link
         short = len(edges)
         edges.append(edges[long].copy())

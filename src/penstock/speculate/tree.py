@@ -1,4 +1,4 @@
-"""Which of many candidates a draft tree is made of: those that are likeliest to be accepted."""
+"""Builds draft trees from the candidates that are likeliest to be accepted."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from penstock.interface.sampler import Sampler
 from penstock.scheduler.draft import Draft, draft_tree
 
 Candidate = tuple[int, float]
-"""A token, and the logarithm of its probability where it would follow."""
+"""A token and the log-probability that the draft model gives it."""
 
 
 class Node(NamedTuple):
-    """A token of a tree that grows."""
+    """A node of a growing tree."""
 
     token: int
     parent: int
-    """The index of the node that it follows; -1: the last known token."""
+    """Index of the parent; -1 is the last known token."""
     score: float
-    """The logarithm of the probability of the path to it and of itself, as the draft has it."""
+    """Log-probability of the path that ends here, under the draft model."""
 
 
 def likeliest(nodes: Seq[Node], most: int) -> Draft:
-    """The ``most`` of largest score, in that order, as a draft. There is at least one.
+    """Return the draft of the ``most`` nodes with the highest scores, in that order.
 
-    Parents precede their children in ``nodes``. A path is never likelier than its beginning, so
-    whatever is chosen has its parent before it, and any first part of the draft is the best tree
-    of its size (Li et al., "EAGLE-2", 2024).
+    ``nodes`` has at least one, and parents before their children. A path is never likelier than its
+    beginning, so a chosen node's parent is chosen before it, and every prefix of the draft is the
+    best tree of its size (Li et al., "EAGLE-2", 2024).
     """
     order = sorted(range(len(nodes)), key=lambda i: -nodes[i].score)[:most]
     place = {-1: -1}
@@ -45,10 +45,10 @@ def likeliest(nodes: Seq[Node], most: int) -> Draft:
 
 
 def independent(levels: Seq[Seq[Candidate]], most: int) -> Draft | None:
-    """The likeliest ``most`` tokens where what follows does not depend on what is before.
+    """Return the draft of the ``most`` likeliest nodes where levels are independent.
 
-    ``levels[d]`` are the candidates for the token at depth d, likeliest first, none twice: as
-    Medusa's heads tell them, whose trees are products of their levels. None if there is none.
+    ``levels[d]`` are the distinct candidates for the token at depth d, likeliest first, as Medusa's
+    heads give them: its tree is their Cartesian product. None if there are no candidates.
     """
     if not levels or not levels[0]:
         return None
@@ -78,7 +78,10 @@ def independent(levels: Seq[Seq[Candidate]], most: int) -> Draft | None:
 def candidates(
     sampler: Sampler[Any], logits: NDArray[np.float32], count: int
 ) -> list[list[Candidate]]:
-    """The ``count`` likeliest tokens of each row of ``logits`` [R, vocab]; none of an unfit one."""
+    """Return the ``count`` likeliest tokens of each row of ``logits`` ``[rows, vocab]``.
+
+    A row whose largest logit is not finite has none.
+    """
     found: list[list[Candidate]] = [[] for _ in range(len(logits))]
     fit = np.flatnonzero(np.isfinite(logits.max(axis=1))).tolist() if len(logits) else []
     entries = sampler.token_logprobs(logits, fit, [0] * len(fit), [count] * len(fit))

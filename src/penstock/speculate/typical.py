@@ -1,9 +1,9 @@
-"""Typical acceptance: drafts that are likely enough pass, though they were not drawn.
+"""Typical acceptance: drafted tokens that are likely enough are accepted without being sampled.
 
 Cai et al., "Medusa", 2024, section 2.3.1: a drafted token x passes where
-p(x) > min(threshold, alpha * exp(-H(p))), H being the entropy of p in nats. It takes more of each
-draft than exact verification does, and gives another distribution: less random, the more so the
-better the drafts. What is drafted, and so the output, may depend on what else runs.
+p(x) > min(threshold, alpha * exp(-H(p))), H being the entropy of p in nats. It accepts more than
+exact verification does, and changes the distribution of the output, which becomes less random the
+better the drafts are. What is drafted, and so the output, may depend on what else runs.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from penstock.scheduler.draft import Draft
 
 
 class Typical(msgspec.Struct, frozen=True):
+    """The criterion of typical acceptance, with ``threshold`` and ``alpha`` as above."""
+
     threshold: float
     alpha: float
 
     def applies_to(self, params: SamplingParams) -> bool:
-        """Only where p is the model's own, but for the temperature: whatever else was asked for
-        (penalties, a bias, a grammar, a cut of the vocabulary) is kept, by exact verification."""
+        """Return whether a request's distribution is the model's own but for the temperature.
+
+        Requests with penalties, a bias, a grammar or a truncated vocabulary are verified exactly.
+        """
         return params.temperature > 0.0 and params == SamplingParams(
             temperature=params.temperature,
             n=params.n,
@@ -41,9 +45,9 @@ class Typical(msgspec.Struct, frozen=True):
     def passing(
         self, logits: NDArray[np.float32], temperature: float, draft: Draft, node: int
     ) -> int:
-        """The likeliest of the tokens that follow ``node`` in the draft, if it passes; else -1.
+        """Return the likeliest child of ``node`` in the draft if it passes, and else -1.
 
-        ``logits`` [vocab], of what follows ``node``.
+        ``logits`` ``[vocab]`` are those of the position after ``node``.
         """
         tokens = draft.following(node)
         if not tokens:

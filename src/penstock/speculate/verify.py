@@ -1,4 +1,4 @@
-"""Drawing along drafts, so that the output is what plain decoding would have drawn.
+"""Verifies drafts so that the output is exactly what plain decoding would have sampled.
 
 A draft token d was decided before its position is drawn, so its distribution q is all on d.
 Rejection sampling (Leviathan et al. 2023, Chen et al. 2023) accepts it with probability
@@ -8,11 +8,12 @@ probability p(d), and given that it is not, it is distributed as p without d. He
 draw of plain decoding, since draws are hashes of the sequence's key and the position
 (:mod:`penstock.sampling.draws`), so not only its distribution is that of plain decoding but its
 value, whatever the draft was and whether there was one. Penalties, ``min_tokens`` and whatever
-else depends on the output so far hold too, since a state is told each token before the next draw.
+else depends on the output so far hold too, since each token is added to the sampling state before
+the next draw.
 
-Of a tree, several tokens were decided for one position. Trying them in turn, each against what the
-residual of those before it leaves, is by the same argument drawing x from p once, and going on with
-the one that x is, if it is one of them.
+A tree has several candidates for one position. Trying them in turn, each against the residual that
+those before it leave, is by the same argument drawing x from p once, and going on with the
+candidate that equals x, if there is one.
 """
 
 from __future__ import annotations
@@ -36,25 +37,25 @@ if TYPE_CHECKING:
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """The outcome of one step; indices are those of its samples."""
+    """The outcome of one step, indexed by its samples."""
 
     tokens: list[list[int]]
-    """Of each sample: the accepted drafts and one token more; empty where there is an error."""
+    """For each sample, the accepted tokens and one more; empty where there is an error."""
     errors: dict[int, str]
-    """Why none could be chosen."""
+    """For samples without a token, the reason."""
     logprobs: dict[int, list[TokenLogprobs]]
-    """Of each token, where the states ask for them."""
+    """For samples that want them, one entry for each token."""
 
 
 class _Run(NamedTuple):
-    """Where one sequence is along its draft."""
+    """The progress of verification along the draft of one sequence."""
 
     sample: int
     first_row: int
-    """Of the last known token; its draft's rows come next."""
+    """Row of the last known token; those of its draft follow."""
     draft: Draft | None
     node: int = -1
-    """The draft's token that was drawn last; -1: none yet."""
+    """Index of the last accepted token in the draft; -1 if none was."""
 
     @property
     def row(self) -> int:
@@ -65,12 +66,12 @@ class _Run(NamedTuple):
         return 1 if self.draft is None else 1 + len(self.draft)
 
     def child(self, token: int) -> int:
-        """As ``Draft.child``."""
+        """Return what ``Draft.child`` does for the last accepted token."""
         return -1 if self.draft is None else self.draft.child(self.node, token)
 
 
 class _Texts:
-    """Where sequences with a grammar are along their drafts, which may yet be of no avail."""
+    """The grammar states of sequences along their drafts, which verification may yet reject."""
 
     def __init__(self, samples: Seq[Sequence], masks: Seq[TokenMask | None] | None) -> None:
         self._samples = samples
@@ -78,14 +79,14 @@ class _Texts:
         self._ahead: dict[int, Matcher] = {}
 
     def masks(self, runs: Seq[_Run]) -> list[TokenMask | None] | None:
-        """Of the next token of each."""
+        """Return the masks of the next token of each run; None if there are none."""
         if self._masks is None:
             return None
         ahead, masks = self._ahead, self._masks
         return [ahead[r.sample].mask if r.sample in ahead else masks[r.sample] for r in runs]
 
     def goes_on(self, sample: int, token: int) -> bool:
-        """Take a token that is a draft; whether another may follow it."""
+        """Take an accepted token into account; return whether another may follow it."""
         matcher = self._samples[sample].matcher
         if matcher is None:
             return True
@@ -112,14 +113,13 @@ def verify(
     typical: Typical | None = None,
     late: frozenset[int] = frozenset(),
 ) -> Verified:
-    """Draw for every sample of an executed step, along its draft if it has one.
+    """Sample the next tokens of every sample of an executed step, along its draft if it has one.
 
-    ``masks`` are those of the samples' next tokens, as ``Sampler.sample`` has them. With
-    ``typical``, sequences that it applies to may go on with a draft that was not drawn. Tells the
-    states what was drawn, and leaves the matchers as they are. Samples that are ``late`` draw
-    nothing. Where a later row is unfit (NaN
-    logits) the run ends before it: it is the first row of the next step, and fails the request
-    there as it would have without drafts.
+    ``masks`` are those of the samples' next tokens, as in ``Sampler.sample``. With ``typical``,
+    sequences that it applies to may accept a drafted token that was not sampled. Sampling states
+    are updated; grammar matchers are left as they are. Samples that are ``late`` draw nothing.
+    Where a later row is unusable (NaN logits) verification ends before it: that row is the first of
+    the next step, and fails the request there as it would have without drafts.
     """
     states = [sequence.sampling_state for sequence in step.samples]
     verified = Verified([[] for _ in states], {}, {})
@@ -154,7 +154,7 @@ def verify(
 def _take_largest(
     sampler: Sampler[Any], result: StepResult, runs: list[_Run], states: list[Any], into: Verified
 ) -> None:
-    """The largest logits are all that counts: look at every row at once."""
+    """Verify greedy sequences, whose rows can all be sampled at once."""
     rows = [row for run in runs for row in range(run.first_row, run.first_row + run.num_rows)]
     owners = [states[run.sample] for run in runs for _ in range(run.num_rows)]
     sampled = sampler.sample(result, rows, owners)
@@ -180,7 +180,7 @@ def _let_pass(
     samples: Seq[Sequence],
     sampled: Sampled,
 ) -> None:
-    """Put drafts that pass in the place of what was drawn."""
+    """Replace sampled tokens by drafted ones that pass typical acceptance."""
     for at, run in enumerate(runs):
         params = samples[run.sample].params
         if run.draft is None or at in sampled.errors or not typical.applies_to(params):
@@ -194,7 +194,7 @@ def _let_pass(
 def _go_on(
     sampled: Sampled, runs: list[_Run], states: list[Any], texts: _Texts, into: Verified
 ) -> list[_Run]:
-    """Take one token for each; returns those that go on."""
+    """Take one token for each run; return the runs whose draft goes on."""
     further = []
     for at, run in enumerate(runs):
         i = run.sample

@@ -1,4 +1,4 @@
-"""Steps of models that draft, put together from what their proposers want computed."""
+"""Builds the ``StepInput`` of draft models and heads."""
 
 from __future__ import annotations
 
@@ -17,22 +17,29 @@ _NO_FEATURES = np.empty((0, 0), np.float32)
 
 
 def slots_of(blocks: Int32s, first_blocks: Int32s, at: Int32s) -> Int32s:
-    """Where keys and values go of the ``at``-th tokens of tables that begin at ``first_blocks``."""
+    """Return the cache slots of tokens ``at`` of block tables that begin at ``first_blocks``."""
     block: Int32s = blocks[first_blocks + at // BLOCK_SIZE]
     return block * np.int32(BLOCK_SIZE) + at % BLOCK_SIZE
 
 
 def offsets(counts: list[int]) -> Int32s:
-    """Where each of parts of so many elements begins, and where the last ends."""
+    """Return the exclusive prefix sums of ``counts``, with their total at the end."""
     return np.array([0, *np.cumsum(counts)], dtype=np.int32)
 
 
-class ChainRows:
-    """Steps of one token a sequence, one behind the other. The arrays of all are made at once: at
-    one sequence, making them takes as long as a small model's step."""
+class ChainSteps:
+    """Consecutive decode steps of one token a sequence.
+
+    The arrays of all steps are made at once: for one sequence, making them takes as long as a step
+    of a small model.
+    """
 
     def __init__(self, blocks: Int32s, block_starts: Int32s, ends: Int32s, steps: int) -> None:
-        """Sequence i goes on at slot ``ends[i]`` of its table ``blocks[block_starts[i]:]``."""
+        """Prepare ``steps`` steps.
+
+        In them, sequence i continues at position ``ends[i]`` of its block table, which is
+        ``blocks[block_starts[i]:]``.
+        """
         count = len(ends)
         self._blocks, self._block_starts = blocks, block_starts
         self._positions = ends + np.arange(steps, dtype=np.int32)[:, None]
@@ -46,7 +53,7 @@ class ChainRows:
     def step_input(
         self, at: int, tokens: Int32s, features: NDArray[np.float32] = _NO_FEATURES
     ) -> StepInput:
-        """Step ``at`` of the first ``len(tokens)`` sequences, which all get logits."""
+        """Return step ``at`` of the first ``len(tokens)`` sequences, all of which get logits."""
         rows = len(tokens)
         table_ends = self._block_starts[: rows + 1]
         return StepInput(
@@ -63,8 +70,8 @@ class ChainRows:
         )
 
 
-class StepRows:
-    """Collects the rows of one step of a head, with ``features`` columns of features."""
+class DraftBatch:
+    """Collects the rows of one step of an EAGLE head, with ``features`` columns of features."""
 
     def __init__(self, features: int) -> None:
         self._width = features
@@ -86,10 +93,11 @@ class StepRows:
         num_logits: int,
         parents: Seq[int] | None = None,
     ) -> NDArray[np.float32]:
-        """``tokens`` from slot ``start`` on, the last ``num_logits`` of them with logits.
+        """Add ``tokens`` of a sequence from cache position ``start`` on.
 
-        ``parents`` as in ``StepInput.tree_parents``; None: each follows the one before it. Returns
-        their features ``[tokens, features]``, zeros that are to be filled.
+        The last ``num_logits`` of them get logits. ``parents`` is as in ``StepInput.tree_parents``;
+        None means a chain. Returns their features, zeros ``[tokens, features]``, for the caller to
+        fill.
         """
         self._tables.append(table)
         self._starts.append(start)
@@ -103,6 +111,7 @@ class StepRows:
         return self._features[-1]
 
     def step_input(self) -> StepInput:
+        """Return the step that was collected."""
         tables = [table.block_ids for table in self._tables]
         blocks = np.frombuffer(b"".join(tables), np.int32)
         block_starts = offsets([len(table) for table in tables])

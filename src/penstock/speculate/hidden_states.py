@@ -1,4 +1,4 @@
-"""Which of a step's hidden states are of tokens that belong to a sequence, now that it is over."""
+"""Assigns the hidden states of a finished step to the sequences that its tokens belong to."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Sequence as Seq
 
 from penstock.scheduler.output import ScheduledSequence, ScheduledStep
 from penstock.scheduler.sequence import Status
-from penstock.speculate.draft import Told
+from penstock.speculate.draft import HiddenRows
 
 RUNNING = Status.RUNNING  # a name is cheaper than an enum's member
 
 
-def told_of(step: ScheduledStep, tokens: Seq[list[int]]) -> list[Told]:
-    """Of the sequences that go on; of drafts, those on the path that was accepted.
+def hidden_rows(step: ScheduledStep, tokens: Seq[list[int]]) -> list[HiddenRows]:
+    """Return the rows of each sequence that still runs; of drafts, only the accepted path.
 
-    ``tokens[i]``, if any, were drawn for ``step.samples[i]``. Rows are numbered as in
-    ``StepResult.hidden``: first those with logits, then the others. Siblings that are forked in
-    this step are told what their leader is.
+    ``step.samples[i]`` got ``tokens[i]``. Rows are numbered as in ``StepResult.hidden``: first
+    those with logits, then the others. Sequences that were forked in this step share the rows of
+    the one they were forked from.
     """
     if step.num_tokens == step.num_logits == len(step.samples) == len(step.sequences) and all(
         tokens
     ):
         # Each has one token, as in most steps.
         return [
-            Told(each.sequence, each.start, (row,))
+            HiddenRows(each.sequence, each.start, (row,))
             for row, each in enumerate(step.sequences)
             if each.sequence.status is RUNNING
         ]
-    told: list[Told] = []
+    assigned: list[HiddenRows] = []
     logits, hidden, sample = 0, step.num_logits, 0
     for each in step.sequences:
         rows: Seq[int] = range(logits, logits + each.num_logits)
@@ -44,11 +44,11 @@ def told_of(step: ScheduledStep, tokens: Seq[list[int]]) -> list[Told]:
         sample += len(each.samples)
         for sequence in each.samples or (each.sequence,):
             if rows and sequence.status is RUNNING:
-                told.append(Told(sequence, first, rows))
-    return told
+                assigned.append(HiddenRows(sequence, first, rows))
+    return assigned
 
 
 def _accepted(each: ScheduledSequence, rows: Seq[int], drawn: list[int]) -> Seq[int]:
-    """Of the rows of the last known token and of a draft."""
+    """Select the rows of the last known token and of the accepted part of its draft."""
     assert each.draft is not None
     return [rows[0], *(rows[1 + node] for node in each.draft.path(drawn[:-1]))]
