@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -197,3 +198,15 @@ def test_both_ways_of_special_tokens_in_turn_and_in_threads(byte_level: Tokenize
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(encode, range(400)))
+
+
+@pytest.mark.parametrize("put", [os.mkdir, os.mkfifo])
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
+def test_what_is_there_and_no_file_is_not_taken_as_absent(
+    spm_backend: str, make_folder: MakeFolder, put: Callable[[Path], None], name: str
+) -> None:
+    folder = make_folder(spm_backend)
+    (folder / name).unlink(missing_ok=True)
+    put(folder / name)
+    with pytest.raises(TokenizerError, match=f"{name}: it is a .*, not a regular file"):
+        load_tokenizer(folder)
