@@ -15,6 +15,7 @@ one, so that a body of a few megabytes would keep the server busy for seconds.""
 TINY = 64
 
 _HEAD_END = re.compile(rb"\n\r?\n")
+_ABSOLUTE = re.compile(rb"(?i:https?)://(?P<host>[^/?#]+)(?P<path>/[^#]*)?(?P<query>\?[^#]*)?")
 _TLS = 0x16
 _VERSIONS = (b"1.0", b"1.1")
 
@@ -44,6 +45,7 @@ class StrictConnection(h11.Connection):
             event = super().next_event()
             if isinstance(event, h11.Request):
                 self._check_request(event)
+                event = _origin_form(event)
             elif isinstance(event, h11.Data):
                 self._check_chunk(event)
         except h11.RemoteProtocolError as error:
@@ -101,3 +103,20 @@ class StrictConnection(h11.Connection):
             raise h11.RemoteProtocolError(
                 f"the body comes in chunks of less than {TINY} bytes; send larger ones"
             )
+
+
+def _origin_form(request: h11.Request) -> h11.Request:
+    """A request whose target is a whole URL, as one of the URL's path to the URL's host.
+
+    Servers must take the first form too, and then ignore the header Host (RFC 9112, 3.2.2).
+    """
+    found = _ABSOLUTE.fullmatch(request.target)
+    if found is None:
+        return request
+    headers = [(name, value) for name, value in request.headers if name != b"host"]
+    return h11.Request(
+        method=request.method,
+        target=(found["path"] or b"/") + (found["query"] or b""),
+        headers=[(b"host", found["host"]), *headers],
+        http_version=request.http_version,
+    )
