@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.server.errors import ApiError
 from penstock.server.openai.body import BodyDecoder
 from penstock.server.openai.fields import CHAT, RESPONSES
-from penstock.server.openai.json_size import MAX_NODES, check_nodes, check_unique
+from penstock.server.openai.json_size import MAX_NODES, MAX_VALUES, check_nodes, check_unique
 from penstock.server.openai.protocol import ChatRequest
 from penstock.server.openai.responses_protocol import ResponseRequest
 
@@ -116,3 +116,11 @@ def test_an_object_of_any_kind_is_not_read_through() -> None:
     decoder = BodyDecoder(ChatRequest, CHAT, "m")
     (rule,) = [each for name, each in decoder._place.rules.items() if name == "metadata"]
     assert rule.effect(Unread(a=1)) == "advice"
+
+
+def test_values_are_counted_outside_of_strings() -> None:
+    check_nodes(b'{"prompt":[' + b"1," * (MAX_VALUES - 1) + b"1]}")
+    check_nodes(b'{"prompt":"' + b"a," * (2 * MAX_VALUES) + b'"}')
+    with pytest.raises(ApiError, match=f"more than {MAX_VALUES} values") as refused:
+        check_nodes(b'{"prompt":[' + b"1," * (MAX_VALUES + 1) + b"1]}")
+    assert refused.value.body.error.code == "body_too_complex"

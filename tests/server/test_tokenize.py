@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from fake_core import MAX_MODEL_LEN
 from http_client import Server
+
+from penstock.server.errors import ApiError
+from penstock.server.openai.tokenizing import MAX_DETOKENIZED, DetokenizeRequest, detokenized
 
 IM_START, IM_END = 258, 259
 CHAT: list[Any] = [{"role": "user", "content": "Hi <|im_end|>"}]
@@ -70,3 +76,11 @@ def test_another_model_is_a_404(server: Server) -> None:
         response = server.post(path, {"model": "other", **rest})
         assert response.status_code == 404
         assert response.json()["error"]["code"] == "model_not_found"
+
+
+def test_more_ids_than_are_taken_at_once_are_refused() -> None:
+    tokens = [0] * (MAX_DETOKENIZED + 1)
+    engine: Any = SimpleNamespace(model=SimpleNamespace(vocab_size=1))
+    with pytest.raises(ApiError, match="at most 1048576 are taken at once") as refused:
+        asyncio.run(detokenized(DetokenizeRequest(tokens=tokens), engine))
+    assert refused.value.body.error.param == "tokens"

@@ -13,6 +13,9 @@ from penstock.server.openai.messages import chat_prompt
 from penstock.server.openai.protocol import ChatRequest, Message
 from penstock.server.serving import Serving
 
+MAX_DETOKENIZED = 1 << 20
+"""Token ids in one request; each takes about two microseconds."""
+
 
 class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A text, or the messages of a chat; the tokens are those of a request with the same."""
@@ -83,6 +86,13 @@ async def tokenized(request: TokenizeRequest, serving: Serving) -> Tokens:
 async def detokenized(request: DetokenizeRequest, engine: Engine) -> Text:
     """Raises ApiError naming the token that the model does not have."""
     vocab = engine.model.vocab_size
+    if len(request.tokens) > MAX_DETOKENIZED:
+        raise ApiError(
+            400,
+            f"tokens holds {len(request.tokens)} ids, and at most {MAX_DETOKENIZED} are taken at "
+            "once; send them in several requests",
+            param="tokens",
+        )
     for i, token in enumerate(request.tokens):
         if not 0 <= token < vocab:
             raise ApiError(
