@@ -25,7 +25,7 @@ import numpy as np
 from sample_rows import native_sampler
 
 from penstock.config import EngineConfig
-from penstock.engine import core as core_module
+from penstock.engine import step_runner
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import draw
 from penstock.engine.output import OutputProcessor
@@ -125,10 +125,7 @@ class HostBench:
             self.core.add_request(
                 EngineRequest(request_id=name, prompt_token_ids=tokens, params=chosen)
             )
-        while any(
-            s.num_output_tokens == 0
-            for s in self.core._scheduler.running + self.core._scheduler.waiting
-        ):
+        while self.core.stats().tokens_generated < 2 * count:  # all decode, not one prompt is left
             self._step()
         self._time_phases()
 
@@ -163,7 +160,7 @@ class HostBench:
         clock, core = self._clock, self.core
         for owner, name, phase in (
             (core._scheduler, "schedule", "schedule"),
-            (core_module, "build_step_input", "build"),
+            (step_runner, "build_step_input", "build"),
             (core._runner._sampler, "sample", "sample"),
             (self, "_core_step", "step"),
             (self, "_encode", "encode"),
@@ -182,7 +179,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=8, help="windows; the best counts")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    build = core_module.build_step_input
+    build = step_runner.build_step_input
     results = {}
     print(f"{'requests':>8}  " + "  ".join(f"{p:>9}" for p in PHASES) + f"  {'engine':>9}  us")
     for count in args.requests:
@@ -190,7 +187,7 @@ def main() -> int:
         gc.collect()
         gc.freeze()  # as the engine's process does
         windows = [bench.window() for _ in range(args.repeats)]
-        core_module.build_step_input = build
+        step_runner.build_step_input = build
         gc.unfreeze()
         del bench
         gc.collect()
