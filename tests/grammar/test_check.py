@@ -153,3 +153,33 @@ def test_large_grammars_are_no_trouble(check: Check, big: GrammarSpec) -> None:
     check(big)
     after = os.times()
     assert after.user - before.user + after.children_user - before.children_user < 20
+
+
+@pytest.mark.parametrize(
+    ("grammar", "words"),
+    [
+        (spec("regex", "ab\\"), "ends with a backslash"),
+        (spec("regex", "ab\\\\\\"), "ends with a backslash"),
+        (spec("lark", "start: a\na[temperature=0.0]: /[a-z ]*/"), "a temperature of its own"),
+        (
+            spec("lark", "start: a\na [max_tokens=3, temperature=1]: /x+/"),
+            "a temperature of its own",
+        ),
+    ],
+)
+def test_what_would_be_passed_over_is_refused(
+    check: Check, grammar: GrammarSpec, words: str
+) -> None:
+    with pytest.raises(RequestError, match=words):
+        check(grammar)
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        spec("regex", "ab\\\\"),
+        spec("lark", 'start: "[temperature=1]" a\na[max_tokens=3]: /[a-z]+/'),
+    ],
+)
+def test_what_only_looks_like_it_is_not(check: Check, grammar: GrammarSpec) -> None:
+    check(grammar)

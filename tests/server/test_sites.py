@@ -275,6 +275,12 @@ def test_origins_that_may_not(local: Server, origin: str) -> None:
     assert "access-control-allow-origin" not in read.headers
 
 
+def test_a_second_origin_hides_behind_no_first(local: Server) -> None:
+    origins = [("host", "localhost"), ("origin", "http://localhost"), ("origin", "http://evil")]
+    answer = local.http.post("/v1/completions", json={}, headers=origins)
+    assert code(answer) == (403, "origin_not_allowed")
+
+
 def test_all_origins(tokenizer_folder: Path) -> None:
     with running(tokenizer_folder, 1, cors_origins=["*"]) as server:
         answer = sent(server, {"origin": "https://any.example"})

@@ -66,6 +66,12 @@ def lark_of(spec: GrammarSpec, param: str) -> str:
         case "regex":
             if not text:
                 raise RequestError("the regular expression is empty; name what it is", param)
+            if (len(text) - len(text.rstrip("\\"))) % 2:
+                raise RequestError(
+                    "the regular expression ends with a backslash that escapes nothing; leave it "
+                    "out, or write two",
+                    param,
+                )
             from llguidance import LLMatcher  # only now: front ends need the rest of this module
 
             wrapped = msgspec.json.decode(LLMatcher.grammar_from_regex(text))
@@ -75,7 +81,16 @@ def lark_of(spec: GrammarSpec, param: str) -> str:
         case "lark":
             if not text.strip():
                 raise RequestError("the grammar is empty; it must have a rule named start", param)
+            if _RULE_TEMPERATURE.search(text):
+                raise RequestError(
+                    "the grammar gives a rule a temperature of its own, which is not supported; "
+                    "send one temperature for the request",
+                    param,
+                )
             return text if text.lstrip().startswith("%llguidance") else _OPTIONS + text
+
+
+_RULE_TEMPERATURE = re.compile(r"^[ \t]*\w+[ \t]*\[[^\]\n]*\btemperature\b", re.MULTILINE)
 
 
 def refusal(spec: GrammarSpec, message: str, param: str) -> RequestError:

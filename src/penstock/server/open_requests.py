@@ -23,6 +23,7 @@ IGNORED = "x-penstock-ignored"
 """The answer's header that names fields which only gave advice, and were not followed."""
 
 _SCOPE_KEY = "penstock.request"
+_PLAIN_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 _PLAIN_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -160,11 +161,8 @@ def _seconds(text: str | None) -> float:
     """The seconds that a header asks for; without one, no limit."""
     if text is None:
         return math.inf
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not seconds > 0:
+    seconds = float(text) if _PLAIN_SECONDS.fullmatch(text) else 0.0
+    if seconds == 0.0:
         raise ApiError(
             400, f"{TIMEOUT} must be a number of seconds above 0, not {text[:40]!r}", param=TIMEOUT
         )

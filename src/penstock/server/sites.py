@@ -62,7 +62,8 @@ class SiteCheck:
             )
         if not self._check_origin or scope["method"] != "POST":
             return
-        origin = headers.get("origin")
+        origins = headers.getlist("origin")
+        origin = ", ".join(origins) if origins else None  # browsers send one
         if origin is None or origin in self._origins or _same(origin, host):
             return
         raise ApiError(
