@@ -20,7 +20,7 @@ class BackendChoice:
     name: ChosenBackend
     reason: str
     gpu: Gpu | None = None
-    """Of the cuda backend."""
+    """The GPU that the cuda backend uses; None for other backends."""
     notes: tuple[str, ...] = ()
     """What whoever starts the engine should know, a line each."""
 

@@ -58,7 +58,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     """ISO 8601, UTC."""
     bytes: _Bytes
-    """Of weights.bin."""
+    """Size of weights.bin."""
     chunk_bytes: Annotated[int, msgspec.Meta(ge=_ALIGNMENT, le=_MAX_CHUNK, multiple_of=_ALIGNMENT)]
     regions: tuple[Region, ...]
     tuned: msgspec.Raw = NOTHING_TUNED

@@ -28,7 +28,8 @@ from penstock.weights.identity import (
 )
 
 FORMAT: Final = 2
-"""Of manifest and files. Artifacts of another number are not read."""
+"""Version of the artifact format, of the manifest and of the files. Artifacts of another version
+are not read."""
 
 _DIGEST_BYTES: Final = 6  # of a folder's name; the manifest has the whole key
 

@@ -63,8 +63,9 @@ class AsyncLLM:
         self._processor: OutputProcessor | None = None
         self._streams: dict[str, OutputStream] = {}
         self._public_ids: dict[str, str] = {}
-        """By id on the wire, which is never used twice: what still comes in for a request that was
-        stopped must not reach a later one of the same public id."""
+        """The public id of each request by its internal id, which is never used twice: updates that
+        still arrive for a request that was stopped must not reach a later one of the same public
+        id."""
         self._ids = itertools.count()
         self._death: PenstockError | None = None
         self._dead = asyncio.Event()

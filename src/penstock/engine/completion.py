@@ -18,11 +18,12 @@ class Logprob(msgspec.Struct, frozen=True, gc=False):
 
 
 PositionLogprobs = dict[int, Logprob]
-"""By token id: the chosen (or prompt) token first, then the likeliest ones."""
+"""Log-probabilities at one position by token id: the chosen (or prompt) token first, then the most
+likely ones."""
 
 
 class OutputDelta(msgspec.Struct, frozen=True):
-    """What one sequence gained between two outputs."""
+    """What one sequence gained between two outputs: its new text, tokens and log-probabilities."""
 
     text: str
     token_ids: list[int]
@@ -35,7 +36,7 @@ class SequenceRecord:
 
     logprobs: list[PositionLogprobs] | None
     parts: list[str] = field(default_factory=list)
-    """Of the text; none is empty."""
+    """Pieces of the text, in order; none is empty."""
     token_ids: list[int] = field(default_factory=list)
     cumulative_logprob: float = 0.0
     finish_reason: FinishReason | None = None
@@ -75,9 +76,9 @@ class CompletionOutput:
         self.stop_reason: str | int | None = record.stop_reason
         """The stop string or stop token id that ended it, if one of the request's did."""
         self.num_drafted_tokens = record.num_drafted
-        """Tokens that were drafted by speculation and verified."""
+        """Number of draft tokens (of speculative decoding) that were verified."""
         self.num_accepted_tokens = record.num_accepted
-        """Of these, those that became output."""
+        """Number of draft tokens that were accepted and became output."""
         self._record = record
         self._num_parts = len(record.parts)
         self._num_tokens = len(record.token_ids)
@@ -151,5 +152,5 @@ class RequestOutput(msgspec.Struct, frozen=True):
     metrics: RequestMetrics
     error: str | None = None  # why a sequence has finish_reason error
     embedding: bytes | None = None
-    """Of a request that is pooled, once it has finished: float32, little endian."""
+    """The embedding, for a pooling request that has finished: float32, little endian. Else None."""
     refused: bool = False  # the error is the request's fault

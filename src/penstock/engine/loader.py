@@ -48,7 +48,7 @@ class Blueprint:
     spec: ModelSpec
     plan: Plan
     draft: Blueprint | None = None
-    """Of the model or the heads that draft, where some do. Heads have a spec of
+    """Blueprint of the draft model or draft heads, if there are any. The spec of heads is one of
     ``models/heads.py``."""
 
 

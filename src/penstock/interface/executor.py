@@ -91,18 +91,20 @@ class PromptRows(NamedTuple):
 
 
 PromptReport = list[TokenLogprobs] | str
-"""One entry per target, or why there is none (``Sampler.prompt_logprobs``): that request fails."""
+"""One entry per target token, or the reason why there is none (``Sampler.prompt_logprobs``), with
+which the request fails."""
 
 
 class Outcome(NamedTuple):
-    """What a launched step comes to on the host."""
+    """The results of a launched step, on the host."""
 
     sampled: Sampled
-    """Of the rows that were launched. ``particular`` is not read: see ``launch``."""
+    """Tokens sampled from the rows that were launched. ``particular`` is not read: see
+    ``launch``."""
     prompts: list[PromptReport]
-    """One of each of the PromptRows that were launched."""
+    """One report for each of the PromptRows that were launched."""
     hidden: NDArray[Any] | None = None
-    """``[H, hidden]`` of the step's ``hidden_rows``; None if it has none."""
+    """Hidden states ``[H, hidden]`` of the step's ``hidden_rows``; None if it has none."""
 
 
 class Launched(Protocol):

@@ -102,13 +102,16 @@ class SequenceUpdate(msgspec.Struct, array_like=True, gc=False):
     scheduled_at: float = 0.0
     """When the request first ran, on the clock of time.monotonic(), which processes share."""
     ends_in_text: bool = False
-    """With FinishReason.STOP: the last token is text that completes a grammar, not a stop token."""
+    """Set with FinishReason.STOP if the last token is text that completes the grammar, not a stop
+    token."""
     embedding: bytes | None = None
-    """With the end of a request that is pooled: ``penstock.pooling.pooler`` has the format."""
+    """The embedding, in the last update of a pooling request; ``penstock.pooling.pooler`` has the
+    format."""
     num_drafted: int = 0  # tokens that were drafted for the sequence and verified, so far
     num_accepted: int = 0  # of these, those that became output
     refused: bool = False
-    """With ``error``: what the request asks for cannot be had; nothing went wrong here."""
+    """Set with ``error`` if the request asks for something impossible, so that nothing failed in
+    the engine."""
 
 
 class DraftStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,16 +57,17 @@ State = TypeVar("State", bound=SamplingState)
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """The outcome of one call; indices are those of the rows asked for."""
+    """The results of one call. Dictionary keys and ``particular`` are indices into the rows asked
+    for."""
 
     token_ids: list[int]
-    """One a row; meaningless where there is an error."""
+    """One token id per row; meaningless for a row with an error."""
     errors: dict[int, str] = {}
-    """Why none could be chosen: only that request fails."""
+    """Why no token could be chosen, by row; only that row's request fails."""
     logprobs: dict[int, TokenLogprobs] = {}
-    """Of the rows whose states ask for them."""
+    """Log-probabilities by row, for the rows whose states ask for them."""
     particular: list[int] = []
-    """Rows whose states are not plain: these want to be told what was chosen."""
+    """Rows whose states are not ``plain``: the caller must tell these which token was chosen."""
 
 
 class Sampler(ABC, Generic[State]):

@@ -17,13 +17,15 @@ MAX_LOGPROBS = 20
 MAX_SEQUENCES = 128
 MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
-"""Of one stop string: its automaton takes some 400 bytes a character."""
+"""Maximum number of characters in one stop string: its automaton takes some 400 bytes per
+character."""
 
 MAX_INT64 = 2**63 - 1
-"""What travels to the engine: of counts without a limit of their own."""
+"""Upper bound of counts without a limit of their own: the largest that can be sent to the
+engine."""
 
 MAX_MAGNITUDE = 1e4
-"""Of temperatures and repetition penalties."""
+"""Upper bound of temperatures and repetition penalties."""
 
 
 class Range(NamedTuple):
@@ -52,7 +54,7 @@ RANGES: Mapping[str, Range] = {
     "prompt_logprobs": Range(0, MAX_LOGPROBS),
     "logit_bias": Range(-100.0, 100.0),
 }
-"""By option; ``logit_bias`` is that of each token."""
+"""Allowed values of each option; for ``logit_bias``, of each token's bias."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -251,7 +253,8 @@ def _check_number(name: str, value: float, allowed: Range) -> None:
 
 
 def _finite(value: float) -> bool:
-    """Of integers too that no float can hold, which math.isfinite() does not take."""
+    """Whether a number is finite. Also takes integers that no float can hold, which math.isfinite()
+    does not."""
     return isinstance(value, int) or math.isfinite(value)
 
 

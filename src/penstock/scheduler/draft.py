@@ -21,8 +21,9 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     group: int = 0
     """Below ``Proposer.groups``. Drafts of a group are believed to be accepted about as often."""
     parents: array[int] | None = None
-    """Of each token, the index of the one that it follows, before it; -1: the last known token.
-    Those of one parent differ. None: a chain, each follows the one before it."""
+    """For each token, the index of the draft token that it follows, which is lower than its own, or
+    -1 if it follows the last known token. Tokens with the same parent differ. None: a chain, in
+    which each token follows the one before it."""
 
     def __len__(self) -> int:
         return len(self.token_ids)

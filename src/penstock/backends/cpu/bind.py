@@ -153,7 +153,8 @@ class _Binder:
         """The weights of each of the executor's regions, joined by ``+``."""
         self.fills: list[Fill] = []
         self._matrices: dict[str, list[tuple[MatrixId, int, bool]]] = {}
-        """By shape and format: each with its region and whether its rows are selected ones."""
+        """The matrices by shape and format: each with its region and whether it multiplies selected
+        rows only."""
         self._plan = plan
         self._dtype = DTYPES[plan.weight_dtype]
         self._shapes = plan.spec.weight_shapes()

@@ -21,7 +21,7 @@ _ERRORS = {
     3: NON_FINITE.format(what="only negative infinite"),
     4: NO_TOKEN_LEFT,
 }
-"""By SampleError of ``csrc/kernels/sample.h``; 0 is none."""
+"""Error messages by SampleError code of ``csrc/kernels/sample.h``; code 0 means no error."""
 
 
 class NativeSampler(Sampler[NativeSampleState]):

@@ -18,7 +18,8 @@ from penstock.hardware import Hardware
 from penstock.interface.tuning import Choice, Circumstances, TunedProduct, Tuning
 
 LEAST_BYTES: Final = 1 << 20
-"""Of a matrix. Smaller ones take a few microseconds, too few to tell values apart by."""
+"""Size in bytes from which a matrix is tuned. The product of a smaller one takes a few
+microseconds, too few to tell parameter values apart."""
 
 CLEARLY: Final = 0.97
 """A value must take at most this share of the time of the one before."""
@@ -97,7 +98,7 @@ class _Budget:
 
 
 class ProductTuner:
-    """Of one native executor (``interface.tuning.Tunable``)."""
+    """Tunes the matrix products of one native executor (``interface.tuning.Tunable``)."""
 
     def __init__(
         self,
@@ -215,14 +216,21 @@ class ProductTuner:
 
 
 def circumstances(hardware: Hardware, threads: int) -> Circumstances:
-    """A virtual machine's name for its processor says little; the size of its cache says more."""
+    """The processor model with its L2 size, and the number of threads.
+
+    A virtual machine's name for its processor says little; the size of its cache says more.
+    """
     cache = hardware.cache_size(2)
     l2 = "" if cache is None else f", L2 {cache >> 10} KiB"
     return Circumstances(hardware.cpu_model + l2, threads)
 
 
 def _clearly_less(times: Sequence[float], than: Sequence[float]) -> bool:
-    """By the least, which noise only adds to, and by the lower third, lest the least be a fluke."""
+    """Whether ``times`` are clearly less than ``than``.
+
+    Compares the minimum, which noise can only increase, and the value a third of the way up, in
+    case the minimum is a fluke.
+    """
     new, old = sorted(times), sorted(than)
     third = len(new) // 3
     return new[0] < CLEARLY * old[0] and new[third] < CLEARLY * old[third]

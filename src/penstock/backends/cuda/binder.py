@@ -29,7 +29,7 @@ from penstock.plan import ops
 from penstock.plan.plan import Plan
 
 _ROWS_BYTES = 64 << 20
-"""Of a matrix that are sent, and rounded on the device, at a time."""
+"""Bytes of a matrix that are sent to the device, and rounded there, at a time."""
 
 
 def linear_matrix(op: ops.Linear, plan: Plan, limits: Limits, workspace: Workspace) -> Matrix:

@@ -25,7 +25,8 @@ from penstock.interface.executor import Limits
 from penstock.interface.step import StepInput
 
 _MOST_TOKENS = 512
-"""With more, the GPU takes longer than launching the step op by op."""
+"""Maximum number of tokens in a captured step. With more, the GPU takes longer to run the step than
+the CPU takes to launch it op by op."""
 _FREE_ROWS = 16
 """A product takes about as long for so many rows as for one."""
 _MIXED_TOKENS = (16, 32, 64, 128, 256, 384, 512)
@@ -39,7 +40,7 @@ class Bucket(NamedTuple):
 
     tokens: int
     rows: int
-    """With logits."""
+    """Number of rows with logits."""
 
 
 @dataclass(frozen=True)

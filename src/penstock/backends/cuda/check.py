@@ -19,7 +19,7 @@ class StepBounds:
     max_sequences: int
     max_logit_rows: int
     max_selected_rows: int
-    """With logits, or told as hidden states alone."""
+    """Maximum number of rows that have logits or whose hidden states are returned."""
     max_positions: int
     max_block_ids: int
     num_blocks: int

@@ -34,7 +34,8 @@ _PADDED = 128
 
 @dataclass(frozen=True)
 class Shape:
-    """Of an op's matrix: out has n columns, x has k, and a step at most ``max_rows`` rows."""
+    """Dimensions of an op's matrix: out has n columns, x has k, and a step has at most ``max_rows``
+    rows."""
 
     n: int
     k: int

@@ -49,7 +49,7 @@ class Needs:
     activations: int
     tables_and_scratch: int
     draft: Needs | None = None
-    """Of the model that drafts, where one does."""
+    """The needs of the draft model or heads, if there are any."""
 
     @property
     def reserve(self) -> int:

@@ -25,11 +25,11 @@ class Batch(NamedTuple):
     adjusted: Span
     """All, if their options change their logits, else none."""
     weighed: Span
-    """Drawn from the whole vocabulary."""
+    """Rows that draw from the whole vocabulary."""
     cut_by_rank: Span
-    """With a top-k; they come first in ``truncated``."""
+    """Rows with a top-k; they come first in ``truncated``."""
     truncated: Span
-    """With a top-k or a top-p."""
+    """Rows with a top-k or a top-p."""
 
 
 @dataclass
