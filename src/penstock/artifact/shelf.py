@@ -26,11 +26,12 @@ from penstock.plan.plan import Plan
 Keeping = Literal["never", "worthwhile", "always"]
 
 Note = Callable[[int, str], None]
-"""Told one line, with its level as the logging module has them. What takes room on the disk, or
-gives it back, is a warning, so that a program that shows those alone tells of it."""
+"""Callback for one line of text, with its level as in the logging module. Lines about taking or
+freeing disk space are warnings, so that a program that shows only warnings reports them."""
 
 WORTHWHILE_S: Final = 0.5
-"""Weights that are packed sooner are packed again: their artifact would save nothing one feels."""
+"""Packing time in seconds below which weights are packed again at each start: loading an artifact
+would save nothing noticeable."""
 
 
 class Shelf:

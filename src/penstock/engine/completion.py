@@ -104,11 +104,12 @@ class CompletionOutput:
         return None if logprobs is None else logprobs[: self._num_tokens]
 
     def has_text_since(self, earlier: CompletionOutput | None) -> bool:
-        """Whether ``since`` has text."""
+        """Whether :meth:`since` would return any text."""
         return self._num_parts > (0 if earlier is None else earlier._num_parts)
 
     def since(self, earlier: CompletionOutput | None) -> OutputDelta:
-        """What came after ``earlier``, an output of the same sequence (None: everything)."""
+        """Return what was added after ``earlier``, an output of the same sequence (None:
+        everything)."""
         part = 0 if earlier is None else earlier._num_parts
         token = 0 if earlier is None else earlier._num_tokens
         record = self._record

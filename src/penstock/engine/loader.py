@@ -37,12 +37,12 @@ from penstock.weights.hub import resolve_model_folder
 _log = logging.getLogger("penstock.artifact")
 
 Mark = Callable[[str], None]
-"""Told the name of each phase as it ends."""
+"""Callback that is told the name of each phase of the start as it ends."""
 
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What a configuration comes to on this machine, before any weight is read."""
+    """What a configuration amounts to on this machine, decided before any weight is read."""
 
     config: ResolvedConfig
     spec: ModelSpec
@@ -131,7 +131,7 @@ def _kernel_notes() -> list[str]:
 
 
 def step_limits(blueprint: Blueprint) -> Limits:
-    """What the executor of ``blueprint`` is bound with."""
+    """The limits with which the executor of ``blueprint`` is bound."""
     config = blueprint.config
     return Limits(
         num_blocks=config.num_blocks,

@@ -19,10 +19,12 @@ from penstock.errors import PenstockError
 from penstock.interface.messages import Abort, EngineRequest, EngineStats, SequenceUpdate
 
 MAX_FRAME_BYTES = 64 << 20
-"""Bound of one frame: ten million prompt tokens, or 20 logprobs for each of 200 thousand."""
+"""Maximum size of one frame: enough for ten million prompt tokens, or 20 logprobs for each of 200
+thousand."""
 
 BEAT_S = 1.0
-"""Often enough to find a stopped process in seconds, and a waking that costs nothing."""
+"""Seconds between signs of life: short enough to find a stopped process within seconds, long enough
+for waking up to cost nothing."""
 
 HEADER = struct.Struct("<I")
 
@@ -83,7 +85,7 @@ class Ready(msgspec.Struct, tag="ready", frozen=True, kw_only=True):
     model: ModelFacts
     phases: list[Phase]
     notes: list[str] = []
-    """What else is worth a line: artifacts written, damaged or not kept."""
+    """Other lines worth logging: artifacts written, damaged or not kept."""
     config: ResolvedConfig | None = None
 
 

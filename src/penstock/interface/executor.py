@@ -21,11 +21,11 @@ class Limits:
     """How large a step may be; an executor allocates for these once, when it is bound."""
 
     num_blocks: int
-    """KV blocks."""
+    """Number of blocks in the KV cache."""
     max_tokens: int
-    """Token rows of a step."""
+    """Maximum number of token rows in a step."""
     max_logit_rows: int
-    """Rows with logits in a step."""
+    """Maximum number of rows with logits in a step."""
     max_sequences: int
     threads: int
     cpus: tuple[int, ...] = ()
@@ -33,17 +33,18 @@ class Limits:
     deterministic: bool = True
     """No row's result depends on other rows. Only the cuda backend can do without."""
     max_hidden_rows: int = 0
-    """Rows in a step that have logits or are told as hidden states alone; at least
-    ``max_logit_rows``, which 0 stands for."""
+    """Maximum number of rows in a step that have logits or whose hidden states alone are returned;
+    at least ``max_logit_rows``. 0 means ``max_logit_rows``."""
     rows_per_sequence: int = 1
-    """Token rows of a sequence in steps that are run again and again: with drafts that are
-    verified, or read, more than one. Speed alone depends on it."""
+    """Number of token rows per sequence in the steps that are run again and again: more than one
+    with speculative decoding. Only speed depends on it."""
     trees: bool = False
-    """Steps may hold draft trees. Only when kernels for them are made depends on it."""
+    """Whether steps may hold draft trees. It affects only when the kernels for them are
+    compiled."""
 
     @property
     def max_selected_rows(self) -> int:
-        """Rows in a step that are told of: with logits, or as hidden states."""
+        """Maximum number of rows in a step whose logits or hidden states are returned."""
         return max(self.max_logit_rows, self.max_hidden_rows)
 
 
@@ -57,12 +58,13 @@ class Executor(Protocol):
 
     @property
     def packed(self) -> PackedRegions | None:
-        """The weights as they lie in memory; None where the backend packs nothing."""
+        """The packed weights in memory; None if the backend packs nothing."""
         ...
 
     @property
     def tunable(self) -> Tunable | None:
-        """What of it can be tuned; None where nothing can, or nothing is large enough to."""
+        """The part of the executor that can be tuned; None if there is nothing, or nothing large
+        enough."""
         ...
 
     def run(self, step: StepInput) -> StepResult:
@@ -70,7 +72,7 @@ class Executor(Protocol):
         ...
 
     def sampler(self) -> Sampler[Any]:
-        """What chooses tokens from this executor's logits."""
+        """Return a sampler, which chooses tokens from this executor's logits."""
         ...
 
     def close(self) -> None:
@@ -81,13 +83,13 @@ class Executor(Protocol):
 
 
 class PromptRows(NamedTuple):
-    """Log-probabilities that are wanted of prompt tokens."""
+    """Rows of logits from which log-probabilities of prompt tokens are wanted."""
 
     first_row: int
     """Row ``first_row + i`` of the step's logits predicts target ``i``."""
     targets: list[int]
     num_top: int
-    """How many of the likeliest tokens to tell beside each target."""
+    """Number of most likely tokens to report besides each target."""
 
 
 PromptReport = list[TokenLogprobs] | str

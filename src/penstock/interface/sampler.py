@@ -24,7 +24,8 @@ NON_FINITE = (
 
 
 def logits_error(peak: float) -> str | None:
-    """What is wrong with a row whose largest logit is ``peak`` (NaN if any is), if anything."""
+    """Return what is wrong with a row whose largest logit is ``peak`` (NaN if any is NaN), or
+    None."""
     if math.isfinite(peak):
         return None
     if math.isnan(peak):
@@ -33,16 +34,19 @@ def logits_error(peak: float) -> str | None:
 
 
 class SamplingState(Protocol):
-    """What sampling must know about one sequence: a function of its prompt, output and key."""
+    """What sampling must know about one sequence. It is a function of its prompt, output and
+    key."""
 
     @property
     def plain(self) -> bool:
-        """Nothing but the largest logit is ever wanted: it need not be told its tokens."""
+        """Whether only the largest logit is ever wanted, so that :meth:`append` need not be
+        called."""
         ...
 
     @property
     def greedy(self) -> bool:
-        """The largest logit is chosen, and neither options nor a grammar ever change the logits."""
+        """Whether the largest logit is chosen and neither options nor a grammar ever change the
+        logits."""
         ...
 
     @property

@@ -46,7 +46,8 @@ class StepInput:
     logit_rows: Int32s  # [R] ascending indices into the token rows
     block_copies: Int32s  # [C, 2] (from, to) block ids, copied in order before any op runs
     hidden_rows: Int32s = field(default_factory=_no_rows)
-    """[H] ascending token rows, none of them in ``logit_rows``."""
+    """Token rows ``[H]`` whose hidden states are returned, ascending; none of them is in
+    ``logit_rows``."""
     tree_parents: Int32s = field(default_factory=_no_rows)
     """``[T]``, or empty where no sequence branches. The row, counted from 0 within its sequence's
     rows of this step, of the token that each row's token follows; -1: the last before the step.
@@ -56,12 +57,14 @@ class StepInput:
     sees what is cached from before the step, its ancestors and itself (of these, what its window
     holds), and its result is bitwise that of a step in which only they were run."""
     slot_moves: Int32s = field(default_factory=lambda: np.empty((0, 2), np.int32))
-    """``[M, 2]`` (from, to) slots: a token's keys and values, in every layer, are moved in order,
-    each move seeing what those before it wrote. What stays at ``from`` means nothing.
+    """Moves of tokens within the KV cache, ``[M, 2]`` (from, to) slots. A token's keys and values
+    are moved in every layer. Moves are made in order, each seeing what those before it wrote. The
+    contents of ``from`` are undefined afterwards.
 
     Moves come before ``block_copies``: they finish what an earlier step computed, so a copy of a
     block has what was moved into it, and a block that changed hands since is written last by its
-    new owner."""
+    new owner.
+    """
     features: Float32s = field(default_factory=lambda: np.empty((0, 0), np.float32))
     """``[T, F]`` C-contiguous: what a head that drafts is given of each token beside its id
     (``Plan.feature_size`` columns). Of models that read none, empty: ``[T, 0]`` or ``[0, 0]``."""
@@ -116,7 +119,7 @@ class StepResult:
     """[R + H, F] of the same rows: the residual stream at the input of the layers that the plan
     taps, side by side. None where it taps none."""
     more_logits: tuple[Float32s, ...] = ()
-    """[R, outputs] of each head after the first."""
+    """Logits ``[R, outputs]`` of each head after the first."""
 
     def peaks(self, rows: Int32s) -> Float32s:
         """The largest logit of each of these rows; a NaN of a row that has one."""

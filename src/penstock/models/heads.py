@@ -70,9 +70,9 @@ class EagleSpec(ModelSpec):
     kind: EagleKind
     target_hidden_size: int
     num_outputs: int
-    """Rows of the output matrix."""
+    """Number of rows of the output matrix."""
     taps: tuple[int, ...] = ()
-    """Layers of the target whose inputs are read."""
+    """Layers of the target whose input hidden states are read as features."""
     fc_bias: bool = False
 
     @property
@@ -83,7 +83,7 @@ class EagleSpec(ModelSpec):
 
     @property
     def tapped_size(self) -> int:
-        """Columns of features that are the target's residual streams."""
+        """Number of feature columns that come from the target's residual streams."""
         return len(self.taps) * self.target_hidden_size
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:

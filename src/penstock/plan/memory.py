@@ -12,7 +12,7 @@ from penstock.plan.ops import Buffer, BufferName, Rows
 from penstock.plan.plan import Plan
 
 ALIGNMENT = 64
-"""A cache line, and the widest vector."""
+"""Alignment of buffers in bytes: a cache line, and the widest vector."""
 
 
 PAGE_OF_SETS = 1024

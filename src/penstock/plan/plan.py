@@ -46,11 +46,11 @@ class Plan:
 
     @property
     def feature_size(self) -> int:
-        """Columns of ``StepInput.features`` that the plan reads; 0 where it reads none."""
+        """Number of columns of ``StepInput.features`` that the plan reads; 0 if it reads none."""
         return max((op.first + op.cols for op in self.ops if isinstance(op, Features)), default=0)
 
     @property
     def results(self) -> tuple[BufferName, ...]:
-        """Buffers that a step's result is made of."""
+        """The buffers that make up a step's result."""
         taps = () if self.taps is None else (self.taps,)
         return (self.logits, self.argmax, self.hidden, *taps, *self.more_logits)

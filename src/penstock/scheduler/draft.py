@@ -17,9 +17,10 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     """
 
     token_ids: array[int]
-    """At least one; the first may follow the sequence's last known token."""
+    """The draft tokens, at least one. The first may follow the sequence's last known token."""
     group: int = 0
-    """Below ``Proposer.groups``. Drafts of a group are believed to be accepted about as often."""
+    """Index of the draft's group, less than ``Proposer.groups``. Drafts of one group are expected
+    to be accepted about equally often."""
     parents: array[int] | None = None
     """For each token, the index of the draft token that it follows, which is lower than its own, or
     -1 if it follows the last known token. Tokens with the same parent differ. None: a chain, in
@@ -30,7 +31,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def depth(self) -> int:
-        """Tokens of the longest path: more cannot be accepted."""
+        """Number of tokens on the longest path, which is the most that can be accepted."""
         if self.parents is None:
             return len(self.token_ids)
         depths: list[int] = []

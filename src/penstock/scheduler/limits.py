@@ -7,8 +7,9 @@ from penstock.errors import ConfigError, RequestError
 from penstock.sampling.params import SamplingParams
 
 PROMPT_LOGIT_ROWS = 256
-"""Rows of a step that may get logits for the sake of prompts' log-probabilities alone. More would
-take memory that nothing else needs: half a megabyte each with a vocabulary of 128 thousand."""
+"""Maximum number of rows in a step that get logits only for log-probabilities of prompts. More
+would take memory that nothing else needs: half a megabyte each with a vocabulary of 128
+thousand."""
 
 
 def most_logit_rows(max_num_seqs: int, rows_per_sequence: int, max_num_batched_tokens: int) -> int:

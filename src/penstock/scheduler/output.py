@@ -13,7 +13,7 @@ from penstock.scheduler.draft import Draft
 from penstock.scheduler.sequence import Sequence
 
 SlotMove = tuple[int, int]
-"""From a slot of the cache to another."""
+"""Source and target slot in the KV cache."""
 
 
 class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):

@@ -59,7 +59,7 @@ class Sequence:
     wants_prompt_rows: bool
     """Whether rows of any prompt positions before the last are still wanted."""
     max_total_tokens: int = 0
-    """Prompt and output together; set when the request is added."""
+    """Maximum number of tokens, prompt and output together; set when the request is added."""
     arrival: int = -1
     status: Status = Status.PENDING
     started: bool = False
@@ -67,7 +67,7 @@ class Sequence:
     include it."""
     num_computed: int = 0
     num_cached_tokens: int = 0
-    """Prompt tokens that were found in the prefix cache when the request first ran."""
+    """Number of prompt tokens that were found in the prefix cache when the request first ran."""
     scheduled_at: float = 0.0
     """When the request first ran (time.monotonic())."""
     siblings: tuple[Sequence, ...] = ()
@@ -76,7 +76,7 @@ class Sequence:
     completed: bool = False
     """Whether it ended because its grammar did: its last token is text, not a stop token."""
     stop_reason: int | None = None
-    """The token of ``params.stop_token_ids`` that ended it."""
+    """The token id of ``params.stop_token_ids`` that ended the sequence, if one did."""
     runs_ahead: bool = False
     """Whether a step may compute its last token, and sample the next, while the host still awaits
     the last."""
@@ -113,7 +113,7 @@ class Sequence:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Smaller goes first: by priority, then arrival, then index."""
+        """Key for sorting: by priority, then arrival, then index; the smallest goes first."""
         return (self.priority, self.arrival, self.index)
 
     def prompt_rows_given(self, end: int) -> None:

@@ -32,12 +32,12 @@ _SPLITTING = frozenset({"Split", "Punctuation"})
 
 @dataclass(frozen=True)
 class LengthBound:
-    """What a token of a tokenizer holds at the most."""
+    """The most text that one token of a tokenizer can hold."""
 
     longest: int
-    """Bytes of the normalized text."""
+    """Maximum number of bytes of normalized text in one token."""
     composes: bool = False
-    """The text is normalized by NFC."""
+    """Whether the text is normalized by NFC."""
 
     def fits(self, text: str, max_tokens: int) -> bool:
         """False if ``text`` has more than ``max_tokens`` tokens for certain."""

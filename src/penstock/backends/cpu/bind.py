@@ -150,7 +150,7 @@ class _Binder:
     def __init__(self, plan: Plan, native: NativeExecutor) -> None:
         self.buffers: dict[ops.BufferName, BufferId] = {}
         self.regions: list[str] = []
-        """The weights of each of the executor's regions, joined by ``+``."""
+        """For each of the executor's regions, the names of its weights, joined by ``+``."""
         self.fills: list[Fill] = []
         self._matrices: dict[str, list[tuple[MatrixId, int, bool]]] = {}
         """The matrices by shape and format: each with its region and whether it multiplies selected

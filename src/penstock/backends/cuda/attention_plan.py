@@ -140,16 +140,16 @@ class WorkPlanner:
     """Makes work lists of one attention geometry."""
 
     group: int
-    """Query heads a KV head."""
+    """Number of query heads per KV head."""
     kv_heads: int
     tile_tokens: int
-    """Tokens of a tile, ``ROWS // group``."""
+    """Number of tokens in a tile, ``ROWS // group``."""
     window: int | None
     starts: Int32s
     programs: int
-    """How many programs share the list."""
+    """Number of programs that share the work list."""
     capacity: int
-    """Scratch rows, each the state of a query head, of every KV head."""
+    """Number of scratch rows, each the state of one query head, for every KV head."""
 
     def plan(self, step: StepInput) -> Int32s:
         """The work list ``[1 + items, FIELDS]``; the first row holds the number of items.

@@ -13,7 +13,7 @@ from penstock.interface.step import Int32s, StepInput
 
 @dataclass(frozen=True)
 class StepBounds:
-    """What a step may hold."""
+    """The limits that a step must respect."""
 
     max_tokens: int
     max_sequences: int
@@ -25,7 +25,7 @@ class StepBounds:
     num_blocks: int
     vocab_size: int
     feature_size: int = 0
-    """Columns of features that a step has."""
+    """Number of feature columns in a step."""
     caches: bool = True
     """Whether there is a cache; without one, slots and blocks mean nothing."""
 

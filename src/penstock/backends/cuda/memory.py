@@ -43,7 +43,7 @@ _NOWHERE = torch.device("meta")
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes on the device, without the KV cache."""
+    """Bytes needed on the device, without the KV cache."""
 
     weights: int
     activations: int
@@ -53,7 +53,7 @@ class Needs:
 
     @property
     def reserve(self) -> int:
-        """What is kept free."""
+        """Bytes that are kept free."""
         return RESERVE if self.draft is None else RESERVE + DRAFT_RESERVE
 
     @property

@@ -39,9 +39,9 @@ class LaunchPlan:
     order: list[int] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
     counted: Span = _NONE
-    """Their tokens matter to penalties."""
+    """States that need their tokens counted, for penalties."""
     reported: Span = _NONE
-    """Log-probabilities are wanted."""
+    """States that want log-probabilities."""
 
     def add(self, indices: Sequence[int]) -> Span:
         span = Span(len(self.order), len(indices))
