@@ -17,7 +17,7 @@ KV_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Served:
-    """A model as it is to be served: what memory depends on."""
+    """The properties of a served model on which memory use depends."""
 
     spec: ModelSpec
     dtype: DType

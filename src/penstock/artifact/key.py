@@ -45,7 +45,7 @@ class ArtifactKey(msgspec.Struct, frozen=True, kw_only=True):
     """Seed of dummy weights, which have no files; None for weights from files."""
     dtype: str
     linear: str
-    """What the matrices are quantized to, or ``none``."""
+    """Quantization scheme of the matrices, or ``none``."""
     head: str
     plan: str
     """Digest of the plan's ops that have weights."""

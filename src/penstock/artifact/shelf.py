@@ -86,7 +86,8 @@ class Shelf:
         return self._key
 
     def tunings(self) -> tuple[Tuning, ...]:
-        """All that the artifact that fits says of tuning; nothing where there is none."""
+        """Return all tunings that the matching artifact holds; none if there is no such
+        artifact."""
         try:
             with self.take() as artifact:
                 return () if artifact is None else decode_tunings(artifact.manifest.tuned)
@@ -94,11 +95,12 @@ class Shelf:
             return ()
 
     def is_restored(self, artifact: Artifact) -> None:
-        """What was taken is in the executor, every checksum right."""
+        """Note that ``artifact`` was restored into the executor and every checksum was right."""
         self._note(logging.INFO, f"restored {size(artifact.manifest.bytes)} from {artifact.path}")
 
     def is_damaged(self, error: ArtifactError) -> None:
-        """What was taken, or would have been, is of no use."""
+        """Note that the artifact that was taken, or would have been, cannot be used because of
+        ``error``."""
         self._damaged = True
         self._note(logging.WARNING, f"{error}; the weights are packed again")
 

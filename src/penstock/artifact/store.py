@@ -108,7 +108,8 @@ class ArtifactStore:
         return None
 
     def nearest(self, draft: Draft) -> str | None:
-        """What sets the artifact that is most like ``draft`` apart from it, if there is one.
+        """Describe how the artifact most similar to ``draft`` differs from it; None if there is
+        none.
 
         Looks at the same model, quantized likewise: those in whose place ``draft`` comes.
         """

@@ -114,7 +114,7 @@ class AsyncLLM:
 
     @property
     def ready(self) -> Ready:
-        """What the engine reported when it was ready: model, options, phases of the start."""
+        """The engine's report when it was ready: model, options, phases of the start."""
         assert self._ready is not None, "use AsyncLLM.start()"
         return self._ready
 
@@ -132,7 +132,7 @@ class AsyncLLM:
         return self._death
 
     async def wait_dead(self) -> None:
-        """Returns when the engine is gone and every open request has been told."""
+        """Wait until the engine is gone and every open request has been told."""
         await self._dead.wait()
 
     @property
@@ -170,7 +170,8 @@ class AsyncLLM:
         add_special_tokens: bool = True,
         tenant: str = "",
     ) -> list[list[int]]:
-        """As :meth:`encode`, of several texts, which are in these fields of a request."""
+        """Like :meth:`encode`, for several texts; ``params`` names the fields of the request that
+        hold them."""
         return await self.front_end.encode(
             texts,
             self.model.max_model_len,

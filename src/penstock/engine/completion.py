@@ -32,7 +32,7 @@ class OutputDelta(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class SequenceRecord:
-    """What a sequence has produced; lists only grow."""
+    """Everything that a sequence has produced; its lists only grow."""
 
     logprobs: list[PositionLogprobs] | None
     parts: list[str] = field(default_factory=list)
@@ -69,12 +69,13 @@ class CompletionOutput:
         self.cumulative_logprob: float | None = (
             None if record.logprobs is None else record.cumulative_logprob
         )
-        """Sum of the chosen tokens' log-probabilities, if they were asked for."""
+        """Sum of the chosen tokens' log-probabilities; None if log-probabilities were not
+        requested."""
         reason = record.finish_reason
         self.finish_reason: str | None = None if reason is None else reason.value
-        """stop, length, abort or error; None while the sequence runs."""
+        """Why the sequence ended: stop, length, abort or error. None while it runs."""
         self.stop_reason: str | int | None = record.stop_reason
-        """The stop string or stop token id that ended it, if one of the request's did."""
+        """The stop string or stop token id of the request that ended the sequence, if one did."""
         self.num_drafted_tokens = record.num_drafted
         """Number of draft tokens (of speculative decoding) that were verified."""
         self.num_accepted_tokens = record.num_accepted
@@ -137,7 +138,7 @@ class RequestMetrics(msgspec.Struct, frozen=True, gc=False):
     last_token_time: float | None = None
     finished_time: float | None = None
     scheduled_time: float | None = None
-    """When its prefill began; on the clock of time.monotonic(), known with the first token."""
+    """When prefill began, on the clock of time.monotonic(); known with the first token."""
 
 
 class RequestOutput(msgspec.Struct, frozen=True):

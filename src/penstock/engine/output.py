@@ -79,7 +79,7 @@ class OutputProcessor:
         )
 
     def process(self, updates: Iterable[SequenceUpdate]) -> tuple[list[RequestOutput], list[Abort]]:
-        """Take in what the engine produced.
+        """Take in updates from the engine.
 
         Returns one output for each request that has news, and what to tell the engine of
         sequences that it still runs though stop strings have ended them. Updates of unknown

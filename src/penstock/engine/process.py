@@ -138,7 +138,7 @@ class EngineProcess(asyncio.Protocol):
             raise PenstockError(f"the engine's books do not agree: {reply.error}")
 
     def kill(self, reason: str) -> None:
-        """End the process at once; its death is told with this reason."""
+        """End the process at once; ``reason`` is reported as the cause of its death."""
         self._fatal = EngineDeadError(reason)
         self._child.process.kill()
 

@@ -43,7 +43,8 @@ class PromptReports:
         return entries
 
     def wanted(self, step: ScheduledStep) -> list[WantedRows]:
-        """Which of the step's rows of logits tell of prompt tokens."""
+        """Return which of the step's rows of logits predict prompt tokens whose log-probabilities
+        are wanted."""
         found: list[WantedRows] = []
         if not self.any:
             return found
@@ -63,7 +64,7 @@ class PromptReports:
         return found
 
     def add(self, wanted: list[WantedRows], reports: list[PromptReport]) -> dict[str, str]:
-        """Keep what the step told; returns what failed, by request id."""
+        """Keep the reports of a step; returns why reports failed, by request id."""
         errors: dict[str, str] = {}
         for (sequence, _, entries), report in zip(wanted, reports, strict=True):
             if not isinstance(report, str):

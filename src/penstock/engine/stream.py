@@ -40,7 +40,7 @@ class OutputStream:
         self.begun = True
 
     def freeze(self) -> None:
-        """Let what was put stay as it is, whatever becomes of its request."""
+        """Keep the newest output as it is now, whatever becomes of its request."""
         if self._output is not None:
             output = self._output()
             self._output = lambda: output

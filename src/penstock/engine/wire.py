@@ -63,13 +63,13 @@ class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
 
 
 class Located(msgspec.Struct, tag="located", frozen=True):
-    """Where the tokenizer is, told early so that the front end loads it while weights load."""
+    """The path of the tokenizer, sent early so that the front end loads it while weights load."""
 
     tokenizer_path: str
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a front end must know of the model that is served."""
+    """What a front end must know about the model that is served."""
 
     served_model_name: str
     tokenizer_path: str

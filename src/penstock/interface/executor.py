@@ -125,11 +125,11 @@ class OverlappingExecutor(Executor, Protocol):
     """
 
     def runs_ahead(self, state: Any) -> bool:
-        """Whether a sequence with this sampling state may be in the next launch before its token
-        was waited for.
+        """Whether a sequence with this sampling state may be in the next launch before the host has
+        waited for its token.
 
-        Not if the host must be told the token for the next draw; such a sequence takes part in
-        every other step.
+        This is false if the host needs the token before the next draw; such a sequence takes part
+        in every other step.
         """
         ...
 
@@ -142,26 +142,27 @@ class OverlappingExecutor(Executor, Protocol):
         masks: Sequence[TokenMask | None] | None = None,
     ) -> Launched:
         """Start a step that samples ``states`` from these ``rows`` of its logits, without waiting
-        for anything. At most one other launch has not been waited for.
+        for anything. At most one other launch may be outstanding.
 
         A negative ``~i`` in ``step.token_ids`` is the token that the launch before sampled for its
-        ``states[i]``; where that failed, it is any token of the vocabulary. The executor tells
-        the states what was sampled (``append``). The step's arrays do not change any more, nor do
-        ``masks``, of which there is one for each state whose options have a grammar. After an
+        ``states[i]``; if that failed, it is any token of the vocabulary. The executor passes each
+        state its token (``append``). The step's arrays must not change any more, nor must
+        ``masks``, which has one mask for each state whose options have a grammar. After an
         exception the executor can only be closed.
         """
         ...
 
 
 class SelfFeedingExecutor(Executor, Protocol):
-    """An executor whose next step can take the likeliest tokens of the last from where they are:
-    whoever only wants those need not wait for each step before it starts the next."""
+    """An executor whose next step can read the most likely tokens of the last one where they are: a
+    caller that wants only those need not wait for each step before it starts the next."""
 
     def follow(self, step: StepInput) -> StepResult:
-        """Start a step as ``run`` does, without waiting for it; whoever reads the result does.
+        """Start a step like ``run``, but without waiting for it: reading the result waits.
 
         A negative ``~i`` in ``step.token_ids`` is ``argmax[i]`` of the step before, which was also
-        run or followed. The result's ``argmax`` stays as it is when the next step begins.
+        started by ``run`` or ``follow``. The result's ``argmax`` does not change when the next step
+        begins.
         """
         ...
 

@@ -111,8 +111,7 @@ class SequenceUpdate(msgspec.Struct, array_like=True, gc=False):
     num_drafted: int = 0  # tokens that were drafted for the sequence and verified, so far
     num_accepted: int = 0  # of these, those that became output
     refused: bool = False
-    """Set with ``error`` if the request asks for something impossible, so that nothing failed in
-    the engine."""
+    """Set with ``error`` if the request asks for something impossible; the engine did not fail."""
 
 
 class DraftStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,10 +20,10 @@ STRETCHABLE = ("default", "linear", "llama3")
 
 @dataclass(frozen=True, kw_only=True)
 class MedusaSpec(ModelSpec):
-    """Medusa: heads beside each other, each of which tells one token further ahead.
+    """Medusa: several heads side by side, each of which predicts one token further ahead.
 
     Features are the target's hidden state after its final norm, ``[hidden_size]``, at the row that
-    tells token t + 1; head h tells token t + 2 + h. A head is ``num_blocks`` times
+    predicts token t + 1; head h predicts token t + 2 + h. A head is ``num_blocks`` times
     ``x + silu(W x + b)`` and then an output matrix. There are no layers and no cache.
     """
 

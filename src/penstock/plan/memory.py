@@ -35,7 +35,7 @@ class MemoryPlan:
 
     @property
     def unshared_bytes(self) -> int:
-        """What the arena would be if no two buffers shared bytes."""
+        """Bytes that the arena would take if no two buffers shared memory."""
         return sum(self.sizes.values())
 
 

@@ -40,7 +40,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
         return max(depths)
 
     def cut(self, count: int) -> Draft:
-        """Its first ``count`` tokens."""
+        """Return a draft of its first ``count`` tokens."""
         if count >= len(self.token_ids):
             return self
         if self.parents is None:

@@ -33,7 +33,7 @@ def check_step_limits(max_num_seqs: int, max_num_batched_tokens: int) -> None:
 def most_tokens(
     prompt: int, params: SamplingParams | None, max_model_len: int, cache: KvCache
 ) -> int:
-    """The most tokens, prompt and output, that such a request may come to.
+    """Return the maximum number of tokens, prompt and output, that a request can have.
 
     Raises RequestError if a prompt of ``prompt`` tokens cannot be served with ``params``, or
     without output (None): it is empty, fills the context, leaves less of it than output is asked
@@ -64,7 +64,8 @@ def most_tokens(
 
 
 def check_room(prompt: int, params: SamplingParams, max_model_len: int) -> None:
-    """Raise RequestError where more output is asked for than a prompt of so many tokens leaves."""
+    """Raise RequestError if more output is asked for than the context leaves after a prompt of
+    ``prompt`` tokens."""
     room = max_model_len - prompt
     for name, asked in (("min_tokens", params.min_tokens), ("max_tokens", params.max_tokens)):
         if asked is not None and asked > room:

@@ -19,13 +19,13 @@ SlotMove = tuple[int, int]
 class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
     """Tokens ``start .. start + num_tokens - 1`` of a sequence, to be computed in this step.
 
-    The last ``num_logits`` of them get logits: the row at position p tells of token p + 1.
-    Of these, only the row of the last known token is sampled, and only if ``samples`` is not
-    empty; the others are for ``prompt_logprobs``.
+    The last ``num_logits`` of them get logits: the row at position p predicts token p + 1. Of
+    these, only the row of the last known token is sampled, and only if ``samples`` is not empty;
+    the others are for ``prompt_logprobs``.
 
-    With a ``draft``, its tokens are the last of ``num_tokens``, behind the last known one, and all
-    of them and the last known one have logits, from which the one of ``samples`` draws in turn,
-    along one path where the draft is a tree.
+    With a ``draft``, the draft tokens are the last of ``num_tokens``, after the last known token.
+    That token and all draft tokens have logits, from which the only sequence in ``samples`` draws
+    one after the other, along one path if the draft is a tree.
     """
 
     sequence: Sequence

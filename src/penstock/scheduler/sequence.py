@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Status(enum.Enum):
-    """Where a sequence is. Only a running one holds cache blocks."""
+    """The state of a sequence. Only a running one holds cache blocks."""
 
     PENDING = "pending"  # waits for the first sequence of its request to finish the prompt
     WAITING = "waiting"

@@ -36,7 +36,7 @@ class Numbers(Sequence[bool | int | float]):
 
     @property
     def kind(self) -> type[bool] | type[int] | type[float]:
-        """What each of them is."""
+        """The Python type of the values."""
         return {"b": bool, "f": float}.get(self._values.dtype.kind, int)
 
     def __len__(self) -> int:
@@ -89,7 +89,8 @@ _LEAST_BYTES = {_STRING: 8, _ARRAY: 12}
 
 
 def read_metadata(path: Path) -> dict[str, GgufValue]:
-    """All key-value pairs of a GGUF file. Raises TokenizerError if it is missing or malformed."""
+    """Return all key-value pairs of a GGUF file. Raises TokenizerError if it is missing or
+    malformed."""
     try:
         with open(open_regular(path), "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:

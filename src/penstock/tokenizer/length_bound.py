@@ -25,7 +25,7 @@ COMPOSED = 4
 """More bytes than NFC makes one of: 3.5 is the most, of U+1FBE, U+0308 and U+0301, seven bytes that
 become the two of U+0390."""
 _BYTES = sorted({*range(0xF5)} - {0xC0, 0xC1})
-"""Those that occur in UTF-8."""
+"""The byte values that occur in UTF-8."""
 _KEEPING = frozenset({"ByteLevel", "Digits", "Metaspace"})
 _SPLITTING = frozenset({"Split", "Punctuation"})
 

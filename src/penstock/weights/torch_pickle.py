@@ -163,8 +163,10 @@ class _Unpickler(pickle._Unpickler):
 
 
 def _tensor(*arguments: object) -> StoredTensor:
-    """Return the tensor of ``(storage, offset, shape, strides, requires_grad, hooks[,
-    metadata])``."""
+    """Return the tensor that torch's ``_rebuild_tensor_v2`` makes of these arguments.
+
+    They are ``(storage, offset, shape, strides, requires_grad, hooks[, metadata])``.
+    """
     match arguments:
         case (Storage() as storage, int(offset), tuple() as shape, tuple() as strides, *_) if len(
             shape

@@ -25,7 +25,7 @@ _ERRORS = {
 
 
 class NativeSampler(Sampler[NativeSampleState]):
-    """What :class:`~penstock.sampling.reference.NumpySampler` computes, bit by bit."""
+    """Computes what :class:`~penstock.sampling.reference.NumpySampler` does, bit by bit."""
 
     def __init__(self, module: NativeModule, executor: NativeExecutor, columns: int) -> None:
         """``columns`` of the logits: the vocabulary, or what a head that drafts knows of it."""

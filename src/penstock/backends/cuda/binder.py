@@ -67,7 +67,8 @@ Geometry = tuple[int, int, int, float, int | None]
 
 
 def attention_geometry(op: ops.Attention) -> Geometry:
-    """What attention ops that share scratch and a step's work list have in common."""
+    """The parameters that are equal in all attention ops that share scratch and a step's work
+    list."""
     return op.heads, op.kv_heads, op.head_dim, op.scale, op.window
 
 

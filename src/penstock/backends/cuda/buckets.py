@@ -55,7 +55,7 @@ class Buckets:
 
     @classmethod
     def of(cls, limits: Limits) -> Buckets:
-        """Those of an engine whose steps have these limits."""
+        """Return the buckets of an engine whose steps have these limits."""
         most_rows = graphed_rows(limits)
         sizes = bucket_sizes(most_rows)
         most_tokens = min(limits.max_tokens, _MOST_TOKENS)
@@ -68,7 +68,7 @@ class Buckets:
         return cls(sizes, tuple(mixed))
 
     def holding(self, step: StepInput) -> Bucket | None:
-        """The bucket that a step is padded to; None if it is too large, or of another kind.
+        """Return the bucket that a step is padded to; None if it is too large, or of another kind.
 
         No hidden states are told of a captured step, no sequence branches, and no slots are moved.
         """

@@ -29,7 +29,7 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
 }
 
 _PADDED = 128
-"""Rows of floats are padded to multiples of so many columns."""
+"""Rows of floats are padded to a multiple of this many columns."""
 
 
 @dataclass(frozen=True)

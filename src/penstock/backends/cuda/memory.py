@@ -78,7 +78,7 @@ def gib(count: int) -> str:
 
 
 def needs(plan: Plan, limits: Limits) -> Needs:
-    """What ``cuda.bind.bind`` allocates for this fused plan beside the cache."""
+    """Return what ``cuda.bind.bind`` allocates for this fused plan, besides the cache."""
     shapes = plan.spec.weight_shapes()
     element = 4 if plan.weight_dtype == "float32" else 2
     workspace = Workspace(_NOWHERE)
