@@ -15,18 +15,19 @@ ChosenBackend = Literal["cpu", "cuda", "reference"]
 
 @dataclass(frozen=True)
 class BackendChoice:
-    """A backend as the engine starts it."""
+    """The backend that the engine uses, and why."""
 
     name: ChosenBackend
     reason: str
     gpu: Gpu | None = None
-    """Of the cuda backend."""
+    """The GPU that the cuda backend uses; None for other backends."""
     notes: tuple[str, ...] = ()
-    """What whoever starts the engine should know, a line each."""
+    """Lines that whoever starts the engine should see."""
 
 
 def choose_backend(asked: BackendName, hardware: Hardware) -> BackendChoice:
-    """What ``backend`` asks for; auto: the GPU if there is one that serves, else the CPU.
+    """Return the backend for the option ``backend``. "auto" is the GPU if there is a usable one,
+    else the CPU.
 
     ``hardware.gpu`` must have been looked for unless a backend without one is asked for. Raises
     ConfigError naming the fix.

@@ -46,7 +46,8 @@ class OverloadedError(PenstockError):
 
 
 class UnavailableError(PenstockError):
-    """What the request needs was not there, through no fault of its own; it may be sent again."""
+    """Something that the request needs was missing, through no fault of its own; it may be sent
+    again."""
 
 
 class EngineDeadError(PenstockError):

@@ -30,7 +30,7 @@ class Gpu:
     multiprocessors: int
     capability: tuple[int, int]
     interpreted: bool = False
-    """There is none: kernels are interpreted on the CPU, in the host's memory."""
+    """Whether there is no GPU and kernels are interpreted on the CPU, in the host's memory."""
 
     @property
     def described(self) -> str:
@@ -46,7 +46,7 @@ class GpuSearch:
 
     gpu: Gpu | None = None
     problem: str | None = None
-    """What is wrong and what would help, in words that follow "the cuda backend cannot run: "."""
+    """What is wrong and what would help, as words that follow "the cuda backend cannot run: "."""
 
     def require(self) -> Gpu:
         """The GPU; raises ConfigError with the cause and the fix."""

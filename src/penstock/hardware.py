@@ -30,7 +30,7 @@ class Cache:
 
 @dataclass(frozen=True)
 class Hardware:
-    """What one process may use of a machine. Sizes are in bytes."""
+    """The part of the machine that this process may use. Sizes are in bytes."""
 
     architecture: str  # "x86_64", "aarch64", ...
     cpu_model: str
@@ -46,7 +46,7 @@ class Hardware:
     caches: tuple[Cache, ...]  # by level
     numa_nodes: int
     gpu: GpuSearch | None = None
-    """None until somebody has looked (:func:`with_gpu`)."""
+    """The result of looking for a GPU; None until :func:`with_gpu` has looked."""
 
     @property
     def physical_cores(self) -> int:
@@ -95,7 +95,7 @@ def detect(root: Path = Path("/"), cpus: frozenset[int] | None = None) -> Hardwa
 
 
 def with_gpu(hardware: Hardware) -> Hardware:
-    """The same with its GPU; imports torch where there is a driver."""
+    """Return ``hardware`` with its GPU; imports torch if there is a driver."""
     return replace(hardware, gpu=find_gpu(hardware.memory_available))
 
 

@@ -17,7 +17,7 @@ KV_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Served:
-    """A model as it is to be served: what memory depends on."""
+    """The properties of a served model on which memory use depends."""
 
     spec: ModelSpec
     dtype: DType
@@ -28,19 +28,20 @@ class Served:
     max_tokens: int
     max_logit_rows: int
     block_bytes: int
-    """Of the cache, the draft's part included where a model drafts."""
+    """Bytes of one block of the KV cache, including the draft model's share if there is one."""
     deterministic: bool
     taps: tuple[int, ...] = ()
-    """Layers whose input heads that draft are told."""
+    """Layers whose input hidden states are given to the draft heads."""
 
     @property
     def all_sequences_bytes(self) -> int:
-        """A KV cache that every sequence can fill."""
+        """Bytes of a KV cache that holds every sequence at its maximum length."""
         return self.max_sequences * -(-self.max_len // BLOCK_SIZE) * self.block_bytes
 
 
 def host_budget(served: Served, asked: int | None, available: int) -> Budget:
-    """Of the ``available`` bytes of the host; ``asked``: the user's size of the cache."""
+    """Divide the host's ``available`` bytes; ``asked`` is the cache size that the user set, if
+    any."""
     weights = weight_bytes(served.spec, served.dtype, served.quantization)
     if asked is not None:
         return Budget(weights, asked, "as asked")
@@ -54,7 +55,7 @@ def host_budget(served: Served, asked: int | None, available: int) -> Budget:
 
 
 def gpu_budget(served: Served, asked: int | None, gpu: Gpu, draft: Served | None = None) -> Budget:
-    """Of a GPU's free memory; raises ConfigError where the model, and its draft, do not fit."""
+    """Divide a GPU's free memory; raises ConfigError if the model, with its draft, does not fit."""
     from penstock.backends.cuda.memory import divide, needs
     from penstock.interface.executor import Limits
     from penstock.plan.fuse import fuse

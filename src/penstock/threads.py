@@ -25,7 +25,7 @@ class Threads:
     system places them."""
     reason: str
     notes: tuple[str, ...] = ()
-    """What whoever starts the engine should know, a line each."""
+    """Lines that whoever starts the engine should see."""
 
 
 def choose_threads(asked: int | str | None, hardware: Hardware) -> Threads:

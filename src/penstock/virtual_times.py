@@ -98,7 +98,7 @@ class VirtualTimes:
         return self._accounts[name].time
 
     def shares(self, places: float) -> dict[str, float]:
-        """The share of each account in so many places, by weight."""
+        """The share of each account, by weight, when ``places`` are divided among them."""
         total = sum(account.weight for account in self._accounts.values())
         return {name: places * each.weight / total for name, each in self._accounts.items()}
 

@@ -17,10 +17,10 @@ from penstock.weights.identity import FileStamp
 
 DIGESTS: Final = "digests.json"
 _MOST: Final = 4096
-"""Kept, the latest; a shard of a checkpoint is one."""
+"""Maximum number of digests kept, the latest ones. Each shard of a checkpoint has one."""
 _MAX_BYTES: Final = 1 << 22
 _LEFT_S: Final = 3600.0
-"""Nobody still writes into a file of this age."""
+"""Age in seconds from which a leftover file is taken to have no writer any more."""
 
 
 class _Kept(msgspec.Struct, frozen=True):

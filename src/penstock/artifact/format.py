@@ -28,10 +28,11 @@ MANIFEST: Final = "manifest.json"
 WEIGHTS: Final = "weights.bin"
 
 CHUNK_BYTES: Final = 1 << 20
-"""Has a checksum, and one thread reads it: small, so that the matrices of a layer divide evenly."""
+"""Bytes per checksum, which one thread reads: small, so that the matrices of a layer divide evenly
+among threads."""
 _ALIGNMENT: Final = 4096
 _BATCH_BYTES: Final = 1 << 30
-"""Moved in one native call, which signals do not interrupt."""
+"""Bytes moved in one native call, which signals do not interrupt."""
 _MAX_MANIFEST: Final = 64 << 20
 _MAX_CHUNK: Final = 1 << 30
 
@@ -45,24 +46,25 @@ class Region(msgspec.Struct, frozen=True):
     offset: _Bytes
     bytes: _Bytes
     checksums: str
-    """CRC-32C of each ``Manifest.chunk_bytes``, eight hexadecimal digits a chunk."""
+    """CRC-32C of each chunk of ``Manifest.chunk_bytes`` bytes, as eight hexadecimal digits per
+    chunk."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of an artifact beside its bytes."""
+    """Everything that is known about an artifact except the bytes of its weights."""
 
     model: str
-    """Name of the model, for people."""
+    """Name of the model, for display."""
     model_path: str
     key: ArtifactKey
     created: str
-    """ISO 8601, UTC."""
+    """Time of creation: ISO 8601, UTC."""
     bytes: _Bytes
-    """Of weights.bin."""
+    """Size of weights.bin."""
     chunk_bytes: Annotated[int, msgspec.Meta(ge=_ALIGNMENT, le=_MAX_CHUNK, multiple_of=_ALIGNMENT)]
     regions: tuple[Region, ...]
     tuned: msgspec.Raw = NOTHING_TUNED
-    """See ``artifact.tuned``."""
+    """Tuning results, not parsed yet; see ``artifact.tuned``."""
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -72,7 +74,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(text: bytes) -> Manifest:
-    """Raises ArtifactError where a byte is not as it was written."""
+    """Parse a manifest. Raises ArtifactError if any byte differs from what was written."""
     first, _, rest = text.partition(b"\n")
     if first != b'{"blake2b": "%s",' % _digest(rest):
         raise ArtifactError(f"{MANIFEST} is damaged")
@@ -127,7 +129,7 @@ def write_weights(folder: Path, packed: PackedRegions) -> tuple[Region, ...]:
 
 
 def write_manifest(folder: Path, manifest: Manifest, name: str = MANIFEST) -> None:
-    """Raises OSError."""
+    """Write the manifest into ``folder``, whose file ``name`` must not exist. Raises OSError."""
     fd = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(fd, "wb") as file:
         file.write(encode_manifest(manifest))

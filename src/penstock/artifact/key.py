@@ -28,22 +28,24 @@ from penstock.weights.identity import (
 )
 
 FORMAT: Final = 2
-"""Of manifest and files. Artifacts of another number are not read."""
+"""Version of the artifact format, of the manifest and of the files. Artifacts of another version
+are not read."""
 
 _DIGEST_BYTES: Final = 6  # of a folder's name; the manifest has the whole key
 
 
 class ArtifactKey(msgspec.Struct, frozen=True, kw_only=True):
-    """Packed weights of equal keys are equal, byte by byte."""
+    """Identifies packed weights: if two keys are equal, the packed weights are equal byte for
+    byte."""
 
     config: str
     """Digest of config.json."""
     weights: tuple[WeightFile, ...] = ()
     dummy_seed: int | None = None
-    """Instead of files, for dummy weights."""
+    """Seed of dummy weights, which have no files; None for weights from files."""
     dtype: str
     linear: str
-    """What the matrices are quantized to, or ``none``."""
+    """Quantization scheme of the matrices, or ``none``."""
     head: str
     plan: str
     """Digest of the plan's ops that have weights."""
@@ -55,7 +57,7 @@ class ArtifactKey(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scheme(self) -> str:
-        """What most weights are kept in, as part of a file's name."""
+        """The format in which most weights are kept, as part of a file's name."""
         if self.linear == "none":
             return self.dtype
         return self.linear.replace(" by ", "-g").replace(" with zero points", "z")
@@ -88,16 +90,16 @@ _IN_WORDS: Final = {
 
 @dataclass(frozen=True)
 class ArtifactSource:
-    """What an artifact would be of, as far as it is known before the weights are hashed."""
+    """An artifact's key as far as it is known before the weight files are hashed."""
 
     key: ArtifactKey
-    """Without digests of the weight files."""
+    """The key, without the digests of the weight files."""
     files: tuple[StampedFile, ...]
     """The weight files, as they were when this was made."""
 
     @classmethod
     def of(cls, config: ResolvedConfig, plan: Plan, packing: Packing) -> ArtifactSource:
-        """That of the engine that ``config`` and ``plan`` describe.
+        """Return the source for an engine with this ``config`` and ``plan``.
 
         Reads the headers of the weight files. Raises ModelError or WeightError where files cannot
         be read.
@@ -133,7 +135,7 @@ class ArtifactSource:
         return all(file.stamp.settled for file in self.files)
 
     def identified(self, digests: Digests) -> ArtifactKey:
-        """The whole key. Raises WeightError where a file has changed since."""
+        """Return the whole key. Raises WeightError if a file has changed since this was made."""
         return msgspec.structs.replace(self.key, weights=identify(self.files, digests))
 
 

@@ -26,11 +26,12 @@ from penstock.plan.plan import Plan
 Keeping = Literal["never", "worthwhile", "always"]
 
 Note = Callable[[int, str], None]
-"""Told one line, with its level as the logging module has them. What takes room on the disk, or
-gives it back, is a warning, so that a program that shows those alone tells of it."""
+"""Callback for one line of text, with its level as in the logging module. Lines about taking or
+freeing disk space are warnings, so that a program that shows only warnings reports them."""
 
 WORTHWHILE_S: Final = 0.5
-"""Weights that are packed sooner are packed again: their artifact would save nothing one feels."""
+"""Packing time in seconds below which weights are packed again at each start: loading an artifact
+would save nothing noticeable."""
 
 
 class Shelf:
@@ -85,7 +86,8 @@ class Shelf:
         return self._key
 
     def tunings(self) -> tuple[Tuning, ...]:
-        """All that the artifact that fits says of tuning; nothing where there is none."""
+        """Return all tunings that the matching artifact holds; none if there is no such
+        artifact."""
         try:
             with self.take() as artifact:
                 return () if artifact is None else decode_tunings(artifact.manifest.tuned)
@@ -93,11 +95,12 @@ class Shelf:
             return ()
 
     def is_restored(self, artifact: Artifact) -> None:
-        """What was taken is in the executor, every checksum right."""
+        """Note that ``artifact`` was restored into the executor and every checksum was right."""
         self._note(logging.INFO, f"restored {size(artifact.manifest.bytes)} from {artifact.path}")
 
     def is_damaged(self, error: ArtifactError) -> None:
-        """What was taken, or would have been, is of no use."""
+        """Note that the artifact that was taken, or would have been, cannot be used because of
+        ``error``."""
         self._damaged = True
         self._note(logging.WARNING, f"{error}; the weights are packed again")
 

@@ -36,7 +36,7 @@ from penstock.interface.tuning import Tuning, put_among
 from penstock.interface.weights import PackedRegions
 
 KEEP_FREE: Final = 0.1
-"""Share of a file system that artifacts nobody asked for leave free."""
+"""Share of the file system that stays free when an artifact is kept without being asked for."""
 
 _NEW_MANIFEST: Final = MANIFEST + ".new"
 _LOCK, _PARTIAL, _DISCARDED = ".lock", ".partial", ".discarded"
@@ -44,25 +44,25 @@ _NAME = re.compile(r"\w[\w.-]*-[0-9a-f]{12}(\.lock|\.partial|\.discarded)?", re.
 
 
 class Draft(NamedTuple):
-    """What goes into a manifest beside the weights."""
+    """The contents of a new manifest, apart from what describes the weights' bytes."""
 
     key: ArtifactKey
     model: str
-    """For people, and for the folder's name."""
+    """Name of the model, for display and for the folder's name."""
     model_path: str
-    """Absolute."""
+    """Absolute path of the model."""
     tuned: tuple[Tuning, ...] = ()
 
 
 class Kept(NamedTuple):
-    """What became of an artifact that was to be kept."""
+    """The result of keeping an artifact."""
 
     path: Path
     bytes: int
     written: bool
-    """False: another process had written it meanwhile."""
+    """Whether this process wrote it. False if another process had written it meanwhile."""
     replaced: tuple[str, ...] = ()
-    """Names of artifacts of the same model's earlier weights, removed."""
+    """Names of the artifacts that were removed: they held earlier weights of the same model."""
 
 
 class Entry(NamedTuple):
@@ -108,7 +108,8 @@ class ArtifactStore:
         return None
 
     def nearest(self, draft: Draft) -> str | None:
-        """What sets the artifact that is most like ``draft`` apart from it, if there is one.
+        """Describe how the artifact most similar to ``draft`` differs from it; None if there is
+        none.
 
         Looks at the same model, quantized likewise: those in whose place ``draft`` comes.
         """

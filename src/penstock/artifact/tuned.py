@@ -16,7 +16,8 @@ from penstock.errors import ArtifactError
 from penstock.interface.tuning import Tuning
 
 MOST_TUNINGS: Final = 8
-"""Kept in one artifact, the latest: enough for the machines and thread counts in use."""
+"""Maximum number of tunings kept in one artifact, the latest ones: enough for the machines and
+thread counts in use."""
 
 NOTHING_TUNED: Final = msgspec.Raw(b"[]")
 
@@ -26,7 +27,7 @@ def encode_tunings(tunings: Sequence[Tuning]) -> msgspec.Raw:
 
 
 def decode_tunings(section: msgspec.Raw) -> tuple[Tuning, ...]:
-    """Raises ArtifactError where the section is not of this version."""
+    """Parse the section. Raises ArtifactError if it is not of this version."""
     try:
         return msgspec.json.decode(section, type=tuple[Tuning, ...])
     except (ValueError, RecursionError) as e:

@@ -27,7 +27,7 @@ class Speeds(msgspec.Struct, frozen=True, kw_only=True):
     bf16_flops: float | None = None
     int8_ops: float | None = None
     unmeasured: str | None = None
-    """Why there is no measurement."""
+    """Why nothing was measured; None if it was."""
 
     def best(self, other: Speeds) -> Speeds:
         """The higher of each, for measurements before and after a run on a shared machine."""
@@ -46,7 +46,7 @@ class Speeds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and with what a benchmark ran."""
+    """The machine and software of a benchmark."""
 
     cpu_model: str
     architecture: str

@@ -30,7 +30,8 @@ class Scripted(msgspec.Struct, frozen=True):
 
     @property
     def speedup(self) -> float:
-        """By the formula, where steps take no longer for verifying several tokens."""
+        """Speed-up that the formula gives, assuming that a step takes no longer when it verifies
+        several tokens."""
         return formula(self.alpha, self.num_tokens) / (1 + self.cost * self.num_tokens)
 
 
@@ -42,7 +43,7 @@ class SpecWorkload(msgspec.Struct, frozen=True):
 
 
 class SpecResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one way of drafting came to. Times are whole runs, prefill included."""
+    """Results of one drafting method. Times are of whole runs, prefill included."""
 
     method: str
     plain_tokens_per_s: float  # best of the repeats
@@ -51,24 +52,26 @@ class SpecResult(msgspec.Struct, frozen=True, kw_only=True):
     steps: int  # of one run, those of prefill included
     steps_with_drafts: int
     tokens_per_draft: float
-    """Mean number of tokens of drafts, which each is a row of a step."""
+    """Mean number of tokens in a draft. Each of them is a row of a step."""
     depth: float
-    """Mean length of their longest paths: of chains, their tokens."""
+    """Mean length of a draft's longest path, in tokens. The path of a chain is the whole draft."""
     accepted_per_draft: float
     acceptance: float
-    """Of the drafted tokens before which all were accepted, the share that was, too."""
+    """Share of draft tokens that were accepted, of those whose predecessors were all accepted."""
     accepted_by_position: list[float]
-    """Of all drafts, the share of those whose token at a position was accepted."""
+    """For each draft position, the share of all drafts whose token at that position was
+    accepted."""
     formula_tokens_per_step: float
-    """``(1 - a^(K+1)) / (1 - a)`` of this acceptance and depth; beside 1 + accepted_per_draft."""
+    """Tokens per step by the formula ``(1 - a^(K+1)) / (1 - a)``, where a is ``acceptance`` and K
+    is ``depth``; to be compared with 1 + accepted_per_draft."""
     formula_speedup: float
-    """If a step took no longer for verifying drafts, and all else were as measured: what was
-    accepted, how often was drafted, and what drafting took. Of a scripted draft, with what was
-    scripted instead: :attr:`Scripted.speedup`."""
+    """Speed-up if a step took no longer for verifying drafts, given the acceptance, the number of
+    drafts and the drafting time that were measured. For a scripted draft it is
+    :attr:`Scripted.speedup`, which uses the scripted values instead."""
     draft_share: float
-    """Of a run's time, what making drafts took."""
+    """Share of the run time that was spent on making drafts."""
     same: bool
-    """Whether every output was that of plain decoding."""
+    """Whether every output was equal to that of plain decoding."""
 
 
 def run_speculation(

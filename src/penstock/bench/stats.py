@@ -25,7 +25,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarize(samples: Sequence[float]) -> Summary | None:
-    """None for no samples: there is nothing to say about them."""
+    """Summarize samples; None if there are none."""
     if not samples:
         return None
     values = np.asarray(samples, np.float64)

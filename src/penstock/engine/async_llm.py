@@ -51,20 +51,21 @@ class AsyncLLM:
 
     def __init__(self, max_sequences: int | None = None, front_end: FrontEnd | None = None) -> None:
         self.room = Room(max_sequences)
-        """For open sequences: of each request its prompts, ``n`` times each."""
+        """Limits the number of open sequences. A request counts ``n`` for each of its prompts."""
         self.pacer = Pacer()
-        """Says when tokens that come faster are told together. The first and the last of a request
-        are told at once."""
+        """Decides when tokens that come in quick succession are delivered together. The first and
+        the last token of a request are delivered at once."""
         self._engine: EngineProcess | None = None
         self._ready: Ready | None = None
         self.front_end = front_end or FrontEnd()
-        """What is done with texts before the engine is asked."""
+        """Processes the texts of requests before these are sent to the engine."""
         self._owns_front_end = front_end is None
         self._processor: OutputProcessor | None = None
         self._streams: dict[str, OutputStream] = {}
         self._public_ids: dict[str, str] = {}
-        """By id on the wire, which is never used twice: what still comes in for a request that was
-        stopped must not reach a later one of the same public id."""
+        """The public id of each request by its internal id, which is never used twice: updates that
+        still arrive for a request that was stopped must not reach a later one of the same public
+        id."""
         self._ids = itertools.count()
         self._death: PenstockError | None = None
         self._dead = asyncio.Event()
@@ -113,7 +114,7 @@ class AsyncLLM:
 
     @property
     def ready(self) -> Ready:
-        """What the engine reported when it was ready: model, options, phases of the start."""
+        """The engine's report when it was ready: model, options, phases of the start."""
         assert self._ready is not None, "use AsyncLLM.start()"
         return self._ready
 
@@ -131,7 +132,7 @@ class AsyncLLM:
         return self._death
 
     async def wait_dead(self) -> None:
-        """Returns when the engine is gone and every open request has been told."""
+        """Wait until the engine is gone and every open request has been told."""
         await self._dead.wait()
 
     @property
@@ -169,7 +170,8 @@ class AsyncLLM:
         add_special_tokens: bool = True,
         tenant: str = "",
     ) -> list[list[int]]:
-        """As :meth:`encode`, of several texts, which are in these fields of a request."""
+        """Like :meth:`encode`, for several texts; ``params`` names the fields of the request that
+        hold them."""
         return await self.front_end.encode(
             texts,
             self.model.max_model_len,
@@ -328,19 +330,21 @@ class AsyncLLM:
             stream.wake()
 
     async def stats(self) -> EngineStats:
-        """Raises EngineDeadError."""
+        """Return the engine's statistics. Raises EngineDeadError."""
         return await self._live_engine().stats()
 
     async def reset_prefix_cache(self) -> None:
-        """Raises EngineDeadError."""
+        """Forget every cached prefix. Raises EngineDeadError."""
         await self._live_engine().reset_prefix_cache()
 
     async def check_integrity(self) -> None:
-        """Raises EngineDeadError, or PenstockError if the engine's books do not agree."""
+        """Check the engine's bookkeeping. Raises PenstockError if it is inconsistent, or
+        EngineDeadError."""
         await self._live_engine().check_integrity()
 
     def abort_matching(self, prefix: str) -> int:
-        """Stop the requests whose id is ``prefix``, or begins with it and a hyphen; how many."""
+        """Stop the requests whose id is ``prefix``, or begins with it and a hyphen; return how
+        many."""
         found = [i for i in self._streams if i == prefix or i.startswith(f"{prefix}-")]
         for request_id in found:
             self.abort(request_id)

@@ -65,7 +65,7 @@ _WARM_UP_ID = "penstock-warm-up"
 
 
 class Core(Protocol):
-    """What the loop drives; :class:`penstock.engine.core.EngineCore` is the real one."""
+    """What the engine loop drives. :class:`penstock.engine.core.EngineCore` is the real one."""
 
     @property
     def has_work(self) -> bool: ...
@@ -98,7 +98,7 @@ class LoadedCore:
 
 
 class Startup:
-    """What a core's loader tells while it works."""
+    """What a core's loader reports while it works."""
 
     def __init__(self, ledger: Ledger, send: Callable[[FromEngine], None]) -> None:
         self.ledger = ledger
@@ -113,7 +113,7 @@ CoreLoader = Callable[[EngineConfig, Startup], LoadedCore]
 
 
 class EngineLoop:
-    """Takes messages, steps the core, sends what the steps produce, until told to stop."""
+    """Receives messages, steps the core and sends the results, until it is shut down."""
 
     def __init__(self, core: Core, frames: FrameSocket) -> None:
         self._core = core

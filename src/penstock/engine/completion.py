@@ -18,11 +18,12 @@ class Logprob(msgspec.Struct, frozen=True, gc=False):
 
 
 PositionLogprobs = dict[int, Logprob]
-"""By token id: the chosen (or prompt) token first, then the likeliest ones."""
+"""Log-probabilities at one position by token id: the chosen (or prompt) token first, then the most
+likely ones."""
 
 
 class OutputDelta(msgspec.Struct, frozen=True):
-    """What one sequence gained between two outputs."""
+    """What one sequence gained between two outputs: its new text, tokens and log-probabilities."""
 
     text: str
     token_ids: list[int]
@@ -31,11 +32,11 @@ class OutputDelta(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class SequenceRecord:
-    """What a sequence has produced; lists only grow."""
+    """Everything that a sequence has produced; its lists only grow."""
 
     logprobs: list[PositionLogprobs] | None
     parts: list[str] = field(default_factory=list)
-    """Of the text; none is empty."""
+    """Pieces of the text, in order; none is empty."""
     token_ids: list[int] = field(default_factory=list)
     cumulative_logprob: float = 0.0
     finish_reason: FinishReason | None = None
@@ -68,16 +69,17 @@ class CompletionOutput:
         self.cumulative_logprob: float | None = (
             None if record.logprobs is None else record.cumulative_logprob
         )
-        """Sum of the chosen tokens' log-probabilities, if they were asked for."""
+        """Sum of the chosen tokens' log-probabilities; None if log-probabilities were not
+        requested."""
         reason = record.finish_reason
         self.finish_reason: str | None = None if reason is None else reason.value
-        """stop, length, abort or error; None while the sequence runs."""
+        """Why the sequence ended: stop, length, abort or error. None while it runs."""
         self.stop_reason: str | int | None = record.stop_reason
-        """The stop string or stop token id that ended it, if one of the request's did."""
+        """The stop string or stop token id of the request that ended the sequence, if one did."""
         self.num_drafted_tokens = record.num_drafted
-        """Tokens that were drafted by speculation and verified."""
+        """Number of draft tokens (of speculative decoding) that were verified."""
         self.num_accepted_tokens = record.num_accepted
-        """Of these, those that became output."""
+        """Number of draft tokens that were accepted and became output."""
         self._record = record
         self._num_parts = len(record.parts)
         self._num_tokens = len(record.token_ids)
@@ -103,11 +105,12 @@ class CompletionOutput:
         return None if logprobs is None else logprobs[: self._num_tokens]
 
     def has_text_since(self, earlier: CompletionOutput | None) -> bool:
-        """Whether ``since`` has text."""
+        """Whether :meth:`since` would return any text."""
         return self._num_parts > (0 if earlier is None else earlier._num_parts)
 
     def since(self, earlier: CompletionOutput | None) -> OutputDelta:
-        """What came after ``earlier``, an output of the same sequence (None: everything)."""
+        """Return what was added after ``earlier``, an output of the same sequence (None:
+        everything)."""
         part = 0 if earlier is None else earlier._num_parts
         token = 0 if earlier is None else earlier._num_tokens
         record = self._record
@@ -135,7 +138,7 @@ class RequestMetrics(msgspec.Struct, frozen=True, gc=False):
     last_token_time: float | None = None
     finished_time: float | None = None
     scheduled_time: float | None = None
-    """When its prefill began; on the clock of time.monotonic(), known with the first token."""
+    """When prefill began, on the clock of time.monotonic(); known with the first token."""
 
 
 class RequestOutput(msgspec.Struct, frozen=True):
@@ -151,5 +154,5 @@ class RequestOutput(msgspec.Struct, frozen=True):
     metrics: RequestMetrics
     error: str | None = None  # why a sequence has finish_reason error
     embedding: bytes | None = None
-    """Of a request that is pooled, once it has finished: float32, little endian."""
+    """The embedding, for a pooling request that has finished: float32, little endian. Else None."""
     refused: bool = False  # the error is the request's fault

@@ -37,7 +37,7 @@ from penstock.speculate.make import make_speculation
 from penstock.speculate.speculation import Speculation
 
 _PATIENCE_S = 0.002
-"""Where steps overlap, the longest that one is held up for masks while another runs."""
+"""Longest time, in seconds, that a step waits for grammar masks while another step runs."""
 
 
 class EngineCore:

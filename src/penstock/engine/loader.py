@@ -37,18 +37,18 @@ from penstock.weights.hub import resolve_model_folder
 _log = logging.getLogger("penstock.artifact")
 
 Mark = Callable[[str], None]
-"""Told the name of each phase as it ends."""
+"""Callback that is told the name of each phase of the start as it ends."""
 
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What a configuration comes to on this machine, before any weight is read."""
+    """What a configuration amounts to on this machine, decided before any weight is read."""
 
     config: ResolvedConfig
     spec: ModelSpec
     plan: Plan
     draft: Blueprint | None = None
-    """Of the model or the heads that draft, where some do. Heads have a spec of
+    """Blueprint of the draft model or draft heads, if there are any. The spec of heads is one of
     ``models/heads.py``."""
 
 
@@ -131,7 +131,7 @@ def _kernel_notes() -> list[str]:
 
 
 def step_limits(blueprint: Blueprint) -> Limits:
-    """What the executor of ``blueprint`` is bound with."""
+    """The limits with which the executor of ``blueprint`` is bound."""
     config = blueprint.config
     return Limits(
         num_blocks=config.num_blocks,

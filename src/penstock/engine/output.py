@@ -50,7 +50,7 @@ class OutputProcessor:
         self._requests: dict[str, GrowingRequest] = {}
 
     def __len__(self) -> int:
-        """Requests that have not finished."""
+        """Number of requests that have not finished."""
         return len(self._requests)
 
     def add_request(
@@ -79,7 +79,7 @@ class OutputProcessor:
         )
 
     def process(self, updates: Iterable[SequenceUpdate]) -> tuple[list[RequestOutput], list[Abort]]:
-        """Take in what the engine produced.
+        """Take in updates from the engine.
 
         Returns one output for each request that has news, and what to tell the engine of
         sequences that it still runs though stop strings have ended them. Updates of unknown
@@ -225,7 +225,8 @@ class GrowingRequest:
         self._refused = False
         self.finished = False
         self.stopped: list[int] = []
-        """Sequences that stop strings have ended, which the engine has not been told."""
+        """Indices of sequences that stop strings have ended, of which the engine has not been told
+        yet."""
         stops = StopStrings(params.stop) if params.stop else None
         self._sequences = [
             _Sequence(

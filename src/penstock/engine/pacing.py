@@ -6,14 +6,16 @@ import asyncio
 from typing import Protocol
 
 SEQUENCE_S = 0.00075
-"""The least pause for each open sequence. To wake a reader and write its event takes a server 20
-to 30 us (benchmarks/server), and 75 where other work empties the caches: a tenth of one core."""
+"""Shortest pause, in seconds, for each open sequence. Waking a reader and writing its event takes a
+server 20 to 30 us (benchmarks/server), and 75 where other work empties the caches: a tenth of one
+core."""
 LONGEST_PAUSE_S = 0.05
-"""Twenty events a second read as a steady flow, however many sequences there are."""
+"""Longest pause, in seconds. Twenty events a second read as a steady flow, however many sequences
+there are."""
 
 
 class Woken(Protocol):
-    """Somebody waits for it to grow."""
+    """A growing output that somebody waits for."""
 
     def wake(self) -> None: ...
 
@@ -28,13 +30,14 @@ class Pacer:
 
     def __init__(self, longest_s: float = LONGEST_PAUSE_S) -> None:
         self.longest_s = longest_s
-        """Bound of the pause, in seconds; 0 for none."""
+        """Upper bound of the pause, in seconds; 0 for no pauses."""
         self._grown: dict[Woken, None] = {}  # in order of growing
         self._open_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def grown(self, what: Woken) -> None:
-        """To be woken with the others, after the next ``flush`` that finds the pause over."""
+        """Note that ``what`` has grown: it is woken by the next ``flush`` that finds the pause
+        over."""
         self._grown[what] = None
 
     def flush(self, sequences: int) -> None:

@@ -39,7 +39,7 @@ EXIT_GRACE_S = 5.0
 
 
 class Listener(Protocol):
-    """Who is told what the engine says. Called on the event loop; must not block."""
+    """Receives the messages of the engine. Called on the event loop; must not block."""
 
     def located(self, tokenizer_path: str) -> None: ...
 
@@ -68,7 +68,7 @@ class EngineProcess(asyncio.Protocol):
         self._burial: asyncio.Task[None] | None = None
         self._heard_at = time.monotonic()
         self.step_s = 0.0
-        """How long the engine's present step had run when it last told."""
+        """Seconds that the engine's current step had run at the last sign of life."""
         self.death: PenstockError | None = None
         """Why the engine is gone, once it is."""
 
@@ -109,33 +109,36 @@ class EngineProcess(asyncio.Protocol):
             ) from None
 
     def add_request(self, request: EngineRequest) -> None:
-        """Raises EngineDeadError, or WireError if the prompt is too long for one frame."""
+        """Send a request. Raises EngineDeadError, or WireError if the prompt is too long for one
+        frame."""
         self._send(request)
 
     def abort(self, abort: Abort) -> None:
-        """Raises EngineDeadError."""
+        """Send an abort to the engine. Raises EngineDeadError."""
         self._send(abort)
 
     async def stats(self) -> EngineStats:
-        """Raises EngineDeadError."""
+        """Return the engine's statistics. Raises EngineDeadError."""
         reply = await self._query(StatsQuery)
         assert isinstance(reply, StatsReply)
         return reply.stats
 
     async def reset_prefix_cache(self) -> None:
-        """Raises EngineDeadError, or PenstockError with the engine's reason for refusing."""
+        """Forget every cached prefix. Raises EngineDeadError, or PenstockError with the engine's
+        reason for refusing."""
         reply = await self._query(ResetCache)
         if isinstance(reply, Done) and reply.error is not None:
             raise PenstockError(reply.error)
 
     async def check_integrity(self) -> None:
-        """Raises EngineDeadError, or PenstockError if the engine's books do not agree."""
+        """Check the engine's bookkeeping. Raises PenstockError if it is inconsistent, or
+        EngineDeadError."""
         reply = await self._query(CheckIntegrity)
         if isinstance(reply, Done) and reply.error is not None:
             raise PenstockError(f"the engine's books do not agree: {reply.error}")
 
     def kill(self, reason: str) -> None:
-        """End the process at once; its death is told with this reason."""
+        """End the process at once; ``reason`` is reported as the cause of its death."""
         self._fatal = EngineDeadError(reason)
         self._child.process.kill()
 

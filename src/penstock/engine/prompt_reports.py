@@ -13,7 +13,8 @@ _Entries = list[TokenLogprobs | None]
 
 
 class WantedRows(NamedTuple):
-    """Rows of one step that one sequence wants, and the list that what they tell goes to."""
+    """Rows of one step that one sequence wants, and the list to which their log-probabilities
+    go."""
 
     sequence: Sequence
     rows: PromptRows
@@ -21,25 +22,29 @@ class WantedRows(NamedTuple):
 
 
 class PromptReports:
-    """One list per live request that asks for them, whose first entry is None."""
+    """The log-probabilities so far of each live request that asks for its prompt's.
+
+    There is one list per request, whose first entry is None.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entries] = {}
         self.any = False
-        """Whether there are such requests; looked at in every step."""
+        """Whether any live request asks for them; checked in every step."""
 
     def expect(self, request_id: str) -> None:
         self._entries[request_id] = [None]
         self.any = True
 
     def pop(self, request_id: str) -> _Entries | None:
-        """What there is of this request, if it was expected."""
+        """Remove and return the list of this request; None if it did not ask for one."""
         entries = self._entries.pop(request_id, None)
         self.any = bool(self._entries)
         return entries
 
     def wanted(self, step: ScheduledStep) -> list[WantedRows]:
-        """Which of the step's rows of logits tell of prompt tokens."""
+        """Return which of the step's rows of logits predict prompt tokens whose log-probabilities
+        are wanted."""
         found: list[WantedRows] = []
         if not self.any:
             return found
@@ -59,7 +64,7 @@ class PromptReports:
         return found
 
     def add(self, wanted: list[WantedRows], reports: list[PromptReport]) -> dict[str, str]:
-        """Keep what the step told; returns what failed, by request id."""
+        """Keep the reports of a step; returns why reports failed, by request id."""
         errors: dict[str, str] = {}
         for (sequence, _, entries), report in zip(wanted, reports, strict=True):
             if not isinstance(report, str):

@@ -23,7 +23,7 @@ class Ledger:
         self._last = start
         self.phases: list[Phase] = []
         self.notes: list[str] = []
-        """One line each, for whoever started the engine."""
+        """Lines that whoever started the engine should see."""
 
     def mark(self, name: str, seconds: float | None = None) -> None:
         """What ran since the last mark was ``name``.

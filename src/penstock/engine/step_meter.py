@@ -22,12 +22,15 @@ class StepMeter:
         self._tokens = Buckets.empty(STEP_TOKENS)
 
     def begin(self) -> None:
-        """A step begins."""
+        """Note that a step begins."""
         self._began = time.monotonic()
 
     def end(self, num_tokens: int) -> None:
-        """It is over, and computed so many token positions. One that computed none is not counted:
-        it only waited for a grammar, or launched the first of several."""
+        """Note that the step is over and that it computed ``num_tokens`` token positions.
+
+        A step that computed none is not counted: it only waited for a grammar, or launched the
+        first of several.
+        """
         began, self._began = self._began, None
         if began is not None and num_tokens:
             self._seconds.add(time.monotonic() - began)

@@ -33,30 +33,30 @@ system may need to let a thread run at all. Grammars that are known to be slow d
 
 
 class Executed(NamedTuple):
-    """A step that was run, and what came of it."""
+    """A step that was run, with its results."""
 
     step: ScheduledStep
     verified: Verified
     errors: dict[str, str]
-    """Why log-probabilities of a prompt could not be told, by request id."""
+    """Why log-probabilities of a prompt could not be computed, by request id."""
     hidden: NDArray[Any] | None
-    """``[num_hidden, hidden]`` of the rows without logits, if there are any."""
+    """Hidden states ``[num_hidden, hidden]`` of the rows without logits; None if there are none."""
     result: StepResult | None
-    """All of it, until the next step; None where it stays on a device."""
+    """The whole result, valid until the next step; None if it stays on a device."""
     late: frozenset[int] = frozenset()
-    """Samples that drew nothing, since their mask was not there."""
+    """Indices of the samples that drew no token because their grammar mask was not ready."""
 
 
 class StepRunner(Protocol):
-    """Not thread-safe."""
+    """Runs scheduled steps and samples their tokens. Not thread-safe."""
 
     @property
     def in_flight(self) -> bool:
-        """Whether a step was given to it that it has not given back."""
+        """Whether it holds a step that it has not returned yet."""
         ...
 
     def advance(self, step: ScheduledStep | None) -> Executed | None:
-        """Take a step, or None where there is nothing to do; give one back, or none."""
+        """Accept a step, or None if there is nothing to do; return an executed step, or None."""
         ...
 
 

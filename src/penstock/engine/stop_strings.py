@@ -79,5 +79,5 @@ class StopSearch:
 
     @property
     def undecided(self) -> int:
-        """How many of the last characters may be the beginning of a stop string."""
+        """Number of last characters that may be the beginning of a stop string."""
         return self._strings.depth[self._state]

@@ -34,18 +34,19 @@ class OutputStream:
         """Whether there has been an output."""
 
     def put(self, output: Callable[[], RequestOutput]) -> None:
-        """``output`` tells the newest when the consumer asks for it."""
+        """Replace the newest output. ``output`` is called to make it when the consumer asks for
+        it."""
         self._output = output
         self.begun = True
 
     def freeze(self) -> None:
-        """Let what was put stay as it is, whatever becomes of its request."""
+        """Keep the newest output as it is now, whatever becomes of its request."""
         if self._output is not None:
             output = self._output()
             self._output = lambda: output
 
     def fail(self, error: PenstockError) -> None:
-        """What ``next`` raises once the last output has been read."""
+        """Make ``next`` raise ``error`` once the last output has been read."""
         self._error = error
         self.wake()
 

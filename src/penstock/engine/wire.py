@@ -19,10 +19,12 @@ from penstock.errors import PenstockError
 from penstock.interface.messages import Abort, EngineRequest, EngineStats, SequenceUpdate
 
 MAX_FRAME_BYTES = 64 << 20
-"""Bound of one frame: ten million prompt tokens, or 20 logprobs for each of 200 thousand."""
+"""Maximum size of one frame: enough for ten million prompt tokens, or 20 logprobs for each of 200
+thousand."""
 
 BEAT_S = 1.0
-"""Often enough to find a stopped process in seconds, and a waking that costs nothing."""
+"""Seconds between signs of life: short enough to find a stopped process within seconds, long enough
+for waking up to cost nothing."""
 
 HEADER = struct.Struct("<I")
 
@@ -61,13 +63,13 @@ class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
 
 
 class Located(msgspec.Struct, tag="located", frozen=True):
-    """Where the tokenizer is, told early so that the front end loads it while weights load."""
+    """The path of the tokenizer, sent early so that the front end loads it while weights load."""
 
     tokenizer_path: str
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a front end must know of the model that is served."""
+    """What a front end must know about the model that is served."""
 
     served_model_name: str
     tokenizer_path: str
@@ -83,7 +85,7 @@ class Ready(msgspec.Struct, tag="ready", frozen=True, kw_only=True):
     model: ModelFacts
     phases: list[Phase]
     notes: list[str] = []
-    """What else is worth a line: artifacts written, damaged or not kept."""
+    """Other lines worth logging: artifacts written, damaged or not kept."""
     config: ResolvedConfig | None = None
 
 

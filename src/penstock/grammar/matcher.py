@@ -97,7 +97,8 @@ class Matcher:
         self._spent = 0.0  # seconds of processor time
         self._expected = 0.0  # of the next mask, by those before it
         self.error: str | None = None
-        """Why no token can follow: the grammar reached a limit, or no token continues the text."""
+        """Why no token can follow: the grammar reached a limit, or no token continues the text.
+        None if one can."""
 
     def clone(self, ending: frozenset[int] | None = None) -> Matcher:
         """A copy of the state, independent of this one. ``ending`` is the same if None."""

@@ -12,9 +12,9 @@ from penstock.grammar.schema_keywords import misspelt_keyword
 from penstock.grammar.spec import GrammarSpec, Kind
 
 MAX_CHARS = 131072
-"""Of a grammar's text."""
+"""Maximum number of characters in the text of a grammar."""
 MAX_DEPTH = 64
-"""Of nested objects and arrays in a JSON schema; llguidance recurses."""
+"""Maximum nesting of objects and arrays in a JSON schema; llguidance recurses."""
 MAX_CHOICES = 4096
 _MAX_REASON = 400  # characters of llguidance's message
 

@@ -34,7 +34,7 @@ class Vocabulary:
         usable = np.array([len(piece) > 0 for piece in tokens], np.bool_)
         usable[sorted(self.eos_token_ids)] = False
         self.usable: TokenMask = mask_of(usable)
-        """What a text may consist of, and what a Lark grammar may name."""
+        """Mask of the tokens that a text may consist of and that a Lark grammar may name."""
         self.native = LLTokenizer(
             TokenizerWrapper(_Source(tokenizer, tokens, self.special_ids | self.eos_token_ids))
         )

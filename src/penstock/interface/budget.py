@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Budget:
-    """Bytes of the two largest parts, and why the cache has so many."""
+    """Bytes of the weights and of the KV cache, and why the cache has that size."""
 
     weights: int
     kv_cache: int

@@ -21,11 +21,11 @@ class Limits:
     """How large a step may be; an executor allocates for these once, when it is bound."""
 
     num_blocks: int
-    """KV blocks."""
+    """Number of blocks in the KV cache."""
     max_tokens: int
-    """Token rows of a step."""
+    """Maximum number of token rows in a step."""
     max_logit_rows: int
-    """Rows with logits in a step."""
+    """Maximum number of rows with logits in a step."""
     max_sequences: int
     threads: int
     cpus: tuple[int, ...] = ()
@@ -33,17 +33,18 @@ class Limits:
     deterministic: bool = True
     """No row's result depends on other rows. Only the cuda backend can do without."""
     max_hidden_rows: int = 0
-    """Rows in a step that have logits or are told as hidden states alone; at least
-    ``max_logit_rows``, which 0 stands for."""
+    """Maximum number of rows in a step that have logits or whose hidden states alone are returned;
+    at least ``max_logit_rows``. 0 means ``max_logit_rows``."""
     rows_per_sequence: int = 1
-    """Token rows of a sequence in steps that are run again and again: with drafts that are
-    verified, or read, more than one. Speed alone depends on it."""
+    """Number of token rows per sequence in the steps that are run again and again: more than one
+    with speculative decoding. Only speed depends on it."""
     trees: bool = False
-    """Steps may hold draft trees. Only when kernels for them are made depends on it."""
+    """Whether steps may hold draft trees. It affects only when the kernels for them are
+    compiled."""
 
     @property
     def max_selected_rows(self) -> int:
-        """Rows in a step that are told of: with logits, or as hidden states."""
+        """Maximum number of rows in a step whose logits or hidden states are returned."""
         return max(self.max_logit_rows, self.max_hidden_rows)
 
 
@@ -57,12 +58,13 @@ class Executor(Protocol):
 
     @property
     def packed(self) -> PackedRegions | None:
-        """The weights as they lie in memory; None where the backend packs nothing."""
+        """The packed weights in memory; None if the backend packs nothing."""
         ...
 
     @property
     def tunable(self) -> Tunable | None:
-        """What of it can be tuned; None where nothing can, or nothing is large enough to."""
+        """The part of the executor that can be tuned; None if there is nothing, or nothing large
+        enough."""
         ...
 
     def run(self, step: StepInput) -> StepResult:
@@ -70,7 +72,7 @@ class Executor(Protocol):
         ...
 
     def sampler(self) -> Sampler[Any]:
-        """What chooses tokens from this executor's logits."""
+        """Return a sampler, which chooses tokens from this executor's logits."""
         ...
 
     def close(self) -> None:
@@ -81,28 +83,30 @@ class Executor(Protocol):
 
 
 class PromptRows(NamedTuple):
-    """Log-probabilities that are wanted of prompt tokens."""
+    """Rows of logits from which log-probabilities of prompt tokens are wanted."""
 
     first_row: int
     """Row ``first_row + i`` of the step's logits predicts target ``i``."""
     targets: list[int]
     num_top: int
-    """How many of the likeliest tokens to tell beside each target."""
+    """Number of most likely tokens to report besides each target."""
 
 
 PromptReport = list[TokenLogprobs] | str
-"""One entry per target, or why there is none (``Sampler.prompt_logprobs``): that request fails."""
+"""One entry per target token, or the reason why there is none (``Sampler.prompt_logprobs``), with
+which the request fails."""
 
 
 class Outcome(NamedTuple):
-    """What a launched step comes to on the host."""
+    """The results of a launched step, on the host."""
 
     sampled: Sampled
-    """Of the rows that were launched. ``particular`` is not read: see ``launch``."""
+    """Tokens sampled from the rows that were launched. ``particular`` is not read: see
+    ``launch``."""
     prompts: list[PromptReport]
-    """One of each of the PromptRows that were launched."""
+    """One report for each of the PromptRows that were launched."""
     hidden: NDArray[Any] | None = None
-    """``[H, hidden]`` of the step's ``hidden_rows``; None if it has none."""
+    """Hidden states ``[H, hidden]`` of the step's ``hidden_rows``; None if it has none."""
 
 
 class Launched(Protocol):
@@ -121,11 +125,11 @@ class OverlappingExecutor(Executor, Protocol):
     """
 
     def runs_ahead(self, state: Any) -> bool:
-        """Whether a sequence with this sampling state may be in the next launch before its token
-        was waited for.
+        """Whether a sequence with this sampling state may be in the next launch before the host has
+        waited for its token.
 
-        Not if the host must be told the token for the next draw; such a sequence takes part in
-        every other step.
+        This is false if the host needs the token before the next draw; such a sequence takes part
+        in every other step.
         """
         ...
 
@@ -138,26 +142,27 @@ class OverlappingExecutor(Executor, Protocol):
         masks: Sequence[TokenMask | None] | None = None,
     ) -> Launched:
         """Start a step that samples ``states`` from these ``rows`` of its logits, without waiting
-        for anything. At most one other launch has not been waited for.
+        for anything. At most one other launch may be outstanding.
 
         A negative ``~i`` in ``step.token_ids`` is the token that the launch before sampled for its
-        ``states[i]``; where that failed, it is any token of the vocabulary. The executor tells
-        the states what was sampled (``append``). The step's arrays do not change any more, nor do
-        ``masks``, of which there is one for each state whose options have a grammar. After an
+        ``states[i]``; if that failed, it is any token of the vocabulary. The executor passes each
+        state its token (``append``). The step's arrays must not change any more, nor must
+        ``masks``, which has one mask for each state whose options have a grammar. After an
         exception the executor can only be closed.
         """
         ...
 
 
 class SelfFeedingExecutor(Executor, Protocol):
-    """An executor whose next step can take the likeliest tokens of the last from where they are:
-    whoever only wants those need not wait for each step before it starts the next."""
+    """An executor whose next step can read the most likely tokens of the last one where they are: a
+    caller that wants only those need not wait for each step before it starts the next."""
 
     def follow(self, step: StepInput) -> StepResult:
-        """Start a step as ``run`` does, without waiting for it; whoever reads the result does.
+        """Start a step like ``run``, but without waiting for it: reading the result waits.
 
         A negative ``~i`` in ``step.token_ids`` is ``argmax[i]`` of the step before, which was also
-        run or followed. The result's ``argmax`` stays as it is when the next step begins.
+        started by ``run`` or ``follow``. The result's ``argmax`` does not change when the next step
+        begins.
         """
         ...
 

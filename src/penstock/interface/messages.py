@@ -30,16 +30,16 @@ class Tenant(msgspec.Struct, frozen=True):
 
     name: str = ""
     weight: float = 1.0
-    """Its share, relative to those of others; more than 0."""
+    """The tenant's share of the engine, relative to other tenants; more than 0."""
     user: str = ""
-    """Who of the tenant: its users share what the tenant has, equally."""
+    """Name of the tenant's user. Users of a tenant share equally what the tenant has."""
 
 
 class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said of a request beside its prompt and what is to be made of it."""
+    """Options of a request besides its prompt and what to generate from it."""
 
     priority: int = 0
-    """Lower runs first; within one priority, tenants take turns."""
+    """Requests with a lower value run first; within one priority, tenants take turns."""
     cache_salt: str = ""
     """Requests share cached prefixes only with requests of the same salt."""
     tenant: Tenant = Tenant()
@@ -55,15 +55,15 @@ class EngineRequest(msgspec.Struct, tag="request", frozen=True, kw_only=True):
     prompt_token_ids: list[int]
     params: SamplingParams = SamplingParams()
     pooling: PoolingParams | None = None
-    """Set: embed the prompt, and generate nothing; ``params`` are then not read."""
+    """If set, the prompt is embedded and nothing is generated; ``params`` is then not read."""
     priority: int = 0
-    """As in RequestOptions, like those that follow."""
+    """As in RequestOptions, as are the fields that follow."""
     cache_salt: str = ""
     tenant: Tenant = Tenant()
 
 
 def first_bad_token(token_ids: Sequence[int], vocab_size: int) -> int | None:
-    """Where the first of ``token_ids`` is that is not an ``int`` in ``[0, vocab_size)``.
+    """Return the index of the first token id that is not an ``int`` in ``[0, vocab_size)``, if any.
 
     Good prompts, which are nearly all, are not looked at token by token in Python.
     """
@@ -94,7 +94,8 @@ class SequenceUpdate(msgspec.Struct, array_like=True, gc=False):
     token_ids: list[int]
     logprobs: list[TokenLogprobs] | None = None  # one per token in token_ids
     prompt_logprobs: list[TokenLogprobs | None] | None = None
-    """One per prompt token, the first None; present once, in the first update of index 0."""
+    """One entry per prompt token, of which the first is None. Sent once, in the first update of the
+    sequence of index 0."""
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None  # the stop token id, if one of stop_token_ids ended it
@@ -102,13 +103,15 @@ class SequenceUpdate(msgspec.Struct, array_like=True, gc=False):
     scheduled_at: float = 0.0
     """When the request first ran, on the clock of time.monotonic(), which processes share."""
     ends_in_text: bool = False
-    """With FinishReason.STOP: the last token is text that completes a grammar, not a stop token."""
+    """Set with FinishReason.STOP if the last token is text that completes the grammar, not a stop
+    token."""
     embedding: bytes | None = None
-    """With the end of a request that is pooled: ``penstock.pooling.pooler`` has the format."""
+    """The embedding, in the last update of a pooling request; ``penstock.pooling.pooler`` has the
+    format."""
     num_drafted: int = 0  # tokens that were drafted for the sequence and verified, so far
     num_accepted: int = 0  # of these, those that became output
     refused: bool = False
-    """With ``error``: what the request asks for cannot be had; nothing went wrong here."""
+    """Set with ``error`` if the request asks for something impossible; the engine did not fail."""
 
 
 class DraftStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,8 @@ NON_FINITE = (
 
 
 def logits_error(peak: float) -> str | None:
-    """What is wrong with a row whose largest logit is ``peak`` (NaN if any is), if anything."""
+    """Return what is wrong with a row whose largest logit is ``peak`` (NaN if any is NaN), or
+    None."""
     if math.isfinite(peak):
         return None
     if math.isnan(peak):
@@ -33,16 +34,19 @@ def logits_error(peak: float) -> str | None:
 
 
 class SamplingState(Protocol):
-    """What sampling must know about one sequence: a function of its prompt, output and key."""
+    """What sampling must know about one sequence. It is a function of its prompt, output and
+    key."""
 
     @property
     def plain(self) -> bool:
-        """Nothing but the largest logit is ever wanted: it need not be told its tokens."""
+        """Whether only the largest logit is ever wanted, so that :meth:`append` need not be
+        called."""
         ...
 
     @property
     def greedy(self) -> bool:
-        """The largest logit is chosen, and neither options nor a grammar ever change the logits."""
+        """Whether the largest logit is chosen and neither options nor a grammar ever change the
+        logits."""
         ...
 
     @property
@@ -57,16 +61,17 @@ State = TypeVar("State", bound=SamplingState)
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """The outcome of one call; indices are those of the rows asked for."""
+    """The results of one call. Dictionary keys and ``particular`` are indices into the rows asked
+    for."""
 
     token_ids: list[int]
-    """One a row; meaningless where there is an error."""
+    """One token id per row; meaningless for a row with an error."""
     errors: dict[int, str] = {}
-    """Why none could be chosen: only that request fails."""
+    """Why no token could be chosen, by row; only that row's request fails."""
     logprobs: dict[int, TokenLogprobs] = {}
-    """Of the rows whose states ask for them."""
+    """Log-probabilities by row, for the rows whose states ask for them."""
     particular: list[int] = []
-    """Rows whose states are not plain: these want to be told what was chosen."""
+    """Rows whose states are not ``plain``: the caller must tell these which token was chosen."""
 
 
 class Sampler(ABC, Generic[State]):

@@ -26,14 +26,15 @@ def _no_rows() -> Int32s:
 
 @dataclass(frozen=True)
 class StepInput:
-    """Everything one step of the model needs, as arrays over concatenated tokens.
+    """Everything that one step of the model needs, as arrays over concatenated tokens.
 
     ``T`` tokens of ``S`` sequences run in this step; sequence ``s`` owns the token rows
-    ``query_starts[s]:query_starts[s + 1]``, which are the last of its ``context_lens[s]`` tokens
-    in the cache, in order. Without a tree their positions are the last ones, too. Its cache
-    blocks, first to last, are ``block_ids[block_starts[s]:block_starts[s + 1]]`` and cover at least
+    ``query_starts[s]:query_starts[s + 1]``, which are the last of its ``context_lens[s]`` tokens in
+    the cache, in order. Without a tree their positions are the last ones, too. Its cache blocks,
+    first to last, are ``block_ids[block_starts[s]:block_starts[s + 1]]`` and cover at least
     ``context_lens[s]`` slots. A model without attention has no cache, and reads neither slots nor
-    blocks. ``R`` of the token rows get logits, and ``H`` others are only told as hidden states.
+    blocks. ``R`` of the token rows get logits, and of ``H`` others only the hidden states are
+    returned.
     """
 
     token_ids: Int32s  # [T]; ~i: what the launch before samples i-th (OverlappingExecutor.launch)
@@ -46,7 +47,8 @@ class StepInput:
     logit_rows: Int32s  # [R] ascending indices into the token rows
     block_copies: Int32s  # [C, 2] (from, to) block ids, copied in order before any op runs
     hidden_rows: Int32s = field(default_factory=_no_rows)
-    """[H] ascending token rows, none of them in ``logit_rows``."""
+    """Token rows ``[H]`` whose hidden states are returned, ascending; none of them is in
+    ``logit_rows``."""
     tree_parents: Int32s = field(default_factory=_no_rows)
     """``[T]``, or empty where no sequence branches. The row, counted from 0 within its sequence's
     rows of this step, of the token that each row's token follows; -1: the last before the step.
@@ -56,12 +58,14 @@ class StepInput:
     sees what is cached from before the step, its ancestors and itself (of these, what its window
     holds), and its result is bitwise that of a step in which only they were run."""
     slot_moves: Int32s = field(default_factory=lambda: np.empty((0, 2), np.int32))
-    """``[M, 2]`` (from, to) slots: a token's keys and values, in every layer, are moved in order,
-    each move seeing what those before it wrote. What stays at ``from`` means nothing.
+    """Moves of tokens within the KV cache, ``[M, 2]`` (from, to) slots. A token's keys and values
+    are moved in every layer. Moves are made in order, each seeing what those before it wrote. The
+    contents of ``from`` are undefined afterwards.
 
     Moves come before ``block_copies``: they finish what an earlier step computed, so a copy of a
     block has what was moved into it, and a block that changed hands since is written last by its
-    new owner."""
+    new owner.
+    """
     features: Float32s = field(default_factory=lambda: np.empty((0, 0), np.float32))
     """``[T, F]`` C-contiguous: what a head that drafts is given of each token beside its id
     (``Plan.feature_size`` columns). Of models that read none, empty: ``[T, 0]`` or ``[0, 0]``."""
@@ -75,7 +79,8 @@ class StepInput:
         return len(self.context_lens)
 
     def check_features(self, columns: int) -> None:
-        """Raise ValueError unless ``features`` are what a plan reads that reads so many columns."""
+        """Raise ValueError unless ``features`` fit a plan that reads ``columns`` feature
+        columns."""
         features = self.features
         if columns == 0:
             if features.size:
@@ -98,7 +103,7 @@ class StepInput:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What the executor computed. The arrays are views that the next step overwrites.
+    """The results of a step. The arrays are views that the next step overwrites.
 
     Of a device, what is asked for may be fetched only then (``backends/cuda/result.py``).
     """
@@ -106,17 +111,17 @@ class StepResult:
     logits: Float32s  # [R, vocab_size]
     argmax: Int32s  # [R] index of the largest logit, the lowest on ties; of a NaN if there is one
     hidden: NDArray[Any] | None = None
-    """[R + H, hidden] of ``logit_rows`` and then of ``hidden_rows``: after the last norm, or of a
-    head that drafts, what its next row is given as features.
+    """Hidden states ``[R + H, hidden]`` of ``logit_rows`` and then of ``hidden_rows``, after the
+    final norm. For a draft head, what its next row is given as features.
 
     float32, or ml_dtypes.bfloat16 where the output matrix reads that. None where a step wants no
     hidden rows and the executor keeps none.
     """
     taps: Float32s | None = None
-    """[R + H, F] of the same rows: the residual stream at the input of the layers that the plan
-    taps, side by side. None where it taps none."""
+    """Residual streams ``[R + H, F]`` of the same rows, at the input of each layer that the plan
+    taps, side by side. None if it taps none."""
     more_logits: tuple[Float32s, ...] = ()
-    """[R, outputs] of each head after the first."""
+    """Logits ``[R, outputs]`` of each head after the first."""
 
     def peaks(self, rows: Int32s) -> Float32s:
         """The largest logit of each of these rows; a NaN of a row that has one."""

@@ -17,22 +17,23 @@ class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parameter: str
     value: _Int32
     rows: _Int32
-    """At which it was measured."""
+    """Number of rows at which it was measured."""
     saved: Annotated[float, msgspec.Meta(ge=-1.0, le=1.0)]
-    """Share of the time before, 0.1 for a tenth."""
+    """Share of the previous time that was saved: 0.1 is a tenth."""
 
 
 class TunedProduct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All products of one shape and format."""
 
     product: str
-    """Such as ``int4 2x8192x2048``."""
+    """Name of the shape and format, such as ``int4 2x8192x2048``."""
     choices: tuple[Choice, ...]
-    """In the order in which they were made: of two for one parameter, the later holds."""
+    """Choices in the order in which they were made. Of two for one parameter, the later one
+    holds."""
 
 
 class Circumstances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What measurements hold for."""
+    """The conditions for which measurements are valid."""
 
     cpu: str
     threads: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
@@ -42,11 +43,11 @@ class Circumstances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Measured once, and good for every start in the same circumstances."""
+    """Results of tuning: measured once, and valid for every start in the same circumstances."""
 
     circumstances: Circumstances
     seconds: Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
-    """That measuring took."""
+    """Seconds that measuring took."""
     products: tuple[TunedProduct, ...]
 
     def summary(self) -> str:
@@ -91,7 +92,7 @@ class Tunable(Protocol):
         ...
 
     def measure(self) -> Tuning:
-        """Find out what is fastest, apply it and say what it is. Takes about a second."""
+        """Find the fastest parameters, apply them and return them. Takes about a second."""
         ...
 
 

@@ -23,7 +23,7 @@ class WeightSource(Protocol):
 
 
 class Place(NamedTuple):
-    """Where in a file a region of packed weights lies."""
+    """The position of a region of packed weights in a file."""
 
     region: int
     offset: int  # bytes
@@ -70,9 +70,9 @@ class PackedWeights(Protocol):
 
 @dataclass(frozen=True)
 class Packing:
-    """What the form of packed weights depends on, beside the weights and the plan."""
+    """What the format of packed weights depends on, besides the weights and the plan."""
 
     isa: str
-    """The native variant."""
+    """Name of the native module's instruction set."""
     layout: int
-    """Its number of the layout; ``csrc/packed_layout.h``."""
+    """Number of the layout in that module; see ``csrc/packed_layout.h``."""

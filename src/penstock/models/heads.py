@@ -20,10 +20,10 @@ STRETCHABLE = ("default", "linear", "llama3")
 
 @dataclass(frozen=True, kw_only=True)
 class MedusaSpec(ModelSpec):
-    """Medusa: heads beside each other, each of which tells one token further ahead.
+    """Medusa: several heads side by side, each of which predicts one token further ahead.
 
     Features are the target's hidden state after its final norm, ``[hidden_size]``, at the row that
-    tells token t + 1; head h tells token t + 2 + h. A head is ``num_blocks`` times
+    predicts token t + 1; head h predicts token t + 2 + h. A head is ``num_blocks`` times
     ``x + silu(W x + b)`` and then an output matrix. There are no layers and no cache.
     """
 
@@ -70,9 +70,9 @@ class EagleSpec(ModelSpec):
     kind: EagleKind
     target_hidden_size: int
     num_outputs: int
-    """Rows of the output matrix."""
+    """Number of rows of the output matrix."""
     taps: tuple[int, ...] = ()
-    """Layers of the target whose inputs are read."""
+    """Layers of the target whose input hidden states are read as features."""
     fc_bias: bool = False
 
     @property
@@ -83,7 +83,7 @@ class EagleSpec(ModelSpec):
 
     @property
     def tapped_size(self) -> int:
-        """Columns of features that are the target's residual streams."""
+        """Number of feature columns that come from the target's residual streams."""
         return len(self.taps) * self.target_hidden_size
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:

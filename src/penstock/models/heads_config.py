@@ -57,10 +57,11 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def heads_in(folder: Path, dummy: bool = False) -> HeadsKind | None:
-    """What heads a folder holds; None where it is an ordinary model, as far as it shows.
+    """Return the kind of draft heads in a folder; None if it is an ordinary model, as far as can be
+    seen.
 
-    Told from config.json, and where that may be of either (EAGLE 1 looks like a Llama of one
-    layer) from the names of the weights. Raises ModelError or WeightError.
+    The kind is found from config.json or, if that fits both (EAGLE 1 looks like a Llama of one
+    layer), from the names of the weights. Raises ModelError or WeightError.
     """
     if not os.path.lexists(folder / "config.json"):
         return None
@@ -78,10 +79,10 @@ def heads_in(folder: Path, dummy: bool = False) -> HeadsKind | None:
 def load_heads_spec(
     folder: Path, kind: HeadsKind, target: ModelSpec, dummy: bool = False
 ) -> HeadsSpec:
-    """The heads of this kind in ``folder``, to draft for ``target``.
+    """Return the spec of the heads of this kind in ``folder``, which draft for ``target``.
 
-    What config.json leaves open is told by the shapes of the weights, or where those are ``dummy``
-    by the target. The type is the target's, to which weights are converted. Raises ModelError,
+    What config.json leaves open is taken from the shapes of the weights or, if those are ``dummy``,
+    from the target. The dtype is the target's, to which weights are converted. Raises ModelError,
     naming the field, for what Penstock does not know, and WeightError for corrupt weight files.
     """
     found = {} if dummy else open_heads(folder)

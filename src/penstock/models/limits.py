@@ -11,15 +11,15 @@ MAX_INTERMEDIATE: Final = 2**24
 MAX_HEADS: Final = 2**16
 MAX_HEAD_DIM: Final = 2**14
 MAX_HEADS_WIDTH: Final = 2**24
-"""Components of all heads together."""
+"""Maximum total width of all heads: their number times their dimension."""
 
 MAX_POSITIONS: Final = 2**24
-"""Angles are products of positions as float32 numbers, and these do not tell more apart."""
+"""Rotation angles are computed from float32 positions, which are exact integers only up to here."""
 MAX_THETA: Final = 1e15
 MIN_FACTOR: Final = 1e-3
 MAX_FACTOR: Final = 1e9
-"""Of every number that scales rotations or their frequencies."""
+"""Upper bound of every factor that scales rotary embeddings or their frequencies."""
 
 MIN_EPS: Final = 1e-20
 MAX_EPS: Final = 1.0
-"""Added to mean squares in float32."""
+"""Upper bound of the epsilon that norms add to mean squares in float32."""

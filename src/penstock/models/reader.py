@@ -69,7 +69,7 @@ class ConfigReader:
 
     @property
     def where(self) -> str:
-        """What messages call this object."""
+        """The name of this object in error messages."""
         return self._where
 
     def error(self, name: str, problem: str) -> ModelError:

@@ -40,7 +40,8 @@ class AttentionSpec:
     rope: RopeSpec
     scale: float
     window: int | None = None
-    """A token attends to itself and the ``window - 1`` tokens before it; None: to all before."""
+    """Sliding window: a token attends to itself and the ``window - 1`` tokens before it. None: to
+    all tokens before it."""
     qkv_bias: bool = False
     output_bias: bool = False
     qk_norm: bool = False

@@ -49,7 +49,7 @@ def lower(
 
 
 class _DecoderLowering(Lowering):
-    """Of a decoder-only transformer."""
+    """Lowering of a decoder-only transformer."""
 
     def plan(self, taps: Sequence[int]) -> Plan:
         spec = self._spec
@@ -79,6 +79,10 @@ class _DecoderLowering(Lowering):
         return self._finish(logits, self._argmax(logits), normed, tapped)
 
     def _tap(self, out: BufferName, places: list[int]) -> None:
-        """Behind a layer's first norm, where fusion has brought the residual stream up to date."""
+        """Append ops that copy the selected rows of the residual stream into ``out``.
+
+        Called after a layer's first norm, where the residual stream is up to date in the fused plan
+        too.
+        """
         size = self._spec.hidden_size
         self._ops += [SelectRows(RESIDUAL, out, place * size) for place in places]

@@ -12,7 +12,7 @@ from penstock.plan.ops import Buffer, BufferName, Rows
 from penstock.plan.plan import Plan
 
 ALIGNMENT = 64
-"""A cache line, and the widest vector."""
+"""Alignment of buffers in bytes: a cache line, and the widest vector."""
 
 
 PAGE_OF_SETS = 1024
@@ -35,7 +35,7 @@ class MemoryPlan:
 
     @property
     def unshared_bytes(self) -> int:
-        """What the arena would be if no two buffers shared bytes."""
+        """Bytes that the arena would take if no two buffers shared memory."""
         return sum(self.sizes.values())
 
 

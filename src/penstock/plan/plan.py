@@ -35,22 +35,22 @@ class Plan:
     logits: BufferName
     argmax: BufferName
     hidden: BufferName
-    """The selected rows after the last norm, as the output matrix reads them; of a head that
-    drafts, what its next row is given as features."""
+    """The selected rows after the final norm, as the output matrix reads them. For a draft head,
+    what its next row is given as features."""
     max_positions: int  # rows of the rope tables
     taps: BufferName | None = None
-    """The selected rows of the residual stream at the input of the layers that are tapped, side
-    by side in their order: ``[S, taps * hidden]`` float32."""
+    """The selected rows of the residual stream at the input of each tapped layer, side by side in
+    the order of the taps: ``[S, taps * hidden]`` float32."""
     more_logits: tuple[BufferName, ...] = ()
-    """Of the heads after the first, each ``[R, outputs]``."""
+    """Logits of the second and later heads, each ``[R, outputs]``."""
 
     @property
     def feature_size(self) -> int:
-        """Columns of ``StepInput.features`` that the plan reads; 0 where it reads none."""
+        """Number of columns of ``StepInput.features`` that the plan reads; 0 if it reads none."""
         return max((op.first + op.cols for op in self.ops if isinstance(op, Features)), default=0)
 
     @property
     def results(self) -> tuple[BufferName, ...]:
-        """Buffers that a step's result is made of."""
+        """The buffers that make up a step's result."""
         taps = () if self.taps is None else (self.taps,)
         return (self.logits, self.argmax, self.hidden, *taps, *self.more_logits)

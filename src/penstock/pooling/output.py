@@ -22,13 +22,14 @@ class EmbeddingOutput:
     """``[dimensions]``; empty where ``error`` is set."""
     num_cached_tokens: int  # prompt tokens that came from the prefix cache
     error: str | None = None
-    """Why there is no embedding."""
+    """Why there is no embedding; None if there is one."""
 
 
 def embedding_output(
     request: EngineRequest, prompt: str | None, end: SequenceUpdate
 ) -> EmbeddingOutput:
-    """What the last update of a pooled request comes to; ``prompt`` is its text, if it had one."""
+    """Make the output from the last update of a pooling request; ``prompt`` is its text, if it had
+    one."""
     vector = np.frombuffer(end.embedding or b"", EMBEDDING_DTYPE)
     return EmbeddingOutput(
         request_id=request.request_id,

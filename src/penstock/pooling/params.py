@@ -19,17 +19,18 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """
 
     pooling: PoolingKind = "last"
-    """last: of the last token. mean: the average of all tokens. cls: of the first token, which in
-    a model of causal attention, as all that Penstock runs are, knows no other."""
+    """last: the hidden state of the last token. mean: the average over all tokens. cls: the hidden
+    state of the first token, which in models with causal attention, as all that Penstock runs are,
+    depends on no other token."""
     normalize: bool = True
-    """Scale the vector to the length 1."""
+    """Whether to scale the vector to length 1."""
     dimensions: int | None = None
-    """Keep only so many leading components, before normalizing; for models that were trained for
+    """Number of leading components to keep, before normalizing; for models that were trained for
     that (Matryoshka). None keeps all."""
 
     @property
     def wants_all_rows(self) -> bool:
-        """Whether the hidden states of every token are needed, not those of one."""
+        """Whether the hidden states of all tokens are needed, not just those of one."""
         return self.pooling == "mean"
 
     def validate(self, hidden_size: int | None = None) -> None:

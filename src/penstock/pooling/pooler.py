@@ -11,7 +11,7 @@ from penstock.errors import RequestError
 from penstock.pooling.params import PoolingParams
 
 EMBEDDING_DTYPE = np.dtype("<f4")
-"""Of the bytes that :meth:`Pooler.vector` gives."""
+"""Data type of the bytes that :meth:`Pooler.vector` returns."""
 
 
 class Pooler:

@@ -17,8 +17,8 @@ from penstock.quant.scheme import (
 QuantizationName = Literal["none", "int8", "int4"]
 
 HEAD_SCHEME = GridScheme(8)
-"""Of the output matrix, whatever the others have: rounding errors of logits reach the reader
-directly."""
+"""Scheme of the output matrix, whatever the other matrices have: its rounding errors affect the
+logits directly."""
 
 
 def choose(

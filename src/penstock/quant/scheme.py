@@ -9,7 +9,7 @@ Bits = Literal[4, 8]
 
 GROUP_SIZES = (32, 64, 128)
 GRID_GROUP = 32
-"""Columns that share a window of a row's grid."""
+"""Number of columns that share a window of a row's grid."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class GroupScheme:
 
     @property
     def lowest(self) -> int:
-        """Least code. Symmetric 8 bits do without -128, which has no negative among the codes."""
+        """The lowest code. Symmetric 8-bit codes do not use -128, whose negative is not a code."""
         if self.bits == 4:
             return -8
         return -128 if self.zero_points else -127
@@ -68,7 +68,7 @@ class GroupScheme:
         return 127 if self.bits == 8 else 7
 
     def groups(self, k: int) -> int:
-        """Scales of a row of ``k`` columns."""
+        """Number of scales in a row of ``k`` columns."""
         return 1 if self.group_size is None else -(-k // self.group_size)
 
     def nbytes(self, n: int, k: int) -> int:

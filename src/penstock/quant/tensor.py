@@ -14,7 +14,7 @@ from penstock.quant.scheme import GroupScheme
 F32 = NDArray[np.float32]
 
 _CHUNK = 1 << 18
-"""Elements quantized at a time, so that the passes over them run in cache."""
+"""Number of elements quantized at a time, so that the passes over them run in cache."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ NO_TOKEN_LEFT = (
 )
 
 OF_THE_REQUEST = frozenset((NO_TOKEN_LEFT,))
-"""Of the errors of drawing, those that come of what the request asks for, not of the model."""
+"""The sampling errors that are caused by what the request asks for, not by the model."""
 
 
 def token_logprobs(logits: NDArray[np.float32], token_id: int, count: int) -> TokenLogprobs:

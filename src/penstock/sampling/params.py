@@ -17,23 +17,25 @@ MAX_LOGPROBS = 20
 MAX_SEQUENCES = 128
 MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
-"""Of one stop string: its automaton takes some 400 bytes a character."""
+"""Maximum number of characters in one stop string: its automaton takes some 400 bytes per
+character."""
 
 MAX_INT64 = 2**63 - 1
-"""What travels to the engine: of counts without a limit of their own."""
+"""Upper bound of counts without a limit of their own: the largest that can be sent to the
+engine."""
 
 MAX_MAGNITUDE = 1e4
-"""Of temperatures and repetition penalties."""
+"""Upper bound of temperatures and repetition penalties."""
 
 
 class Range(NamedTuple):
-    """The values that an option may have. Integers where ``low`` is one, else any number."""
+    """Allowed values of an option: integers if ``low`` is an integer, else any numbers."""
 
     low: float
     high: float | None = None
-    """None: no limit."""
+    """Upper bound, inclusive; None means no limit."""
     open_low: bool = False
-    """``low`` itself is not among them."""
+    """Whether ``low`` itself is excluded."""
 
 
 RANGES: Mapping[str, Range] = {
@@ -52,7 +54,7 @@ RANGES: Mapping[str, Range] = {
     "prompt_logprobs": Range(0, MAX_LOGPROBS),
     "logit_bias": Range(-100.0, 100.0),
 }
-"""By option; ``logit_bias`` is that of each token."""
+"""Allowed values of each option; for ``logit_bias``, of each token's bias."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -70,7 +72,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     n: int = 1
     """Sequences to generate from one prompt; they share the prompt's cache blocks."""
     temperature: float = 1.0
-    """0 means greedy."""
+    """Divides the logits before sampling; 0 means greedy decoding."""
     top_k: int = 0
     """Keep the k most likely tokens; 0 keeps all."""
     top_p: float = 1.0
@@ -84,22 +86,24 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     frequency_penalty: float = 0.0
     """Subtracted per occurrence in the output."""
     seed: int | None = None
-    """Same seed, same text, whatever else runs. None: drawn when the request arrives."""
+    """With the same seed the text is the same, whatever else runs. None: drawn when the request
+    arrives."""
     max_tokens: int | None = None
-    """None: up to the model's context. More than fits there behind the prompt is refused."""
+    """Maximum number of output tokens. None: up to the model's context length. A number that does
+    not fit there after the prompt is refused."""
     min_tokens: int = 0
     """No end-of-sequence or stop before this many output tokens."""
     stop: tuple[str, ...] = ()
-    """The text ends before the first of these."""
+    """Stop strings: the text ends before the first of them that appears."""
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     logprobs: int | None = None
     """Log-probabilities of this many most likely tokens (and the chosen one) per output token."""
     prompt_logprobs: int | None = None
-    """The same for each prompt token but the first."""
+    """Like ``logprobs``, for each prompt token except the first."""
     logit_bias: dict[int, float] | None = None
-    """Added to these tokens' logits; -inf is not allowed, -100 bans in practice."""
+    """Values added to the logits of these token ids; -inf is not allowed, -100 bans in practice."""
     skip_special_tokens: bool = True
     grammar: GrammarSpec | None = None
     """What the output must be, as a whole. Tokens that end the sequence and have no text (ends of
@@ -251,7 +255,8 @@ def _check_number(name: str, value: float, allowed: Range) -> None:
 
 
 def _finite(value: float) -> bool:
-    """Of integers too that no float can hold, which math.isfinite() does not take."""
+    """Whether a number is finite. Also takes integers that no float can hold, which math.isfinite()
+    does not."""
     return isinstance(value, int) or math.isfinite(value)
 
 

@@ -18,7 +18,7 @@ class AcceptedDrafts:
     def __init__(self, cache: KvCache) -> None:
         self._cache = cache
         self.moves: list[SlotMove] = []
-        """The moves for the next step to make before anything else, whoever owns the slots."""
+        """Moves that the next step must make before anything else, whoever owns the slots."""
 
     def take_in(self, each: ScheduledSequence, tokens: list[int]) -> list[int]:
         """Append the tokens that were drawn along the draft of a running sequence.
@@ -41,7 +41,8 @@ class AcceptedDrafts:
 
 
 def moves_of(each: ScheduledSequence, accepted: Seq[int], block_size: int) -> list[SlotMove]:
-    """What brings the keys and values of these accepted tokens to the slots of their positions.
+    """Return the moves that bring the keys and values of these accepted tokens to the slots of
+    their positions.
 
     A tree's tokens were computed in slots behind the known ones, one after the other. To be asked
     before the sequence gives blocks back. A token never moves up, so in ascending order none is

@@ -17,19 +17,21 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     """
 
     token_ids: array[int]
-    """At least one; the first may follow the sequence's last known token."""
+    """The draft tokens, at least one. The first may follow the sequence's last known token."""
     group: int = 0
-    """Below ``Proposer.groups``. Drafts of a group are believed to be accepted about as often."""
+    """Index of the draft's group, less than ``Proposer.groups``. Drafts of one group are expected
+    to be accepted about equally often."""
     parents: array[int] | None = None
-    """Of each token, the index of the one that it follows, before it; -1: the last known token.
-    Those of one parent differ. None: a chain, each follows the one before it."""
+    """For each token, the index of the draft token that it follows, which is lower than its own, or
+    -1 if it follows the last known token. Tokens with the same parent differ. None: a chain, in
+    which each token follows the one before it."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
 
     @property
     def depth(self) -> int:
-        """Tokens of the longest path: more cannot be accepted."""
+        """Number of tokens on the longest path, which is the most that can be accepted."""
         if self.parents is None:
             return len(self.token_ids)
         depths: list[int] = []
@@ -38,7 +40,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
         return max(depths)
 
     def cut(self, count: int) -> Draft:
-        """Its first ``count`` tokens."""
+        """Return a draft of its first ``count`` tokens."""
         if count >= len(self.token_ids):
             return self
         if self.parents is None:

@@ -10,7 +10,7 @@ from penstock.scheduler.queues import Queues
 from penstock.scheduler.sequence import Sequence
 
 STEPS_BETWEEN = 8
-"""Steps from one preemption for another tenant to the next. So few that what is computed again
+"""Minimum number of steps between two preemptions for other tenants, so that what is computed again
 remains a small part of what is computed."""
 
 

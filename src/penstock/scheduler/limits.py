@@ -7,8 +7,9 @@ from penstock.errors import ConfigError, RequestError
 from penstock.sampling.params import SamplingParams
 
 PROMPT_LOGIT_ROWS = 256
-"""Rows of a step that may get logits for the sake of prompts' log-probabilities alone. More would
-take memory that nothing else needs: half a megabyte each with a vocabulary of 128 thousand."""
+"""Maximum number of rows in a step that get logits only for log-probabilities of prompts. More
+would take memory that nothing else needs: half a megabyte each with a vocabulary of 128
+thousand."""
 
 
 def most_logit_rows(max_num_seqs: int, rows_per_sequence: int, max_num_batched_tokens: int) -> int:
@@ -32,7 +33,7 @@ def check_step_limits(max_num_seqs: int, max_num_batched_tokens: int) -> None:
 def most_tokens(
     prompt: int, params: SamplingParams | None, max_model_len: int, cache: KvCache
 ) -> int:
-    """The most tokens, prompt and output, that such a request may come to.
+    """Return the maximum number of tokens, prompt and output, that a request can have.
 
     Raises RequestError if a prompt of ``prompt`` tokens cannot be served with ``params``, or
     without output (None): it is empty, fills the context, leaves less of it than output is asked
@@ -63,7 +64,8 @@ def most_tokens(
 
 
 def check_room(prompt: int, params: SamplingParams, max_model_len: int) -> None:
-    """Raise RequestError where more output is asked for than a prompt of so many tokens leaves."""
+    """Raise RequestError if more output is asked for than the context leaves after a prompt of
+    ``prompt`` tokens."""
     room = max_model_len - prompt
     for name, asked in (("min_tokens", params.min_tokens), ("max_tokens", params.max_tokens)):
         if asked is not None and asked > room:

@@ -13,19 +13,19 @@ from penstock.scheduler.draft import Draft
 from penstock.scheduler.sequence import Sequence
 
 SlotMove = tuple[int, int]
-"""From a slot of the cache to another."""
+"""Source and target slot in the KV cache."""
 
 
 class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
     """Tokens ``start .. start + num_tokens - 1`` of a sequence, to be computed in this step.
 
-    The last ``num_logits`` of them get logits: the row at position p tells of token p + 1.
-    Of these, only the row of the last known token is sampled, and only if ``samples`` is not
-    empty; the others are for ``prompt_logprobs``.
+    The last ``num_logits`` of them get logits: the row at position p predicts token p + 1. Of
+    these, only the row of the last known token is sampled, and only if ``samples`` is not empty;
+    the others are for ``prompt_logprobs``.
 
-    With a ``draft``, its tokens are the last of ``num_tokens``, behind the last known one, and all
-    of them and the last known one have logits, from which the one of ``samples`` draws in turn,
-    along one path where the draft is a tree.
+    With a ``draft``, the draft tokens are the last of ``num_tokens``, after the last known token.
+    That token and all draft tokens have logits, from which the only sequence in ``samples`` draws
+    one after the other, along one path if the draft is a tree.
     """
 
     sequence: Sequence
@@ -33,9 +33,10 @@ class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
     num_tokens: int
     num_logits: int
     samples: tuple[Sequence, ...]
-    """Who draws from the last row: nobody, the sequence, or it and its siblings at once."""
+    """The sequences that sample from the last row: none, this one, or this one and its siblings at
+    once."""
     num_hidden: int = 0
-    """Of so many tokens before those with logits the hidden states are told."""
+    """Number of tokens, just before the logit rows, whose hidden states are returned."""
     draft: Draft | None = None
 
 
@@ -44,20 +45,22 @@ class ScheduledStep(msgspec.Struct, frozen=True):
 
     sequences: list[ScheduledSequence]
     samples: list[Sequence]
-    """Who draws a token, in the order of ``sequences``."""
+    """The sequences that sample a token, in the order of ``sequences``."""
     sample_rows: list[int]
-    """From which row of the step's logits each of ``samples`` draws; with a draft, the first of
-    its rows."""
+    """For each of ``samples``, the row of the step's logits that it samples from; with a draft, the
+    first of its rows."""
     block_copies: list[BlockCopy]
     """Executed in this order before anything else in the step."""
     num_tokens: int
     num_logits: int
     num_hidden: int = 0
-    """Rows of hidden states without logits, numbered in the order of ``sequences``, too."""
+    """Number of rows with hidden states but no logits, also numbered in the order of
+    ``sequences``."""
     num_drafted: int = 0
-    """Of ``num_tokens``, those that are drafts."""
+    """Number of draft tokens, which ``num_tokens`` includes."""
     slot_moves: list[SlotMove] = []
-    """Finish what the step before accepted; before ``block_copies`` (``StepInput.slot_moves``)."""
+    """Moves that complete the acceptance of the previous step's drafts. Executed before
+    ``block_copies`` (``StepInput.slot_moves``)."""
 
 
 def scheduled(

@@ -111,7 +111,7 @@ class Scheduler:
 
     @property
     def waiting(self) -> list[Sequence]:
-        """Those that wait, by priority and arrival."""
+        """The waiting sequences, by priority and arrival."""
         return self._queues.waiting
 
     @property
@@ -144,9 +144,9 @@ class Scheduler:
         return request_id in self._queues.requests
 
     def check(self, prompt: int, params: SamplingParams | None) -> int:
-        """The most tokens that such a request may come to, without output if ``params`` is None.
+        """Return the maximum number of tokens that a request can have, prompt and output.
 
-        Raises RequestError.
+        ``params`` is None for a request without output. Raises RequestError.
         """
         return most_tokens(prompt, params, self.max_model_len, self.cache)
 
@@ -327,7 +327,7 @@ class Scheduler:
         return updates
 
     def conclude(self, sequence: Sequence) -> SequenceUpdate:
-        """End a live sequence that is found to have come to its end with its last token."""
+        """End a live sequence whose last token turns out to have ended it."""
         sequence.conclude()
         self._finish(sequence)
         return _told(sequence, [])

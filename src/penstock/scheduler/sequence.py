@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Status(enum.Enum):
-    """Where a sequence is. Only a running one holds cache blocks."""
+    """The state of a sequence. Only a running one holds cache blocks."""
 
     PENDING = "pending"  # waits for the first sequence of its request to finish the prompt
     WAITING = "waiting"
@@ -48,52 +48,56 @@ class Sequence:
     priority: int
     tenant: Tenant
     key: int
-    """Of its random draws; ``sampling/draws.py``."""
+    """Key of its random draws; see ``sampling/draws.py``."""
     ending_token_ids: frozenset[int]
-    """Stop tokens, and the end of the sequence unless it is ignored."""
+    """Stop tokens, and the end-of-sequence tokens unless ``ignore_eos`` is set."""
     eos_token_ids: frozenset[int]  # empty with ignore_eos
     table: BlockTable
     num_prompt_rows: int
-    """Leading prompt positions whose rows are not wanted, or no more: their logits
-    (``prompt_logprobs``), or the hidden states of one that is pooled."""
+    """Number of leading prompt positions whose rows are not wanted, or no longer: their logits (for
+    ``prompt_logprobs``), or their hidden states if the request is pooled."""
     wants_prompt_rows: bool
-    """Whether any are still wanted, of those before the prompt's last."""
+    """Whether rows of any prompt positions before the last are still wanted."""
     max_total_tokens: int = 0
-    """Prompt and output together; set when the request is added."""
+    """Maximum number of tokens, prompt and output together; set when the request is added."""
     arrival: int = -1
     status: Status = Status.PENDING
     started: bool = False
-    """It has run, or been forked from one that has: the prefix statistics have counted it."""
+    """Whether it has run, or was forked from a sequence that has; the prefix statistics then
+    include it."""
     num_computed: int = 0
     num_cached_tokens: int = 0
-    """Prompt tokens that were found in the prefix cache when the request first ran."""
+    """Number of prompt tokens that were found in the prefix cache when the request first ran."""
     scheduled_at: float = 0.0
     """When the request first ran (time.monotonic())."""
     siblings: tuple[Sequence, ...] = ()
-    """Of index 0: the other sequences of its request."""
+    """The other sequences of the request; set on the sequence of index 0."""
     finish_reason: FinishReason | None = None
     completed: bool = False
-    """It ended because its grammar did: the last token is text, not a stop token."""
+    """Whether it ended because its grammar did: its last token is text, not a stop token."""
     stop_reason: int | None = None
-    """The token of ``params.stop_token_ids`` that ended it."""
+    """The token id of ``params.stop_token_ids`` that ended the sequence, if one did."""
     runs_ahead: bool = False
-    """Whether a token may be computed, and the next one sampled, while the host awaits it."""
+    """Whether a step may compute its last token, and sample the next, while the host still awaits
+    the last."""
     matcher: Matcher | None = field(default=None, repr=False)
-    """Where it is in its grammar; set when that is compiled, before it is scheduled."""
+    """The state of its grammar; set when the grammar is compiled, before the sequence is
+    scheduled."""
     awaits_mask: bool = False
-    """Its last token is left for later: what may follow it is not known yet."""
+    """Whether its last token is left uncomputed because the grammar mask of the next is not known
+    yet."""
     pooler: Pooler | None = field(default=None, repr=False)
-    """Of a request that is pooled: it samples nothing, and ends when its prompt is computed."""
+    """Set for a pooling request, which samples nothing and ends when its prompt is computed."""
     draft_state: Any = field(default=None, repr=False)
-    """What a proposer of drafts remembers of it."""
+    """State that the draft proposer keeps for this sequence."""
     acceptance: Any = field(default=None, repr=False)
     """How often its drafts were accepted (``speculate.acceptance.Acceptance``)."""
     num_drafted: int = 0
-    """Drafts that were verified."""
+    """Number of draft tokens that were verified."""
     num_accepted: int = 0
-    """Of these, those that became output."""
+    """Number of draft tokens that were accepted and became output."""
     sampling_state: Any = field(default=None, repr=False)
-    """The sampler's own (``interface.sampler.SamplingState``); set when the request is added."""
+    """The sampler's state (``interface.sampler.SamplingState``); set when the request is added."""
 
     @property
     def num_tokens(self) -> int:
@@ -109,7 +113,7 @@ class Sequence:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Smaller goes first: by priority, then arrival, then index."""
+        """Key for sorting: by priority, then arrival, then index; the smallest goes first."""
         return (self.priority, self.arrival, self.index)
 
     def prompt_rows_given(self, end: int) -> None:

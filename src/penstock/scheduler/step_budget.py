@@ -10,7 +10,8 @@ from penstock.scheduler.sequence import Sequence
 
 @dataclass
 class StepBudget:
-    """Tokens, and rows of logits for prompts whose log-probabilities are asked for."""
+    """The tokens that still fit in a step, and the rows of logits for log-probabilities of
+    prompts."""
 
     tokens: int
     prompt_rows: int

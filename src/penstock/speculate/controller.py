@@ -249,7 +249,7 @@ class _Step:
         self.decoding = decoding
         self.drafting = drafting
         self.usual: dict[int, int] = {}
-        """By group of drafts, the length that is best on average."""
+        """The draft length that is best on average, for each group of drafts."""
         self._costs = [decoding * cost for cost in costs]
         self._least = least
 

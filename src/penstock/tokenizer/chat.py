@@ -28,7 +28,7 @@ Message = Mapping[str, Any]
 MAX_CHARACTERS = 1 << 25
 """Longest prompt, and longest string or list made in one operation: beyond any context window."""
 MAX_LOOP_ITEMS = 1_000_000
-"""Items of all ``range`` calls of one rendering."""
+"""Maximum number of items in all ``range`` calls of one rendering."""
 
 _WIDE_FIELD = re.compile(r"\d{7,}|\*|:[^{}]*\{")
 """A width of seven digits, or one that is taken from an argument."""

@@ -36,7 +36,7 @@ class Numbers(Sequence[bool | int | float]):
 
     @property
     def kind(self) -> type[bool] | type[int] | type[float]:
-        """What each of them is."""
+        """The Python type of the values."""
         return {"b": bool, "f": float}.get(self._values.dtype.kind, int)
 
     def __len__(self) -> int:
@@ -65,11 +65,11 @@ GgufValue = GgufScalar | list["GgufValue"] | Numbers
 
 _MAX_KEY_BYTES = 65535
 _MAX_BYTES = 1 << 28
-"""Bytes of the section: ten times those of the largest vocabularies."""
+"""Maximum size of the metadata section in bytes: ten times that of the largest vocabularies."""
 _MAX_ITEMS = 1 << 22
-"""Keys and strings, each of which is an object."""
+"""Maximum number of keys and strings, each of which becomes a Python object."""
 _INNER_ARRAY = 64
-"""Items that an array within an array counts for."""
+"""Number of items that an array within an array counts as."""
 _MAX_DEPTH = 4  # arrays of arrays are legal; nobody writes deep ones
 _STRING, _ARRAY, _BOOL = 8, 9, 7
 _NUMBERS: dict[int, np.dtype[Any]] = {
@@ -89,7 +89,8 @@ _LEAST_BYTES = {_STRING: 8, _ARRAY: 12}
 
 
 def read_metadata(path: Path) -> dict[str, GgufValue]:
-    """All key-value pairs of a GGUF file. Raises TokenizerError if it is missing or malformed."""
+    """Return all key-value pairs of a GGUF file. Raises TokenizerError if it is missing or
+    malformed."""
     try:
         with open(open_regular(path), "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:

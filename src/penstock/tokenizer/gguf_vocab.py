@@ -19,7 +19,8 @@ from penstock.tokenizer.native_errors import refusing
 _T = TypeVar("_T", bool, int, float, str)
 
 _MAX_MERGE_CHARS = 1 << 26
-"""Of all merges of a SentencePiece vocabulary; those of Llama 2 have less than a million."""
+"""Maximum number of characters in all merges of a SentencePiece vocabulary; those of Llama 2 have
+less than a million."""
 
 _SPACE = "\u2581"  # how SentencePiece spells a space
 
@@ -50,8 +51,8 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
     "qwen2": (_with_digits(r"\p{N}"),),
     "deepseek-r1-qwen": (_with_digits(r"\p{N}"),),
 }
-"""By ``tokenizer.ggml.pre``: patterns whose matches become words, each applied inside the words
-that the ones before it left."""
+"""Patterns for each value of ``tokenizer.ggml.pre``. The matches of a pattern become words; each
+pattern is applied within the words that the patterns before it left."""
 
 _WHOLE_WORDS_FIRST = frozenset({"llama-bpe", "llama3", "llama-v3"})
 """A word that is in the vocabulary is taken whole, whatever the merges would make of it. These
@@ -181,7 +182,7 @@ def _sentencepiece(
 
 
 def _longest_beginnings(pieces: Iterable[str]) -> dict[str, str]:
-    """Of each piece the longest other one that it begins with; empty for none.
+    """Map each piece to the longest other piece that it begins with, or to "" if there is none.
 
     Sorted, what begins with a piece follows it at once, so the work is in proportion to the text.
     """

@@ -25,19 +25,19 @@ COMPOSED = 4
 """More bytes than NFC makes one of: 3.5 is the most, of U+1FBE, U+0308 and U+0301, seven bytes that
 become the two of U+0390."""
 _BYTES = sorted({*range(0xF5)} - {0xC0, 0xC1})
-"""Those that occur in UTF-8."""
+"""The byte values that occur in UTF-8."""
 _KEEPING = frozenset({"ByteLevel", "Digits", "Metaspace"})
 _SPLITTING = frozenset({"Split", "Punctuation"})
 
 
 @dataclass(frozen=True)
 class LengthBound:
-    """What a token of a tokenizer holds at the most."""
+    """The most text that one token of a tokenizer can hold."""
 
     longest: int
-    """Bytes of the normalized text."""
+    """Maximum number of bytes of normalized text in one token."""
     composes: bool = False
-    """The text is normalized by NFC."""
+    """Whether the text is normalized by NFC."""
 
     def fits(self, text: str, max_tokens: int) -> bool:
         """False if ``text`` has more than ``max_tokens`` tokens for certain."""

@@ -26,17 +26,17 @@ class PieceRule:
     """How vocabulary entries spell text; read from a tokenizer's decoder."""
 
     byte_level: bool = False
-    """Entries spell each byte as one printable character, as GPT-2's do."""
+    """Whether entries spell each byte as one printable character, as GPT-2's do."""
     byte_fallback: bool = False
-    """``<0x0A>`` is the byte 0x0A."""
+    """Whether an entry such as ``<0x0A>`` stands for that byte."""
     replacements: tuple[tuple[str, str], ...] = ()
-    """Applied in order to other entries: SentencePiece spells a space as U+2581."""
+    """Replacements applied in order to other entries: SentencePiece spells a space as U+2581."""
     separator: str = ""
-    """Put before each entry (of tokenizers without a decoder)."""
+    """Text put before each entry (of tokenizers without a decoder)."""
     strip: str = ""
-    """Dropped from the start of the text, once, if the text starts with it."""
+    """Text removed once from the start of the text, if it starts with it."""
     strip_first_token: str = ""
-    """Dropped wherever it occurs in the text's first token."""
+    """Text removed wherever it occurs in the text's first token."""
 
 
 class Pieces(dict[int, bytes]):

@@ -23,14 +23,15 @@ class TokenizerSettings:
 
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
-    """The tokenizer's own end token first, then the others that end a generation."""
+    """Token ids that end generation: the tokenizer's own end token first, then the others."""
     prefix_ids: tuple[int, ...] = ()
-    """Put before a text that is encoded with special tokens (usually the BOS token)."""
+    """Token ids put before a text that is encoded with special tokens (usually the BOS token)."""
     suffix_ids: tuple[int, ...] = ()
     special_tokens: Mapping[str, str] = field(default_factory=dict)
-    """Text by role: ``bos_token``, ``eos_token``, ``unk_token``, ... for chat templates."""
+    """Special tokens by role (``bos_token``, ``eos_token``, ``unk_token``, ...), for chat
+    templates."""
     chat_templates: Mapping[str, str] = field(default_factory=dict)
-    """Template source by name; ``default`` and perhaps ``tool_use``."""
+    """Chat template sources by name: ``default`` and perhaps ``tool_use``."""
 
 
 class Tokenizer:
@@ -79,7 +80,7 @@ class Tokenizer:
 
     @cached_property
     def length_bound(self) -> LengthBound | None:
-        """How many bytes a token holds at the most, where that is certain.
+        """The most bytes that a token can hold; None if that is not certain.
 
         Found out when first asked for: some 0.1 s for a vocabulary of 150,000.
         """

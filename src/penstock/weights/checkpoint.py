@@ -133,7 +133,7 @@ def _missing(folder: Path, name: str, found: dict[str, tuple[TensorFile, Tensor]
 
 
 def unexpected(names: list[str], file: TensorFile) -> WeightError:
-    """Of tensors of ``file`` that the model has no use for."""
+    """Return the error for tensors of ``file`` that the model has no use for."""
     shown = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
     problem = f"{file.path}: {len(names)} tensor(s) have no place in the model: {shown}"
     if any(n.endswith(_QUANTIZED) for n in names):

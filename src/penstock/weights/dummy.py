@@ -15,8 +15,8 @@ from penstock.models.spec import DType, ModelSpec
 from penstock.weights.tensor_file import NUMPY_DTYPES
 
 _PERIOD: Final = 1_048_583
-"""Random values drawn. Prime, so that no two rows of a matrix begin at the same one, which would
-make them equal and their logits tie."""
+"""Number of random values drawn. It is prime, so that no two rows of a matrix begin at the same
+one, which would make them equal and their logits tie."""
 
 
 @lru_cache(maxsize=1)

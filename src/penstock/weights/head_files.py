@@ -25,7 +25,8 @@ _IDLE: Final = re.compile(r"(layers\.0\.self_attn\.)?rotary_emb\.inv_freq")
 
 DRAFT_TO_TARGET: Final = "d2t"
 TARGET_IN_DRAFT: Final = "t2d"
-"""Which tokens of the vocabulary a draft can be: what ``d2t`` says, from the other side."""
+"""Name of the tensor that says which tokens of the target's vocabulary can be drafted; the inverse
+of ``d2t``."""
 
 
 def open_heads(folder: Path) -> Found:

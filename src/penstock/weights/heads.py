@@ -89,10 +89,11 @@ def _of_target(folder: Path, name: str) -> tuple[TensorFile, Tensor]:
 def read_token_map(
     folder: Path, spec: HeadsSpec, load_format: LoadFormat = "auto"
 ) -> Int32s | None:
-    """The token of each row of the output matrix, ``[num_outputs]``; None: its own number.
+    """Return the token id of each row of the output matrix, ``[num_outputs]``; None if row i is
+    token i.
 
-    The file tells what to add to a row's number (``d2t``). Raises WeightError for ids outside the
-    vocabulary, or one that several rows have. Dummy heads tell the first tokens.
+    The file holds what to add to a row's number (``d2t``). Raises WeightError for ids outside the
+    vocabulary, or one that several rows have. Of dummy heads, row i is token i.
     """
     if not isinstance(spec, EagleSpec) or spec.kind != "eagle3":
         return None

@@ -14,7 +14,8 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?")
 # layouts (original/, onnx/) below it.
 _ALLOW: Final = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt"]
 _PICKLED: Final = ["medusa_lm_head.pt", "pytorch_model.bin"]
-"""Of heads, which are often published in no other form (``weights/torch_pickle.py``)."""
+"""Files that hold pickled draft heads, which are often published in no other form
+(``weights/torch_pickle.py``)."""
 _IGNORE: Final = ["*/*", "consolidated*.safetensors"]
 
 

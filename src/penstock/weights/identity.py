@@ -28,8 +28,8 @@ _PIECE_BYTES: Final = 1 << 23
 """Hashed by one thread. A part of what a digest is: files hashed otherwise have other digests."""
 _MAX_THREADS: Final = 8
 _SETTLED_NS: Final = 2_000_000_000
-"""Systems tell times in ticks, of up to two seconds: a file that was changed less long ago may be
-changed again and keep its stamp."""
+"""File systems keep times in ticks, of up to two seconds: a file that was changed less long ago may
+be changed again and keep its stamp."""
 
 
 class WeightFile(msgspec.Struct, frozen=True, kw_only=True):

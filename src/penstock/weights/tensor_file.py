@@ -27,8 +27,8 @@ _INTEGERS: Final[Mapping[str, np.dtype[Any]]] = {"I32": np.dtype("<i4"), "I64": 
 
 
 class Tensor(msgspec.Struct, frozen=True, gc=False):
-    """Where a tensor lies: bytes ``start`` to ``stop`` of the file; ``dtype`` is the file's word,
-    in the names of safetensors."""
+    """The position of a tensor in its file: bytes ``start`` to ``stop``. ``dtype`` is the type that
+    the file gives, in the names of safetensors."""
 
     name: str
     dtype: str
@@ -62,7 +62,7 @@ class TensorFile:
         return self._view(tensor, NUMPY_DTYPES[tensor.element])
 
     def integers(self, name: str) -> NDArray[Any]:
-        """As :meth:`view`, of a tensor of 32- or 64-bit integers."""
+        """Like :meth:`view`, for a tensor of 32- or 64-bit integers."""
         tensor = self.tensors[name]
         if tensor.dtype not in _INTEGERS:
             self._fail(f"holds {name} as {tensor.dtype}; it must be I32 or I64")

@@ -132,7 +132,7 @@ class _Unpickler(pickle._Unpickler):
         raise UnreadablePickle(f"refers to {f'{module}.{name}':.80}, which no tensor needs")
 
     def persistent_load(self, pid: object) -> Storage:
-        """Of ``("storage", class, key, device, elements)``."""
+        """Return the Storage that ``("storage", class, key, device, elements)`` describes."""
         match pid:
             case ("storage", _StorageType(dtype=dtype), str(key), str(), int(count)) if _is_extent(
                 count
@@ -163,7 +163,10 @@ class _Unpickler(pickle._Unpickler):
 
 
 def _tensor(*arguments: object) -> StoredTensor:
-    """Of ``(storage, offset, shape, strides, requires_grad, hooks[, metadata])``."""
+    """Return the tensor that torch's ``_rebuild_tensor_v2`` makes of these arguments.
+
+    They are ``(storage, offset, shape, strides, requires_grad, hooks[, metadata])``.
+    """
     match arguments:
         case (Storage() as storage, int(offset), tuple() as shape, tuple() as strides, *_) if len(
             shape

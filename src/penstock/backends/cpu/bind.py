@@ -150,10 +150,11 @@ class _Binder:
     def __init__(self, plan: Plan, native: NativeExecutor) -> None:
         self.buffers: dict[ops.BufferName, BufferId] = {}
         self.regions: list[str] = []
-        """The weights of each of the executor's regions, joined by ``+``."""
+        """For each of the executor's regions, the names of its weights, joined by ``+``."""
         self.fills: list[Fill] = []
         self._matrices: dict[str, list[tuple[MatrixId, int, bool]]] = {}
-        """By shape and format: each with its region and whether its rows are selected ones."""
+        """The matrices by shape and format: each with its region and whether it multiplies selected
+        rows only."""
         self._plan = plan
         self._dtype = DTYPES[plan.weight_dtype]
         self._shapes = plan.spec.weight_shapes()

@@ -35,7 +35,7 @@ class Variant:
     isa: str
     flags: frozenset[str]
     own: frozenset[str] = frozenset()
-    """Those of the flags that no lesser variant needs."""
+    """The flags that no lesser variant needs."""
 
     @property
     def module(self) -> str:

@@ -21,11 +21,11 @@ _ERRORS = {
     3: NON_FINITE.format(what="only negative infinite"),
     4: NO_TOKEN_LEFT,
 }
-"""By SampleError of ``csrc/kernels/sample.h``; 0 is none."""
+"""Error messages by SampleError code of ``csrc/kernels/sample.h``; code 0 means no error."""
 
 
 class NativeSampler(Sampler[NativeSampleState]):
-    """What :class:`~penstock.sampling.reference.NumpySampler` computes, bit by bit."""
+    """Computes what :class:`~penstock.sampling.reference.NumpySampler` does, bit by bit."""
 
     def __init__(self, module: NativeModule, executor: NativeExecutor, columns: int) -> None:
         """``columns`` of the logits: the vocabulary, or what a head that drafts knows of it."""

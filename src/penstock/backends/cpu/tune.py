@@ -18,25 +18,28 @@ from penstock.hardware import Hardware
 from penstock.interface.tuning import Choice, Circumstances, TunedProduct, Tuning
 
 LEAST_BYTES: Final = 1 << 20
-"""Of a matrix. Smaller ones take a few microseconds, too few to tell values apart by."""
+"""Size in bytes from which a matrix is tuned. The product of a smaller one takes a few
+microseconds, too few to tell parameter values apart."""
 
 CLEARLY: Final = 0.97
-"""A value must take at most this share of the time of the one before."""
+"""A parameter value replaces another if it takes at most this share of the other's time."""
 
 _SECONDS_A_BYTE: Final = 0.5e-9
 _LEAST_S, _MOST_S = 1.0, 4.0
-"""Processor time that measuring may take, a small part of packing: by bytes of weights, within
-bounds."""
+"""Bounds, in seconds, of the processor time spent on measuring. Between them it is proportional to
+the bytes of weights, and a small part of the time for packing."""
 
 _WALL: Final = 3.0
-"""And this many times as long by the clock, where other programs keep the cores busy."""
+"""Limit of the elapsed time, as a multiple of the processor time: other programs may keep the cores
+busy."""
 
 _SERIES_S: Final = 0.02
-"""One comparison of values, within so many rounds:"""
+"""Seconds for one comparison of parameter values, within these limits on the number of rounds:"""
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 12
 
 _FEW_LOGITS: Final = 64
-"""Most steps want logits of a row a sequence, so a head is not tuned for more."""
+"""Maximum number of rows for which the output matrix is tuned: most steps want one row of logits
+per sequence."""
 
 _STRIDE: Final = 8
 """Numbers of rows grow by this factor at most from one call to the next, so that no call takes
@@ -49,10 +52,12 @@ class Product:
 
     name: str
     matrices: tuple[MatrixId, ...]
-    """Those of all layers: timed in turn, they come from memory and not from the cache."""
+    """The matrices of all layers. They are timed in turn, so that they come from memory and not
+    from the cache."""
     matrix_bytes: int
     logits: bool
-    """Its rows are those that want logits."""
+    """Whether it is computed for selected rows only, such as those with logits, not for all
+    tokens."""
 
     @property
     def bytes(self) -> int:
@@ -61,7 +66,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Trial:
-    """Values of a parameter, and the rows at which they tell."""
+    """Values to try for a parameter, and the number of rows at which they make a difference."""
 
     parameter: str
     rows: int
@@ -84,7 +89,7 @@ TRIALS: Final = (
 
 
 class _Budget:
-    """What is left for measuring ``num_bytes`` of weights. The caller is one of the threads."""
+    """The time left for measuring ``num_bytes`` of weights. The caller is one of the threads."""
 
     def __init__(self, num_bytes: int) -> None:
         seconds = min(max(_SECONDS_A_BYTE * num_bytes, _LEAST_S), _MOST_S)
@@ -92,12 +97,12 @@ class _Budget:
         self._clock = time.monotonic() + _WALL * seconds
 
     def left(self) -> float:
-        """Seconds; negative when it is used up."""
+        """Seconds left; negative when the budget is used up."""
         return min(self._processor - time.thread_time(), self._clock - time.monotonic())
 
 
 class ProductTuner:
-    """Of one native executor (``interface.tuning.Tunable``)."""
+    """Tunes the matrix products of one native executor (``interface.tuning.Tunable``)."""
 
     def __init__(
         self,
@@ -215,14 +220,21 @@ class ProductTuner:
 
 
 def circumstances(hardware: Hardware, threads: int) -> Circumstances:
-    """A virtual machine's name for its processor says little; the size of its cache says more."""
+    """The processor model with its L2 size, and the number of threads.
+
+    A virtual machine's name for its processor says little; the size of its cache says more.
+    """
     cache = hardware.cache_size(2)
     l2 = "" if cache is None else f", L2 {cache >> 10} KiB"
     return Circumstances(hardware.cpu_model + l2, threads)
 
 
 def _clearly_less(times: Sequence[float], than: Sequence[float]) -> bool:
-    """By the least, which noise only adds to, and by the lower third, lest the least be a fluke."""
+    """Whether ``times`` are clearly less than ``than``.
+
+    Compares the minimum, which noise can only increase, and the value a third of the way up, in
+    case the minimum is a fluke.
+    """
     new, old = sorted(times), sorted(than)
     third = len(new) // 3
     return new[0] < CLEARLY * old[0] and new[third] < CLEARLY * old[third]

@@ -26,13 +26,14 @@ _ROWS = 64
 _PROGRAMS_PER_PROCESSOR = 2
 _INTERPRETED_PROGRAMS = 3
 _MOST_PROCESSORS = 192
-"""What scratch is counted for on the meta device: no GPU has more multiprocessors yet."""
+"""Number of multiprocessors for which scratch is sized on the meta device: no GPU has more yet."""
 _PARTS_PER_PROGRAM = 16
-"""Scratch is for so many one-token states a program: the planner seldom wants as many."""
+"""Number of one-token states per program that scratch has room for: the planner seldom wants as
+many."""
 
 
 class BlockTables(Protocol):
-    """What attention reads of a step's arrays on the device."""
+    """The arrays of a step that attention reads on the device."""
 
     @property
     def block_ids(self) -> Tensor:
@@ -110,7 +111,7 @@ class AttentionKernel:
 
     @property
     def work_shape(self) -> tuple[int, int]:
-        """What the work list of any step fits in, int32."""
+        """Shape of an int32 array that has room for the work list of any step."""
         return 1 + self.max_items, FIELDS
 
     @property

@@ -17,11 +17,10 @@ Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 
 FIELDS = 12
-"""Of an item: first token row, tokens, their lowest position, start of the sequence's block ids,
-first split, end of splits, parts of the tile, which of them this is, the tile's first scratch row,
-the end of what its tokens see, where behind a fork the position of the fork, or -1, and the row in
-``tree_paths`` of the first token.
-"""
+"""Columns of a work item: first token row, number of tokens, their lowest position, start of the
+sequence's block ids, first split, end of splits, number of parts of the tile, index of this part,
+the tile's first scratch row, end of the tokens that it attends to, position of the fork if the
+tokens are behind one, else -1, and the row in ``tree_paths`` of the first token."""
 
 FIRST_SPLIT = 256
 """Tokens of a split at the start of a context: 4 tiles of 64, and 128 KiB of a head of 128 in
@@ -141,16 +140,16 @@ class WorkPlanner:
     """Makes work lists of one attention geometry."""
 
     group: int
-    """Query heads a KV head."""
+    """Number of query heads per KV head."""
     kv_heads: int
     tile_tokens: int
-    """Tokens of a tile, ``ROWS // group``."""
+    """Number of tokens in a tile, ``ROWS // group``."""
     window: int | None
     starts: Int32s
     programs: int
-    """How many programs share the list."""
+    """Number of programs that share the work list."""
     capacity: int
-    """Scratch rows, each the state of a query head, of every KV head."""
+    """Number of scratch rows, each the state of one query head, for every KV head."""
 
     def plan(self, step: StepInput) -> Int32s:
         """The work list ``[1 + items, FIELDS]``; the first row holds the number of items.

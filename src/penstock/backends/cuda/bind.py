@@ -31,7 +31,7 @@ from penstock.plan.plan import Plan
 _SAMPLED_AT_ONCE = 64
 """Rows that need scratch of their vocabulary's size, 2 MiB a row with 2**17 tokens."""
 _SAMPLED_LOGITS = 4096
-"""Of one program."""
+"""Number of logits that one program of the sampling kernels handles."""
 
 
 def bind(
@@ -120,7 +120,7 @@ def step_bounds(plan: Plan, limits: Limits) -> StepBounds:
 
 
 def sampler_sizes(plan: Plan, limits: Limits) -> Sizes:
-    """Of the sampler; a step samples one token of a sequence."""
+    """Sizes of the sampler's buffers; a step samples one token per sequence."""
     return Sizes(
         vocab=plan.buffers[plan.logits].cols,
         rows=limits.max_sequences,

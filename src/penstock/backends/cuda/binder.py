@@ -29,7 +29,7 @@ from penstock.plan import ops
 from penstock.plan.plan import Plan
 
 _ROWS_BYTES = 64 << 20
-"""Of a matrix that are sent, and rounded on the device, at a time."""
+"""Bytes of a matrix that are sent to the device, and rounded there, at a time."""
 
 
 def linear_matrix(op: ops.Linear, plan: Plan, limits: Limits, workspace: Workspace) -> Matrix:
@@ -67,7 +67,8 @@ Geometry = tuple[int, int, int, float, int | None]
 
 
 def attention_geometry(op: ops.Attention) -> Geometry:
-    """What attention ops that share scratch and a step's work list have in common."""
+    """The parameters that are equal in all attention ops that share scratch and a step's work
+    list."""
     return op.heads, op.kv_heads, op.head_dim, op.scale, op.window
 
 

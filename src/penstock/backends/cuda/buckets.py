@@ -25,35 +25,37 @@ from penstock.interface.executor import Limits
 from penstock.interface.step import StepInput
 
 _MOST_TOKENS = 512
-"""With more, the GPU takes longer than launching the step op by op."""
+"""Maximum number of tokens in a captured step. With more, the GPU takes longer to run the step than
+the CPU takes to launch it op by op."""
 _FREE_ROWS = 16
-"""A product takes about as long for so many rows as for one."""
+"""A matrix product takes about as long for this many rows as for one."""
 _MIXED_TOKENS = (16, 32, 64, 128, 256, 384, 512)
 _MIXED_ROWS = (0, 16, 64, 256)
 MOST_COPIES = 64
-"""Pairs of blocks that a captured step has room for: a fork copies one block a sequence."""
+"""Maximum number of block copies in a captured step: a fork copies one block per sequence."""
 
 
 class Bucket(NamedTuple):
-    """What a captured step is padded to."""
+    """The size to which a captured step is padded."""
 
     tokens: int
     rows: int
-    """With logits."""
+    """Number of rows with logits."""
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """All that are captured; iterated, the largest first."""
+    """The sizes of all captured steps; iterating starts with the largest."""
 
     sizes: tuple[int, ...]
-    """Tokens of those that have logits for every row, ascending."""
+    """Numbers of tokens of the captured steps in which every row has logits, ascending."""
     mixed: tuple[Bucket, ...]
-    """Those for other steps, ascending by tokens and then by rows; some are of both kinds."""
+    """Sizes of the other captured steps, ascending by tokens and then by rows; some are of both
+    kinds."""
 
     @classmethod
     def of(cls, limits: Limits) -> Buckets:
-        """Those of an engine whose steps have these limits."""
+        """Return the buckets of an engine whose steps have these limits."""
         most_rows = graphed_rows(limits)
         sizes = bucket_sizes(most_rows)
         most_tokens = min(limits.max_tokens, _MOST_TOKENS)
@@ -66,7 +68,7 @@ class Buckets:
         return cls(sizes, tuple(mixed))
 
     def holding(self, step: StepInput) -> Bucket | None:
-        """The bucket that a step is padded to; None if it is too large, or of another kind.
+        """Return the bucket that a step is padded to; None if it is too large, or of another kind.
 
         No hidden states are told of a captured step, no sequence branches, and no slots are moved.
         """

@@ -13,19 +13,19 @@ from penstock.interface.step import Int32s, StepInput
 
 @dataclass(frozen=True)
 class StepBounds:
-    """What a step may hold."""
+    """The limits that a step must respect."""
 
     max_tokens: int
     max_sequences: int
     max_logit_rows: int
     max_selected_rows: int
-    """With logits, or told as hidden states alone."""
+    """Maximum number of rows that have logits or whose hidden states are returned."""
     max_positions: int
     max_block_ids: int
     num_blocks: int
     vocab_size: int
     feature_size: int = 0
-    """Columns of features that a step has."""
+    """Number of feature columns in a step."""
     caches: bool = True
     """Whether there is a cache; without one, slots and blocks mean nothing."""
 

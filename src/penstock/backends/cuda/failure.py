@@ -15,8 +15,8 @@ from triton.runtime.errors import OutOfResources
 from penstock.errors import ConfigError, EngineDeadError, PenstockError, first_line
 
 FAILURES: Final = (RuntimeError, TritonError, subprocess.CalledProcessError, OSError)
-"""What launching kernels and waiting for them raises. Triton compiles at the first launch: it reads
-and writes files and starts compilers, and its own errors are plain exceptions."""
+"""Exceptions that launching kernels and waiting for them can raise. Triton compiles at the first
+launch: it reads and writes files and starts compilers, and its own errors are plain exceptions."""
 
 _COMPILER = "triton.compiler"
 _MAKERS = (_COMPILER, "triton.runtime.build", "triton.runtime.cache", "triton.backends.nvidia")

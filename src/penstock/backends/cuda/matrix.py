@@ -29,12 +29,13 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
 }
 
 _PADDED = 128
-"""Rows of floats are padded to multiples of so many columns."""
+"""Rows of floats are padded to a multiple of this many columns."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Of an op's matrix: out has n columns, x has k, and a step at most ``max_rows`` rows."""
+    """Dimensions of an op's matrix: out has n columns, x has k, and a step has at most ``max_rows``
+    rows."""
 
     n: int
     k: int

@@ -43,17 +43,17 @@ _NOWHERE = torch.device("meta")
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes on the device, without the KV cache."""
+    """Bytes needed on the device, without the KV cache."""
 
     weights: int
     activations: int
     tables_and_scratch: int
     draft: Needs | None = None
-    """Of the model that drafts, where one does."""
+    """The needs of the draft model or heads, if there are any."""
 
     @property
     def reserve(self) -> int:
-        """What is kept free."""
+        """Bytes that are kept free."""
         return RESERVE if self.draft is None else RESERVE + DRAFT_RESERVE
 
     @property
@@ -78,7 +78,7 @@ def gib(count: int) -> str:
 
 
 def needs(plan: Plan, limits: Limits) -> Needs:
-    """What ``cuda.bind.bind`` allocates for this fused plan beside the cache."""
+    """Return what ``cuda.bind.bind`` allocates for this fused plan, besides the cache."""
     shapes = plan.spec.weight_shapes()
     element = 4 if plan.weight_dtype == "float32" else 2
     workspace = Workspace(_NOWHERE)

@@ -61,7 +61,7 @@ class Arena:
 
 
 class Results(NamedTuple):
-    """What a step computes: views of the arena, for what is queued later."""
+    """Results of a step: views of the arena, for work that is queued later."""
 
     logits: Tensor  # [R, vocabulary]
     argmax: Tensor  # [R, 1]

@@ -29,11 +29,12 @@ class Sizes:
 
     vocab: int
     rows: int
-    """Of a launch."""
+    """Maximum number of rows in one launch."""
     batch: int
-    """Rows whose options change logits, or that cut the vocabulary, that are worked on at once."""
+    """Number of rows processed at once, of those whose options change the logits or truncate the
+    vocabulary."""
     chunk: int
-    """Logits of a program: a power of two."""
+    """Number of logits that one program handles: a power of two."""
 
     @property
     def chunks(self) -> int:
@@ -41,7 +42,8 @@ class Sizes:
 
     @property
     def stride(self) -> int:
-        """Of scratch rows: a multiple of 16, which Triton compiles for."""
+        """Length of a scratch row in elements: a multiple of 16, for which Triton compiles faster
+        code."""
         return -(-self.vocab // 16) * 16
 
     @property

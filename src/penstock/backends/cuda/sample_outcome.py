@@ -77,7 +77,8 @@ class Reported:
 
     def __init__(self, part_size: int, token_ids: list[int], counts: list[int]) -> None:
         self.parts: list[LaunchBuffers] = []
-        """Of ``part_size`` tokens each, the last of fewer."""
+        """Buffers of the queued parts: ``part_size`` tokens each, except that the last may have
+        fewer."""
         self._part_size = part_size
         self._token_ids = token_ids
         self._counts = counts

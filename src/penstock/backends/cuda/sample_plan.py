@@ -25,11 +25,11 @@ class Batch(NamedTuple):
     adjusted: Span
     """All, if their options change their logits, else none."""
     weighed: Span
-    """Drawn from the whole vocabulary."""
+    """Rows that draw from the whole vocabulary."""
     cut_by_rank: Span
-    """With a top-k; they come first in ``truncated``."""
+    """Rows with a top-k; they come first in ``truncated``."""
     truncated: Span
-    """With a top-k or a top-p."""
+    """Rows with a top-k or a top-p."""
 
 
 @dataclass
@@ -39,9 +39,9 @@ class LaunchPlan:
     order: list[int] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
     counted: Span = _NONE
-    """Their tokens matter to penalties."""
+    """States that need their tokens counted, for penalties."""
     reported: Span = _NONE
-    """Log-probabilities are wanted."""
+    """States that want log-probabilities."""
 
     def add(self, indices: Sequence[int]) -> Span:
         span = Span(len(self.order), len(indices))

@@ -30,7 +30,7 @@ Logits = NDArray[np.float32] | Tensor
 
 
 class DeviceSampler(Sampler[DeviceSampleState]):
-    """What :class:`~penstock.sampling.reference.NumpySampler` computes, bit by bit.
+    """Computes what :class:`~penstock.sampling.reference.NumpySampler` does, bit by bit.
 
     :meth:`launch` queues a step's choices on the current stream and returns at once; the next
     step may be queued before their outcome is known. The methods of

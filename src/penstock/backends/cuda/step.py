@@ -43,7 +43,7 @@ class DeviceStep:
     token of the row's path behind the fork lies, its own last, then zeros."""
     features: Tensor  # [T, F] float32
     work: tuple[Tensor, ...] = ()
-    """What attention planned for this step, in the order in which it was given."""
+    """Attention's work lists for this step, in the order in which they were given."""
     num_hidden_rows: int = 0
 
     @property
@@ -66,7 +66,8 @@ class DeviceStep:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a step's arrays lie in one buffer of int32. Block ids come last, as they vary most."""
+    """The positions of a step's arrays in one int32 buffer. Block ids come last, as they vary
+    most."""
 
     lengths: tuple[int, ...]
     offsets: tuple[int, ...]

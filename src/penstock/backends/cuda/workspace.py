@@ -33,7 +33,7 @@ class Workspace:
         return self._bytes.nbytes + self.counters.nbytes
 
     def reserve(self, nbytes: int) -> None:
-        """See to it that ``nbytes`` can be carved; what was carved before is no longer valid."""
+        """Make sure that ``nbytes`` can be carved. What was carved before is no longer valid."""
         if nbytes > self._bytes.nbytes:
             self._bytes = torch.empty(0, dtype=torch.uint8, device=self.device)  # free first
             self._bytes = torch.empty(nbytes, dtype=torch.uint8, device=self.device)

@@ -64,7 +64,7 @@ class Weights:
 
 
 class Extent(Protocol):
-    """Of ``matrix.Shape``, what launches need."""
+    """The part of ``matrix.Shape`` that launches need."""
 
     @property
     def n(self) -> int: ...

@@ -15,7 +15,7 @@ WIDTH = tl.constexpr(16)
 LOGITS = tl.constexpr(0)
 """Address of the float32 row that is chosen from: the model's, or the one that options changed."""
 ROW = tl.constexpr(1)
-"""Of the model's logits."""
+"""Index of the row in the model's logits."""
 BITS = tl.constexpr(2)
 """The uniform 64 bits that decide the draw."""
 LEAST = tl.constexpr(3)

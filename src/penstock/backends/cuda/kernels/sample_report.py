@@ -55,9 +55,12 @@ def report_chunk(
     CHUNK: tl.constexpr,
     TOPS: tl.constexpr,
 ):
-    """Of chunk ``c`` for the job ``order[first + i]``: ``sums`` of weights at temperature 1 and how
-    many tokens come before the chosen one, int64 and int32 ``[rows, chunks]``; its ``count``
-    largest, int64 ``[rows, chunks, TOPS]``."""
+    """Compute what chunk ``c`` of the logits contributes to the report of job ``order[first + i]``.
+
+    Writes ``sums``, the sum of its weights at temperature 1, int64 ``[rows, chunks]``; ``ranks``,
+    how many of its tokens come before the chosen one, int32 ``[rows, chunks]``; and ``tops``, its
+    ``count`` largest, int64 ``[rows, chunks, TOPS]``.
+    """
     slot = tl.program_id(0)
     chunk = tl.program_id(1)
     job = tl.load(order + first + slot)
