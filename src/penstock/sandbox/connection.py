@@ -14,7 +14,7 @@ from penstock.sandbox.process import START_S, WALL_S, ForkServer, WorkerDied, Wo
 
 
 class Connection(asyncio.Protocol):
-    """One worker, which does one job at a time. All methods belong to one event loop."""
+    """A worker, which does one job at a time. All methods belong to one event loop."""
 
     def __init__(self) -> None:
         self._frames: wire.FrameBuffer[Told] = wire.FrameBuffer(Told)
@@ -28,7 +28,7 @@ class Connection(asyncio.Protocol):
         self._closing = False
 
     async def start(self, server: ForkServer, tokenizer: str) -> None:
-        """Have the worker forked. To be called once, and :meth:`aclose` after it whatever comes.
+        """Fork and start the worker. Call it once, and :meth:`aclose` afterwards in any case.
 
         Raises UnavailableError if no process can be started. A fork server that does not start one
         within ``START_S`` is ended.
@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
         return not self._ended.is_set()
 
     def ask(self, frame: bytes) -> None:
-        """Begin the job of this frame, which ends with :meth:`answer`."""
+        """Send the job of this frame; wait for its end with :meth:`answer`."""
         self._asked = asyncio.get_running_loop().create_future()
         if self._transport is None or not self.alive:
             self._asked.set_exception(WorkerDied("lost"))
@@ -81,8 +81,8 @@ class Connection(asyncio.Protocol):
             self._transport.write(frame)
 
     async def within(self, cpu_s: float) -> bool:
-        """Wait until the job is answered or has taken so much processor time; whether it is
-        answered."""
+        """Wait until the job is answered or has used ``cpu_s`` seconds of processor time; returns
+        whether it was answered."""
         assert self._asked is not None
         left, ends = cpu_s, time.monotonic() + WALL_S
         while not self._asked.done():
@@ -93,7 +93,7 @@ class Connection(asyncio.Protocol):
         return self._asked.done()
 
     async def answer(self) -> Answer:
-        """The job's answer. Raises WorkerDied."""
+        """Wait for the job's answer. Raises WorkerDied."""
         assert self._asked is not None
         await asyncio.wait({self._asked}, timeout=WALL_S)
         if not self._asked.done() and self._transport is not None:
@@ -103,7 +103,7 @@ class Connection(asyncio.Protocol):
         return await asyncio.shield(self._asked)
 
     async def aclose(self) -> None:
-        """End the worker, and its job as ``lost``; safe to repeat."""
+        """End the worker; a running job ends as ``lost``. Safe to repeat."""
         self._closing = True
         if self.has_started:
             self.process.kill()

@@ -1,4 +1,4 @@
-"""Whether grammars that requests bring can be used, found out in worker processes."""
+"""Checking in worker processes whether the grammars of requests can be used."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class _Found:
 
 @dataclass
 class _Looking:
-    """A job that is under way, for all of one tenant who ask for the same."""
+    """A check in progress, shared by all requests of one tenant for the same grammar."""
 
     task: asyncio.Task[_Found]
     num_waiting: int = 0
 
 
 class GrammarCheck:
-    """Remembers what it found, unless a worker has ended for other reasons than the grammar, or for
-    want of memory. Belongs to one event loop; starts nothing before it is asked.
-    """
+    """Checks grammars and caches the results, except where a worker ended for want of memory or for
+    reasons other than the grammar. Belongs to one event loop; starts no process before the first
+    check."""
 
     def __init__(self, workers: WorkerPool) -> None:
         self._workers = workers
@@ -38,8 +38,7 @@ class GrammarCheck:
     async def check(self, spec: GrammarSpec, param: str, tenant: str = "") -> None:
         """Raise RequestError, naming the field ``param``, if ``spec`` cannot be compiled.
 
-        Raises OverloadedError where too many wait to be looked at, and UnavailableError if workers
-        are lost.
+        Raises OverloadedError if too many checks wait, and UnavailableError if workers are lost.
         """
         found = self._cache.get(spec) or await self._shared(spec, tenant)
         if found.fault is not None:

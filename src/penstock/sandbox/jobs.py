@@ -1,6 +1,6 @@
-"""What a worker can be asked, and what it answers.
+"""The messages to and from workers: jobs and their answers.
 
-A job is a function of what it holds, so that one whose worker has died harms nothing else.
+A job depends on nothing but its own fields, so it can be repeated after its worker died.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from penstock.errors import RequestError
 from penstock.grammar.spec import GrammarSpec
 
 Cause = Literal["time", "memory", "crash"]
-"""What a worker died of by its job: its processor time, its memory, or a fault of native code,
-which mostly is an overflow of the stack."""
+"""How a job killed its worker: by processor time, by memory, or by a crash of native code (mostly a
+stack overflow)."""
 
 End = Cause | Literal["late", "lost"]
-"""Why a job has no answer. ``late``: it did not end within the wall-clock limit. ``lost``: its
-worker is gone and nobody has reported why, so that it was not the job's doing."""
+"""Why a job has no answer. ``late``: it exceeded the wall-clock limit. ``lost``: its worker is gone
+and no cause was reported, so the job is not to blame."""
 
 LONG_TEXT_BYTES = 1 << 17
-"""A text that is known beforehand to take more than 0.1 s."""
+"""Length in bytes from which tokenizing a text is expected to take more than 0.1 s."""
 _TEXT_S = 3.0
 _SECONDS_PER_MB = 10.0
 _MOST_TEXT_S = 60.0
@@ -32,7 +32,7 @@ _GRAMMAR_S = 3.0
 
 
 class Exceeded(RequestError):
-    """The job ended its worker."""
+    """The job exceeded a worker's limit or crashed it."""
 
     def __init__(self, message: str, param: str, cause: Cause) -> None:
         super().__init__(message, param)
@@ -43,9 +43,9 @@ class CheckGrammar(msgspec.Struct, tag="check_grammar", frozen=True):
     """Whether a grammar can be compiled; answered by :class:`Checked`."""
 
     param: ClassVar[str] = "grammar"
-    """The field at fault where it is refused."""
+    """The request field to name in errors."""
     kind: str
-    """A Kind, or what a Python caller has put in its place, which the worker refuses."""
+    """A Kind; whatever else a Python caller passed, the worker refuses."""
     text: str
 
     @classmethod
@@ -58,12 +58,12 @@ class CheckGrammar(msgspec.Struct, tag="check_grammar", frozen=True):
 
     @property
     def cpu_s(self) -> float:
-        """Seconds of processor time that the job may take."""
+        """Limit of processor time for the job, in seconds."""
         return _GRAMMAR_S
 
     @property
     def is_long(self) -> bool:
-        """Whether it is known to be slow before it is begun."""
+        """Whether the job is expected to be slow."""
         return False
 
     def died(self, cause: Cause) -> Exceeded:
@@ -83,8 +83,7 @@ class CheckGrammar(msgspec.Struct, tag="check_grammar", frozen=True):
 
 
 class TokenizeChat(msgspec.Struct, tag="tokenize_chat", frozen=True, kw_only=True):
-    """Render a chat template and tokenize what comes of it; answered by :class:`Tokens`, of one
-    text.
+    """Render a chat template and tokenize the result; answered by :class:`Tokens` for one text.
 
     ``payload`` is JSON, as arguments of calls may hold numbers that msgpack cannot.
     """
@@ -96,7 +95,7 @@ class TokenizeChat(msgspec.Struct, tag="tokenize_chat", frozen=True, kw_only=Tru
     add_generation_prompt: bool
     add_special_tokens: bool
     max_tokens: int
-    """A text that is sure to have more is refused before it is tokenized."""
+    """Token limit: a text that certainly has more is refused before it is tokenized."""
 
     @classmethod
     def of(
@@ -110,7 +109,7 @@ class TokenizeChat(msgspec.Struct, tag="tokenize_chat", frozen=True, kw_only=Tru
         add_special_tokens: bool,
         max_tokens: int,
     ) -> TokenizeChat:
-        """Raises RequestError for messages that are no JSON."""
+        """Make a job. Raises RequestError for messages that are not valid JSON."""
         try:
             text = json.dumps([messages, tools, template_options], ensure_ascii=False)
         except (ValueError, TypeError, RecursionError) as error:
@@ -124,7 +123,7 @@ class TokenizeChat(msgspec.Struct, tag="tokenize_chat", frozen=True, kw_only=Tru
         )
 
     def parts(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
-        """The messages, the tools and the template's options."""
+        """Return the messages, the tools and the template's options."""
         messages, tools, options = json.loads(self.payload)
         return messages, tools, options
 
@@ -189,7 +188,8 @@ class Checked(msgspec.Struct, tag="checked", frozen=True):
 
 
 class Tokens(msgspec.Struct, tag="tokens", frozen=True):
-    """The token ids of each text, 32 bits each: as lists, millions would hold an event loop."""
+    """The token ids of each text as packed 32-bit integers: millions of them as lists would block
+    an event loop."""
 
     rows: list[bytes]
 
@@ -202,31 +202,31 @@ class Tokens(msgspec.Struct, tag="tokens", frozen=True):
 
 
 class Refused(msgspec.Struct, tag="refused", frozen=True):
-    """The job's RequestError."""
+    """The job was refused with a RequestError."""
 
     message: str
     param: str | None
 
 
 class Exhausted(msgspec.Struct, tag="exhausted", frozen=True):
-    """The job needed more memory than a worker may have, and the worker noticed itself."""
+    """The job ran out of the memory that a worker may have, and the worker itself noticed."""
 
 
 class Failed(msgspec.Struct, tag="failed", frozen=True):
-    """A defect: not the request's fault."""
+    """An internal error, which the request did not cause."""
 
     trace: str
 
 
 class Started(msgspec.Struct, tag="started", frozen=True):
-    """The first message of a worker's socket: jobs may be sent to the process ``pid``."""
+    """The first message on a worker's socket: the process ``pid`` accepts jobs."""
 
     pid: int
 
 
 class Died(msgspec.Struct, tag="died", frozen=True):
-    """The last message of the socket of a worker that its job has ended, sent by the process that
-    waited for it."""
+    """The last message on the socket of a worker that its job has ended, sent by the worker's
+    keeper."""
 
     cause: Cause
 
@@ -237,7 +237,7 @@ Told = Answer | Started | Died
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A job as it is sent, with the seconds of processor time that it may take."""
+    """A job as it is sent, with its limit of processor time in seconds."""
 
     cpu_s: float
     job: Job

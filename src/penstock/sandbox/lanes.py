@@ -1,4 +1,4 @@
-"""Seats for jobs that run at once, and how many may wait for one."""
+"""Lanes: limits on the jobs that run at once, with bounded queues."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from penstock.errors import OverloadedError, PenstockError
 class Lane:
     """A semaphore with a bounded queue, shared fairly by tenants. Belongs to one event loop.
 
-    The next seat is for the tenant that has the fewest, and among those for the one that has waited
-    for its turn longest. One tenant may hold half of the queue while others wait, and alone all of
-    it but a quarter, so that whoever else comes finds room.
+    The next seat goes to the tenant that holds the fewest, and among equals to the one that has
+    waited longest for its turn. One tenant may fill half of the queue while others wait, and three
+    quarters of it when alone, so that newcomers find room.
     """
 
     def __init__(self, seats: int, most_waiting: int, what: str) -> None:
@@ -31,11 +31,12 @@ class Lane:
 
     @property
     def is_full(self) -> bool:
-        """Whether somebody who came now would wait."""
+        """Whether a newcomer would have to wait."""
         return self._free == 0
 
     async def enter(self, tenant: str) -> None:
-        """Wait for a seat. Raises OverloadedError if too many do, and what :meth:`close` gave."""
+        """Wait for a seat. Raises OverloadedError if too many wait, and the error given to
+        :meth:`close`."""
         if self._closed is not None:
             raise self._closed
         if self._free:
@@ -69,7 +70,7 @@ class Lane:
                 turn.set_result(None)
 
     def close(self, error: PenstockError) -> None:
-        """Raise this to all who wait and all who come."""
+        """Raise ``error`` in all waiting and future calls of :meth:`enter`."""
         self._closed = error
         for turns in self._waiting.values():
             for turn in turns:
@@ -105,14 +106,14 @@ class Lane:
 
 
 class Seat:
-    """A tenant's seat in one lane or another, given back however the block ends."""
+    """A tenant's seat in a lane, as a context manager that always gives it back."""
 
     def __init__(self, tenant: str) -> None:
         self._tenant = tenant
         self.lane: Lane | None = None
 
     async def move(self, lane: Lane) -> None:
-        """Leave the present lane and enter another. Raises as :meth:`Lane.enter`."""
+        """Leave the current lane and enter another. Raises the errors of :meth:`Lane.enter`."""
         self._leave()
         await lane.enter(self._tenant)
         self.lane = lane

@@ -29,12 +29,15 @@ class LocalWorker:
 
     @property
     def is_own(self) -> bool:
-        """Whether this is the process that it belongs to."""
+        """Whether the current process is the one that it belongs to."""
         return os.getpid() == self._owner
 
     def run(self, job: Job) -> Answer:
-        """The job's answer. Raises RequestError if it refuses, or exceeds a limit of workers, and
-        UnavailableError if two workers in turn are lost."""
+        """Run a job and return its answer.
+
+        Raises RequestError if it refuses or exceeds a limit of workers, and UnavailableError if two
+        workers in turn are lost.
+        """
         if not self.is_own:
             raise UnavailableError(
                 "this process was forked from the one that has the worker process; make what "
@@ -86,7 +89,7 @@ class LocalWorker:
         raise WorkerDied("lost")
 
     def _connected(self) -> socket.socket:
-        """The socket of a worker that has started."""
+        """Return the socket of a running worker, starting one if necessary."""
         if self._server.has_ended:
             self.close()
         if self._socket is None:

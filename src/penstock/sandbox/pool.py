@@ -1,4 +1,4 @@
-"""Workers for many callers of one event loop, none of whom waits for another's bomb."""
+"""A pool of workers for one event loop, in which no caller waits for another's expensive job."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from penstock.sandbox.results import failure, result
 _log = logging.getLogger(__name__)
 
 SLOW_S = 0.1
-"""Processor time after which a job is slow."""
+"""Seconds of processor time after which a job is slow."""
 _SLOW_SEATS = 3
 _MOST_WAITING = 1024
 _MOST_SLOW_WAITING = 64
 _MOST_GROWTH_BYTES = 128 << 20
-"""A worker that grew by more than this is replaced."""
+"""Memory growth, in bytes, after which a worker is replaced."""
 
 
 class WorkerPool:
@@ -55,16 +55,16 @@ class WorkerPool:
         self._tokenizer = ""
         self._closed = False
         self.ended: Counter[str] = Counter()
-        """Jobs that did not come to their end, by why: an End, ``left`` (by their caller) or
+        """Number of jobs without a result, by reason: an End, ``left`` (by their caller) or
         ``overload``."""
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the workers that live."""
+        """Process ids of the live workers."""
         return [each.process.pid for each in self._all if each.alive and each.has_started]
 
     async def run(self, job: Job, tenant: str = "") -> Answer:
-        """The job's answer.
+        """Run a job and return its answer.
 
         Raises RequestError if the job refuses or exceeds a limit of workers, OverloadedError if too
         many jobs wait, of this tenant or in all, and UnavailableError if two workers in turn are
@@ -80,7 +80,7 @@ class WorkerPool:
             raise
 
     def warm(self, tokenizer: str) -> None:
-        """Start a worker that has loaded this tokenizer, for the first who needs one."""
+        """Start a worker that has loaded this tokenizer, ready for the first job."""
         self._tokenizer = tokenizer
         self._start_spare()
 
@@ -121,7 +121,7 @@ class WorkerPool:
         return result(job, answer)
 
     async def _do(self, job: Job, frame: bytes, seat: Seat) -> Answer:
-        """Do a job in its lane, or in the slow one if it turns out to be slow. Raises WorkerDied
+        """Run a job in its lane, or in the slow lane if it turns out to be slow. Raises WorkerDied
         and OverloadedError."""
         worker = await self._take(job)
         try:
@@ -144,7 +144,7 @@ class WorkerPool:
         return answer
 
     async def _take(self, job: Job) -> Connection:
-        """A worker that can begin this job now."""
+        """Return a worker that can start this job now."""
         if not isinstance(job, CheckGrammar):
             self._tokenizer = job.tokenizer
         self._idle[:] = [worker for worker in self._idle if worker.alive]
@@ -170,7 +170,7 @@ class WorkerPool:
         return worker
 
     def _put_back(self, worker: Connection) -> None:
-        """Let a worker whose job is done go on, if it may."""
+        """Keep a worker whose job is done, if it can be reused."""
         grown = worker.process.resident_bytes - worker.process.first_bytes
         done = worker.process.lowered or grown > _MOST_GROWTH_BYTES
         if done or self._closed or len(self._idle) >= self._most_idle:
@@ -179,14 +179,14 @@ class WorkerPool:
             self._idle.append(worker)
 
     def _end(self, worker: Connection) -> None:
-        """Have a worker ended; safe to repeat."""
+        """End a worker in the background; safe to repeat."""
         self._all.discard(worker)
         ending = asyncio.get_running_loop().create_task(worker.aclose())
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
 
     def _start_spare(self) -> None:
-        """Have a worker ready for the next job, beside those that are slow."""
+        """Start a spare worker for the next job."""
         if self._idle or self._closed or (self._spare is not None and not self._spare.done()):
             return
         self._spare = asyncio.get_running_loop().create_task(self._add_spare())

@@ -1,4 +1,5 @@
-"""A front end's hold on workers' processes: have them started, slow them, end them."""
+"""Worker processes as a front end sees them: starting them, lowering their priority, ending
+them."""
 
 from __future__ import annotations
 
@@ -15,9 +16,10 @@ from penstock.errors import UnavailableError
 from penstock.sandbox.jobs import End
 
 WALL_S = 120.0
-"""Wall-clock limit of a job, for overloaded machines and stuck workers."""
+"""Wall-clock limit of a job in seconds, for overloaded machines and stuck workers."""
 START_S = 60.0
-"""Wall-clock limit of a worker's start, in which its fork server may have to load a tokenizer."""
+"""Wall-clock limit of a worker's start in seconds, in which its fork server may load a
+tokenizer."""
 _NICE = 10
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _VARIABLES = {
@@ -37,7 +39,7 @@ class WorkerDied(Exception):
 
 
 class ForkServer:
-    """The process that workers are forked from; started when the first is asked for."""
+    """The process that workers are forked from; started on first use."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -45,13 +47,14 @@ class ForkServer:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was started and is there no more."""
+        """Whether the process was started and has ended."""
         return self._process is not None and self._process.poll() is not None
 
     def fork(self, tokenizer: str = "") -> socket.socket:
-        """Our end of a new worker's socket; it has loaded that tokenizer when it says Started.
+        """Fork a worker and return our end of its socket.
 
-        Any thread may call it, one at a time. Never blocks. Raises UnavailableError.
+        The worker loads the tokenizer before it sends Started. Any thread may call this, one at a
+        time. Never blocks. Raises UnavailableError.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
@@ -72,7 +75,7 @@ class ForkServer:
         )
 
     def close(self) -> None:
-        """End it, and with it all workers; safe to repeat."""
+        """End the process and all its workers; safe to repeat."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -106,7 +109,10 @@ class ForkServer:
 
 
 def _environment() -> dict[str, str]:
-    """What workers may know of the environment: it holds keys, and they run programs of others."""
+    """Return the environment variables that workers may see.
+
+    The others may hold keys, and workers run code that others supply.
+    """
     return {
         name: value
         for name, value in os.environ.items()
@@ -120,16 +126,16 @@ class WorkerProcess:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.lowered = False
-        """Its priority was lowered, which cannot be undone."""
+        """Whether its priority was lowered, which cannot be undone."""
         self._handle: int | None = None
         with contextlib.suppress(OSError):  # it is gone already
             self._handle = os.pidfd_open(pid)
         self.first_bytes = self.resident_bytes
-        """Its memory before its first job."""
+        """Resident memory before its first job, in bytes."""
 
     @property
     def cpu_s(self) -> float:
-        """Processor time that the process has taken."""
+        """Processor time used by the process, in seconds."""
         with contextlib.suppress(OSError):
             return time.clock_gettime((~self.pid << 3) | 2)  # CPUCLOCK_SCHED of the process
         return 0.0
@@ -141,7 +147,7 @@ class WorkerProcess:
         return 0
 
     def lower(self) -> None:
-        """Give way to other work from now on."""
+        """Lower the priority of the process for good."""
         self.lowered = True
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, self.pid, _NICE)
@@ -153,7 +159,7 @@ class WorkerProcess:
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
     def release(self) -> None:
-        """Forget the process, which has ended."""
+        """Release what refers to the process, which has ended."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None

@@ -1,4 +1,4 @@
-"""What an answer, or the lack of one, means to whoever has asked."""
+"""Converting a job's answer, or its end without one, into a result or an error."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from penstock.sandbox.process import WALL_S
 
 
 def result(job: Job, answer: Answer) -> Answer:
-    """The answer, if it is one. Raises RequestError if the job was refused or was too much, and
-    PenstockError for a defect."""
+    """Return the answer of a job. Raises RequestError if the job was refused or needed too much,
+    and PenstockError for an internal error."""
     match answer:
         case Refused(message, param):
             raise RequestError(message, param)
@@ -21,7 +21,7 @@ def result(job: Job, answer: Answer) -> Answer:
 
 
 def failure(job: Job, end: End) -> PenstockError:
-    """The error of a job that has no answer: Exceeded if that is its own doing, otherwise
+    """Return the error for a job without an answer: Exceeded if the job caused it, otherwise
     UnavailableError."""
     match end:
         case "late":

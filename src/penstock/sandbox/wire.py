@@ -18,7 +18,7 @@ Message = TypeVar("Message")
 
 
 def encode_job(job: Job) -> bytes:
-    """The frame that asks for a job. Raises RequestError for text that is not Unicode."""
+    """Encode a job as a frame. Raises RequestError for text that is not valid Unicode."""
     try:
         return encode(Task(job.cpu_s, job))
     except UnicodeEncodeError:
@@ -28,7 +28,7 @@ def encode_job(job: Job) -> bytes:
 
 
 def encode(message: Task | Told) -> bytes:
-    """One whole frame. Raises UnicodeEncodeError for lone surrogates."""
+    """Encode one message as a frame. Raises UnicodeEncodeError for lone surrogates."""
     buffer = bytearray(HEADER.size)
     msgspec.msgpack.Encoder().encode_into(message, buffer, HEADER.size)
     HEADER.pack_into(buffer, 0, len(buffer) - HEADER.size)
@@ -36,14 +36,14 @@ def encode(message: Task | Told) -> bytes:
 
 
 class FrameBuffer(Generic[Message]):
-    """Turns received bytes, in pieces of any size, into messages of type ``kind``."""
+    """Decodes messages of type ``kind`` from received bytes, in pieces of any size."""
 
     def __init__(self, kind: Any) -> None:
         self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(kind)
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that ``data`` completes. Raises msgspec.DecodeError."""
+        """Return the messages that ``data`` completes. Raises msgspec.DecodeError."""
         self._buffer += data
         complete: list[Message] = []
         start = 0
@@ -59,7 +59,7 @@ class FrameBuffer(Generic[Message]):
         return complete
 
     def receive(self, sock: socket.socket) -> list[Message]:
-        """The next messages of a blocking socket; none at the end of the stream."""
+        """Return the next messages from a blocking socket; none at the end of the stream."""
         while data := sock.recv(_PIECE):
             messages = self.feed(data)
             if messages:

@@ -46,25 +46,25 @@ from penstock.tokenizer import Tokenizer, load_tokenizer
 from penstock.tokenizer.chat_tokens import tokenize_chat
 
 MAX_ORDER_BYTES = 1 << 16
-"""Longest message to the fork server: a byte, then the path of the tokenizer."""
+"""Longest message to the fork server in bytes: one byte, then the path of the tokenizer."""
 STACK_BYTES = 4 << 20
-"""Stack of the thread that does jobs. The engine compiles what passes with sixteen times as much
-(``engine.constraints``): a grammar that fits here cannot overflow there. It is enough for 430
-schemas of objects that refer to each other in a row."""
+"""Stack of the thread that runs jobs, in bytes. The engine compiles accepted grammars with sixteen
+times as much (``engine.constraints``), so a grammar that fits here cannot overflow there. It
+suffices for a chain of 430 object schemas that refer to each other."""
 DATA_BYTES = 2 << 30
-"""Memory of a worker. Tokenizing takes up to 200 bytes for each of a text."""
+"""Memory limit of a worker, in bytes. Tokenizing takes up to 200 bytes for each byte of a text."""
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class Worker:
-    """Does jobs. Keeps the tokenizer that the last one named."""
+    """Runs jobs, and keeps the tokenizer of the last job."""
 
     def __init__(self) -> None:
         self._path = ""
         self._tokenizer: Tokenizer | None = None
 
     def answer(self, job: Job) -> Answer:
-        """What comes of a job; never raises."""
+        """Run a job and return its outcome; never raises."""
         try:
             with as_error(lambda text: RequestError(f"a library failed on this input: {text}")):
                 return self._do(job)
@@ -113,7 +113,7 @@ class Worker:
         return Tokens.of([ids])
 
     def load(self, path: str) -> Tokenizer:
-        """Raises TokenizerError."""
+        """Load a tokenizer. Raises TokenizerError."""
         if self._tokenizer is None or self._path != path:
             self._tokenizer, self._path = load_tokenizer(path), path
             gc.collect()
@@ -122,7 +122,7 @@ class Worker:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Be the fork server: start a worker for each socket that is sent, until the end of ours."""
+    """Run the fork server: fork a worker for each socket received, until our own socket ends."""
     parser = argparse.ArgumentParser(prog="penstock.sandbox.worker", description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="the inherited socket")
     options = parser.parse_args(arguments)
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _keep(worker: Worker, fd: int, server: int) -> int:
-    """Have a worker serve the socket ``fd``, and report its exit cause on the socket."""
+    """Run a worker on the socket ``fd``, and report on that socket why it ended."""
     _die_with(server)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with socket.socket(fileno=fd) as sock:
@@ -191,7 +191,7 @@ def _serve(worker: Worker, sock: socket.socket, keeper: int) -> int:
 
 
 def _cause(status: int) -> Cause | None:
-    """What a job has ended its worker by; None if it was not the job."""
+    """Return why a job ended its worker; None if the job was not the cause."""
     if not os.WIFSIGNALED(status):
         return None if status == 0 else "crash"
     match os.WTERMSIG(status):
@@ -205,14 +205,14 @@ def _cause(status: int) -> Cause | None:
 
 
 def _die_with(parent: int) -> None:
-    """Have the kernel end this process with its parent, which has one thread."""
+    """Have the kernel end this process when its parent ends, which must have a single thread."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it has ended before that
         os._exit(1)
 
 
 def limit(what: int, value: int) -> None:
-    """Lower a limit of this process; one that is lower already stays."""
+    """Lower a resource limit of this process; a limit that is already lower stays."""
     _, hard = resource.getrlimit(what)
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)

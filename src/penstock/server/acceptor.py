@@ -1,4 +1,4 @@
-"""Accepting connections: as many as there are file descriptors for, and politely no more."""
+"""Accepting connections, up to what the limit of open file descriptors allows."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 BACKLOG = 2048
 BATCH = 64
-"""Connections accepted in a row before others get their turn."""
+"""Most connections accepted in a row before other tasks of the event loop run."""
 RETRY_S = 1.0
-"""The pause after the kernel had no descriptor or memory for a connection."""
+"""Seconds to pause after the kernel had no descriptor or memory for a connection."""
 TELL_S = 60.0
-"""Between two log lines about the same shortage."""
+"""Least seconds between two log lines about the same shortage."""
 
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -31,13 +31,14 @@ class ConnectionLimit:
     """How many connections a process may have open."""
 
     connections: int
-    """Those that are served."""
+    """Most connections that are served."""
     refusals: int
-    """Further ones, which are told to come again."""
+    """Most further connections, which get a 503 response."""
 
     @classmethod
     def of_process(cls) -> ConnectionLimit:
-        """What the limit of open files leaves, with a reserve for files, pipes and new engines."""
+        """Return what the limit of open files leaves after a reserve for files, pipes and new
+        engines."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if limit == resource.RLIM_INFINITY:
             limit = 1 << 20
@@ -48,15 +49,15 @@ class ConnectionLimit:
 
 
 class Place:
-    """One connection's place among those that may be open."""
+    """The place of one connection within a ConnectionLimit."""
 
     def __init__(self, refused: bool, free: Callable[[], None]) -> None:
         self.refused = refused
-        """There was no room: it is only told so."""
+        """Whether there was no room, so that the connection only gets a refusal."""
         self._free: Callable[[], None] | None = free
 
     def leave(self) -> None:
-        """The connection has ended. Safe to repeat."""
+        """Give the place back when the connection has ended. Safe to repeat."""
         free, self._free = self._free, None
         if free is not None:
             free()
@@ -92,13 +93,13 @@ class Acceptor:
         self._told_at = -TELL_S
 
     def start(self) -> None:
-        """Raises OSError where the address is in use."""
+        """Start to accept. Raises OSError if the address is in use."""
         self._listener.setblocking(False)
         self._listener.listen(BACKLOG)
         self._resume()
 
     def close(self) -> None:
-        """Accept nothing more. The socket belongs to the caller."""
+        """Stop accepting. The socket stays open: it belongs to the caller."""
         self._closed = True
         self._pause()
         if self._retry is not None:

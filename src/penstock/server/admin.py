@@ -53,7 +53,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
-    """Of the process that serves HTTP; that of its guardian is another."""
+    """Process id of the HTTP server (not that of its guardian)."""
     restarts: int
 
 
@@ -79,7 +79,7 @@ class Aborted(msgspec.Struct, frozen=True):
 class Draining(msgspec.Struct, frozen=True):
     draining: bool
     open: int
-    """Requests that are being answered."""
+    """Number of requests that are still being answered."""
 
 
 class Cleared(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ class LogLevel(msgspec.Struct, frozen=True):
 
 
 class Admin:
-    """The handlers. Who may call them is decided before."""
+    """The handlers of ``/admin``. Access is checked before they are called."""
 
     def __init__(self, engine: Supervisor, requests: OpenRequests, options: ServerOptions) -> None:
         self._engine = engine

@@ -41,7 +41,8 @@ def build_app(
     dropped_log_lines: Callable[[], int] = lambda: 0,
     tracing: Tracing | None = None,
 ) -> ASGIApp:
-    """The application that serves ``engine``. It owns neither that nor ``tracing``."""
+    """Build the application that serves ``engine``. It closes neither ``engine`` nor
+    ``tracing``."""
     handlers = Handlers(engine, requests, options, dropped_log_lines)
     admin = Admin(engine, requests, options)
     gate = Middleware(
@@ -77,7 +78,7 @@ def build_app(
 
 
 def _answered(handler: Handler) -> Handler:
-    """``handler`` with its errors as answers in OpenAI's shape."""
+    """Wrap ``handler`` so that its errors become responses in OpenAI's format."""
 
     async def answer(request: Request) -> Response | EventStream:
         try:

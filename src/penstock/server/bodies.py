@@ -1,4 +1,4 @@
-"""From the bodies of requests to what they ask: read and decoded beside everything else."""
+"""Reading and decoding request bodies without delaying other requests."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from penstock.server.read_body import read_body
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 MAX_IN_LOOP_BYTES = 256 << 10
-"""Decoded by the event loop itself: takes a millisecond mostly, and 80 of lists of empty lists."""
+"""Largest body decoded in the event loop itself: about a millisecond, at worst 80 (lists of empty
+lists)."""
 
 
 class Bodies:
     """Reads and decodes the bodies of one server's requests.
 
-    A long body is decoded in a thread, so that other requests go on; one at a time, since they
-    would only take turns. All that are read and wait take a bounded part of the memory: a long one
-    that there is no room for is refused.
+    A long body is decoded in a thread, so that other requests go on; one at a time, since several
+    would only compete for the interpreter. The memory of all bodies that are read or waiting is
+    bounded: a long one that does not fit is refused.
     """
 
     def __init__(self, limit: int, seconds: float, room: int = ROOM_BYTES) -> None:
@@ -33,7 +34,7 @@ class Bodies:
         self._decoding = asyncio.Lock()
 
     async def decoded(self, request: Request, decoder: BodyDecoder[Body]) -> Decoded[Body]:
-        """Raises ApiError for what cannot be read or used."""
+        """Return the decoded body. Raises ApiError if it cannot be read or used."""
         with self.room.share() as share:
             data = await read_body(request, self._limit, self._seconds, share)
             if len(data) <= MAX_IN_LOOP_BYTES:

@@ -1,4 +1,4 @@
-"""How much of the memory the bodies take that are being read, of all requests together."""
+"""A limit on the memory that the request bodies being read take, over all requests together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.server.errors import ApiError
 
 ROOM_BYTES = 256 << 20
 ALWAYS_BYTES = 64 << 10
-"""Of a body there is always room for, as for the rest of a connection."""
+"""Bytes of each body that are always accepted, however much memory other bodies take."""
 
 
 class BodyRoom:
@@ -30,7 +30,7 @@ class BodyRoom:
 
 
 class Share:
-    """What one body takes, from its first byte until the share is left."""
+    """The memory that one body holds, from its first byte until the share is left."""
 
     def __init__(self, room: BodyRoom) -> None:
         self._room = room

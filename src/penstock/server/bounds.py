@@ -53,7 +53,7 @@ def bound(schemas: Mapping[str, Schema], model: ModelFacts, best_priority: int) 
 
 
 def _fields(model: ModelFacts) -> dict[str, Keywords]:
-    """By name; a field is bounded alike in every body that has it."""
+    """Return the bounds of each field by name; a field has the same bounds in every body."""
     token = _token(model)
     output = {"integer": {"minimum": 1, "maximum": model.max_model_len - 1}}
     fields = {name: _range(allowed) for name, allowed in RANGES.items()}

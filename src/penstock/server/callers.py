@@ -1,4 +1,4 @@
-"""Who asks over HTTP, and what they may ask for."""
+"""The callers of the HTTP API, and the priorities that they may ask for."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.server.errors import ApiError
 
 @dataclass(frozen=True)
 class Caller:
-    """A tenant of the engine: who has a key, or without keys who asks from an address."""
+    """A tenant of the engine: the holder of an API key or, without keys, a client address."""
 
     name: str = ""
     weight: float = 1.0
     best_priority: int | None = 0
-    """The lowest number that it may ask for; None: any."""
+    """Lowest priority number that it may ask for (lower goes first); None means any."""
 
     @property
     def tenant(self) -> Tenant:
@@ -26,8 +26,11 @@ class Caller:
     def options(
         self, priority: int | None, cache_salt: str | None, user: str | None
     ) -> RequestOptions:
-        """What the fields of a request come to. Raises ApiError for a priority that it may not
-        have. ``user``: whom the caller asks for, of any length."""
+        """Return the engine's options for these request fields.
+
+        ``user`` is the end user whom the caller asks for, of any length. Raises ApiError for a
+        priority that the caller may not use.
+        """
         asked = priority or 0
         if self.best_priority is not None and asked < self.best_priority:
             raise ApiError(
@@ -47,7 +50,8 @@ class Caller:
 
 
 def address_name(client: tuple[str, int] | None) -> str:
-    """What those who ask from an address are called; of IPv6 the network, which one client has."""
+    """Return the caller name of an address; for IPv6 that of its network, since one client has all
+    of it."""
     if client is None:
         return ""
     try:

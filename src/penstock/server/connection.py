@@ -1,4 +1,4 @@
-"""One HTTP connection: uvicorn's, with a limit on how long it may take to ask something."""
+"""One HTTP connection: uvicorn's, with a time limit for the request head."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ from penstock.server.strict_http import StrictConnection
 
 HEADERS_TIMEOUT_S = 30.0
 REFUSAL_S = 2.0
-"""For the head of a request on a connection that there is no room for."""
+"""Seconds allowed for the request head on a connection that will be refused for want of room."""
 LINGER_S = 2.0
-"""How long a client may go on sending what nobody reads, once it has its answer: a connection that
-is closed before is reset by the kernel, and the answer with it."""
+"""Seconds for which a client may go on sending unread data after its answer: if the connection were
+closed before, the kernel would reset it and the answer would be lost."""
 _SCOPE_KEY = "penstock.pieces"
 
 
 class PieceWriter:
-    """Writes pieces of an answer of unknown length once its head was sent, past ASGI.
+    """Writes pieces of a chunked response after its head was sent, past ASGI.
 
-    Middleware and h11 have nothing to do with a piece: it is framed as one chunk and written, which
-    spares the server a fifth of its processor time (benchmarks/server). Head and end go the usual
-    way.
+    Middleware and h11 take no part: a piece is framed as one chunk and written, which saves a fifth
+    of the server's processor time (benchmarks/server). The head and the end go the usual way.
     """
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
@@ -41,12 +40,13 @@ class PieceWriter:
 
     @classmethod
     def of(cls, scope: Scope) -> PieceWriter | None:
-        """The one for this request; None where its answer is not sent in chunks."""
+        """Return the writer of this request; None if its response is not chunked."""
         writer: PieceWriter | None = scope.get(_SCOPE_KEY)
         return writer
 
     async def write(self, piece: bytes) -> None:
-        """Returns at once unless the client reads slowly. Drops it where the client is gone."""
+        """Write a piece; wait only if the client reads slowly. It is dropped if the client is
+        gone."""
         cycle = self._cycle
         if cycle.flow.write_paused and not cycle.disconnected:
             await cycle.flow.drain()
@@ -101,7 +101,8 @@ class Connection(H11Protocol):
         self._watch()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client sends no more. True keeps the connection for what it is still to hear."""
+        """Handle the client's end of stream; True keeps the connection open for pending
+        responses."""
         if self._ended or self.scheme == "https":
             return False
         if not self._answering and not self.conn.head_begun:
@@ -123,7 +124,8 @@ class Connection(H11Protocol):
         self._place.leave()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what ``conn`` found, as far as there can be an answer, and read no more."""
+        """Answer the protocol error that ``conn`` found, if that is still possible, and stop
+        reading."""
         cycle = self.cycle
         if self._answering:
             # Its request is broken off: whoever waits for the rest of it learns that.
@@ -171,14 +173,14 @@ class Connection(H11Protocol):
             cycle.transport = self.transport
 
     def _probe(self) -> None:
-        """Write something that a client in HTTP/1.1 has to overlook."""
+        """Write something that an HTTP/1.1 client must ignore."""
         heard = self.scope["http_version"] != "1.1" or self.cycle.response_started
         if self._answering and not heard:
             interim = h11.InformationalResponse(status_code=100, headers=[], reason="Continue")
             self.transport.write(self.conn.send(interim))
 
     def _end(self) -> None:
-        """The last answer was written."""
+        """Close the connection after the last response was written."""
         if self.conn.their_state in (h11.SEND_BODY, h11.ERROR):
             self._linger()
         else:
@@ -195,7 +197,8 @@ class Connection(H11Protocol):
         self._deadline = self.loop.call_later(LINGER_S, self.transport.abort)
 
     def _watch(self) -> None:
-        """Run the clock while a head is expected, from its first byte or the connection's."""
+        """Run the timeout while a request head is expected, from its first byte or the connection's
+        start."""
         if self._ended:
             return
         if self.transport.is_closing() or self._answering:
@@ -215,7 +218,7 @@ class Connection(H11Protocol):
 
 
 class _Ending:
-    """A transport as far as the writer of an answer needs it, with an end of our own."""
+    """The part of a transport that a response writer needs, with our own ``close``."""
 
     __slots__ = ("close", "is_closing", "write")
 
@@ -226,7 +229,8 @@ class _Ending:
 
 
 def _closing_unless_continued(cycle: RequestResponseCycle, send: Send) -> Send:
-    """A client that was not asked to send its body may do so or not: there is no telling."""
+    """Close the connection after a response that was sent while the client still waited for 100
+    Continue: it may send its body or not."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start" and cycle.waiting_for_100_continue:

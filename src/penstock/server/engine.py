@@ -1,4 +1,4 @@
-"""What the API dialects need of an engine."""
+"""The engine interface that the API dialects use."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from penstock.errors import (
 from penstock.server.fanout import GenerationError
 
 RETRY_AFTER_S = 10
-"""What a 429 or 503 tells the client where nothing better is known."""
+"""Seconds for the Retry-After header of a 429 or 503 where no better estimate is known."""
 MAX_MESSAGE_CHARS = 480
-"""Of an error: it may quote the request, which may be of megabytes."""
+"""Longest error message, in characters: it may quote a request of megabytes."""
 MAX_PARAM_CHARS = 120
 
 
@@ -33,10 +33,10 @@ class ErrorResponse(msgspec.Struct, frozen=True):
 
 
 class ApiError(PenstockError):
-    """An answer other than 200: the HTTP status and the body that says why.
+    """An error response: the HTTP status and the body that explains it.
 
-    ``close`` ends the connection after the answer, where a rest of the request would follow.
-    Without ``retry``, OpenAI's clients are told not to send the request again by themselves.
+    ``close`` ends the connection after the response, where the rest of the request would follow.
+    Without ``retry``, OpenAI's clients are told not to retry by themselves.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ApiError(PenstockError):
 
 
 def _shortened(text: str, limit: int) -> str:
-    """``text`` with its middle left out where it is longer than ``limit`` characters."""
+    """Return ``text``, with its middle left out if it is longer than ``limit`` characters."""
     if len(text) <= limit:
         return text
     end = limit // 3
@@ -86,7 +86,7 @@ def _shortened(text: str, limit: int) -> str:
 
 
 def api_error(error: Exception) -> ApiError:
-    """``error`` as the client sees it; what is not the client's doing is a 5xx."""
+    """Convert ``error`` for the client; errors that the client did not cause become a 5xx."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, RequestError):
@@ -125,7 +125,7 @@ def overloaded(message: str, retry_after_s: int) -> ApiError:
 
 
 def unavailable(reason: str, code: str, retry_after_s: int) -> ApiError:
-    """The server takes no work now; ``reason`` says why."""
+    """Return a 503: the server takes no work now; ``reason`` says why."""
     return ApiError(503, reason, type="server_error", code=code, retry_after_s=retry_after_s)
 
 

@@ -11,7 +11,7 @@ from penstock.errors import PenstockError, RequestError
 
 
 class GenerationError(PenstockError):
-    """The engine could not go on with this request; its message may be shown to the client."""
+    """The engine could not continue this request; the message may be shown to the client."""
 
 
 Generation = AsyncGenerator[RequestOutput, None]
@@ -33,9 +33,9 @@ async def refused_by_name(outputs: Generation, param: str) -> Generation:
 async def merged(
     generations: Sequence[Generation],
 ) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-    """(index, newest output) of each generation as they come, until all have finished.
+    """Yield (index, newest output) of all generations as they arrive, until all have finished.
 
-    Leaving the iteration, or the failure of one, ends all of them before this returns.
+    Leaving the iteration, or the failure of one generation, ends all of them before this returns.
     """
     if len(generations) == 1:
         async with aclosing(generations[0]) as outputs:
@@ -75,7 +75,7 @@ async def merged(
 
 
 async def last(generations: Sequence[Generation]) -> list[RequestOutput]:
-    """The finished output of each generation, in order."""
+    """Return the finished output of each generation, in order."""
     final: dict[int, RequestOutput] = {}
     async with aclosing(merged(generations)) as outputs:
         async for index, output in outputs:

@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 ACCESS_LOG = "penstock.access"
 TRACE_HEADERS = ("traceparent", "tracestate")
-"""W3C's, by which a caller hands its trace on."""
+"""W3C Trace Context headers, with which a client passes on its trace."""
 MAX_PATH_CHARS = 200
-"""Of a path in the log: thousands of lines may wait to be written."""
+"""Longest path in the access log, in characters: thousands of lines may wait to be written."""
 LEFT = 499
-"""Nothing was sent: the client left before."""
+"""Status that is logged when the client left before anything was sent (as in nginx)."""
 
 _log = logging.getLogger(ACCESS_LOG)
 _QUIET = ("/health", "/ready", "/metrics")
-"""Asked every few seconds by machines: logged at level debug."""
+"""Paths that monitors poll every few seconds; logged at level debug."""
 
 
 class Gate:
-    """ASGI middleware, the outermost."""
+    """The outermost ASGI middleware: assigns request ids and writes the access log."""
 
     def __init__(
         self, app: ASGIApp, requests: OpenRequests, tracing: Tracing | None, model: str

@@ -1,4 +1,4 @@
-"""The process that stays: it holds the listening socket, and starts a server anew that dies."""
+"""The parent process: it holds the listening socket and restarts a server that dies."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from penstock.server.logs import LogFormat
 
 ORPHANS_S = 30.0
-"""How long what a dead server left behind is waited for: its engine's memory must be free again."""
+"""Seconds to wait for the remaining children of a dead server: its engine's memory must be free
+first."""
 LOG_WAIT_S = 1.0
-"""A log that takes nothing for so long loses the line."""
+"""Seconds after which a line is dropped if the log cannot be written."""
 
 _WATCHED = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM)
 _PR_SET_PDEATHSIG = 1
@@ -33,32 +34,32 @@ _STDERR = 2
 
 @dataclass(frozen=True)
 class GuardOptions:
-    """When a dead server is started again. The same rules as for engines."""
+    """When a dead server is restarted; the same rules as for engines."""
 
     max_restarts: int = 5
-    """Deaths in a row after which the guardian gives up; 0 gives up at the first."""
+    """Most restarts without a stable server in between; with 0, the first death is final."""
     backoff_s: float = 1.0
-    """Before the first restart; doubled for each further one."""
+    """Seconds before the first restart; doubled for each further one."""
     max_backoff_s: float = 60.0
     stable_s: float = 300.0
-    """A server that was ready for this long begins a new row of deaths."""
+    """Seconds of being ready after which earlier deaths no longer count."""
     log_format: LogFormat = "text"
 
 
 class Life:
-    """One life of the server, as its own process sees it; tells the guardian how far it is."""
+    """One run of the server, as its own process sees it; reports its state to the guardian."""
 
     def __init__(self, restarts: int, pipe: int) -> None:
         self.restarts = restarts
-        """How many servers died before this one."""
+        """Number of servers that died before this one."""
         self._pipe = pipe
 
     def ready(self) -> None:
-        """Requests are served from now on: a death is followed by a restart."""
+        """Report that requests are served: from now on, a death causes a restart."""
         os.write(self._pipe, b"ready %f\n" % time.monotonic())
 
     def over(self) -> None:
-        """From now on any exit is intended: no restart follows."""
+        """Report that from now on any exit is intended and causes no restart."""
         os.write(self._pipe, b"over\n")
 
 
@@ -66,13 +67,13 @@ class Life:
 class _Death:
     pid: int
     code: int
-    """The exit code; negative: the signal."""
+    """The exit code; negative for a signal."""
     ready_at: float | None
     over: bool
 
     @property
     def exit_code(self) -> int:
-        """As a shell tells it."""
+        """The exit code as a shell reports it."""
         return self.code if self.code >= 0 else 128 - self.code
 
     def __str__(self) -> str:
@@ -188,7 +189,7 @@ class Guardian:
                 os.kill(self._pid, signal.SIGKILL)
 
     def _pause(self, seconds: float) -> bool:
-        """Wait, and for the dead server's own children; False if told to stop meanwhile."""
+        """Wait for some seconds, and for the dead server's own children; False if told to stop."""
         began = time.monotonic()
         while self._stop is None:
             alone = _reap()
@@ -202,7 +203,7 @@ class Guardian:
         return False
 
     def _log(self, text: str) -> None:
-        """One line in the form of the server's log."""
+        """Write one line in the format of the server's log."""
         import logging  # not before it is needed: the guardian's start delays the server's
 
         from penstock.server.logs import JsonFormatter, TextFormatter
@@ -219,7 +220,7 @@ class Guardian:
 
 
 def _be_server(serve: Callable[[], int], guardian: int, mask: set[signal.Signals]) -> None:
-    """What the child does; never returns, so that no caller of the guardian goes on twice."""
+    """Run the server in the child; never returns, so that no caller's code runs twice."""
     code = 1
     try:
         # Until the server listens to them, a signal ends it without a word.
@@ -238,7 +239,7 @@ def _be_server(serve: Callable[[], int], guardian: int, mask: set[signal.Signals
 
 
 def _reap() -> bool:
-    """Collect children that have ended; True if there are no others."""
+    """Reap ended children; True if no others remain."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -249,7 +250,7 @@ def _reap() -> bool:
 
 @contextlib.contextmanager
 def _blocked() -> Generator[set[signal.Signals], None, None]:
-    """Blocks the signals that are waited for; gives the mask that was before."""
+    """Block the signals that the guardian waits for; yields the previous mask."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     mask = {signal.Signals(number) for number in before}
     try:

@@ -1,4 +1,4 @@
-"""Clients that have ended their own side of a connection: do they still read?"""
+"""Clients that have shut down their sending side: detect whether they still read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 LOOK_S = 0.1
 FIRST_PROBE_S = 1.0
-"""If the answer is ready sooner, no probe is sent."""
+"""Seconds before the first probe; none is sent if the response is ready sooner."""
 
 _TCP_CLOSE = 7  # tcp_state in the kernel's net/tcp_states.h: the peer reset the connection
 

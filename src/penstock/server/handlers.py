@@ -1,4 +1,4 @@
-"""What serves each route but the administrator's, over one engine."""
+"""The handlers of all routes except the administrator's."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 Asked = TypeVar("Asked", CompletionRequest, ChatRequest, ResponseRequest)
 
 STATS_TIMEOUT_S = 2.0
-"""A scrape waits no longer for an engine that is in a long step, and tells what it knew."""
+"""Seconds that a scrape waits for an engine in a long step before it reports the last known
+values."""
 
 
 class Handlers:
@@ -182,7 +183,8 @@ class Handlers:
         return Response(answer, media_type="application/json")
 
     def _begin(self, request: Request) -> Meter:
-        """Let the request in, before its body is read. Raises ApiError if it cannot be now."""
+        """Admit the request before its body is read. Raises ApiError if it cannot be admitted
+        now."""
         if self._requests.draining is not None:
             raise unavailable(self._requests.draining, "draining", RETRY_AFTER_S)
         opened = OpenRequest.of(request.scope)

@@ -1,4 +1,4 @@
-"""Names by which a server may be asked: what ``Host`` headers say, and the rule for them."""
+"""Names under which a server may be reached: parsing ``Host`` headers, and the rule for them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ class HostRule:
     """Which ``Host`` headers are taken. Addresses are no names that could be made to point here."""
 
     names: frozenset[str]
-    """Also of addresses that are allowed by option."""
+    """Host names that are accepted, and addresses that an option allows."""
     loopback: bool
-    """The server listens on a loopback address: of addresses, only such ones are taken."""
+    """Whether the server listens on a loopback address; other addresses are then refused, unless
+    ``names`` has them."""
 
     @classmethod
     def of(
         cls, host: str, address: str, allowed: Collection[str], keys_needed: bool
     ) -> HostRule | None:
-        """For a server that listens on ``address``, which ``host`` stands for; None takes all.
+        """Return the rule of a server that listens on ``address``, or ``host``; None accepts all.
 
         ``allowed`` are further names, as :func:`plain_host` writes them. With keys, a
         rebinding page cannot ask: it has no key. So there is a rule only if ``allowed`` asks.
@@ -52,9 +53,10 @@ class HostRule:
 
 
 def plain_host(text: str) -> str:
-    """``text`` as it is compared: a name in lower case, an address in its usual form, or ``*``.
+    """Normalize ``text`` for comparison.
 
-    Raises ValueError where it is neither, or has a port.
+    A name becomes lower case, an address takes its usual form, and ``*`` stays. Raises ValueError
+    if ``text`` is none of these, or has a port.
     """
     if text == ANY:
         return text
@@ -68,7 +70,7 @@ def plain_host(text: str) -> str:
 
 
 def split_host(host: str) -> tuple[str, int | None] | None:
-    """Name or address in its usual form, and port; None where it is no ``HOST[:PORT]``."""
+    """Split ``HOST[:PORT]`` into a normalized host and a port; None if it has another form."""
     found = _HOST.fullmatch(host)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Telling clients and the operator which fields of requests are not followed."""
+"""Reporting ignored request fields to clients and to the operator."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _log = logging.getLogger("penstock.fields")
 
 
 class IgnoredFields:
-    """Names them in each answer's header, and once in the log of the server."""
+    """Names ignored fields in a header of each response, and once in the server's log."""
 
     def __init__(self) -> None:
         self._logged: set[Rule] = set()
 
     def tell(self, request: OpenRequest, ignored: Sequence[Rule]) -> None:
-        """Every rule is one whose field the request has, and that only gave advice."""
+        """Report fields that the request has and that were ignored as advisory, by their rules."""
         request.ignored = tuple(rule.field for rule in ignored)
         for rule in ignored:
             if rule not in self._logged:

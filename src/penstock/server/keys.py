@@ -22,31 +22,31 @@ from penstock.server.open_requests import OpenRequest
 KEYS_VARIABLE = "PENSTOCK_API_KEYS"
 ADMIN_VARIABLE = "PENSTOCK_ADMIN_KEY"
 OTHER_HEADERS = ("x-api-key", "api-key")
-"""Where clients made for other servers (Anthropic's, Azure's) put the key."""
+"""Headers in which clients of other servers (Anthropic's, Azure's) send the key."""
 PUBLIC = ("/health", "/ready")
-"""What those who watch over a server ask; they tell nothing else."""
+"""Paths that need no key: health checks, which reveal nothing else."""
 LEAST_WEIGHT, MOST_WEIGHT = 0.01, 1000
 BEST_PRIORITY = -(2**31)
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key's digest, and what whoever has it may do; the key itself is not kept."""
+    """The digest of an API key, and what its holder may do; the key itself is not kept."""
 
     digest: bytes
     weight: float = 1.0
     best_priority: int | None = None
-    """None: that of the server."""
+    """Lowest priority number of its holder; None means the server's default bound."""
 
 
 @dataclass(frozen=True)
 class Keys:
     users: tuple[Key, ...] = ()
-    """Empty: everybody may ask."""
+    """Keys of users; if empty, everybody may ask."""
     admin: bytes | None = None
-    """The digest of the admin key. None: nobody may administer."""
+    """Digest of the admin key; None means that nobody may administer the server."""
     best_priority: int = 0
-    """The lowest number that may be asked for without a key, or with one that says nothing."""
+    """Lowest priority number without a key, or with a key that sets none."""
 
     @classmethod
     def read(
@@ -56,7 +56,7 @@ class Keys:
         environment: Mapping[str, str] = os.environ,
         best_priority: int = 0,
     ) -> Keys:
-        """From files, one key a line, and from the environment. Raises ConfigError."""
+        """Read keys from files, one per line, and from the environment. Raises ConfigError."""
         given = environment.get(KEYS_VARIABLE, "").split(",")
         users = [
             _key(entry, f"{KEYS_VARIABLE}, entry {number}")
@@ -86,14 +86,14 @@ class Keys:
         return min([self.best_priority, *(key.best_priority or 0 for key in self.users)])
 
     def is_user(self, key: str) -> bool:
-        """In time that does not depend on how much of which key was right."""
+        """Whether this is a user's key; compared in constant time."""
         return self._found(key) is not None
 
     def is_admin(self, key: str) -> bool:
         return self.admin is not None and hmac.compare_digest(_digest(key), self.admin)
 
     def caller(self, key: str) -> Caller:
-        """Whoever has this key, which is valid. The admin may ask for any priority."""
+        """Return the holder of a valid key. The admin may ask for any priority."""
         found = self._found(key)
         if found is None:
             return Caller(fingerprint(key), best_priority=None)
@@ -109,7 +109,7 @@ class Keys:
 
 
 class KeyCheck:
-    """ASGI middleware: lets through what its key allows."""
+    """ASGI middleware that checks the API key of each request."""
 
     def __init__(self, app: ASGIApp, keys: Keys) -> None:
         self._app = app
@@ -161,19 +161,19 @@ class KeyCheck:
 
 
 def given_key(headers: Headers) -> str | None:
-    """The key that a request comes with, where several headers have one that of the first."""
+    """Return the key of a request; if several headers have one, that of the first."""
     key = bearer(headers.get("authorization", ""))
     return key or next((headers[name].strip() for name in OTHER_HEADERS if headers.get(name)), None)
 
 
 def bearer(header: str) -> str | None:
-    """The key in an Authorization header, None where there is none."""
+    """Return the key in an Authorization header; None if there is none."""
     scheme, _, key = header.partition(" ")
     return key.strip() or None if scheme.lower() == "bearer" else None
 
 
 def fingerprint(key: str) -> str:
-    """What logs call a key: enough to tell keys apart, too little to find one."""
+    """Return the name of a key in logs: enough to tell keys apart, too little to recover one."""
     return _digest(key).hex()[:8]
 
 
@@ -186,8 +186,8 @@ def _digest(key: str) -> bytes:
 
 
 def _lines(path: Path) -> list[tuple[str, str]]:
-    """The lines of a file that hold a key, and how messages call them; empty lines and those that
-    begin with # hold none."""
+    """Return the lines of a file that hold a key, each with its name for messages; empty lines and
+    those that begin with # are skipped."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -204,7 +204,8 @@ def _lines(path: Path) -> list[tuple[str, str]]:
 
 
 def _key(line: str, where: str) -> Key:
-    """``KEY [weight=NUMBER] [priority=NUMBER]``; raises ConfigError, which never quotes a key."""
+    """Parse ``KEY [weight=NUMBER] [priority=NUMBER]``. Raises ConfigError, which never quotes a
+    key."""
     key, *properties = line.split()
     digest = _checked(key, where)
     values: dict[str, str] = {}
@@ -237,7 +238,7 @@ def _key(line: str, where: str) -> Key:
 
 
 def best_priority(text: str) -> int | None:
-    """A bound of priorities; None if ``text`` is none."""
+    """Parse a bound of priorities; None if ``text`` is not one."""
     if not re.fullmatch(r"0|-[1-9][0-9]{0,9}", text):
         return None
     value = int(text)
@@ -245,7 +246,7 @@ def best_priority(text: str) -> int | None:
 
 
 def _number(text: str) -> float:
-    """NaN where it is none."""
+    """Parse a number; NaN if ``text`` is not one."""
     return float(text) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text) else math.nan
 
 

@@ -34,13 +34,13 @@ class LogOptions:
     format: LogFormat = "text"
     level: str = "info"
     access: bool = True
-    """Whether each request leaves a line."""
+    """Whether to write an access-log line for each request."""
     fd: int = 2
 
 
 @contextlib.contextmanager
 def logging_to(options: LogOptions) -> Iterator[LineWriter]:
-    """Send the process's log to ``options.fd``, for as long as this lasts."""
+    """Send the process's log to ``options.fd`` while this context is open."""
     root = logging.getLogger()
     before = root.level, root.handlers[:]
     access = logging.getLogger("penstock.access")
@@ -59,7 +59,7 @@ def logging_to(options: LogOptions) -> Iterator[LineWriter]:
 
 
 def set_level(level: str) -> None:
-    """Of all loggers. Libraries' own are told from ``warning`` on only, unless debugging."""
+    """Set all log levels; third-party loggers stay at WARNING unless the level is debug."""
     root = logging.getLogger()
     root.setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
     logging.getLogger("penstock").setLevel(level.upper())
@@ -73,14 +73,14 @@ class LineWriter(logging.Handler):
         self._fd = fd
         self._lines: queue.Queue[bytes | None] = queue.Queue(QUEUE_LINES)
         self.dropped = 0
-        """Lines that could not be written since the start."""
+        """Number of lines lost since the start."""
         self._told = 0
         self._repeats = Repeats()
         self._thread = threading.Thread(target=self._write_all, name="penstock-log", daemon=True)
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Called by one thread at a time: ``Handler.handle`` holds the lock."""
+        """Queue a record. Called by one thread at a time: ``Handler.handle`` holds the lock."""
         self._sum_up()
         waiting = self._repeats.waiting
         if _fields(record) or self._repeats.admits(_line(record)):
@@ -90,7 +90,7 @@ class LineWriter(logging.Handler):
                 self._lines.put_nowait(b"")  # the thread may be asleep, and has to look after it
 
     def close(self) -> None:
-        """Write what is queued, for a second at most."""
+        """Write the queued lines, waiting at most one second."""
         with self._locked():
             self._sum_up(at_once=True)
         with contextlib.suppress(queue.Full):
@@ -117,7 +117,7 @@ class LineWriter(logging.Handler):
             self.release()
 
     def _sum_up(self, at_once: bool = False) -> None:
-        """Tell what was left out in a second that is over. The lock must be held."""
+        """Log how many repeated lines were left out in a past second. The lock must be held."""
         for line, count in self._repeats.over(at_once):
             text = f"{line.text} (left out {count} times more within a second)"
             self._queue(logging.LogRecord(line.logger, line.level, "", 0, text, None, None))
@@ -145,7 +145,7 @@ class LineWriter(logging.Handler):
 
 
 def _line(record: logging.LogRecord) -> Line:
-    """``record`` without its time."""
+    """The content of ``record`` without its time, by which repeated lines are recognized."""
     try:
         text = record.getMessage()
     except Exception:  # told when it is formatted
@@ -171,7 +171,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line; a request's fields are members of it."""
+    """Formats a record as one line of JSON; the fields of a request are members of the object."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, object] = {
@@ -187,13 +187,14 @@ class JsonFormatter(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
-    """What was passed as ``extra={"fields": ...}``."""
+    """Return the ``fields`` of ``extra={"fields": ...}``."""
     fields = getattr(record, "fields", None)
     return fields if isinstance(fields, dict) else {}
 
 
 def _plain(value: object) -> str:
-    """A value on a line of text: quoted where it has spaces or could be taken for a line."""
+    """Format a value for a text line, quoted where it has spaces or could be mistaken for a
+    line."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return text if text.isprintable() and " " not in text and text else json.dumps(text)
 

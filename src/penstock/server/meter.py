@@ -13,7 +13,8 @@ from penstock.server.traced import TracedGeneration
 
 
 class Meter:
-    """Of one HTTP request. Times are the engine's front end's, so a slow reader costs none."""
+    """Counts for one HTTP request. Times come from the engine's front end, so a slow client adds
+    nothing to them."""
 
     def __init__(self, counts: Counts, request: OpenRequest, log_prompts: bool) -> None:
         self._counts = counts
@@ -23,7 +24,7 @@ class Meter:
     async def measured(
         self, outputs: AsyncGenerator[RequestOutput, None]
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Pass the outputs of one generation on, and count them."""
+        """Yield the outputs of one generation unchanged, and count them."""
         before: RequestOutput | None = None
         try:
             async with aclosing(outputs):
@@ -42,7 +43,7 @@ class Meter:
                 self._count_end(before)
 
     def _count(self, output: RequestOutput, before: RequestOutput | None) -> None:
-        """Count what ``output`` has and ``before``, the one that came before it, had not."""
+        """Count what is new in ``output`` since ``before``, the output that preceded it."""
         counts, times = self._counts, output.metrics
         if times.first_token_time is None or times.last_token_time is None:
             return
@@ -98,7 +99,7 @@ class Meter:
                 counts.per_output_token.add((last - first) / (longest - 1))
 
     def _note(self, output: RequestOutput) -> None:
-        """For the access log, and for the trace."""
+        """Record a finished output for the access log and for the trace."""
         if self._request.generations is not None:
             self._request.generations.append(TracedGeneration.of(output))
         notes = self._request.notes

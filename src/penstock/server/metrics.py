@@ -28,7 +28,7 @@ _TOKENS = tuple(float(m * 10**e) for e in range(6) for m in (1, 2, 5))  # 1 to 5
 
 
 class Counts:
-    """What the server counts of requests as they pass. Belongs to one event loop."""
+    """Counters of requests, updated as they pass. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self.prompt_tokens = 0  # of requests that began to answer
@@ -50,7 +50,7 @@ class Counts:
 
 
 class ServerState:
-    """What is only known when somebody asks."""
+    """Values that are read when metrics are rendered."""
 
     def __init__(self) -> None:
         self.engine: EngineStats | None = None  # None while the engine cannot tell
@@ -204,5 +204,5 @@ class _Collector:
 
 
 def _bound(value: float) -> str:
-    """As Prometheus writes the upper bound of a bucket."""
+    """Format the upper bound of a bucket as Prometheus does."""
     return "+Inf" if value == float("inf") else repr(float(value))

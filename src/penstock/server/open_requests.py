@@ -1,4 +1,4 @@
-"""The requests that are being answered: counted, and ended from outside where they must be."""
+"""The open requests: counted, and ended from outside where necessary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.server.traced import TracedGeneration
 REQUEST_ID = "x-request-id"
 TIMEOUT = "x-request-timeout"
 IGNORED = "x-penstock-ignored"
-"""The answer's header that names fields which only gave advice, and were not followed."""
+"""Response header that names the ignored advisory fields."""
 
 _SCOPE_KEY = "penstock.request"
 _PLAIN_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
@@ -29,47 +29,48 @@ _PLAIN_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 @dataclass(eq=False)
 class OpenRequest:
-    """One HTTP request, from its headers to the end of its answer."""
+    """One HTTP request, from its headers to the end of its response."""
 
     id: str
-    """The client's ``x-request-id``, or one of ours. Two open requests may share a client's."""
+    """The client's ``x-request-id``, or a generated one. Two open requests may share a client's."""
     method: str
     path: str
     client: str
     ended: asyncio.Future[ApiError]
-    """Done once the request was ended from outside: by deadline, administrator or shutdown."""
+    """Done once the request is ended from outside: by deadline, administrator or shutdown."""
     began: float = field(default_factory=time.monotonic)
     key: str | None = None
-    """Fingerprint of the API key that it came with."""
+    """Fingerprint of its API key."""
     caller: Caller = Caller()  # noqa: RUF009
-    """Set when its key has been looked at."""
+    """The caller; set after the key was checked."""
     notes: dict[str, object] = field(default_factory=dict)
-    """What the access log tells besides."""
+    """Further fields for the access log."""
     ignored: tuple[str, ...] = ()
-    """Fields of its body that are not followed, for the header of its answer."""
+    """Ignored fields of its body, for the response header."""
     timer: asyncio.TimerHandle | None = None
     generations: list[TracedGeneration] | None = None
-    """Those that have ended, where the request is traced."""
+    """Ended generations, if the request is traced."""
 
     @classmethod
     def of(cls, scope: Scope) -> OpenRequest:
-        """The one that this ASGI scope belongs to."""
+        """Return the request that belongs to this ASGI scope."""
         request: OpenRequest = scope[_SCOPE_KEY]
         return request
 
     @property
     def seconds(self) -> float:
-        """Since its arrival."""
+        """Seconds since its arrival."""
         return time.monotonic() - self.began
 
     def end(self, failure: ApiError) -> None:
-        """Stop the work for this request; its client is told ``failure``. The first one counts."""
+        """End the work for this request; its client gets ``failure``. Only the first call
+        counts."""
         if not self.ended.done():
             self.ended.set_result(failure)
 
 
 class OpenRequests:
-    """All requests of one server that ask for work; knows whether more may come."""
+    """All open requests of one server that use the engine; knows whether new ones are admitted."""
 
     def __init__(self, timeout_s: float | None = None) -> None:
         self._timeout_s = timeout_s
@@ -77,9 +78,9 @@ class OpenRequests:
         self._idle = asyncio.Event()
         self._idle.set()
         self.draining: str | None = None
-        """Why no more work is taken."""
+        """Why no new work is admitted; None while it is."""
         self.stopping = False
-        """The server ends: it will not take work again."""
+        """Whether the server is shutting down for good."""
         self._gap_s = 1.0  # between ends: a moving average
         self._ended_at = time.monotonic()
 
@@ -90,7 +91,7 @@ class OpenRequests:
         return iter(list(self._open))
 
     def enter(self, scope: Scope) -> OpenRequest:
-        """A request has come. :meth:`leave` must follow."""
+        """Register a request that has arrived. :meth:`leave` must follow."""
         asked = Headers(scope=scope).get(REQUEST_ID, "")
         client = scope.get("client")
         request = OpenRequest(
@@ -104,10 +105,10 @@ class OpenRequests:
         return request
 
     def begin_work(self, request: OpenRequest, timeout: str | None) -> None:
-        """The request asks for tokens: it counts from now on, and has a deadline.
+        """Count a request that asks for tokens, and start its deadline.
 
-        ``timeout`` is the header of that name, which can only shorten the server's own. Raises
-        ApiError where it is no number of seconds.
+        ``timeout`` is the request's header of that name, which can only shorten the server's own
+        limit. Raises ApiError if it is not a number of seconds.
         """
         seconds = min(self._timeout_s or math.inf, _seconds(timeout))
         if seconds < math.inf:
@@ -118,7 +119,7 @@ class OpenRequests:
         self._idle.clear()
 
     def leave(self, request: OpenRequest) -> None:
-        """The answer is complete, or nobody waits for it."""
+        """Unregister a request whose response is complete or whose client is gone."""
         if request.timer is not None:
             request.timer.cancel()
         if request not in self._open:
@@ -136,20 +137,20 @@ class OpenRequests:
         return max(1, min(60, math.ceil(self._gap_s * len(self._open) / 2)))
 
     def end(self, request_id: str, failure: ApiError) -> int:
-        """End the open requests of this id; returns how many."""
+        """End the open requests with this id; returns their number."""
         found = [request for request in self._open if request.id == request_id]
         for request in found:
             request.end(failure)
         return len(found)
 
     def end_all(self, failure: ApiError) -> int:
-        """End every open request; returns how many."""
+        """End every open request; returns their number."""
         for request in self._open:
             request.end(failure)
         return len(self._open)
 
     async def wait_idle(self, seconds: float) -> bool:
-        """Wait until none is open; False if some still are after ``seconds``."""
+        """Wait until no request is open; False if some still are after ``seconds``."""
         try:
             await asyncio.wait_for(self._idle.wait(), seconds)
         except TimeoutError:
@@ -158,7 +159,7 @@ class OpenRequests:
 
 
 def _seconds(text: str | None) -> float:
-    """The seconds that a header asks for; without one, no limit."""
+    """Parse the seconds of a timeout header; without one, there is no limit."""
     if text is None:
         return math.inf
     seconds = float(text) if _PLAIN_SECONDS.fullmatch(text) else 0.0

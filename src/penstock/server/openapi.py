@@ -27,17 +27,17 @@ class Endpoint:
 
     method: str
     path: str
-    """As Starlette writes it."""
+    """Path pattern, in Starlette's form."""
     handler: Callable[[Request], Awaitable[Any]]
     summary: str
     answer: type[msgspec.Struct] | None
-    """None: plain text."""
+    """Struct of the JSON response; None means plain text."""
     body: type[msgspec.Struct] | None = None
     event: type[msgspec.Struct] | None = None
-    """The data of one server-sent event, where the body may ask for a stream."""
+    """Struct of the data of one server-sent event, for bodies that can ask for a stream."""
     access: Access = "user"
     works: bool = False
-    """It asks the engine for tokens, and takes a deadline."""
+    """Whether the endpoint asks the engine for tokens, and so accepts a deadline."""
 
 
 def document(
@@ -132,7 +132,8 @@ def _answer(endpoint: Endpoint) -> Schema:
 
 
 def _event(kind: type[msgspec.Struct]) -> Schema:
-    """Of one server-sent event: before OpenAPI 3.2 a stream's schema is that of its events."""
+    """Return the schema of one server-sent event, as OpenAPI before 3.2 has none for a whole
+    stream."""
     of_json = {"anyOf": [_reference(kind), _reference(ErrorResponse)]}
     return {
         "type": "object",

@@ -1,4 +1,4 @@
-"""Reading the body of a request, within limits of size and time."""
+"""Reading a request body within limits of size and time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PARAMETER = re.compile(
 
 
 async def read_body(request: Request, limit: int, seconds: float, share: Share) -> bytes:
-    """The whole body, JSON of ``limit`` bytes at most, which are taken from ``share``.
+    """Return the whole JSON body, at most ``limit`` bytes, which are taken from ``share``.
 
     Raises ApiError 415, 413, 408 or 503.
     """

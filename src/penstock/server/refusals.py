@@ -1,4 +1,4 @@
-"""What a connection is told that there is no room for."""
+"""Responses on connections that there is no room for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RETRY_AFTER_S = 5
 
 
 def refusing(app: ASGIApp) -> ASGIApp:
-    """``app`` for ``/health``, since the process lives, and status 503 for everything else."""
+    """Wrap ``app``: ``/health`` is answered, since the process lives; all else gets status 503."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] == "/health":

@@ -1,4 +1,4 @@
-"""Lines of the log that come again and again."""
+"""Suppressing repeated log lines."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 A_SECOND = 10
-"""How often the same line may be told within a second."""
+"""Most times that the same line is written within a second."""
 MAX_LINES = 1000
-"""Different lines that are told apart within a second; further ones are not counted."""
+"""Most distinct lines that are counted within a second; further ones are not."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """What makes a line the same as another: all but its time."""
+    """What identifies a line as a repetition: everything but its time."""
 
     logger: str
     level: int
@@ -23,17 +23,17 @@ class Line:
 
 
 class Repeats:
-    """Counts equal lines by the second, and tells which are too many. Not for several threads."""
+    """Counts equal lines per second and says which to suppress. Not thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._second = int(clock())
         self._counts: dict[Line, int] = {}
         self.waiting = False
-        """Whether some line was left out that ``over`` has not told."""
+        """Whether suppressed lines are waiting to be reported by ``over``."""
 
     def admits(self, line: Line) -> bool:
-        """Whether to write ``line`` now. :meth:`over` is to be asked before."""
+        """Whether to write ``line`` now. Call :meth:`over` first."""
         count = self._counts.get(line, 0)
         if count or len(self._counts) < MAX_LINES:
             self._counts[line] = count + 1
@@ -43,9 +43,9 @@ class Repeats:
         return True
 
     def over(self, at_once: bool = False) -> Iterator[tuple[Line, int]]:
-        """Each line of a second that has passed, and how often it was left out.
+        """Return each line suppressed in a past second, and how often.
 
-        ``at_once`` tells those of the present second too.
+        ``at_once`` includes those of the present second.
         """
         second = int(self._clock())
         if second == self._second and not at_once:

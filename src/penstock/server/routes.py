@@ -19,7 +19,7 @@ from penstock.server.openapi import Endpoint
 
 
 def endpoints(handlers: Handlers) -> list[Endpoint]:
-    """All but the administrator's."""
+    """Return all endpoints except the administrator's."""
     return [
         Endpoint(
             "POST",

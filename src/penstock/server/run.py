@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from penstock.server.tracing import Tracing
 
 KEEP_ALIVE_S = 75
-"""Longer than the 60 s for which common proxies and client pools keep a connection, so that it is
-they who close it: a server that closes first can lose a request that is on its way."""
+"""Keep-alive timeout in seconds: longer than the 60 s of common proxies and client pools, so that
+they close the connection. A server that closes first can lose a request on its way."""
 LAST_WORDS_S = 2.0
-"""For streams that the end of the grace cuts off to be told so."""
+"""Seconds for telling streams that the end of the grace period cuts off."""
 STOPPING = "the server is shutting down"
 
 _log = logging.getLogger("penstock.server")
@@ -51,18 +51,18 @@ class Tls:
 @dataclass(frozen=True)
 class RunOptions:
     grace_s: float = 30
-    """How long open requests may go on after the server was told to stop."""
+    """Seconds that open requests may go on after the server was told to stop."""
     request_timeout_s: float | None = None
-    """How long a request may take, from its arrival to its last token."""
+    """Most seconds for a request, from its arrival to its last token; None means no limit."""
     headers_timeout_s: float = HEADERS_TIMEOUT_S
-    """For the head of a request, from its first byte or from the connection's beginning."""
+    """Most seconds for a request head, from its first byte or from the connection's start."""
     server: ServerOptions = ServerOptions()  # noqa: RUF009
     supervisor: SupervisorOptions = SupervisorOptions()  # noqa: RUF009
     logs: LogOptions = LogOptions()  # noqa: RUF009
     tls: Tls | None = None
     traces: TraceOptions | None = None
     guarded: bool = False
-    """A guardian passes signals on, and ends this process at the second one itself."""
+    """Whether a guardian passes signals on, and itself ends this process at the second signal."""
 
 
 async def serve(
@@ -206,7 +206,7 @@ async def _drain(requests: OpenRequests, grace_s: float) -> None:
 
 
 def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What asyncio has no caller to raise at."""
+    """Log an error that asyncio cannot raise to any caller."""
     error = context.get("exception")
     _log.error("%s", context.get("message", "an error outside any request"), exc_info=error)
 

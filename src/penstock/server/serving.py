@@ -1,4 +1,4 @@
-"""What every request that asks for tokens is served with."""
+"""The objects that every generation request needs."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ class Serving:
     styles: Styles
     grammars: GrammarCheck
     caller: Caller
-    """Of the request."""
+    """The caller that sent the request."""

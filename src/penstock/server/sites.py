@@ -24,7 +24,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class SiteCheck:
-    """ASGI middleware: refuses what a page of another site would send."""
+    """ASGI middleware that refuses requests sent by pages of other sites."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class SiteCheck:
 
 
 class Cors(CORSMiddleware):
-    """Starlette's, with refusals in OpenAI's shape."""
+    """Starlette's CORS middleware, with refusals in OpenAI's format."""
 
     def preflight_response(self, request_headers: Headers) -> Response:
         answer = super().preflight_response(request_headers)
@@ -95,7 +95,7 @@ class Cors(CORSMiddleware):
 
 
 def _same(origin: str, host: str | None) -> bool:
-    """Whether the page came from this server, maybe through a proxy that has another scheme."""
+    """Whether the page came from this server, perhaps through a proxy with another scheme."""
     try:
         parts = urlsplit(origin)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Answers that end when the client goes away: server-sent events, and anything awaited."""
+"""Responses that end when the client disconnects: server-sent events and plain ones."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Events = AsyncIterator[bytes]
 DONE = b"data: [DONE]\n\n"
 
 LAST_WORDS_S = 5.0
-"""How long a client that reads slowly is waited for to tell it why its stream ends."""
+"""Seconds to wait for a slow client when telling it why its stream ends."""
 
 _log = logging.getLogger(__name__)
 
 
 class ClientGone(Exception):
-    """The client closed the connection; there is nobody to answer."""
+    """The client closed the connection, so there is nobody to answer."""
 
 
 def event(data: bytes) -> bytes:
-    """One server-sent event. ``data`` is JSON, which holds no line break."""
+    """Format one server-sent event. ``data`` is JSON without line breaks."""
     return b"data: " + data + b"\n\n"
 
 

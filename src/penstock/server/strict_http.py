@@ -1,4 +1,4 @@
-"""h11 with what it leaves open decided: limits of heads and chunks, and framing that is refused."""
+"""h11 with stricter rules: limits of heads and chunks, and ambiguous framing refused."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 import h11
 
 MAX_HEAD_BYTES = 64 << 10
-"""Of a request's head, from its method to its empty line."""
+"""Longest request head, from the request line to the empty line, in bytes."""
 MAX_HEADERS = 256
 MAX_TINY_CHUNKS = 4096
-"""Chunks of a body that hold less than ``TINY`` bytes on average: each costs as much as a large
-one, so that a body of a few megabytes would keep the server busy for seconds."""
+"""Most chunks of a body that average less than ``TINY`` bytes: each costs as much as a large chunk,
+so a body of a few megabytes could keep the server busy for seconds."""
 TINY = 64
 
 _HEAD_END = re.compile(rb"\n\r?\n")
@@ -23,9 +23,9 @@ _VERSIONS = (b"1.0", b"1.1")
 class StrictConnection(h11.Connection):
     """The server's side of one HTTP/1 connection.
 
-    What a client must not send raises RemoteProtocolError, and ``refusal`` says how to answer.
-    Once the client has ended its side, ``next_event`` wants data for ever instead of telling so
-    again and again.
+    A violation by the client raises RemoteProtocolError, and ``refusal`` says how to answer. After
+    the client has ended its side, ``next_event`` keeps returning NEED_DATA instead of reporting the
+    end again and again.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class StrictConnection(h11.Connection):
         self._chunks = 0
         self._body = 0
         self.refusal = (400, "the request is not valid")
-        """The status and the text for what ``next_event`` raised last."""
+        """Status and text of the answer to the error that ``next_event`` raised last."""
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         in_head = self.their_state is h11.IDLE
@@ -59,7 +59,7 @@ class StrictConnection(h11.Connection):
 
     @property
     def head_begun(self) -> bool:
-        """Whether a part of a request's head has come, and not all of it."""
+        """Whether a request head has arrived in part, but not completely."""
         return self.their_state is h11.IDLE and bool(self.trailing_data[0])
 
     def _check_head(self) -> None:
@@ -106,9 +106,9 @@ class StrictConnection(h11.Connection):
 
 
 def _origin_form(request: h11.Request) -> h11.Request:
-    """A request whose target is a whole URL, as one of the URL's path to the URL's host.
+    """Rewrite a request whose target is a whole URL: its path as target, and its host as Host.
 
-    Servers must take the first form too, and then ignore the header Host (RFC 9112, 3.2.2).
+    Servers must accept the absolute form too, and then ignore the Host header (RFC 9112, 3.2.2).
     """
     found = _ABSOLUTE.fullmatch(request.target)
     if found is None:

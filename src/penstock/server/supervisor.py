@@ -1,4 +1,4 @@
-"""Keeps an engine alive: watches it, restarts it when it dies, gives up when it keeps dying."""
+"""Supervising an engine: watch it, restart it when it dies, give up when it keeps dying."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ from penstock.tokenizer import Tokenizer
 
 WATCH_S = 0.5
 SILENCE_S = 4.0
-"""Four beats missed: the engine's process was stopped, or gets no processor."""
+"""Seconds without a heartbeat (four beats) after which the engine process counts as stopped or
+starved of processor time."""
 LONG_STEP_S = 8.0
-"""A step this long makes the server not ready while it lasts: no router should add to it."""
+"""Seconds in one step after which the server is not ready, so that routers send it no more
+requests."""
 DEFAULT_MAX_NUM_SEQS = 256
-"""Where a core does not tell its own."""
+"""Sequence limit to assume where an engine does not report its own."""
 
 _log = logging.getLogger("penstock.engine")
 
@@ -38,29 +40,29 @@ _log = logging.getLogger("penstock.engine")
 @dataclass(frozen=True)
 class SupervisorOptions:
     max_restarts: int = 5
-    """Deaths in a row after which the server gives up; 0 gives up at the first."""
+    """Most restarts without a stable engine in between; with 0, the first death is final."""
     backoff_s: float = 1.0
-    """Before the first restart; doubled for each further one."""
+    """Seconds before the first restart; doubled for each further one."""
     max_backoff_s: float = 60.0
     stable_s: float = 300.0
-    """An engine that lived this long begins a new row of deaths."""
+    """Seconds of life after which earlier deaths no longer count."""
     hang_s: float = 30.0
-    """An engine whose process has been silent this long is killed."""
+    """Seconds of silence after which an engine process is killed."""
     step_timeout_s: float = 600.0
-    """An engine that has been in one step this long is killed."""
+    """Seconds in one step after which an engine process is killed."""
     max_waiting: int = 1024
-    """Sequences beyond those that can run at once; further ones are refused, but for tenants that
-    have less than their share (``penstock.engine.room``)."""
+    """Most waiting sequences beyond those that can run at once; further ones are refused, except
+    for tenants below their share (``penstock.engine.room``)."""
     start_timeout_s: float = START_TIMEOUT_S
     stream_interval_s: float = LONGEST_PAUSE_S
-    """The longest that a token may wait, while many sequences are open, to be told with others."""
+    """Most seconds that a token waits to be sent with others while many sequences are open."""
 
 
 class Supervisor:
-    """An engine that comes back: what the server stands on. Belongs to one event loop.
+    """An engine that is restarted when it dies; the server uses it. Belongs to one event loop.
 
-    Open requests of an engine that dies fail with EngineDeadError; until the next one has
-    generated its first token, new ones do too.
+    Open requests of an engine that dies fail with EngineDeadError; so do new ones, until the next
+    engine has generated its first token.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class Supervisor:
         self._back_at = 0.0  # when the next try to restart is due
         self._restarting = False
         self.restarts = 0
-        """Engines that were started after the first."""
+        """Number of engines started after the first."""
         self._limit(llm)
 
     @property
@@ -91,18 +93,18 @@ class Supervisor:
 
     @property
     def llm(self) -> AsyncLLM:
-        """The present engine, alive or not."""
+        """The current engine, alive or not."""
         return self._llm
 
     @property
     def max_sequences(self) -> int:
-        """How many sequences may be open: those that run, and those that wait."""
+        """Most sequences that may be open, running or waiting."""
         assert self._llm.room.places is not None
         return self._llm.room.places
 
     @property
     def trouble(self) -> str | None:
-        """Why the engine cannot serve at this moment; None while it can."""
+        """Why the engine cannot serve now; None while it can."""
         llm = self._llm
         if self._restarting or llm.death is not None or not llm.process.connected:
             return "the engine has stopped and is being restarted"
@@ -113,7 +115,7 @@ class Supervisor:
         return None
 
     def check(self, tenant: Tenant) -> None:
-        """Raise ApiError or OverloadedError if a request of this tenant could not be taken now."""
+        """Raise ApiError or OverloadedError if a request of this tenant would be refused now."""
         llm = self._llm
         if self._restarting or llm.death is not None or not llm.process.connected:
             wait = max(1, math.ceil(self._back_at - time.monotonic()))
@@ -164,7 +166,7 @@ class Supervisor:
         options: RequestOptions = DEFAULT_OPTIONS,
         prompt_text: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """As AsyncLLM.generate, by the present engine."""
+        """Generate with the current engine, as AsyncLLM.generate does."""
         return self._llm.generate(
             prompt,
             params,
@@ -181,11 +183,11 @@ class Supervisor:
         request_id: str | None = None,
         options: RequestOptions = DEFAULT_OPTIONS,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """As AsyncLLM.embed, by the present engine."""
+        """Embed with the current engine, as AsyncLLM.embed does."""
         return self._llm.embed(prompt, pooling, request_id=request_id, options=options)
 
     async def stats(self) -> EngineStats:
-        """Raises EngineDeadError."""
+        """Return the engine's statistics. Raises EngineDeadError."""
         return await self._llm.stats()
 
     async def run(self) -> None:
@@ -221,7 +223,7 @@ class Supervisor:
         await self._llm.aclose()
 
     async def _watch(self) -> PenstockError:
-        """Returns why the present engine died. Kills one that hangs."""
+        """Wait until the current engine dies, killing it if it hangs; returns the reason."""
         llm, options = self._llm, self._options
         hung = 0  # looks in a row; one alone may be our own process that was stopped
         while True:

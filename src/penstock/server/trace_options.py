@@ -1,4 +1,4 @@
-"""Whether requests are traced, and where to: from the command line and the environment."""
+"""Tracing options, from the command line and the environment."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """OTLP over HTTP. All else (headers, sampling, service name) is OpenTelemetry's environment."""
+    """Export over OTLP/HTTP. Headers, sampling and service name come from OpenTelemetry's
+    environment."""
 
     endpoint: str
-    """The whole URL that spans are posted to."""
+    """Full URL that spans are posted to."""
 
 
 def trace_options(flag: str | None, environment: Mapping[str, str]) -> TraceOptions | None:
@@ -67,7 +68,7 @@ def trace_options(flag: str | None, environment: Mapping[str, str]) -> TraceOpti
 
 
 def installed() -> bool:
-    """Whether the packages of the extra ``otel`` are there."""
+    """Whether the packages of the extra ``otel`` are installed."""
     try:
         found = map(
             importlib.util.find_spec,

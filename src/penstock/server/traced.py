@@ -1,4 +1,4 @@
-"""What a trace tells of one generation, taken when it ends. Neither prompt nor output is kept."""
+"""Facts about one generation for its trace, taken when it ends. No prompt or output is kept."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from penstock.engine.completion import RequestOutput
 
 @dataclass(frozen=True)
 class TracedGeneration:
-    """One prompt's way through the engine; seconds are of time.monotonic()."""
+    """One prompt's way through the engine; times are in seconds of time.monotonic()."""
 
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
     finish_reasons: tuple[str, ...]
-    """Of its sequences; ``abort`` where it was left."""
+    """Finish reasons of its sequences; ``abort`` if the client left."""
     arrived: float
     started: float | None
-    """When its prefill began; None if it never ran."""
+    """Time at which its prefill began; None if it never ran."""
     first: float | None
-    """Its first token; of an embedding the whole."""
+    """Time of its first token; for an embedding, of the result."""
     ended: float | None
-    """None if it was left."""
+    """Time at which it ended; None if the client left."""
     embedded: bool
 
     @classmethod

@@ -41,17 +41,19 @@ OPERATIONS = {
     "/v1/responses": "chat",
     "/v1/embeddings": "embeddings",
 }
-"""The routes that are traced, by the names of the semantic conventions for generative AI."""
+"""Traced routes and their operation names in the semantic conventions for generative AI."""
 MAX_GENERATIONS = 16
-"""Of one request that get spans of their own: a list of a thousand inputs would make thousands."""
+"""Most generations of one request that get their own spans: a list of a thousand inputs would make
+thousands."""
 CLOSE_S = 3.0
-"""For the spans that are left when the server ends; a collector that is gone takes all of it."""
+"""Seconds to send the remaining spans when the server ends; an unreachable collector uses all of
+it."""
 
 _log = logging.getLogger("penstock.tracing")
 
 
 class Tracing:
-    """Makes the spans of ended requests. ``processor`` takes them on; it must not block."""
+    """Makes the spans of ended requests. ``processor`` exports them and must not block."""
 
     def __init__(self, processor: SpanProcessor) -> None:
         resource = Resource.create({"service.version": __version__})
@@ -90,7 +92,7 @@ class Tracing:
                 _log.exception("a request's spans could not be made; further ones are not told")
 
     def close(self) -> None:
-        """Send what is left, for CLOSE_S at most."""
+        """Send the remaining spans, waiting at most CLOSE_S."""
         closing = threading.Thread(target=self._provider.shutdown, daemon=True)
         closing.start()
         closing.join(CLOSE_S)
@@ -121,7 +123,7 @@ class Tracing:
         return span
 
     def _phases(self, within: Context, i: int, generation: TracedGeneration, clock: _Clock) -> None:
-        """Children for the parts of a generation that it came to."""
+        """Make child spans for the phases that a generation reached."""
         each = generation
         end = clock.now if each.ended is None else each.ended
         marks: list[tuple[str, float, float | None]] = []
@@ -147,7 +149,8 @@ class Tracing:
 
 
 class _Clock:
-    """Turns seconds of time.monotonic() into nanoseconds of the day, by one reading of both."""
+    """Converts time.monotonic() seconds to Unix time in nanoseconds, from one reading of both
+    clocks."""
 
     def __init__(self) -> None:
         self.now = time.monotonic()

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def render(config: Mapping[str, Any], training: Mapping[str, Any]) -> str:
-    """The card as Markdown, from ``config.json`` and ``training.json``."""
+    """Render the card as Markdown from the contents of ``config.json`` and ``training.json``."""
     agreement = training["held_out_agreement"]
     positions = " | ".join(str(i) for i in range(1, len(agreement) + 1))
     shares = " | ".join(f"{share:.1%}" for share in agreement)

@@ -22,7 +22,7 @@ from penstock.train.draft_attention import Ancestors, DraftAttention
 from penstock.train.heads import Guesses, Heads, Observed, frozen
 
 GUESSED_STEPS: Final = 3
-"""Positions whose agreement is told, also where fewer are trained."""
+"""Number of positions whose agreement is reported, even where fewer are trained."""
 
 
 class DraftLayer(nn.Module):
@@ -38,7 +38,8 @@ class DraftLayer(nn.Module):
         nn.init.zeros_(self.mlp.down_proj.weight)
 
     def forward(self, x: Tensor, wide: Tensor, ancestors: Ancestors) -> Tensor:
-        """``x`` ``[B, R, H]``, ``wide`` ``[B, R, inputs]``; the residual stream behind it."""
+        """Return the residual stream after the layer; ``x`` is ``[B, R, H]``, ``wide`` ``[B, R,
+        inputs]``."""
         x = x + self.self_attn(wide, ancestors)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
@@ -60,15 +61,17 @@ class EagleHeads(Heads):
 
     @abstractmethod
     def begin(self, observed: Observed, rows: int) -> Tensor:
-        """What stands for the draft's own last output in rows of the target, ``[B, rows, H]``."""
+        """Return the substitute ``[B, rows, H]`` for the draft's own last output in rows of the
+        target."""
 
     @abstractmethod
     def row(self, before: Tensor, embedded: Tensor, ancestors: Ancestors) -> Tensor:
-        """The output ``[B, R, H]`` of rows whose predecessors' is ``before``."""
+        """Return the output ``[B, R, H]`` of rows; ``before`` is the output of the rows before
+        them."""
 
     @abstractmethod
     def logits(self, x: Tensor) -> Tensor:
-        """Of outputs ``[B, R, H]``, over the draft's vocabulary."""
+        """Return the logits over the draft's vocabulary for outputs ``[B, R, H]``."""
 
     def unroll(self, observed: Observed, steps: int) -> list[Tensor]:
         """The outputs of each draft step, ``[B, T - steps, H]`` each.
@@ -98,7 +101,7 @@ class EagleHeads(Heads):
         return guesses
 
     def target_ids(self, draft_ids: Tensor) -> Tensor:
-        """The target's ids of tokens of the draft's vocabulary."""
+        """Map token ids of the draft's vocabulary to those of the target's."""
         return draft_ids
 
     def config(self) -> Mapping[str, object]:

@@ -58,7 +58,8 @@ class Eagle1Heads(EagleHeads):
         return nn.functional.linear(x, self.output)
 
     def loss(self, observed: Observed) -> Tensor:
-        """Smooth L1 to the next feature, and the cross entropy of its token."""
+        """Return the smooth L1 loss to the next feature plus the weighted cross entropy of its
+        token."""
         wanted = observed.logits.float().softmax(-1)
         total = wanted.new_zeros(())
         for step, x in enumerate(self.unroll(observed, self.steps)):
@@ -69,7 +70,7 @@ class Eagle1Heads(EagleHeads):
         return total
 
     def linear_pairs(self, observed: Observed) -> list[tuple[Tensor, Tensor]]:
-        """What a row reads, and the feature that it should predict."""
+        """Return what a row reads and the feature that it should predict."""
         embedded = nn.functional.embedding(observed.tokens[:, 1:], self.embedding)
         features = observed.hidden.float()
         return [(torch.cat((embedded, features[:, :-1]), -1), features[:, 1:])]
@@ -81,7 +82,8 @@ class Eagle1Heads(EagleHeads):
         return {**super().config(), "bias": True}
 
     def published(self) -> Mapping[str, Tensor]:
-        """Without the embedding and the output matrix, which are the target's."""
+        """Return the checkpoint's tensors without the embedding and output matrix, which are the
+        target's."""
         tensors = {
             "fc.weight": self.fc.weight,
             "fc.bias": self.fc.bias,

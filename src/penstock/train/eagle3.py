@@ -105,7 +105,7 @@ class Eagle3Heads(EagleHeads):
         return config
 
     def published(self) -> Mapping[str, Tensor]:
-        """Without the embedding, which is the target's."""
+        """Return the checkpoint's tensors without the embedding, which is the target's."""
         tensors = {
             "fc.weight": self.fc.weight,
             "midlayer.hidden_norm.weight": self.hidden_norm.weight,

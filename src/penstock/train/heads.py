@@ -15,12 +15,12 @@ DECAY: Final = 0.8
 
 
 _ROWS: Final = 128
-"""Of logits, that the loss takes at a time."""
+"""Rows of logits that the loss processes at a time."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What a frozen target says of ``B`` windows of ``T`` tokens."""
+    """What a frozen target computes for ``B`` windows of ``T`` tokens."""
 
     tokens: Tensor
     """int64 ``[B, T]``."""
@@ -29,15 +29,15 @@ class Observed:
     taps: Tensor
     """float32 ``[B, T, len(layers) * H]``: the residual stream at the input of tapped layers."""
     logits: Tensor
-    """``[B, T, V]``; those of position ``t`` tell token ``t + 1``."""
+    """``[B, T, V]``; the logits of position ``t`` predict token ``t + 1``."""
 
 
 @dataclass(frozen=True)
 class Guesses:
-    """What heads drafted for one position ahead, beside what the target chooses there."""
+    """The drafts of heads for one position ahead, and the target's choices there."""
 
     drafted: Tensor
-    """int64 ``[N]``, the likeliest token of the head."""
+    """int64 ``[N]``, the head's likeliest tokens."""
     chosen: Tensor
     """int64 ``[N]``, the target's greedy choice."""
 
@@ -51,27 +51,29 @@ class Heads(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, observed: Observed) -> Tensor:
-        """Scalar to be made smaller."""
+        """Return the scalar to minimize."""
 
     @abstractmethod
     def guess(self, observed: Observed) -> list[Guesses]:
-        """The drafts for each position ahead, the nearest first."""
+        """Return the drafts for each position ahead, nearest first."""
 
     @abstractmethod
     def linear_pairs(self, observed: Observed) -> list[tuple[Tensor, Tensor]]:
-        """``(x [..., A], y [..., B])``: what :meth:`start_from` wants linear maps from and to."""
+        """Return pairs ``(x [..., A], y [..., B])`` for which :meth:`start_from` wants linear maps
+        from x to y."""
 
     @abstractmethod
     def start_from(self, maps: list[Tensor]) -> None:
-        """Take on the map ``[B, A]`` of each pair, before the first step."""
+        """Initialize the heads from the map ``[B, A]`` of each pair, before the first step."""
 
     @abstractmethod
     def config(self) -> Mapping[str, object]:
-        """What ``config.json`` says."""
+        """Return the contents of ``config.json``."""
 
     @abstractmethod
     def published(self) -> Mapping[str, Tensor]:
-        """Every tensor of the checkpoint under the name that readers of this form look for."""
+        """Return every tensor of the checkpoint, under the names that readers of this format
+        expect."""
 
 
 def soft_cross_entropy(logits: Tensor, wanted: Tensor, counted: Tensor | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""The training loop: batches, two optimizers, a schedule that follows the clock, held-out looks."""
+"""The training loop: batches, two optimizers, a schedule by elapsed time, held-out evaluations."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from penstock.train.target import Target
 
 @dataclass(frozen=True)
 class Report:
-    """Where a training stands."""
+    """The state of a training run."""
 
     step: int
     tokens: int
-    """Seen in training, passes and all."""
+    """Number of tokens trained on, repeated passes included."""
     minutes: float
     loss: float
-    """Smoothed over some fifty steps."""
+    """Training loss, smoothed over about fifty steps."""
     agreement: tuple[float, ...]
-    """By position: the share of held-out places where the draft is the target's greedy choice."""
+    """For each position ahead, the share of held-out places where the draft is the target's greedy
+    choice."""
     complete: bool
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long, how fast, and how often to look."""
+    """Duration, learning rate and evaluation interval of a training run."""
 
     minutes: float
     learning_rate: float
     most_steps: int | None = None
     look_every: float = 2.0
-    """Minutes between looks at the held-out text."""
+    """Minutes between evaluations on the held-out text."""
 
 
 def make_optimizers(heads: Heads, rate: float) -> list[torch.optim.Optimizer]:
@@ -62,7 +63,8 @@ def rate_at(progress: float) -> float:
 
 @torch.no_grad()
 def agreement(heads: Heads, target: Target, batches: Iterable[Tensor]) -> tuple[float, ...]:
-    """By position, the share of places where the draft is what the target would choose."""
+    """Return, for each position ahead, the share of places where the draft is the target's greedy
+    choice."""
     heads.eval()
     found: list[list[Guesses]] = [
         heads.guess(target.observe(tokens, heads.layers)) for tokens in batches

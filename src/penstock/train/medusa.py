@@ -82,7 +82,8 @@ class MedusaHeads(Heads):
             output.copy_(output @ map_)
 
     def _spans(self, observed: Observed) -> list[tuple[slice, slice]]:
-        """By head: the rows it reads, and the rows of the target that tell the same tokens."""
+        """Return, for each head, the rows it reads and the target's rows that predict the same
+        tokens."""
         length = observed.tokens.shape[1]
         return [(slice(0, length - 1 - h), slice(1 + h, length)) for h in range(len(self.outputs))]
 

@@ -36,20 +36,21 @@ from penstock.train.windows import (
 Kind = Literal["medusa", "eagle1", "eagle3"]
 
 WARM_TOKENS: Final = 65_536
-"""Read by the linear fit that heads start from."""
+"""Tokens read by the linear fit that heads start from."""
 LOOK_TOKENS: Final = 8_192
-"""Held-out tokens that are looked at meanwhile,"""
+"""Held-out tokens of each evaluation during training."""
 FINAL_TOKENS: Final = 65_536
-"""and those of which the agreement is told in the end."""
+"""Held-out tokens of the final evaluation."""
 RATE_AT_256: Final = 2e-3
 """Learning rate at hidden size 256; it falls as the width grows."""
 WHOLE_VOCABULARY: Final = 32_768
-"""The largest that EAGLE 3 drafts all of, unless told otherwise; 32,000 tokens of larger ones."""
+"""Largest vocabulary of which EAGLE 3 drafts every token by default; of larger ones it drafts
+32,000."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is trained, on what, for how long. Sizes are in tokens."""
+    """What to train, on which data, and for how long. Sizes are in tokens."""
 
     kind: Kind
     data: Path

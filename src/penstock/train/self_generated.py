@@ -1,7 +1,7 @@
 """Training texts that the target writes itself, with the engine that will serve it.
 
-What is accepted is what the target would have said, so its own continuations teach more than
-texts of others do.
+Drafts are accepted where they match what the target would have said, so its own continuations teach
+more than other texts do.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from penstock.train.data import Sample
 
 @dataclass(frozen=True)
 class Continuation:
-    """How texts are continued."""
+    """How texts are continued by the target."""
 
     temperature: float
     max_tokens: int
-    """Of each answer, at most."""
+    """Most tokens in each continuation."""
     prefix: int
-    """Tokens of a text that has no prompt of its own, which are continued."""
+    """Number of leading tokens that serve as the prompt where a text has no prompt of its own."""
     seed: int
 
 

@@ -41,7 +41,7 @@ class Target:
 
     @property
     def embedding(self) -> Tensor:
-        """``[V, H]``."""
+        """The embedding matrix, ``[V, H]``."""
         module = self.model.get_input_embeddings()
         assert isinstance(module, nn.Embedding)
         return module.weight
@@ -71,7 +71,7 @@ class Target:
         return (min(2, self.num_layers - 1), self.num_layers // 2, self.num_layers - 3)
 
     def draft_config(self) -> LlamaConfig:
-        """Of a Llama layer as wide as this model's own layers."""
+        """Return the configuration of one Llama layer as wide as this model's layers."""
         config = self.model.config
         heads = config.num_attention_heads
         return LlamaConfig(

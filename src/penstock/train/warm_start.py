@@ -17,7 +17,7 @@ from penstock.train.heads import Heads
 from penstock.train.target import Target
 
 RIDGE: Final = 1e-4
-"""Of the inputs' mean square, added to the diagonal: inputs may depend on each other."""
+"""Ridge term, as a share of the inputs' mean square: inputs may be linearly dependent."""
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ Stream = NDArray[np.int32]
 
 
 def token_stream(samples: list[Sample], vocab: int, seed: int) -> Stream:
-    """All documents behind each other, in an order that ``seed`` decides.
+    """Concatenate all documents in an order that ``seed`` decides.
 
     Raises ConfigError for a token that the model has no logits for.
     """

@@ -1,4 +1,4 @@
-"""From a choice's text to a chat message, whole or in deltas."""
+"""From the text of a choice to a chat message, whole or in deltas."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.tokenizer import Tokenizer
 
 
 class Reading:
-    """How the answers to one request are to be read."""
+    """How the answers to one request are parsed."""
 
     def __init__(
         self, reasoning: ReasoningStyle | None, in_reasoning: bool, use: ToolUse | None
@@ -46,14 +46,14 @@ class Reading:
         )
 
     def read(self, text: str) -> AnswerDelta:
-        """All of an answer; its calls are whole."""
+        """Parse a whole answer; its calls are complete."""
         parser = self.parser(eager=False)
         found = parser.push(text)
         found.add(parser.finish())
         return found
 
     def message(self, text: str) -> tuple[ChatMessage, bool]:
-        """The message that is all of ``text``, and whether it has calls."""
+        """Return the message for all of ``text``, and whether it has calls."""
         found = self.read(text)
         calls = []
         for call in found.calls:
@@ -85,13 +85,13 @@ class Reading:
         )
 
     def call_id(self) -> str:
-        """A new one."""
+        """Return a new call id."""
         short = self._use is not None and self._use.style.short_ids
         return uuid.uuid4().hex[:9] if short else f"call_{uuid.uuid4().hex[:24]}"
 
 
 class ChoiceStream:
-    """What was sent of one choice."""
+    """The streaming state of one choice."""
 
     def __init__(self, reading: Reading) -> None:
         self._parser = reading.parser(eager=True)
@@ -100,11 +100,11 @@ class ChoiceStream:
 
     @property
     def called(self) -> bool:
-        """Whether there were calls."""
+        """Whether the choice has made calls."""
         return self._parser.num_calls > 0
 
     def take(self, choice: CompletionOutput) -> AnswerDelta | None:
-        """What to send now, which may be empty at the end; None if nothing new is known."""
+        """Return the delta to send now, possibly empty at the end; None if there is nothing new."""
         if not has_news(choice, self._before):
             return None
         new = choice.since(self._before)
@@ -119,20 +119,21 @@ class ChoiceStream:
         return delta
 
     def take_logprobs(self) -> list[PositionLogprobs] | None:
-        """Those of the tokens since the last time, also of tokens that spell marks."""
+        """Return log-probabilities of the tokens since the last call, including tokens that spell
+        marks."""
         logprobs, self._logprobs = self._logprobs, None
         return logprobs
 
 
 def finish_reason(reason: str | None, called: bool) -> str | None:
-    """OpenAI's name for why a choice ended."""
+    """Return OpenAI's finish reason."""
     return "tool_calls" if called and reason == "stop" else reason
 
 
 def has_special_marks(
     tokenizer: Tokenizer, reasoning: ReasoningStyle | None, tools: ToolStyle | None
 ) -> bool:
-    """Whether a mark to look for is a special token, which text is usually without."""
+    """Whether a mark of the styles is a special token, which decoded text usually omits."""
     marks = [style.opening for style in (reasoning, tools) if style is not None]
     return any(tokenizer.token_id(mark) in tokenizer.special_ids for mark in marks if mark)
 

@@ -29,14 +29,14 @@ _TEMPLATE_OPTIONS = "chat_template_kwargs"
 class Decoded(Generic[Body]):
     request: Body
     ignored: tuple[Rule, ...]
-    """Of the fields that were taken out and only gave advice, each once."""
+    """Rules of the fields that were ignored because they are only advisory, each rule once."""
 
 
 class BodyDecoder(Generic[Body]):
-    """Decodes one kind of body; every complaint is an ApiError 400 that names the field.
+    """Decodes one kind of body; every error is an ApiError 400 that names the field.
 
-    ``endpoint`` is the path whose rules in the table of fields apply, ``model`` the one that is
-    meant where the body names none, and ``template_reads`` the variables of the chat template.
+    ``endpoint`` is the path whose rules in the field table apply, ``model`` the model that is used
+    where the body names none, and ``template_reads`` the variables that the chat template reads.
     """
 
     def __init__(
@@ -92,7 +92,8 @@ class BodyDecoder(Generic[Body]):
         return tuple(dict.fromkeys(rules))
 
     def _unreadable(self, body: bytes, why: str) -> ApiError:
-        """The complaint of a body that is too deep, or holds what is no number, and where."""
+        """Return the error for a body that is nested too deeply or holds an invalid number, with
+        the place."""
         try:
             msgspec.json.decode(body, type=self._kind)
         except msgspec.ValidationError as error:

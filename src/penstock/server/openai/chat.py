@@ -40,7 +40,7 @@ from penstock.server.sse import DONE, event
 
 
 class ChatJob:
-    """One validated request in the form of chat completions."""
+    """One validated chat completion request."""
 
     def __init__(self, chat: PreparedChat) -> None:
         self._chat = chat
@@ -52,7 +52,8 @@ class ChatJob:
 
     @classmethod
     async def prepare(cls, request: ChatRequest, serving: Serving, meter: Meter) -> ChatJob:
-        """Raises ApiError or RequestError for what can be refused before the engine is asked."""
+        """Validate a request. Raises ApiError or RequestError for what is refused before the engine
+        runs."""
         names = FUNCTIONS if is_old(request) else CHAT
         return cls(await prepare_chat(with_tools(request), serving, meter, names))
 

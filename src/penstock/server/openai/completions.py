@@ -26,7 +26,7 @@ from penstock.server.serving import Serving
 from penstock.server.sse import DONE, event
 
 MAX_PROMPTS = 1024
-"""Prompts in one request; more would hold its connection for longer than clients wait."""
+"""Most prompts in one request; more would hold the connection for longer than clients wait."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ class CompletionJob:
     async def prepare(
         cls, request: CompletionRequest, serving: Serving, meter: Meter
     ) -> CompletionJob:
-        """Raises ApiError or RequestError for what can be refused before the engine is asked."""
+        """Validate a request. Raises ApiError or RequestError for what is refused before the engine
+        runs."""
         engine = serving.engine
         options = serving.caller.options(
             request.priority, request.cache_salt, request.safety_identifier or request.user
@@ -152,7 +153,8 @@ class CompletionJob:
         return [self._meter.measured(each) for each in generations]
 
     def _best(self, choices: list[CompletionOutput]) -> list[CompletionOutput]:
-        """The ``n`` whose tokens are the likeliest on average, the best first; equals in order."""
+        """Return the ``n`` choices with the highest mean log-probability, best first; ties keep
+        their order."""
         if len(choices) == self._n:
             return choices
 
@@ -215,9 +217,9 @@ class CompletionJob:
 def split_prompts(
     prompt: Prompt, name: str = "prompt", most: int = MAX_PROMPTS
 ) -> list[str | list[int]]:
-    """The prompts of a request: one text, several, one list of token ids, or several.
+    """Split the prompts of a request: one text, several, one list of token ids, or several lists.
 
-    Raises ApiError naming the field ``name``; at most so many may be given.
+    Raises ApiError naming the field ``name``; at most ``most`` prompts are allowed.
     """
     if isinstance(prompt, str):
         return [prompt]
@@ -239,7 +241,7 @@ def split_prompts(
 
 
 def names_of(prompts: Sequence[object], name: str) -> list[str]:
-    """What the prompts of the field ``name`` are called in errors."""
+    """Return how errors name each prompt of the field ``name``."""
     return [name] if len(prompts) == 1 else [f"{name}[{i}]" for i in range(len(prompts))]
 
 

@@ -1,4 +1,4 @@
-"""What a request says that its output must be, from the fields of two dialects."""
+"""The constraint that a request puts on its output, from the fields of both dialects."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from penstock.server.openai.tools import check_nesting
 class Constraint:
     spec: GrammarSpec
     param: str
-    """The field of the request that holds it."""
+    """The request field that holds the constraint."""
 
 
 def asked_constraint(request: Sampling, names: Names = CHAT) -> Constraint | None:
-    """What binds the content of the answer; ``names`` are what the client calls fields.
+    """Return the constraint on the answer's content; ``names`` are the client's field names.
 
-    Raises ApiError where there is more than one, or one that is no constraint.
+    Raises ApiError if there is more than one, or an invalid one.
     """
     found = list(_guided(request))
     if isinstance(request, ChatRequest | CompletionRequest):
@@ -45,7 +45,7 @@ def asked_constraint(request: Sampling, names: Names = CHAT) -> Constraint | Non
 
 
 def _guided(request: Sampling) -> Iterator[Constraint]:
-    """Those under vLLM's names."""
+    """Return the constraints given under vLLM's names."""
     yield from _by_name(
         "guided_", request.guided_json, request.guided_regex, request.guided_grammar,
         request.guided_choice,

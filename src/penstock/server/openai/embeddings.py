@@ -23,10 +23,10 @@ from penstock.server.openai.protocol import Prompt
 from penstock.server.serving import Serving
 
 MAX_INPUTS = 2048
-"""Of one request, as at OpenAI."""
+"""Most inputs in one request, as in OpenAI's API."""
 MAX_AT_ONCE = 256
-"""Inputs of one request that are in the engine's queue at a time: the others of a long list do not
-fill it for everyone else."""
+"""Most inputs of one request in the engine's queue at a time, so that a long list does not fill the
+queue for everyone else."""
 
 
 class EmbeddingRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -35,12 +35,12 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     model: str
     input: Prompt
     encoding_format: Literal["float", "base64"] | None = None
-    """base64 is of float32, little endian."""
+    """``base64`` is base64 of little-endian float32 values."""
     dimensions: int | None = None
     user: str | None = None
-    """Whom it is for; see docs/serve.md on fairness."""
+    """The end user whom the request is for; see docs/serve.md on fairness."""
     safety_identifier: str | None = None
-    """The same as ``user``, by its newer name, which goes before it."""
+    """The newer name of ``user``, which takes precedence over it."""
 
     # Extensions.
     pooling: PoolingKind | None = None
@@ -62,7 +62,7 @@ class EmbeddingUsage(msgspec.Struct, frozen=True):
 
 
 class Embeddings(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer: one embedding for each input, in their order."""
+    """The response: one embedding for each input, in order."""
 
     object: Literal["list"] = "list"
     data: list[Embedding]
@@ -71,7 +71,7 @@ class Embeddings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingJob:
-    """One validated request: its inputs are tokenized and its options checked."""
+    """One validated request: its inputs are tokenized and its options are checked."""
 
     def __init__(
         self,
@@ -94,7 +94,8 @@ class EmbeddingJob:
     async def prepare(
         cls, request: EmbeddingRequest, serving: Serving, meter: Meter
     ) -> EmbeddingJob:
-        """Raises ApiError or RequestError for what can be refused before the engine is asked."""
+        """Validate a request. Raises ApiError or RequestError for what is refused before the engine
+        runs."""
         engine = serving.engine
         options = serving.caller.options(
             request.priority, request.cache_salt, request.safety_identifier or request.user
@@ -127,7 +128,8 @@ class EmbeddingJob:
         )
 
     async def _outputs(self) -> list[RequestOutput]:
-        """Of each input. The failure of one ends all of them before this returns."""
+        """Return the output of each input. If one fails, all others have ended before this
+        raises."""
         ended: dict[int, RequestOutput] = {}
         waiting = iter(enumerate(self._inputs))
 
@@ -171,7 +173,7 @@ async def _tokenized(request: EmbeddingRequest, serving: Serving) -> list[list[i
 
 
 def _check(tokens: list[int], name: str, engine: Engine) -> None:
-    """Raise ApiError for an input that the engine would refuse."""
+    """Raise ApiError for an input that the engine would reject."""
     longest, vocab = engine.model.max_model_len, engine.model.vocab_size
     if not tokens:
         raise ApiError(400, f"{name} is empty; give it at least one token", param=name)

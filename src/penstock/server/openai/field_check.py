@@ -1,4 +1,4 @@
-"""Reading a body by the table of fields: what is taken out of it, and what is refused."""
+"""Applying the field table to a body: fields to drop and fields to refuse."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from penstock.server.openai.fields import EVERY_NAME, Rule
 from penstock.server.openai.places import Place
 
 _LIKE = 0.7
-"""How much a name must look like another to be taken for a slip of it (difflib's ratio)."""
+"""Similarity (difflib ratio) from which an unknown name is taken for a misspelling of a known
+one."""
 _NAME_CHARS = 64
 MAX_ELEMENTS = 256
-"""Of a list whose elements are judged one by one; they are words of a dozen."""
+"""Longest list whose elements are checked one by one; real lists hold about a dozen words."""
 _SCALARS = frozenset({str, int, float, bool})
 
 
 @dataclass(frozen=True)
 class Advice:
-    """A value that was taken out of a body, and does not change the answer."""
+    """An advisory value that was removed from a body; ignoring it does not make the answer
+    wrong."""
 
     rule: Rule
     value: object
 
 
 def take_out(body: dict[str, Any], place: Place) -> list[Advice]:
-    """Take out of ``body``, in place, what the table says; what was advice is returned.
+    """Remove from ``body``, in place, what the field table says; return what was advisory.
 
-    Nulls go everywhere: they mean that a field is not given. Names that are unknown stay, for the
-    structs' decoder to refuse. Raises ApiError naming a field that cannot be used.
+    Nulls are removed everywhere: they mean that a field is not given. Unknown names stay, and the
+    struct decoder refuses them. Raises ApiError naming a field that cannot be used.
     """
     walk = _Walk()
     walk.visit(body, place, None)
@@ -41,7 +43,7 @@ def take_out(body: dict[str, Any], place: Place) -> list[Advice]:
 
 @dataclass(frozen=True)
 class _At:
-    """Where in a body: written out for complaints only."""
+    """A place in a body, formatted only for error messages."""
 
     outer: _At | None
     step: str | int
@@ -53,7 +55,7 @@ class _At:
 
 
 class _Walk:
-    """One pass through a body. ``advice`` has the first value that each rule met."""
+    """One pass over a body. ``advice`` holds the first value that each rule matched."""
 
     def __init__(self) -> None:
         self.advice: dict[Rule, Advice] = {}
@@ -82,7 +84,8 @@ class _Walk:
                     raise unknown(str(_At(at, name)), place)
 
     def _enter(self, value: object, place: Place, at: _At) -> None:
-        """Look into an object or those of a list; what else it is, the decoder complains of."""
+        """Check an object, or each object of a list; the decoder refuses values of any other
+        type."""
         if isinstance(value, dict):
             self.visit(value, place, at)
         elif place.strict and not place.structs:
@@ -99,7 +102,7 @@ class _Walk:
     def _judged(
         self, given: dict[str, Any], name: str, rule: Rule, place: Place, outer: _At | None
     ) -> bool:
-        """True if the rule consumed the field."""
+        """Apply ``rule`` to a field; True if that removed or renamed the field."""
         value = given[name]
         at = _At(outer, name)
         if rule.alias:
@@ -126,7 +129,7 @@ class _Walk:
         return True
 
     def _elements(self, values: list[Any], rule: Rule, at: _At) -> list[Any]:
-        """Those that the struct acts on."""
+        """Return the list elements that the struct handles."""
         if len(values) > MAX_ELEMENTS:
             why = f"{at} holds {len(values)} elements; at most {MAX_ELEMENTS} are taken"
             raise ApiError(400, why, param=str(at))
@@ -148,7 +151,7 @@ class _Walk:
 
 
 def unknown(field: str, place: Place) -> ApiError:
-    """The complaint of a field, by its whole name, that stands at ``place`` and is not known."""
+    """Return the error for an unknown field, given its full name and its place."""
     name = field.rpartition(".")[2]
     names = sorted(place.names | place.rules.keys() | place.inner.keys())
     like = difflib.get_close_matches(name[:_NAME_CHARS], names, 1, _LIKE)

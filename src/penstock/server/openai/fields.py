@@ -1,4 +1,4 @@
-"""What a field may be that this server does not act on: the language of the table of fields."""
+"""The language of the field table: which values of unsupported fields are accepted."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Schema = dict[str, Any]
 Effect = Literal["nothing", "advice", "refused"]
 
 EVERY_NAME = "*"
-"""As the last part of a rule's field: every name that no other rule and no struct has."""
+"""Wildcard for the last part of a rule's field: every name that no other rule and no struct has."""
 
 
 @dataclass(frozen=True)
 class Values:
-    """A set of JSON values: some that are listed, and all of a type."""
+    """A set of JSON values: listed values, and all values of a type."""
 
     listed: tuple[object, ...] = ()
     kind: Any = None
-    """A type as msgspec takes it; ``Any`` is any JSON. None: only those that are listed."""
+    """A type as msgspec takes it; ``Any`` means any JSON, and None means only the listed values."""
 
     def __bool__(self) -> bool:
         return bool(self.listed) or self.kind is not None
@@ -66,7 +66,7 @@ class Values:
         return frozenset(_scalar(each) for each in self.listed if not isinstance(each, dict | list))
 
     def schemas(self) -> Iterator[Schema]:
-        """JSON schemas that hold the set together."""
+        """Return JSON schemas whose union is this set."""
         if self.listed:
             yield {"enum": list(self.listed)}
         if self.kind is Any:
@@ -75,7 +75,7 @@ class Values:
             yield msgspec.json.schema(self.kind)
 
     def told(self) -> list[str]:
-        """What people read: the values as JSON, and the names of JSON's types."""
+        """Describe the set for people: values as JSON, types by their JSON names."""
         told = [msgspec.json.encode(value).decode() for value in self.listed]
         for schema in self.schemas():
             if "enum" in schema and not self.listed:
@@ -93,12 +93,13 @@ class Values:
 
 
 def these(*values: object) -> Values:
-    """Exactly ``values``, compared as JSON: 1 and 1.0 are one number, and true is none."""
+    """Return the set of exactly ``values``, compared as JSON: 1 equals 1.0, and true equals no
+    number."""
     return Values(listed=values)
 
 
 def any_of(kind: Any) -> Values:
-    """Every value of ``kind``, a type as msgspec takes it."""
+    """Return the set of all values of ``kind``, a type as msgspec takes it."""
     return Values(kind=kind)
 
 
@@ -108,32 +109,34 @@ NO_VALUES = Values()
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """What becomes of one field that this server does not act on as its name says.
+    """How one field is treated that the server does not support as its name says.
 
-    A value is judged once, when a body is read. One that changes ``nothing`` is taken out. One
-    that only gives ``advice`` is taken out too, and the answer's header names the field: the
-    answer is right without it. Any other value goes on to the struct of the body where that has
-    the field (the rule then tells of some values only), and is refused elsewhere, with ``why`` and
-    ``fix``. A null is never judged: everywhere it means that the field is not given.
+    A value is checked once, when a body is read. A value in ``nothing`` has no effect and is
+    removed. A value in ``advice`` is advisory: it is removed too, and a header of the answer names
+    the field. Any other value is left to the struct of the body where that has the field (the rule
+    then covers some values only), and is refused elsewhere, with ``why`` and ``fix``. A null is
+    never checked: everywhere it means that the field is not given.
     """
 
     field: str
-    """From the body: ``store``, ``messages[].cache_control``, ``include[]``. The last part may be
-    EVERY_NAME. Where it ends with ``[]``, the elements of the list are judged, each by itself."""
+    """Path of the field in the body: ``store``, ``messages[].cache_control``, ``include[]``. The
+    last part may be EVERY_NAME. Where it ends with ``[]``, each element of the list is checked by
+    itself."""
     endpoints: tuple[str, ...]
     why: str
-    """What is done instead, or why nothing is: a part of a sentence."""
+    """What is done instead, or why nothing is; part of a sentence in an error message."""
     nothing: Values = NO_VALUES
     advice: Values = NO_VALUES
     fix: str = "leave it out"
     wish: bool = False
-    """Whether it asks for reasoning: advice where the chat template reads no variable for that."""
+    """Whether the field asks for reasoning; it is advisory if the chat template reads no variable
+    for it."""
     roles: tuple[str, ...] = ()
-    """Of the messages that may have it; empty: of all."""
+    """Roles of the messages that may have the field; empty means all roles."""
     alias: str = ""
-    """The name under which the struct has the same thing, in the same object."""
+    """The struct's name for the same field, in the same object."""
     acted: Values = NO_VALUES
-    """Elements of the list that the struct acts on, where the elements are judged."""
+    """List elements that the struct handles, where a rule checks elements."""
 
     def effect(self, value: object) -> Effect:
         if value in self.nothing:
@@ -142,7 +145,7 @@ class Rule:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The names that lead to the field, without the marks of lists."""
+        """The names that lead to the field, without ``[]``."""
         return tuple(self.field.replace("[]", "").split("."))
 
     @property
@@ -151,17 +154,17 @@ class Rule:
 
     @property
     def allowed(self) -> list[Schema]:
-        """JSON schemas of what the rule takes."""
+        """Return JSON schemas of the values that the rule accepts."""
         return [*self.nothing.schemas(), *self.advice.schemas()]
 
 
 def _scalar(value: object) -> object:
-    """Equal for the same JSON: numbers are equal as such, and true is none."""
+    """A key that is equal for equal JSON scalars: 1 equals 1.0, and true equals no number."""
     return ("boolean", value) if isinstance(value, bool) else value
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether both are the same JSON; Python's ``1 == True`` is not of JSON."""
+    """Whether both are the same JSON value; in Python, unlike JSON, ``1 == True``."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):

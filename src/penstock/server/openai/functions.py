@@ -57,7 +57,7 @@ def with_tools(request: ChatRequest) -> ChatRequest:
 
 
 def old_message(message: ChatMessage) -> ChatMessage:
-    """An answer with its call in the old form."""
+    """Convert an answer to the old form, with ``function_call``."""
     if not message.tool_calls:
         return message
     call = message.tool_calls[0].function
@@ -65,7 +65,7 @@ def old_message(message: ChatMessage) -> ChatMessage:
 
 
 def old_delta(delta: ChatDelta) -> ChatDelta:
-    """A part of an answer, with its part of a call in the old form."""
+    """Convert a part of a streamed answer to the old form."""
     if not delta.tool_calls:
         return delta
     part = delta.tool_calls[0].function
@@ -73,7 +73,7 @@ def old_delta(delta: ChatDelta) -> ChatDelta:
 
 
 def old_reason(reason: str | None) -> str | None:
-    """The old name for why an answer ended."""
+    """Return the old form's finish reason."""
     return "function_call" if reason == "tool_calls" else reason
 
 
@@ -90,7 +90,7 @@ def _choice(given: ToolChoice | None) -> ToolChoice | None:
 
 
 def _messages(given: Sequence[Message]) -> list[Message] | None:
-    """With calls and their answers in the new form; None where nothing is in the old one."""
+    """Convert calls and results to the form of tools; None if no message uses the old form."""
     if not any(message.role == "function" or message.function_call for message in given):
         return None
     messages = []
@@ -120,7 +120,8 @@ def _messages(given: Sequence[Message]) -> list[Message] | None:
 
 
 def _id(i: int) -> str:
-    """Of the call in message ``i``: nine letters and digits, which some templates check."""
+    """Return an id for the call in message ``i``: nine letters and digits, which some templates
+    check."""
     return f"call{i:05d}"
 
 

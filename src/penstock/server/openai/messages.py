@@ -22,7 +22,7 @@ async def chat_prompt(
     tools: Sequence[Mapping[str, Any]] = (),
     tenant: str = "",
 ) -> list[int]:
-    """Token ids of the prompt, which shows ``tools`` to the model; ``tenant`` is who asks.
+    """Return the prompt's token ids. ``tools`` are shown to the model; ``tenant`` is the caller.
 
     Raises ApiError or RequestError naming the message at fault.
     """
@@ -45,7 +45,7 @@ async def chat_prompt(
 
 
 def _template_message(message: Message, where: str, developer: bool) -> TemplateMessage:
-    """The message as chat templates expect it; ``developer`` says whether they know that role."""
+    """Convert a message for chat templates; ``developer`` says whether they know that role."""
     if message.role == "tool" and not message.tool_call_id:
         raise ApiError(400, f"{where}: a tool message needs tool_call_id", param=where)
     if message.role != "tool" and message.tool_call_id is not None:
@@ -76,14 +76,15 @@ def _template_message(message: Message, where: str, developer: bool) -> Template
 
 
 def _template_call(call: MessageCall, where: str) -> dict[str, Any]:
-    """Templates expect the arguments as an object, where OpenAI's API has it as text."""
+    """Convert a call: templates expect its arguments as an object, OpenAI's API has them as
+    text."""
     arguments = read_arguments(call.function.arguments, f"{where}.function.arguments")
     function = {"name": call.function.name, "arguments": arguments}
     return {"id": call.id, "type": "function", "function": function}
 
 
 def read_arguments(text: str, at: str) -> dict[str, Any]:
-    """Those of a call in a message. Raises ApiError naming the field ``at``."""
+    """Parse the arguments of a call in a message. Raises ApiError naming the field ``at``."""
     try:
         arguments = msgspec.json.decode(text or "{}")
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""What OpenAI's two APIs for chats call the fields that both have."""
+"""Names of the fields that OpenAI's two chat APIs share."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Names:
     limit: str
-    """The longest answer, in tokens."""
+    """The field that limits the output, in tokens."""
     format: str
-    """What the answer must be."""
+    """The field with the required output format."""
     schema: str
-    """Where its JSON schema is."""
+    """The path of the format's JSON schema."""
     function: str = ""
-    """What follows ``tools[0]`` before the field of a function."""
+    """Path from ``tools[0]`` to the object with the function's fields."""
     tools: str = "tools"
     choice: str = "tool_choice"
-    """Which of the tools may or must be called."""
+    """The field that says which tools may or must be called."""
     messages: str = "messages"
 
 
@@ -25,5 +25,5 @@ CHAT = Names(
     "max_completion_tokens", "response_format", "response_format.json_schema.schema", ".function"
 )
 FUNCTIONS = Names(CHAT.limit, CHAT.format, CHAT.schema, tools="functions", choice="function_call")
-"""Of a chat in the form that it had before tools."""
+"""Field names of a chat in the older form, with ``functions`` instead of ``tools``."""
 RESPONSES = Names("max_output_tokens", "text.format", "text.format.schema", messages="input")

@@ -1,4 +1,4 @@
-"""Where the fields of a body stand: the structs that it is decoded into, with the table's rules."""
+"""The objects in a body: the structs that they are decoded into, and the field table's rules."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from penstock.server.openai.fields import Rule
 
 @dataclass
 class Place:
-    """One kind of object in a body. An object in a list of the body is at the place of the list."""
+    """One kind of object in a body. Objects in a list share the place of the list."""
 
     structs: tuple[str, ...] = ()
-    """Their names: one, or as many as a tagged union has. Empty: known only from the table, or a
-    plain dict checked later."""
+    """Names of its structs: one, or several for a tagged union. Empty for an object that only the
+    field table knows, or a plain dict that is checked later."""
     names: frozenset[str] = frozenset()
-    """Fields of the structs."""
+    """Field names of the structs."""
     strict: bool = True
-    """Whether other names are refused here."""
+    """Whether names other than these are refused here."""
     rules: dict[str, Rule] = field(default_factory=dict)
-    """By name."""
+    """Rules of the field table, by field name."""
     inner: dict[str, Place] = field(default_factory=dict)
-    """What the fields hold, where that is an object or a list of them."""
+    """Places of the fields that hold an object or a list of objects, by field name."""
 
     @classmethod
     def of(cls, kind: type[msgspec.Struct], rules: Iterable[Rule]) -> Place:
-        """The body ``kind`` and all that is in it."""
+        """Return the place of the body ``kind``, with everything inside it."""
         body = _of_type(inspect.type_info(kind))
         assert body is not None
         for rule in rules:
@@ -49,7 +49,8 @@ class Place:
         return self.names - self.rules.keys()
 
     def at(self, path: str) -> Place:
-        """The place of an object, by its whole name in a body; this one where it is not known."""
+        """Return the place of an object by its full path in a body; this place where the path is
+        unknown."""
         place = self
         for name in filter(None, re.sub(r"\[[^\]]*\]", "", path).split(".")):
             place = place.inner.get(name, self)
@@ -57,7 +58,7 @@ class Place:
 
 
 def _of_type(kind: inspect.Type) -> Place | None:
-    """None for what is no object with named fields."""
+    """Return the place of a type; None if it is not an object with named fields."""
     if isinstance(kind, inspect.StructType):
         tag = {kind.tag_field} if kind.tag_field is not None else set()
         inner = {each.encode_name: _of_type(each.type) for each in kind.fields}
@@ -75,7 +76,7 @@ def _of_type(kind: inspect.Type) -> Place | None:
 
 
 def _joined(places: list[Place]) -> Place:
-    """One for all members of a union; which of them has a field is looked at when it is decoded."""
+    """Merge the places of a union's members; decoding checks which member has a field."""
     return Place(
         structs=tuple(name for place in places for name in place.structs),
         names=frozenset().union(*(place.names for place in places)),

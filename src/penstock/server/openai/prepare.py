@@ -1,4 +1,4 @@
-"""From the request of a chat, in either dialect, to what the engine is asked."""
+"""From a chat request, in either dialect, to a request to the engine."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class PreparedChat:
     meter: Meter
     options: RequestOptions
     bound_by: str
-    """The field that the engine's grammar comes from; empty without one."""
+    """The request field that the grammar comes from; empty without a grammar."""
     names: Names
-    """What the client calls the fields."""
+    """The client's field names."""
 
     def generation(self, request_id: str) -> Generation:
-        """Ask the engine; to be called once."""
+        """Start the generation; call it once."""
         outputs = self.engine.generate(
             self.prompt,
             self.params,
@@ -58,9 +58,9 @@ class PreparedChat:
 async def prepare_chat(
     request: ChatRequest, serving: Serving, meter: Meter, names: Names = CHAT
 ) -> PreparedChat:
-    """Raises ApiError or RequestError for what can be refused before the engine is asked.
+    """Validate and tokenize a chat. ``names`` are the client's field names, for errors.
 
-    ``names`` are what the client calls the fields at fault.
+    Raises ApiError or RequestError for what is refused before the engine runs.
     """
     engine, styles = serving.engine, serving.styles
     options = serving.caller.options(
@@ -117,9 +117,9 @@ async def _check_parts(serving: Serving, calls: Calls | None, asked: Constraint 
 
 
 def _check_together(use: ToolUse, asked: Constraint, names: Names) -> None:
-    """Raise ApiError where calls and the constraint cannot both be had.
+    """Raise ApiError if calls and the constraint cannot be combined.
 
-    A format is of content, and an answer of forced calls has none: then it says nothing.
+    A format constrains content, and an answer of forced calls has none: then it has no effect.
     """
     if use.forced and asked.param in (names.format, names.schema):
         return

@@ -17,20 +17,20 @@ Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
-    """With include_usage: every event tells the tokens so far, as vLLM's do."""
+    """Whether every event reports the usage so far, as in vLLM; needs ``include_usage``."""
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What an output must be, one of these, as vLLM names it."""
+    """A constraint on the output, under vLLM's names: one of these fields."""
 
     json: dict[str, object] | str | None = None
-    """A JSON schema, or its text."""
+    """A JSON schema, as an object or as text."""
     regex: str | None = None
     grammar: str | None = None
-    """In Lark's notation."""
+    """A grammar in Lark's notation."""
     choice: list[str] | None = None
     json_object: bool | None = None
-    """Any JSON object."""
+    """True to require any JSON object."""
 
 
 class TextFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
@@ -58,7 +58,7 @@ ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
 
 
 class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What completions and chats share. ``null`` means the default everywhere, as at OpenAI."""
+    """Fields that completions and chats share. ``null`` means the default, as in OpenAI's API."""
 
     model: str
     stream: bool | None = None
@@ -73,9 +73,9 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     frequency_penalty: float | None = None
     logit_bias: dict[int, float] | None = None
     user: str | None = None
-    """Whom it is for: the users of one caller share what it has."""
+    """The end user whom the request is for; a caller's users share that caller's resources."""
     safety_identifier: str | None = None
-    """The same as ``user``, by its newer name, which goes before it."""
+    """The newer name of ``user``, which takes precedence over it."""
 
     # Extensions, under vLLM's names.
     top_k: int | None = None
@@ -131,9 +131,9 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     tool_call_id: str | None = None
     tool_calls: list[MessageCall] | None = None
     function_call: MessageFunction | None = None
-    """The one call, as it was before there were ``tool_calls``."""
+    """The single call of the older form, before ``tool_calls``."""
     reasoning_content: str | None = None
-    """Of an assistant's answer: as it was given, for the chat templates that want it back."""
+    """Reasoning of an assistant message, as the answer gave it, for chat templates that use it."""
     refusal: str | None = None
 
 
@@ -151,6 +151,6 @@ class ChatRequest(Sampling, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     tool_choice: str | dict[str, object] | None = None
     parallel_tool_calls: bool | None = None
     functions: list[dict[str, object]] | None = None
-    """Those of ``tools``, as it was before there were any; ``function_call`` is their choice."""
+    """Tools in the older form, before ``tools``; ``function_call`` is their choice."""
     function_call: str | dict[str, object] | None = None
     response_format: ResponseFormat | None = None

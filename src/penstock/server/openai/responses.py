@@ -18,7 +18,8 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True):
-    """Of speculation: drafted tokens that became output, and that did not."""
+    """Speculative decoding: drafted tokens that were accepted into the output, and that were
+    rejected."""
 
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
@@ -30,11 +31,11 @@ class Usage(msgspec.Struct, frozen=True):
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
-    """Only where something was drafted."""
+    """Present only if tokens were drafted."""
 
 
 PromptLogprobs = list[PositionLogprobs | None]
-"""vLLM's form: for each prompt token but the first, an object by token id."""
+"""Log-probabilities of a prompt as in vLLM: for each token but the first, an object by token id."""
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):
@@ -54,7 +55,7 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer, and each event of a streamed one."""
+    """A complete response, or one event of a streamed response."""
 
     id: str
     object: Literal["text_completion"] = "text_completion"
@@ -100,7 +101,7 @@ class ChatMessage(msgspec.Struct, frozen=True):
     refusal: None = None
     tool_calls: list[ToolCall] | UnsetType = UNSET
     function_call: CalledFunction | UnsetType = UNSET
-    """The call, where the request has ``functions``."""
+    """The call, where the request used ``functions``."""
     reasoning_content: str | UnsetType = UNSET
 
 
@@ -128,7 +129,7 @@ class FunctionDelta(msgspec.Struct, frozen=True):
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True):
-    """The first of a call brings its id, type and name."""
+    """A part of a tool call; the first part of each call has its id, type and name."""
 
     index: int
     function: FunctionDelta

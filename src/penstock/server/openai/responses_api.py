@@ -43,7 +43,7 @@ _STATES: dict[str | None, State] = {
 
 
 class ResponseJob:
-    """One validated request in the form of responses."""
+    """One validated request to the Responses API."""
 
     def __init__(self, request: ResponseRequest, chat: PreparedChat) -> None:
         self._request = request
@@ -55,7 +55,8 @@ class ResponseJob:
 
     @classmethod
     async def prepare(cls, request: ResponseRequest, serving: Serving, meter: Meter) -> ResponseJob:
-        """Raises ApiError or RequestError for what can be refused before the engine is asked."""
+        """Validate a request. Raises ApiError or RequestError for what is refused before the engine
+        runs."""
         return cls(request, await prepare_chat(as_chat(request), serving, meter, RESPONSES))
 
     async def answer(self) -> bytes:

@@ -21,7 +21,7 @@ from penstock.server.parsing.answer import AnswerDelta
 
 Kind = Literal["reasoning", "message", "call"]
 Event = tuple[str, dict[str, Any]]
-"""A name without ``response.``, and the fields beside it."""
+"""Event type without the prefix ``response.``, and the event's other fields."""
 
 _PREFIXES = {"reasoning": "rs_", "message": "msg_", "call": "fc_"}
 

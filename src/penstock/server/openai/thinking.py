@@ -1,4 +1,4 @@
-"""From what clients ask of reasoning to the variables by which a chat template turns it on."""
+"""From the reasoning fields of requests to the chat template variables that control reasoning."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from penstock.server.openai.fields import Rule
 from penstock.tokenizer.chat import variables_read
 
 EFFORT = "reasoning_effort"
-"""The variable that takes a word, as in the templates of gpt-oss."""
+"""Variable for a level of effort, as in the templates of gpt-oss."""
 SWITCHES = ("enable_thinking", "thinking")
-"""Variables that take a boolean, as in those of Qwen3 and of DeepSeek V3.1."""
+"""Boolean variables, as in the templates of Qwen3 and DeepSeek V3.1."""
 
 _ON = {"enabled": True, "adaptive": True, "disabled": False}
 
@@ -41,6 +41,7 @@ def heed(wishes: Iterable[Advice], reads: frozenset[str], options: dict[str, Any
 
 
 def template_reads(templates: Mapping[str, str]) -> frozenset[str]:
-    """The variables that every one of a checkpoint's templates reads; none without templates."""
+    """Return the variables that every chat template of a checkpoint reads; empty without
+    templates."""
     found = [variables_read(source) for source in templates.values()]
     return frozenset.intersection(*found) if found else frozenset()

@@ -18,13 +18,14 @@ MAX_DETOKENIZED = 1 << 20
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A text, or the messages of a chat; the tokens are those of a request with the same."""
+    """A text or the messages of a chat; the result is the tokens of a completion or chat with the
+    same prompt."""
 
     model: str | None = None
     prompt: str | None = None
     messages: list[Message] | None = None
     add_special_tokens: bool | None = None
-    """By default as in completions and chats: true for a text, false for messages."""
+    """The default is that of completions and chats: true for a text, false for messages."""
     return_token_strs: bool | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, object] | None = None
@@ -35,14 +36,14 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None = None
-    """Each token on its own, U+FFFD for parts of characters."""
+    """Text of each token by itself, with U+FFFD for incomplete characters."""
 
 
 class DetokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     model: str | None = None
     tokens: list[int]
     skip_special_tokens: bool | None = None
-    """False by default: the text of every token."""
+    """The default is false: the text of every token is returned."""
 
 
 class Text(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The tools of a chat request: what may or must be called, and what is refused."""
+"""The tools of a chat request: which calls are allowed or required, and what is refused."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from penstock.server.parsing.answer_grammar import Calls, Function
 from penstock.server.parsing.styles import Styles, ToolStyle
 
 MAX_TOOLS = 128
-"""In one request, as in OpenAI's API."""
+"""Most tools in one request, as in OpenAI's API."""
 MAX_NESTING = 100
-"""Arrays and objects inside each other, in tools and in arguments."""
+"""Deepest nesting of arrays and objects in tools and arguments."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -31,15 +31,15 @@ class ToolUse:
 
     style: ToolStyle
     tools: Sequence[Mapping[str, Any]]
-    """As the request has them, for the chat template."""
+    """The tools that the chat template shows to the model, as the request gave them."""
     functions: Sequence[Function]
-    """Those that may be called."""
+    """The functions that the model may call."""
     forced: bool
     """Whether the answer must be a call."""
     single: bool
     """Whether the answer ends with its first call."""
     strict: bool
-    """Whether the arguments of a call of any of the functions are bound to its schema."""
+    """Whether the arguments of any function are constrained to its schema."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -47,26 +47,26 @@ class ToolUse:
 
     @property
     def calls(self) -> Calls:
-        """What a grammar of the answer says of calls."""
+        """Return what the answer's grammar has to say of calls."""
         return Calls(self.style, self.functions, self.forced, self.single)
 
     @property
     def binds(self) -> bool:
-        """Whether an answer must be held to ``calls`` while it is made."""
+        """Whether the answer must be constrained during generation."""
         return self.forced or self.single or self.strict
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """What ``tool_choice`` says."""
+    """The parsed ``tool_choice``."""
 
     mode: Mode
     names: frozenset[str]
-    """Of the functions that may be called."""
+    """Names of the functions that the model may call."""
     shown: frozenset[str]
-    """Of those that the model is shown."""
+    """Names of the functions that are shown to the model."""
     once: bool = False
-    """Whether one call is meant: who names a function asks for a call of it, not for several."""
+    """Whether exactly one call is meant, as when the choice names a function."""
 
 
 class _Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,7 +87,8 @@ class _Allowed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def tool_use(request: ChatRequest, styles: Styles, names: Names = CHAT) -> ToolUse | None:
-    """None where nothing may be called. Raises ApiError naming the field at fault."""
+    """Return how a request uses tools; None if nothing may be called. Raises ApiError naming the
+    field at fault."""
     tools = request.tools or []
     if len(tools) > MAX_TOOLS:
         _refuse(names.tools, f"holds {len(tools)} tools; at most {MAX_TOOLS} are taken")
@@ -131,7 +132,8 @@ def tool_use(request: ChatRequest, styles: Styles, names: Names = CHAT) -> ToolU
 
 
 def check_nesting(value: object, param: str) -> None:
-    """Raise ApiError for JSON nested deeper than what walks it can follow."""
+    """Raise ApiError for JSON that is nested more deeply than the server's recursive code
+    allows."""
     level = [value]
     for _ in range(MAX_NESTING):
         level = [
@@ -146,7 +148,7 @@ def check_nesting(value: object, param: str) -> None:
 
 
 def _schema(function: _Function) -> Mapping[str, Any]:
-    """Of the arguments, which are an object; a function without parameters takes none."""
+    """Return the schema of the arguments, an object; a function without parameters takes none."""
     if function.parameters is None:
         return {"type": "object", "properties": {}, "additionalProperties": False}
     return {"type": "object", **function.parameters}
@@ -201,7 +203,8 @@ def _choice(given: object, names: frozenset[str], param: str) -> _Choice:
 
 
 def _allowed(given: Mapping[str, Any], names: frozenset[str], param: str) -> _Choice:
-    """Some of the tools: the others are as if the request did not have them."""
+    """Return the choice for ``allowed_tools``: the other tools are treated as absent from the
+    request."""
     try:
         allowed = msgspec.convert(given.get("allowed_tools"), _Allowed)
     except msgspec.ValidationError as error:

@@ -17,39 +17,41 @@ from penstock.server.parsing.styles import ReasoningStyle, ToolStyle
 from penstock.tokenizer import Tokenizer
 
 _AS_TEMPLATES_WRITE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""Of JSON in calls: what models were trained on, and no room for endless white space."""
+"""llguidance options for JSON in calls: spaced as models were trained, without endless white
+space."""
 
 
 @dataclass(frozen=True)
 class Function:
-    """One that may be called."""
+    """A function that the model may call."""
 
     name: str  # letters, digits, underscores and dashes
     schema: Mapping[str, Any]
-    """Of its arguments, which are an object."""
+    """JSON schema of its arguments, which are an object."""
     param: str
-    """The field of the request that holds the schema."""
+    """The request field that holds the schema, for error messages."""
 
 
 @dataclass(frozen=True)
 class Calls:
-    """What an answer says of calls."""
+    """Which calls an answer may or must hold."""
 
     style: ToolStyle
     functions: Sequence[Function]
     forced: bool
-    """Nothing but calls; otherwise they stand in text, or there are none."""
+    """Whether the answer holds only calls; otherwise text may surround them, or there are none."""
     single: bool
-    """One call at the most, which ends the answer."""
+    """Whether at most one call is allowed, which ends the answer."""
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """How an answer may begin before what is asked of it."""
+    """The reasoning that may come before the rest of an answer."""
 
     style: ReasoningStyle
     inside: bool
-    """The prompt has ended with the opening, so that the answer is reasoning until the closing."""
+    """Whether the prompt ended with the opening mark, so that the answer starts inside the
+    reasoning."""
 
 
 def answer_grammar(
@@ -197,13 +199,15 @@ class _Writer:
         return f"arguments_{i}"
 
     def _names_first(self, style: ToolStyle) -> bool:
-        """Whether calls are ``name[ARGS]{...}``: newer tokenizers of such a style have the mark."""
+        """Whether calls are written ``name[ARGS]{...}``, as newer tokenizers of such a style have
+        that token."""
         return style.name_first and self._tokenizer.token_id(style.arguments_mark) is not None
 
     # Marks.
 
     def _no_reasoning(self) -> str:
-        """Of a terminal: that it does not begin as reasoning does, which has a rule of its own."""
+        """Return a suffix for a terminal that excludes text beginning as reasoning, which has its
+        own rule."""
         reasoning = self._reasoning
         if reasoning is None or reasoning.inside or self._is_token(reasoning.style.opening):
             return ""

@@ -6,7 +6,7 @@ import re
 from enum import Enum, auto
 
 MAX_DEPTH = 100
-"""Of nested arrays and objects; what a client's own decoder takes."""
+"""Deepest nesting of arrays and objects: what a client's own decoder accepts."""
 
 SPACE = " \t\n\r"
 _LITERAL = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null")

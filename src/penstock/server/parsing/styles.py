@@ -1,4 +1,5 @@
-"""How models write calls and reasoning: one record a style, found by the chat template's text."""
+"""How models write tool calls and reasoning: one record per style, detected from the chat
+template."""
 
 from __future__ import annotations
 
@@ -16,31 +17,31 @@ class ToolStyle:
 
     name: str
     known_by: tuple[str, ...]
-    """What a chat template of this style contains, all of them."""
+    """Substrings that a chat template of this style contains, all of them."""
     opening: str
-    """Begins a call, or a list of calls."""
+    """Mark that begins a call or a list of calls."""
     closing: str = ""
-    """Follows a call; its absence does no harm."""
+    """Mark that follows a call; it may be missing."""
     lists: bool = False
-    """A JSON array of calls may follow the opening."""
+    """Whether a JSON array of calls may follow the opening."""
     bare: bool = False
-    """An answer may be a call from its first character, without the opening."""
+    """Whether an answer may begin directly with a call, without the opening."""
     unlike: tuple[str, ...] = ()
-    """What a chat template of this style does not contain."""
+    """Substrings that no chat template of this style contains."""
     separators: str = ""
-    """Between calls that stand one after the other without an opening."""
+    """Characters that may stand between consecutive calls without an opening."""
     name_first: bool = False
-    """``name{...}`` or ``name[ARGS]{...}`` may follow the opening."""
+    """Whether ``name{...}`` or ``name[ARGS]{...}`` may follow the opening."""
     short_ids: bool = False
-    """Ids of calls must be nine letters or digits, which the templates check."""
+    """Whether call ids must be nine letters or digits, which the templates check."""
     arguments_key: str = "arguments"
-    """What a forced call names its arguments; both names are read."""
+    """Key of the arguments in a forced call; the parser accepts both usual keys."""
     around: str = ""
-    """Written between the marks and a forced call."""
+    """Text written between the marks and a forced call."""
     between: str = ""
-    """Written between two forced calls."""
+    """Text written between two forced calls."""
     arguments_mark: str = ""
-    """With ``name_first``: where the tokenizer has this token, forced calls are written so."""
+    """Token before the arguments in ``name_first`` calls; used if the tokenizer has it."""
 
     def is_of(self, template: str) -> bool:
         return (
@@ -68,7 +69,7 @@ TOOL_STYLES = (
               arguments_key="parameters", between="; "),
     ToolStyle("json", (), "", lists=True, bare=True, between=", "),
 )  # fmt: skip
-"""In the order in which they are looked for; ``json`` is never found, only chosen."""
+"""Known styles in the order of detection; ``json`` is never detected, only chosen by option."""
 
 REASONING_STYLES = (
     ReasoningStyle("think", "<think>", "</think>"),
@@ -81,12 +82,12 @@ REASONING_CHOICES = (AUTO, NONE, *(style.name for style in REASONING_STYLES))
 
 @dataclass(frozen=True)
 class Styles:
-    """What a server looks for in answers."""
+    """The tool and reasoning styles that a server parses answers with."""
 
     tools: ToolStyle | None = None
     reasoning: ReasoningStyle | None = None
     template_takes_tools: bool = False
-    """Whether the chat template shows tools to the model at all."""
+    """Whether the chat template shows tools to the model."""
 
     @classmethod
     def choose(cls, tools: str, reasoning: str, templates: Mapping[str, str]) -> Styles:
@@ -98,7 +99,7 @@ class Styles:
         return cls(_tool_style(tools, text), _reasoning_style(reasoning, text), "tools" in text)
 
     def __str__(self) -> str:
-        """For the lines that a server prints when it starts."""
+        """A description for the server's start-up messages."""
         tools = NONE if self.tools is None else self.tools.name
         reasoning = NONE if self.reasoning is None else self.reasoning.name
         return f"tool calls: {tools}, reasoning: {reasoning}"
