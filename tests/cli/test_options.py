@@ -151,7 +151,7 @@ def test_logit_bias_syntax() -> None:
 
 def test_help_comes_from_the_source() -> None:
     docs = field_docs(SamplingParams)
-    assert docs["temperature"] == "0 means greedy."
+    assert docs["temperature"] == "Divides the logits before sampling; 0 means greedy decoding."
     assert docs["ignore_eos"] == ""
     parser = Parser("penstock test", "")
     add_engine_arguments(parser)
