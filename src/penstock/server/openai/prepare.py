@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 import msgspec
@@ -16,7 +15,7 @@ from penstock.server.errors import ApiError
 from penstock.server.fanout import Generation, refused_by_name
 from penstock.server.meter import Meter
 from penstock.server.openai.answers import Reading, has_special_marks, opened
-from penstock.server.openai.constraint import Constraint, asked_constraint
+from penstock.server.openai.constraint import Constraint, asked_constraint, schema_text
 from penstock.server.openai.messages import chat_prompt
 from penstock.server.openai.names import CHAT, Names
 from penstock.server.openai.protocol import ChatRequest
@@ -112,7 +111,7 @@ async def _check_parts(serving: Serving, calls: Calls | None, asked: Constraint 
     if asked is not None:
         await grammars.check(asked.spec, asked.param, tenant)
     for function in () if calls is None else calls.functions:
-        schema = GrammarSpec(kind="json_schema", text=json.dumps(function.schema))
+        schema = GrammarSpec(kind="json_schema", text=schema_text(function.schema, function.param))
         await grammars.check(schema, function.param, tenant)
 
 
