@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -103,6 +104,10 @@ async def serve(
             def started() -> None:
                 on_ready(llm)
                 front_end.warm()  # only now, since it takes a second of a processor
+                # What is loaded lives until the end. A body of many objects has the collector run,
+                # which would walk all of it while everybody waits.
+                gc.collect()
+                gc.freeze()
                 if options.server.restarts:
                     seconds = time.monotonic() - began
                     _log.warning("the server is back after %.1f s (pid %d)", seconds, os.getpid())
