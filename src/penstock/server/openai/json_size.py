@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.server.errors import ApiError
 
-MAX_NODES: Final = 1 << 19
+MAX_NODES: Final = 1 << 17
 """Fields, lists and objects of one body together: each costs about a microsecond, and a thousand
 times a byte of text. Texts and numbers in lists count nothing."""
 MAX_VALUES: Final = 1 << 21
