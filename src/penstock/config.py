@@ -111,7 +111,7 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int
     max_num_batched_tokens: int
     max_logit_rows: int
-    """Of a step."""
+    """Maximum number of rows with logits in one step."""
     enable_prefix_caching: bool
     speculative: SpeculativeConfig | None
     drafts: bool
@@ -121,8 +121,8 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     reasons: dict[str, str]
     target_path: str | None = None
-    """Of heads that draft: the checkpoint of their target, whose weights they share in part; None
-    where they share none."""
+    """The target's checkpoint, where heads that draft share weights with their target; otherwise
+    None."""
     notes: tuple[str, ...] = ()
     """What whoever starts the engine should know of it, a line each."""
 
