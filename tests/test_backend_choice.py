@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_plans import make_spec
+from support.tiny_plans import make_spec
 
 from penstock.backend_choice import choose_backend
 from penstock.config import EngineConfig, ResolvedConfig

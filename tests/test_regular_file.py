@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from checkpoints import tiny_checkpoint
+from support.checkpoints import tiny_checkpoint
 
 from penstock import demo_model_path
 from penstock.errors import ModelError, PenstockError, TokenizerError, WeightError

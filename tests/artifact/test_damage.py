@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from artifact_engines import start
+from support.artifact_engines import start
 
 from penstock.artifact.files import remove_tree
 from penstock.artifact.format import (

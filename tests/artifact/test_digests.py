@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from artifact_engines import Start, start
-from checkpoints import tiny_checkpoint
+from support.artifact_engines import Start, start
+from support.checkpoints import tiny_checkpoint
 
 from penstock.artifact import shelf
 from penstock.artifact.digests import DIGESTS, DigestFile

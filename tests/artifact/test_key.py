@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from checkpoints import tiny_checkpoint
 from safetensors.numpy import load_file, save_file
+from support.checkpoints import tiny_checkpoint
 
 from penstock.artifact.key import ArtifactKey, artifact_key
 from penstock.backends import packing

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from artifact_engines import prompt, start
+from support.artifact_engines import prompt, start
 
 from penstock import demo_model_path
 from penstock.artifact.store import ArtifactStore

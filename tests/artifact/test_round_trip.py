@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from artifact_engines import start
-from checkpoints import tiny_checkpoint
 from safetensors.numpy import load_file, save_file
+from support.artifact_engines import start
+from support.checkpoints import tiny_checkpoint
 
 from penstock import LLM, SamplingParams
 from penstock.artifact import shelf

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from artifact_engines import start
-from checkpoints import tiny_checkpoint
 from safetensors.numpy import load_file, save_file
+from support.artifact_engines import start
+from support.checkpoints import tiny_checkpoint
 
 from penstock.artifact import lock, store
 from penstock.artifact.format import WEIGHTS

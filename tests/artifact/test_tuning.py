@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from artifact_engines import start
+from support.artifact_engines import start
 
 from penstock.artifact.format import MANIFEST, Artifact, Manifest, write_manifest
 from penstock.artifact.lock import locked

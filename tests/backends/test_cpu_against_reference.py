@@ -13,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tiny_plans import Chunk, broken, make_spec, step_of, tokens_of
+from support.tiny_plans import Chunk, broken, make_spec, step_of, tokens_of
 
 from penstock.backends.cpu import native
 from penstock.backends.cpu.bind import bind

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_parts import Part, sequence
-from native_attention import attend
-from native_cache import ELEMENTS, F32, Shape
 from numpy.typing import NDArray
+from support.attention_parts import Part, sequence
+from support.native_attention import attend
+from support.native_cache import ELEMENTS, F32, Shape
 
 from penstock.backends.cpu import native
 

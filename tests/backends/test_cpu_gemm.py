@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from native_arrays import as_bytes
+from support.native_arrays import as_bytes
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 WEIGHTS = ("float32", "bfloat16", "float16")

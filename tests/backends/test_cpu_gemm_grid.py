@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from native_arrays import as_bytes
-from native_products import (
+from support.native_arrays import as_bytes
+from support.native_products import (
     DTYPES,
     QuantizedProduct,
     assert_bad_values_stay_in_their_row,

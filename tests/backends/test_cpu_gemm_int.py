@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from native_products import (
+from support.native_products import (
     DTYPES,
     QuantizedProduct,
     assert_bad_values_stay_in_their_row,

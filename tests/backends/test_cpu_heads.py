@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from head_plans import HEADS, HIDDEN, Writer, eagle, medusa, with_features
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tiny_plans import Chunk, make_spec, step_of, tokens_of
-from tree_steps import Accepted, tree_step
+from support.head_plans import HEADS, HIDDEN, Writer, eagle, medusa, with_features
+from support.tiny_plans import Chunk, make_spec, step_of, tokens_of
+from support.tree_steps import Accepted, tree_step
 
 from penstock.backends.cpu import native
 from penstock.backends.cpu.bind import bind

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_arrays import as_bytes
+from support.native_arrays import as_bytes
 
 from penstock.backends.cpu import native
 

@@ -8,8 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from native_cache import ELEMENTS, F32, Cache, Shape
 from numpy.typing import NDArray
+from support.native_cache import ELEMENTS, F32, Cache, Shape
 
 from penstock.cache.geometry import BLOCK_SIZE
 

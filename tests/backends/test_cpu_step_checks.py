@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tiny_plans import Chunk, broken, make_spec, step_of, tokens_of
-from tree_steps import Branches, tree_step
+from support.tiny_plans import Chunk, broken, make_spec, step_of, tokens_of
+from support.tree_steps import Branches, tree_step
 
 from penstock.backends.cpu.bind import bind
 from penstock.backends.cpu.executor import CpuExecutor

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_parts import Part, sequence
-from draft_trees import Tree, line_of, make_tree, parent_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_attention import attend
-from native_cache import ELEMENTS, Cache, Shape
+from support.attention_parts import Part, sequence
+from support.draft_trees import Tree, line_of, make_tree, parent_lists
+from support.native_attention import attend
+from support.native_cache import ELEMENTS, Cache, Shape
 
 from penstock.backends.cpu import native
 from penstock.cache.geometry import BLOCK_SIZE

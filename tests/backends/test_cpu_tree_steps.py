@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draft_trees import parent_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_plans import Chunk, make_spec, tokens_of
-from tree_steps import F32, Accepted, Branches, tree_step
+from support.draft_trees import parent_lists
+from support.tiny_plans import Chunk, make_spec, tokens_of
+from support.tree_steps import F32, Accepted, Branches, tree_step
 
 from penstock.backends.cpu import native
 from penstock.backends.cpu.bind import bind

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_arrays import as_bytes
+from support.native_arrays import as_bytes
 
 from penstock.backends.cpu import native, tune
 from penstock.backends.cpu.tune import Product, ProductTuner, Trial

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from head_plans import DRAFTS, HEADS, HIDDEN, Writer, eagle, eagle3, medusa, with_features
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tiny_plans import Chunk, make_spec, step_of, tokens_of
+from support.head_plans import DRAFTS, HEADS, HIDDEN, Writer, eagle, eagle3, medusa, with_features
+from support.tiny_plans import Chunk, make_spec, step_of, tokens_of
 
 from penstock.backends.reference.executor import ReferenceExecutor
 from penstock.interface.executor import Limits

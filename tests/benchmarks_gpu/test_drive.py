@@ -3,9 +3,9 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
-from fake_core import FakeCore
 from gpu.drive import decode_window, run_all
 from msgspec import structs
+from support.fake_core import FakeCore
 
 from penstock.bench.workload import fixed_lengths, random_requests
 from penstock.errors import EngineDeadError

@@ -8,7 +8,7 @@ from gpu import shares
 from gpu.results import Decode, Host, Place, Prefill
 from gpu.shape import SHAPES, bytes_needed, choose_shape
 from gpu.workload import Size, mixed_lengths
-from tiny_plans import make_spec
+from support.tiny_plans import make_spec
 
 from penstock.errors import ConfigError
 from penstock.models.registry import load_model_spec

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_plans import Chunk, make_spec, step_of, tokens_of
+from support.tiny_plans import Chunk, make_spec, step_of, tokens_of
 
 from penstock.errors import ConfigError, EngineDeadError
 from penstock.interface.executor import Limits

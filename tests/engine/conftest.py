@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from overlapped import tiny_blueprint
+from support.overlapped import tiny_blueprint
 
 from penstock.engine.loader import Blueprint
 

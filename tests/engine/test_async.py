@@ -13,9 +13,9 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import byte_tokenizer
 import pytest
-from fake_core import MAX_MODEL_LEN, VOCAB, completion
+from support import byte_tokenizer
+from support.fake_core import MAX_MODEL_LEN, VOCAB, completion
 
 from penstock import AsyncLLM, EngineConfig, RequestError, SamplingParams
 from penstock.engine.output import RequestOutput

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from overlap_executor import Deferred
+from support.overlap_executor import Deferred
 
 from penstock import LLM, EngineConfig, PoolingParams, RequestError, SamplingParams
 from penstock.cache.geometry import layer_block_bytes

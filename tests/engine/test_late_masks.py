@@ -11,11 +11,11 @@ from typing import NoReturn
 
 import msgspec
 import pytest
-from grammars import FINITE, PADDED, byte_blueprint, choice, regex
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracle import Oracle, Recorder, Texts
-from overlap_executor import Deferred, HashExecutor
+from support.grammars import FINITE, PADDED, byte_blueprint, choice, regex
+from support.oracle import Oracle, Recorder, Texts
+from support.overlap_executor import Deferred, HashExecutor
 
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import Blueprint

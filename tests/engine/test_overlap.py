@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from overlap_executor import Deferred, HashExecutor
-from overlapped import POISON, VOCAB, check, make_core
-from stories import Arrival, arrivals, play, same
+from support.overlap_executor import Deferred, HashExecutor
+from support.overlapped import POISON, VOCAB, check, make_core
+from support.stories import Arrival, arrivals, play, same
 
 from penstock.engine.loader import Blueprint
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from overlap_executor import Deferred, HashExecutor
-from overlapped import POISON, VOCAB, check, make_core
+from support.overlap_executor import Deferred, HashExecutor
+from support.overlapped import POISON, VOCAB, check, make_core
 
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import Blueprint, load

@@ -6,8 +6,8 @@ import asyncio
 import os
 import signal
 
-from engine_processes import PATIENCE_S, engine, request, run
-from fake_core import VOCAB, completion
+from support.engine_processes import PATIENCE_S, engine, request, run
+from support.fake_core import VOCAB, completion
 
 from penstock.interface.messages import Abort, FinishReason
 

@@ -11,7 +11,7 @@ import textwrap
 import time
 
 import pytest
-from engine_processes import PATIENCE_S, Recorder, engine, request, run
+from support.engine_processes import PATIENCE_S, Recorder, engine, request, run
 
 from penstock.config import EngineConfig
 from penstock.engine.process import EngineProcess

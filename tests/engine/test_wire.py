@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from engine_processes import request
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.engine_processes import request
 
 from penstock.engine.wire import (
     HEADER,

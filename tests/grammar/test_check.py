@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from grammars import FINITE, Language
+from support.grammars import FINITE, Language
 
 from penstock.errors import RequestError
 from penstock.grammar.notation import MAX_CHARS, MAX_CHOICES, MAX_DEPTH

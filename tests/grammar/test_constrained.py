@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from grammars import EOS, FINITE, PADDED, STOP, Language, byte_blueprint, choice, regex
-from overlap_executor import Deferred, HashExecutor
+from support.grammars import EOS, FINITE, PADDED, STOP, Language, byte_blueprint, choice, regex
+from support.overlap_executor import Deferred, HashExecutor
 
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import Blueprint

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import chains
 import pytest
+from support import chains
 
 from penstock import LLM, RequestError, SamplingParams
 from penstock.backends.cpu import native

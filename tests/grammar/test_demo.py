@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from grammars import FINITE, choice, regex, schema
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.grammars import FINITE, choice, regex, schema
 
 import penstock
 from penstock import LLM, AsyncLLM, EngineConfig, GrammarSpec, RequestError, SamplingParams

@@ -10,10 +10,10 @@ from typing import NoReturn
 
 import numpy as np
 import pytest
-from grammars import EOS, FINITE, PADDED, STOP, Language, byte_vocabulary, choice, regex
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher
+from support.grammars import EOS, FINITE, PADDED, STOP, Language, byte_vocabulary, choice, regex
 
 import penstock
 from penstock.errors import RequestError

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from grammars import choice
+from support.grammars import choice
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from penstock.grammar.compile import compile_grammar

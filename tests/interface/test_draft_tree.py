@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from draft_trees import ancestors, parent_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.draft_trees import ancestors, parent_lists
 
 from penstock.interface.draft_tree import MAX_ROWS, check_tree, path_rows, trunk_rows
 from penstock.interface.step import StepInput

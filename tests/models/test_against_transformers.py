@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import FAMILIES, VOCAB, load_oracle, tiny_checkpoint
+from support.checkpoints import FAMILIES, VOCAB, load_oracle, tiny_checkpoint
 
 from penstock import LLM, SamplingParams
 from penstock.backends import bind

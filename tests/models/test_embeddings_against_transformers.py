@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from checkpoints import FAMILIES, VOCAB, load_oracle, tiny_checkpoint
+from support.checkpoints import FAMILIES, VOCAB, load_oracle, tiny_checkpoint
 
 from penstock import LLM, PoolingParams
 from penstock.errors import ConfigError

@@ -14,8 +14,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from checkpoints import VOCAB
-from head_checkpoints import (
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+from support.checkpoints import VOCAB
+from support.head_checkpoints import (
     DRAFT_VOCAB,
     EAGLE1,
     EAGLE3,
@@ -30,9 +32,7 @@ from head_checkpoints import (
     target_folder,
     write_heads,
 )
-from numpy.typing import NDArray
-from safetensors.numpy import load_file
-from tiny_plans import Chunk, step_of
+from support.tiny_plans import Chunk, step_of
 
 from penstock.backends import bind
 from penstock.backends.cpu import native

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from head_checkpoints import (
+from support.head_checkpoints import (
     EAGLE1,
     EAGLE3,
     HIDDEN,
@@ -18,7 +18,7 @@ from head_checkpoints import (
     medusa_arrays,
     write_heads,
 )
-from tiny_plans import make_spec
+from support.tiny_plans import make_spec
 
 from penstock import demo_model_path
 from penstock.errors import ModelError

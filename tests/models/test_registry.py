@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import FAMILIES, tiny_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.checkpoints import FAMILIES, tiny_checkpoint
 
 from penstock.errors import ModelError
 from penstock.models.registry import FAMILIES as READERS

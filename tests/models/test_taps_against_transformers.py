@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from checkpoints import VOCAB, load_oracle, tiny_checkpoint
-from tiny_plans import Chunk, step_of
+from support.checkpoints import VOCAB, load_oracle, tiny_checkpoint
+from support.tiny_plans import Chunk, step_of
 
 from penstock.backends import bind
 from penstock.backends.cpu import native

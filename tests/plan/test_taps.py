@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tiny_plans import Chunk, make_spec, step_of, tokens_of
+from support.tiny_plans import Chunk, make_spec, step_of, tokens_of
 
 from penstock.backends import bind
 from penstock.backends.cpu import native

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_sampler import bare_executor, native_sampler
-from sampling_strategies import constrained, masks, options, rows
+from support.native_sampler import bare_executor, native_sampler
+from support.sampling_strategies import constrained, masks, options, rows
 
 from penstock.backends.cpu import native
 from penstock.backends.cpu.sampler import NativeSampler

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_sampler import bare_executor
+from support.native_sampler import bare_executor
 
 from penstock.backends.cpu import native
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from native_sampler import native_sampler
+from support.native_sampler import native_sampler
 
 from penstock.backends.cpu import native
 from penstock.errors import ConfigError, RequestError

@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import byte_tokenizer
 import pytest
-import sandbox_processes
+from support import byte_tokenizer, sandbox_processes
 
 from penstock.errors import PenstockError, UnavailableError
 from penstock.grammar.spec import GrammarSpec

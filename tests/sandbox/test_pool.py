@@ -10,10 +10,9 @@ import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import byte_tokenizer
-import chains
 import pytest
-import sandbox_processes as processes
+import support.sandbox_processes as processes
+from support import byte_tokenizer, chains
 
 from penstock.errors import OverloadedError, RequestError, UnavailableError
 from penstock.grammar.spec import GrammarSpec

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import sandbox_processes
+from support import sandbox_processes
 
 from penstock.grammar.spec import GrammarSpec
 from penstock.sandbox import wire, worker

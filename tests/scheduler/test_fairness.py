@@ -7,7 +7,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler_loop import check_complete, make_loop, request
+from support.scheduler_loop import check_complete, make_loop, request
 
 from penstock.interface.messages import Tenant
 from penstock.scheduler.fair_shares import FairShares

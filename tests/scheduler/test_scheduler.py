@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_model import Loop, reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler_loop import (
+from support.fake_model import Loop, reference
+from support.scheduler_loop import (
     EOS,
     VOCAB,
     check_complete,

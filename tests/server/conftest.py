@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import byte_tokenizer
 import pytest
-from http_client import Server, running
+from support import byte_tokenizer
+from support.http_client import Server, running
 
 TOOL_TEMPLATE = (
     "{% if tools %}{% for t in tools %}{{ t | tojson }}{% endfor %}{% endif %}"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from http_client import JSON, Server, running
-from http_server import ADMIN_KEY
+from support.http_client import JSON, Server, running
+from support.http_server import ADMIN_KEY
 
 from penstock.errors import ConfigError
 from penstock.server.keys import Keys, bearer, fingerprint

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from http_client import Server
+from support.http_client import Server
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"

@@ -6,9 +6,9 @@ from typing import Any
 
 import httpx
 import pytest
-from fake_core import MAX_MODEL_LEN, VOCAB
-from http_client import JSON, Server
-from http_server import MAX_BODY_BYTES
+from support.fake_core import MAX_MODEL_LEN, VOCAB
+from support.http_client import JSON, Server
+from support.http_server import MAX_BODY_BYTES
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"

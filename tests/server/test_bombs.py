@@ -10,12 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import byte_tokenizer
-import chains
 import httpx
 import pytest
-import sandbox_processes
-from http_client import Server, running
+from support import byte_tokenizer, chains, sandbox_processes
+from support.http_client import Server, running
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"

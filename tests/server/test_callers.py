@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from http_client import Server, running
+from support.http_client import Server, running
 
 from penstock.errors import ConfigError
 from penstock.server.callers import Caller, address_name

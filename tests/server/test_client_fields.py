@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_bodies import (
+from support.client_bodies import (
     BODIES,
     CHAT,
     COMPLETIONS,
@@ -18,7 +18,7 @@ from client_bodies import (
     changed_nothing,
     text_of,
 )
-from http_client import Server, running
+from support.http_client import Server, running
 
 VLLM: dict[str, Any] = {
     "use_beam_search": False,

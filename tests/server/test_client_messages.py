@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
-from client_bodies import BODIES, CHAT, IGNORED, TOKENIZE, USER, text_of
-from http_client import Server
+from support.client_bodies import BODIES, CHAT, IGNORED, TOKENIZE, USER, text_of
+from support.http_client import Server
 
 
 def second_turn(server: Server, said: dict[str, Any], first: bool = True) -> httpx.Response:

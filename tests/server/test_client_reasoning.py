@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import byte_tokenizer
 import pytest
-from client_bodies import BODIES, CHAT, IGNORED, RESPONSES
-from http_client import Server, running
+from support import byte_tokenizer
+from support.client_bodies import BODIES, CHAT, IGNORED, RESPONSES
+from support.http_client import Server, running
 
 EFFORT_TEMPLATE = (
     "{% set effort = reasoning_effort | default('medium') %}Effort {{ effort }}. "

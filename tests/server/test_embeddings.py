@@ -11,9 +11,9 @@ import httpx
 import numpy as np
 import openai
 import pytest
-from fake_core import BOS, MAX_MODEL_LEN, VOCAB, embedding
-from http_client import Server, running
-from streams import until
+from support.fake_core import BOS, MAX_MODEL_LEN, VOCAB, embedding
+from support.http_client import Server, running
+from support.streams import until
 
 from penstock.pooling.params import PoolingParams
 

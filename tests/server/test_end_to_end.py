@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import openai
 import pytest
-from served import Served, serving
+from support.served import Served, serving
 
 from penstock import LLM, PoolingParams
 

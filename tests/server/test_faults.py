@@ -11,9 +11,9 @@ from typing import Any
 
 import openai
 import pytest
-from fake_core import completion
-from http_client import PATIENCE_S, Server
-from streams import posted, raw, until
+from support.fake_core import completion
+from support.http_client import PATIENCE_S, Server
+from support.streams import posted, raw, until
 
 BODY = {"model": "fake", "prompt": "abc", "max_tokens": 400}
 

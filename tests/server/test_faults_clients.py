@@ -11,9 +11,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from http_client import PATIENCE_S, Server, running
-from http_server import ADMIN_KEY
-from streams import bystanders, expected, nothing_left, posted, raw, until
+from support.http_client import PATIENCE_S, Server, running
+from support.http_server import ADMIN_KEY
+from support.streams import bystanders, expected, nothing_left, posted, raw, until
 
 from penstock.bench.processes import resident_mib
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from http_client import PATIENCE_S, Server, running
-from streams import bystanders, expected, nothing_left, until, written
+from support.http_client import PATIENCE_S, Server, running
+from support.streams import bystanders, expected, nothing_left, until, written
 
 BODY = {"model": "fake", "prompt": "abc", "max_tokens": 400}
 

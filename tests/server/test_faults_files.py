@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
-from http_client import PATIENCE_S, Server, running
-from streams import bystanders, raw, until
+from support.http_client import PATIENCE_S, Server, running
+from support.streams import bystanders, raw, until
 
 from penstock.bench.processes import cpu_seconds, descriptors
 

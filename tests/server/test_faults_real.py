@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from http_client import PATIENCE_S
+from support.http_client import PATIENCE_S
 
 from penstock.backends.cpu import native
 from penstock.errors import ConfigError

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from http_client import PATIENCE_S
-from streams import until
+from support.http_client import PATIENCE_S
+from support.streams import until
 
 
 @dataclass

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from http_client import PATIENCE_S
-from streams import until
+from support.http_client import PATIENCE_S
+from support.streams import until
 
 from penstock.backends.cpu import native
 from penstock.errors import ConfigError

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import socket
 
-from fake_core import completion
-from http_client import PATIENCE_S, Server
-from http_server import MAX_BODY_BYTES
-from streams import expected, nothing_left, posted, raw, until, written
+from support.fake_core import completion
+from support.http_client import PATIENCE_S, Server
+from support.http_server import MAX_BODY_BYTES
+from support.streams import expected, nothing_left, posted, raw, until, written
 
 LONG = {"model": "fake", "prompt": "abc", "max_tokens": 250}  # 2.5 s
 SHORT = {**LONG, "max_tokens": 20}

@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
-from http_client import Server, running
 from hypothesis import given
 from hypothesis import strategies as st
+from support.http_client import Server, running
 
 from penstock.server.errors import ApiError
 from penstock.server.read_body import check_json_type

@@ -7,8 +7,8 @@ import logging
 import os
 from pathlib import Path
 
-from http_client import PATIENCE_S, running
-from streams import bystanders, until
+from support.http_client import PATIENCE_S, running
+from support.streams import bystanders, until
 
 from penstock.server.logs import QUEUE_LINES, LogOptions, logging_to
 from penstock.server.repeats import A_SECOND, MAX_LINES, Line, Repeats

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from http_client import PATIENCE_S, Server, running
-from streams import bystanders, until
+from support.http_client import PATIENCE_S, Server, running
+from support.streams import bystanders, until
 
 ROUTER_NAMES = [  # vLLM's, which routers and dashboards read, with our prefix
     "num_requests_running",

@@ -7,8 +7,8 @@ from typing import Any
 
 import openai
 import pytest
-from fake_core import MAX_MODEL_LEN, completion
-from http_client import Server
+from support.fake_core import MAX_MODEL_LEN, completion
+from support.http_client import Server
 
 IM_START, IM_END = 258, 259
 

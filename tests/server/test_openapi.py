@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
-from http_client import Server, running
-from http_server import ADMIN_KEY
-from json_schema import fault
+from support.http_client import Server, running
+from support.http_server import ADMIN_KEY
+from support.json_schema import fault
 
 PROMPT = {"model": "fake", "prompt": "abc", "max_tokens": 3}
 MESSAGES = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}

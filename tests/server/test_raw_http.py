@@ -9,8 +9,8 @@ import socket
 from dataclasses import dataclass
 
 import pytest
-from http_client import PATIENCE_S, Server
-from streams import raw
+from support.http_client import PATIENCE_S, Server
+from support.streams import raw
 
 from penstock.server.strict_http import MAX_HEAD_BYTES, MAX_HEADERS
 

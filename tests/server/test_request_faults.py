@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from http_client import Server
+from support.http_client import Server
 
 ASKED: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "a"},

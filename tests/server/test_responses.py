@@ -8,8 +8,8 @@ from typing import Any
 
 import openai
 import pytest
-from http_client import PATIENCE_S, Server
-from streams import until
+from support.http_client import PATIENCE_S, Server
+from support.streams import until
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
 

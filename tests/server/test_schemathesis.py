@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_client import Server, running
-from http_server import ADMIN_KEY
+from support.http_client import Server, running
+from support.http_server import ADMIN_KEY
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("schemathesis") is None, reason="schemathesis is not installed"

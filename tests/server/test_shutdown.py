@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from http_client import PATIENCE_S, Server, running
-from streams import bystanders, expected, until, written
+from support.http_client import PATIENCE_S, Server, running
+from support.streams import bystanders, expected, until, written
 
 BODY = {"model": "fake", "prompt": "abc", "max_tokens": 400}
 

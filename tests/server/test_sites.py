@@ -9,8 +9,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from http_client import Server, running
-from http_server import ADMIN_KEY
+from support.http_client import Server, running
+from support.http_server import ADMIN_KEY
 
 from penstock.cli.main import main
 from penstock.server.hosts import HostRule, plain_host

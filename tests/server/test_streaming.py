@@ -7,8 +7,8 @@ import socket
 from http.client import HTTPConnection
 
 import pytest
-from fake_core import completion
-from http_client import JSON, PATIENCE_S, Server
+from support.fake_core import completion
+from support.http_client import JSON, PATIENCE_S, Server
 
 BODY = {"model": "fake", "prompt": "abc", "max_tokens": 40, "stream": True}
 

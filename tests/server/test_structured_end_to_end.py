@@ -16,7 +16,7 @@ from typing import Any, Literal
 import openai
 import pydantic
 import pytest
-from served import Served, serving
+from support.served import Served, serving
 
 import penstock
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fake_core import MAX_MODEL_LEN
-from http_client import Server
+from support.fake_core import MAX_MODEL_LEN
+from support.http_client import Server
 
 from penstock.server.errors import ApiError
 from penstock.server.openai.tokenizing import MAX_DETOKENIZED, DetokenizeRequest, detokenized

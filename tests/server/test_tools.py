@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from http_client import Server
+from support.http_client import Server
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Žilina"}}\n</tool_call>'
 TIME = '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>'

@@ -19,7 +19,6 @@ import pytest
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")
 
-from http_client import Server, running
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
 )
@@ -29,7 +28,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import (
     InMemorySpanExporter,
 )
 from opentelemetry.trace import SpanKind, StatusCode
-from streams import until
+from support.http_client import Server, running
+from support.streams import until
 
 from penstock.errors import ConfigError
 from penstock.server.open_requests import OpenRequest

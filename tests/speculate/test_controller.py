@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from simulated_engine import Costs, SimulatedEngine
+from support.simulated_engine import Costs, SimulatedEngine
 
 from penstock.interface.messages import EngineRequest
 from penstock.sampling.params import SamplingParams

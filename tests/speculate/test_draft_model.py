@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from overlap_executor import HashExecutor
-from overlapped import VOCAB, check, make_core
+from support.overlap_executor import HashExecutor
+from support.overlapped import VOCAB, check, make_core
 
 from penstock import LLM, SamplingParams, demo_model_path, draft_model_path
 from penstock.api import engine_config

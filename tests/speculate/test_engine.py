@@ -6,13 +6,13 @@ from array import array
 from collections.abc import Sequence as Seq
 
 import pytest
-from drafted import LIMITS, Play, check_same, mixed, plain_stories, plays, told
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracle import Oracle, Recorder, Texts
-from overlap_executor import Deferred, HashExecutor
-from overlapped import POISON, VOCAB, check, make_core
-from stories import Arrival, Stories, play, same
+from support.drafted import LIMITS, Play, check_same, mixed, plain_stories, plays, told
+from support.oracle import Oracle, Recorder, Texts
+from support.overlap_executor import Deferred, HashExecutor
+from support.overlapped import POISON, VOCAB, check, make_core
+from support.stories import Arrival, Stories, play, same
 
 from penstock.engine.loader import Blueprint
 from penstock.interface.messages import EngineRequest, EngineStats, FinishReason

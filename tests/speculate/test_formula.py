@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracle import Oracle, name
-from overlapped import make_core
+from support.oracle import Oracle, name
+from support.overlapped import make_core
 
 from penstock.engine.loader import Blueprint
 from penstock.interface.messages import EngineRequest

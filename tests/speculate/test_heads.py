@@ -5,13 +5,13 @@ from __future__ import annotations
 from array import array
 
 import pytest
-from drafted import LIMITS, Play, check_same, mixed, plain_stories, plays, told
-from fake_heads import FakeEagle, FakeMedusa, Truth
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracle import Recorder, Texts
-from overlapped import VOCAB
-from stories import Arrival, same
+from support.drafted import LIMITS, Play, check_same, mixed, plain_stories, plays, told
+from support.fake_heads import FakeEagle, FakeMedusa, Truth
+from support.oracle import Recorder, Texts
+from support.overlapped import VOCAB
+from support.stories import Arrival, same
 
 from penstock.engine.loader import Blueprint
 from penstock.sampling.params import SamplingParams

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import VOCAB, tiny_checkpoint
-from head_checkpoints import (
+from support.checkpoints import VOCAB, tiny_checkpoint
+from support.head_checkpoints import (
     DRAFT_VOCAB,
     EAGLE1,
     EAGLE3,
@@ -24,7 +24,7 @@ from head_checkpoints import (
     target_folder,
     write_heads,
 )
-from tiny_plans import Chunk, step_of
+from support.tiny_plans import Chunk, step_of
 
 from penstock.api import engine_config
 from penstock.artifact.key import artifact_key

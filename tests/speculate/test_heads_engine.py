@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from head_checkpoints import (
+from support.head_checkpoints import (
     EAGLE1,
     EAGLE3,
     MEDUSA,

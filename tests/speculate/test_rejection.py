@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from distributions import PARAMS, PROMPT, VOCAB, Model, chi_square
-from rejection import SampledTree, draw_candidates, verify_node, verify_tree
+from support.distributions import PARAMS, PROMPT, VOCAB, Model, chi_square
+from support.rejection import SampledTree, draw_candidates, verify_node, verify_tree
 
 from penstock.sampling.draws import sequence_key
 from penstock.sampling.params import SamplingParams

@@ -7,10 +7,10 @@ from array import array
 import msgspec
 import numpy as np
 import pytest
-from drafted import told
-from oracle import Oracle, Recorder
-from overlapped import POISON, VOCAB
-from stories import Arrival, same
+from support.drafted import told
+from support.oracle import Oracle, Recorder
+from support.overlapped import POISON, VOCAB
+from support.stories import Arrival, same
 
 from penstock.engine.loader import Blueprint
 from penstock.sampling.params import SamplingParams

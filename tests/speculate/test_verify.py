@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 import pytest
-from distributions import PARAMS, PROMPT, VOCAB, Model, chi_square
+from support.distributions import PARAMS, PROMPT, VOCAB, Model, chi_square
 
 from penstock.interface.messages import EngineRequest
 from penstock.interface.step import StepResult

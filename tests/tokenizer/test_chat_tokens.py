@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import byte_tokenizer
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import byte_tokenizer
 
 from penstock.errors import RequestError
 from penstock.tokenizer import Tokenizer, load_tokenizer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import tiny_checkpoint
+from support.checkpoints import tiny_checkpoint
 
 from penstock.train.target import Target
 

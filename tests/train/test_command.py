@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import VOCAB, tiny_checkpoint
 from safetensors.torch import load_file
+from support.checkpoints import VOCAB, tiny_checkpoint
 
 from penstock.backends.cpu import native
 from penstock.cli import main as cli

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from published_heads import eagle1_chain
 from safetensors.torch import load_file
+from support.published_heads import eagle1_chain
 from torch import Tensor
 
 import penstock

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from published_heads import eagle1_chain, eagle3_chain
+from support.published_heads import eagle1_chain, eagle3_chain
 from torch import Tensor
 
 from penstock.train.eagle1 import Eagle1Heads

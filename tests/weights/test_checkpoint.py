@@ -11,8 +11,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from checkpoints import FAMILIES, load_oracle, tiny_checkpoint
 from safetensors.numpy import load_file, save_file
+from support.checkpoints import FAMILIES, load_oracle, tiny_checkpoint
 
 from penstock.errors import WeightError
 from penstock.models.registry import load_model_spec

@@ -9,8 +9,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from checkpoints import VOCAB
-from head_checkpoints import (
+from safetensors.numpy import load_file
+from support.checkpoints import VOCAB
+from support.head_checkpoints import (
     EAGLE1,
     EAGLE3,
     MEDUSA,
@@ -21,7 +22,6 @@ from head_checkpoints import (
     target_folder,
     write_heads,
 )
-from safetensors.numpy import load_file
 
 from penstock import demo_model_path, eagle_head_path, medusa_heads_path
 from penstock.errors import WeightError

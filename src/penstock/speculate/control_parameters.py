@@ -11,7 +11,8 @@ class ControlParameters:
 
     A *plain step* is one without drafts; it is also the unit of time where none is named. Where a
     field says "simulated", its value was compared with others on the simulated clock
-    (``tests/simulated_engine.py``), with the scenarios of ``tests/speculate/test_controller.py``.
+    (``tests/support/simulated_engine.py``), with the scenarios of
+    ``tests/speculate/test_controller.py``.
     """
 
     # Acceptance

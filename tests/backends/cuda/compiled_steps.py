@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tiny_plans import make_spec
+from support.tiny_plans import make_spec
 
 from penstock.backends.cuda.bind import assemble
 from penstock.backends.cuda.executor import CudaExecutor

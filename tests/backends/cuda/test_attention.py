@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-from attention_parts import Part, sequence  # noqa: E402
-from cuda_attention import (  # noqa: E402
+from support.attention_parts import Part, sequence  # noqa: E402
+from support.cuda_attention import (  # noqa: E402
     Shape,
     assert_close,
     expected,

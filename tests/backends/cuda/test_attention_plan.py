@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from draft_trees import ancestors, parent_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.draft_trees import ancestors, parent_lists
 
 from penstock.backends.cuda.attention_plan import (
     FIELDS,

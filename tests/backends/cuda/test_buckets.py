@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-from tiny_plans import Chunk, broken, step_of, tokens_of
+from support.tiny_plans import Chunk, broken, step_of, tokens_of
 
 from penstock.backends.cuda.buckets import (
     MOST_COPIES,

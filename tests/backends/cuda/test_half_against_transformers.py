@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 pytest.importorskip("transformers", reason="the oracle")
 
-from checkpoints import VOCAB, load_oracle, tiny_checkpoint  # noqa: E402
-from tiny_plans import Chunk, step_of  # noqa: E402
+from support.checkpoints import VOCAB, load_oracle, tiny_checkpoint  # noqa: E402
+from support.tiny_plans import Chunk, step_of  # noqa: E402
 
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.interface.executor import Limits  # noqa: E402

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-from tiny_plans import make_spec  # noqa: E402
+from support.tiny_plans import make_spec  # noqa: E402
 
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.memory import DRAFT_RESERVE, RESERVE, divide, needs  # noqa: E402

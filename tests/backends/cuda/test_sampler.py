@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling_strategies import constrained, masks, options, rows
+from support.sampling_strategies import constrained, masks, options, rows
 
 from penstock.errors import RequestError
 from penstock.interface.mask import TokenMask, mask_of

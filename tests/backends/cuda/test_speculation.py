@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-from grammars import byte_blueprint
-from stories import Arrival, Stories, play, same
+from support.grammars import byte_blueprint
+from support.stories import Arrival, Stories, play, same
 
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import KvCache

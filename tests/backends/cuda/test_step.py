@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-from tiny_plans import Chunk, step_of, tokens_of  # noqa: E402
+from support.tiny_plans import Chunk, step_of, tokens_of  # noqa: E402
 
 from penstock.backends.cuda.step import (  # noqa: E402
     Layout,

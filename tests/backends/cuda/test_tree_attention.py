@@ -11,11 +11,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-from attention_parts import Part, sequence  # noqa: E402
-from cuda_attention import Shape, launch, make, run  # noqa: E402
-from draft_trees import Tree, line_of, make_tree, parent_lists, parents_of, positions_of  # noqa: E402
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from support.attention_parts import Part, sequence  # noqa: E402
+from support.cuda_attention import Shape, launch, make, run  # noqa: E402
+from support.draft_trees import Tree, line_of, make_tree, parent_lists, parents_of, positions_of  # noqa: E402
 
 from penstock.backends.cuda.attention_plan import tree_paths  # noqa: E402
 from penstock.backends.cuda.kernels.rows import move_slots  # noqa: E402

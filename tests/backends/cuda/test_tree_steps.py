@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-from tiny_plans import Chunk, make_spec, tokens_of  # noqa: E402
-from tree_steps import Accepted, tree_step  # noqa: E402
+from support.tiny_plans import Chunk, make_spec, tokens_of  # noqa: E402
+from support.tree_steps import Accepted, tree_step  # noqa: E402
 
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.buckets import Buckets  # noqa: E402

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from tiny_plans import make_spec
 
 from penstock.interface.step import StepInput
 from penstock.models.spec import DType, LayerSpec, ModelSpec
@@ -36,6 +35,7 @@ from penstock.plan.ops import (
     SelectRows,
 )
 from penstock.plan.plan import KvLayer, Plan
+from support.tiny_plans import make_spec
 
 HIDDEN = 72
 DRAFTS = 50

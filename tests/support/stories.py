@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 from hypothesis import strategies as st
-from overlapped import VOCAB
 
 from penstock.engine.core import EngineCore
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
 from penstock.sampling.params import SamplingParams
+from support.overlapped import VOCAB
 
 
 @dataclass(frozen=True)

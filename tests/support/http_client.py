@@ -14,7 +14,8 @@ from typing import IO, Any
 
 import httpx
 import openai
-from http_server import ADMIN_KEY
+
+from support.http_server import ADMIN_KEY
 
 JSON = {"content-type": "application/json"}
 PATIENCE_S = 60.0

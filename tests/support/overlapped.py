@@ -8,14 +8,14 @@ from pathlib import Path
 from unittest.mock import patch
 
 import msgspec
-from fake_model import ToldCache, moved
-from overlap_executor import HashExecutor
 
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import Blueprint, draw
 from penstock.interface.executor import Executor
 from penstock.speculate.speculation import Speculation
+from support.fake_model import ToldCache, moved
+from support.overlap_executor import HashExecutor
 
 VOCAB, EOS, POISON = 64, 2, 63
 

@@ -9,7 +9,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
-from attention_parts import Part, Sequence
 from numpy.typing import NDArray
 
 from penstock.backends.cuda.attention import AttentionKernel, TreeRows
@@ -20,6 +19,7 @@ from penstock.backends.reference.numerics import F32, attend
 from penstock.cache.geometry import BLOCK_SIZE, KvDType
 from penstock.interface.step import StepInput
 from penstock.plan.plan import KvLayer
+from support.attention_parts import Part, Sequence
 
 TYPES: dict[str, Any] = {
     "bfloat16": ml_dtypes.bfloat16,

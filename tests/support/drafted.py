@@ -7,10 +7,6 @@ from dataclasses import dataclass
 
 import msgspec
 from hypothesis import strategies as st
-from oracle import Recorder, Texts
-from overlap_executor import HashExecutor
-from overlapped import POISON, VOCAB, check, make_core
-from stories import Arrival, Stories, arrivals, play, same
 
 from penstock.engine.loader import Blueprint
 from penstock.interface.messages import EngineStats
@@ -18,6 +14,10 @@ from penstock.sampling.params import SamplingParams
 from penstock.speculate.draft import Proposer
 from penstock.speculate.speculation import Speculation
 from penstock.speculate.typical import Typical
+from support.oracle import Recorder, Texts
+from support.overlap_executor import HashExecutor
+from support.overlapped import POISON, VOCAB, check, make_core
+from support.stories import Arrival, Stories, arrivals, play, same
 
 
 @dataclass(frozen=True)

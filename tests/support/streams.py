@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from fake_core import completion
-from http_client import PATIENCE_S, Server
-
 from penstock.bench.processes import descriptors, resident_mib
+from support.fake_core import completion
+from support.http_client import PATIENCE_S, Server
 
 TOKENS = 60
 

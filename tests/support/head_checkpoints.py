@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from checkpoints import VOCAB, tiny_checkpoint
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
+
+from support.checkpoints import VOCAB, tiny_checkpoint
 
 Arrays = dict[str, NDArray[Any]]
 

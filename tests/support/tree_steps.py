@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from draft_trees import ancestors
 from numpy.typing import NDArray
-from tiny_plans import Chunk, step_of
 
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.step import Int32s, StepInput
+from support.draft_trees import ancestors
+from support.tiny_plans import Chunk, step_of
 
 F32 = NDArray[np.float32]
 

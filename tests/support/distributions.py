@@ -7,10 +7,10 @@ import math
 from collections import Counter
 
 import numpy as np
-from rejection import processed_weights
 
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.sequence import SequenceSampler
+from support.rejection import processed_weights
 
 VOCAB = 7
 PARAMS = SamplingParams(temperature=0.9, top_p=0.93, repetition_penalty=1.3, frequency_penalty=0.4)

@@ -6,9 +6,10 @@ from collections.abc import Sequence as Several
 from dataclasses import dataclass
 
 import numpy as np
-from attention_parts import Heads, Part, Sequence, sequence
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+
+from support.attention_parts import Heads, Part, Sequence, sequence
 
 Int32s = NDArray[np.int32]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
-from http_client import Server
+
+from support.http_client import Server
 
 COMPLETIONS, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
 EMBEDDINGS, TOKENIZE = "/v1/embeddings", "/tokenize"

@@ -7,12 +7,12 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from attention_parts import Part
-from draft_trees import parents_of, positions_of
-from native_cache import F32, Cache, Shape
 from numpy.typing import NDArray
 
 from penstock.cache.geometry import BLOCK_SIZE
+from support.attention_parts import Part
+from support.draft_trees import parents_of, positions_of
+from support.native_cache import F32, Cache, Shape
 
 
 def attend(

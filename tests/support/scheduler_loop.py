@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from fake_model import Loop, ToldCache, as_hidden, reference
-
 from penstock.interface.messages import EngineRequest, Tenant
 from penstock.pooling.params import PoolingParams
 from penstock.pooling.pooler import Pooler
 from penstock.sampling.params import SamplingParams
 from penstock.scheduler.scheduler import Scheduler
 from penstock.scheduler.sequence import Sequence, make_sequences
+from support.fake_model import Loop, ToldCache, as_hidden, reference
 
 VOCAB = 50
 EOS = 7

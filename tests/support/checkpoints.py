@@ -1,6 +1,6 @@
 """Tiny random Hugging Face checkpoints of every family, made with transformers for tests.
 
-    from checkpoints import tiny_checkpoint
+    from support.checkpoints import tiny_checkpoint
     folder = tiny_checkpoint("qwen3", hidden_size=96)
 
 Folders are made once per test process for each set of arguments and removed when it ends; tests

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from fake_model import FakeModel, as_hidden, resolved
 
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.errors import RequestError
@@ -22,6 +21,7 @@ from penstock.interface.mask import TokenMask
 from penstock.interface.sampler import Sampler
 from penstock.interface.step import StepInput, StepResult
 from penstock.sampling.reference import NumpySampler
+from support.fake_model import FakeModel, as_hidden, resolved
 
 
 class HashExecutor:

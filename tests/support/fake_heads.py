@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from fake_model import Entry, FakeModel, _entry, as_hidden
 from numpy.typing import NDArray
-from oracle import Texts
 
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.step import StepInput, StepResult
 from penstock.sampling.reference import NumpySampler
+from support.fake_model import Entry, FakeModel, _entry, as_hidden
+from support.oracle import Texts
 
 
 class Place(NamedTuple):

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import byte_tokenizer
-from json_schema import fault
-
 from penstock.config import EngineConfig
 from penstock.engine.loader import Blueprint, draw
 from penstock.grammar.spec import GrammarSpec
 from penstock.grammar.tokens import Vocabulary
 from penstock.tokenizer import load_tokenizer
+from support import byte_tokenizer
+from support.json_schema import fault
 
 EOS, STOP = 257, 259  # </s> and <|im_end|> of the byte tokenizer
 PADDED = 264

@@ -8,7 +8,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from native_arrays import as_bytes
 
 from penstock.backends.reference.numerics import activate
 from penstock.quant import (
@@ -19,6 +18,7 @@ from penstock.quant import (
     quantize,
     quantize_to_grid,
 )
+from support.native_arrays import as_bytes
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
 
