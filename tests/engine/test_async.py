@@ -45,7 +45,7 @@ async def engine(
     folder: Path, step_ms: int = 0, max_model_len: int | None = None
 ) -> AsyncIterator[AsyncLLM]:
     config = EngineConfig(tokenizer=str(folder), seed=step_ms, max_model_len=max_model_len)
-    llm = await AsyncLLM.start(config, core="fake_core:load", timeout=PATIENCE_S)
+    llm = await AsyncLLM.start(config, core="support.fake_core:load", timeout=PATIENCE_S)
     try:
         yield llm
     finally:
@@ -228,7 +228,7 @@ def test_what_cannot_be_served_is_refused_before_the_engine(
 def refusing(folder: Path) -> Any:
     with asyncio.Runner() as runner:
         config = EngineConfig(tokenizer=str(folder))
-        llm = runner.run(AsyncLLM.start(config, core="fake_core:load", timeout=PATIENCE_S))
+        llm = runner.run(AsyncLLM.start(config, core="support.fake_core:load", timeout=PATIENCE_S))
         yield runner, llm
         runner.run(llm.aclose())
 
@@ -328,8 +328,8 @@ def test_open_requests_fail_when_the_engine_ends(folder: Path, end: str) -> None
 @pytest.mark.parametrize(
     ("core", "tokenizer", "error"),
     [
-        ("fake_core:load_fails", "nowhere", WeightError),
-        ("fake_core:load", "nowhere", TokenizerError),
+        ("support.fake_core:load_fails", "nowhere", WeightError),
+        ("support.fake_core:load", "nowhere", TokenizerError),
     ],
 )
 def test_a_failed_start_raises_its_cause_and_leaves_no_process(

@@ -23,10 +23,18 @@ from penstock.errors import ConfigError, EngineDeadError, WeightError
 @pytest.mark.parametrize(
     ("core", "error", "message"),
     [
-        ("fake_core:load_fails", WeightError, "^layer 3 is missing; download"),
-        ("fake_core:load_crashes", EngineDeadError, "ZeroDivisionError: a defect in a loader"),
-        ("fake_core:load_dies", EngineDeadError, "was ended by SIGKILL; if nobody killed it"),
-        ("fake_core:nothing", ConfigError, "cannot be imported"),
+        ("support.fake_core:load_fails", WeightError, "^layer 3 is missing; download"),
+        (
+            "support.fake_core:load_crashes",
+            EngineDeadError,
+            "ZeroDivisionError: a defect in a loader",
+        ),
+        (
+            "support.fake_core:load_dies",
+            EngineDeadError,
+            "was ended by SIGKILL; if nobody killed it",
+        ),
+        ("support.fake_core:nothing", ConfigError, "cannot be imported"),
         ("no_such_module:load", ConfigError, "cannot be imported"),
         ("fake_core", ConfigError, "module:function"),
     ],
@@ -43,7 +51,7 @@ def test_a_failed_start_raises_the_cause(core: str, error: type[Exception], mess
 
 def test_a_start_that_hangs_is_given_up() -> None:
     async def main() -> None:
-        child = EngineChild.spawn(EngineConfig(), "fake_core:load_hangs")
+        child = EngineChild.spawn(EngineConfig(), "support.fake_core:load_hangs")
         process = await EngineProcess.connect(child, Recorder())
         with pytest.raises(EngineDeadError, match=r"not ready after 0\.3 s"):
             await process.ready(0.3)
@@ -127,7 +135,7 @@ def test_the_engine_dies_with_its_parent() -> None:
             def died(self, error): pass
 
         async def main():
-            child = EngineChild.spawn(EngineConfig(seed=2000), "fake_core:load")
+            child = EngineChild.spawn(EngineConfig(seed=2000), "support.fake_core:load")
             process = await EngineProcess.connect(child, Silent())
             await process.ready()
             process.add_request(EngineRequest(

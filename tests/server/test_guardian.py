@@ -48,7 +48,7 @@ def guarded(folder: Path, name: str, restarts: int = 5) -> Iterator[Guarded]:
     log = folder / "lives"
     path = os.pathsep.join(entry for entry in sys.path if entry)
     process = subprocess.Popen(
-        [sys.executable, "-m", "guarded", name, str(restarts)],
+        [sys.executable, "-m", "support.guarded", name, str(restarts)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -157,5 +157,8 @@ def test_the_server_dies_with_its_guardian(tmp_path: Path) -> None:
 
 def let_go(program: Guarded) -> bool:
     """The guardian no longer has the socket, whose server never listened."""
-    inodes = [os.readlink(fd) for fd in Path(f"/proc/{program.process.pid}/fd").iterdir()]
+    try:
+        inodes = [os.readlink(fd) for fd in Path(f"/proc/{program.process.pid}/fd").iterdir()]
+    except FileNotFoundError:  # it closed one between the two calls
+        return False
     return not any(inode.startswith("socket:") for inode in inodes)

@@ -70,7 +70,7 @@ class Recorder:
 
 @asynccontextmanager
 async def engine(
-    core: str = "fake_core:load", step_ms: int = 0
+    core: str = "support.fake_core:load", step_ms: int = 0
 ) -> AsyncIterator[tuple[EngineProcess, Recorder, Ready]]:
     recorder = Recorder()
     child = EngineChild.spawn(EngineConfig(seed=step_ms), core)

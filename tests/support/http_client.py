@@ -83,7 +83,7 @@ def running(
     path = os.pathsep.join(entry for entry in sys.path if entry)
     text = json.dumps({"folder": str(folder), "step_ms": step_ms, **settings})
     process = subprocess.Popen(
-        [sys.executable, "-m", "http_server", text],
+        [sys.executable, "-m", "support.http_server", text],
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,

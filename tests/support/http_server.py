@@ -1,6 +1,6 @@
 """A server in its own process: all of it real but the engine's core, which is ``fake_core.py``.
 
-Run as ``python -m http_server JSON`` it prints its port and the engine's process id. The JSON is
+Run as ``python -m support.http_server JSON`` it prints its port and the engine's process id. The JSON is
 :class:`Settings`. ``http_client.py`` starts and asks it.
 """
 
@@ -99,10 +99,10 @@ def main(text: str) -> None:
         served_model_name="fake",
         max_model_len=settings.max_model_len,
     )
-    later = "fake_core:load_dies" if settings.dying_core else "fake_core:load"
+    later = "support.fake_core:load_dies" if settings.dying_core else "support.fake_core:load"
     spawn: Callable[[], EngineChild] = lambda: EngineChild.spawn(config, later)  # noqa: E731
     with bind(HOST, 0, settings.stall_s) as listener:
-        child = EngineChild.spawn(config, "fake_core:load")
+        child = EngineChild.spawn(config, "support.fake_core:load")
         port = listener.getsockname()[1]
 
         def announce(llm: AsyncLLM) -> None:
