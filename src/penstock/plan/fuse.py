@@ -172,7 +172,7 @@ def _add_into_norm(ops: Ops, buffers: Buffers) -> Ops:
             fused.append(op)
             continue
         delta = None
-        before = fused[-1]
+        before = fused[-1] if fused else None
         if isinstance(before, Add) and before.out == before.x == op.x:
             delta = before.y
             fused.pop()

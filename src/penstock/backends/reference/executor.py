@@ -17,8 +17,10 @@ from penstock.backends.reference.numerics import (
     attend,
     grid_product,
     int_product,
+    layer_norm,
     rms_norm,
     rotate,
+    soft_cap,
     weight_only_product,
 )
 from penstock.cache.geometry import BLOCK_SIZE
@@ -68,6 +70,9 @@ class ReferenceExecutor:
             ops.SelectRows: self._select_rows,
             ops.Argmax: self._argmax,
             ops.RmsNorm: self._rms_norm,
+            ops.LayerNorm: self._layer_norm,
+            ops.Scale: self._scale,
+            ops.SoftCap: self._soft_cap,
             ops.Add: self._add,
             ops.HeadNorm: self._head_norm,
             ops.Rope: self._rope,
@@ -170,6 +175,9 @@ class ReferenceExecutor:
                     step.positions[rows][some],
                     op.scale,
                     op.window,
+                    op.softcap,
+                    op.slopes,
+                    None if op.sinks is None else self._weights[op.sinks],
                 )
         self._put(op.out, out.reshape(step.num_tokens, -1))
 
@@ -190,6 +198,17 @@ class ReferenceExecutor:
     def _rms_norm(self, op: ops.RmsNorm, step: StepInput) -> None:
         self._put(op.out, rms_norm(self._buffers[op.x], self._weights[op.weight], op.eps))
 
+    def _layer_norm(self, op: ops.LayerNorm, step: StepInput) -> None:
+        bias = None if op.bias is None else self._weights[op.bias]
+        x = self._buffers[op.x]
+        self._put(op.out, layer_norm(x, self._weights[op.weight], bias, op.eps))
+
+    def _scale(self, op: ops.Scale, step: StepInput) -> None:
+        self._put(op.out, self._buffers[op.x] * np.float32(op.factor))
+
+    def _soft_cap(self, op: ops.SoftCap, step: StepInput) -> None:
+        self._put(op.out, soft_cap(self._buffers[op.x], op.cap))
+
     def _add(self, op: ops.Add, step: StepInput) -> None:
         self._put(op.out, self._buffers[op.x] + self._buffers[op.y])
 
@@ -200,9 +219,12 @@ class ReferenceExecutor:
 
     def _rope(self, op: ops.Rope, step: StepInput) -> None:
         x = self._buffers[op.x]
-        cos, sin = (table[step.positions] for table in self._ropes[op.rope])
         heads = x.reshape(len(x), -1, op.head_dim)
-        self._put(op.out, rotate(heads, cos, sin).reshape(x.shape))
+        self._put(op.out, self._rotated(heads, op.rope, step).reshape(x.shape))
+
+    def _rotated(self, heads: F32, rope: int, step: StepInput) -> F32:
+        cos, sin = (table[step.positions] for table in self._ropes[rope])
+        return rotate(heads, cos, sin, self._plan.ropes[rope].interleaved)
 
     def _kv_write(self, op: ops.KvWrite, step: StepInput) -> None:
         for store, name in zip(self._cache[op.layer], (op.k, op.v), strict=True):
@@ -224,10 +246,9 @@ class ReferenceExecutor:
         if op.q_norm is not None and op.k_norm is not None:
             q = rms_norm(q, self._weights[op.q_norm], op.eps)
             k = rms_norm(k, self._weights[op.k_norm], op.eps)
-        cos, sin = (table[step.positions] for table in self._ropes[op.rope])
-        self._put(op.q, rotate(q, cos, sin).reshape(step.num_tokens, -1))
+        self._put(op.q, self._rotated(q, op.rope, step).reshape(step.num_tokens, -1))
         keys, values = self._cache[op.layer]
-        keys.write(step.slots, rotate(k, cos, sin))
+        keys.write(step.slots, self._rotated(k, op.rope, step))
         values.write(step.slots, v)
 
     def _features(self, op: ops.Features, step: StepInput) -> None:
