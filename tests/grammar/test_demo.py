@@ -15,7 +15,7 @@ from support.grammars import FINITE, choice, regex, schema
 import penstock
 from penstock import LLM, AsyncLLM, EngineConfig, GrammarSpec, RequestError, SamplingParams
 from penstock.backends.cpu import native
-from penstock.engine.output import CompletionOutput
+from penstock.frontend.outputs import CompletionOutput
 
 pytestmark = [
     pytest.mark.skipif(

@@ -17,8 +17,8 @@ import pytest
 
 from penstock import LLM, SamplingParams
 from penstock.backends.cpu import native
-from penstock.engine.output import RequestOutput
 from penstock.errors import ConfigError
+from penstock.frontend.outputs import RequestOutput
 
 MODEL = "penstock-demo"
 PROMPT = "def quicksort(items):"
