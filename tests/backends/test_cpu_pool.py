@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.needs import Need, lacking
 
 from penstock.backends.cpu import native
 
@@ -51,7 +52,7 @@ def run_script(script: str) -> subprocess.CompletedProcess[str]:
 
 def test_each_worker_runs_on_its_cpu_and_the_caller_only_inside(make_pool: Any) -> None:
     if len(ALLOWED) < 2:
-        pytest.skip("needs two CPUs")
+        lacking(Need.CPUS, "two")
     order = (ALLOWED[1], ALLOWED[0])
     assert make_pool(2, order).masks() == [[order[0]], [order[1]]]
     assert sorted(os.sched_getaffinity(0)) == ALLOWED
@@ -73,7 +74,7 @@ def test_as_many_cpus_as_threads_or_none(make_pool: Any) -> None:
 
 def test_a_mask_that_shrinks_later_has_the_last_word() -> None:
     if len(ALLOWED) < 2:
-        pytest.skip("needs two CPUs")
+        lacking(Need.CPUS, "two")
     script = f"""
 import os
 from penstock.backends.cpu import native

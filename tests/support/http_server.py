@@ -1,7 +1,7 @@
 """A server in its own process: all of it real but the engine's core, which is ``fake_core.py``.
 
-Run as ``python -m support.http_server JSON`` it prints its port and the engine's process id. The JSON is
-:class:`Settings`. ``http_client.py`` starts and asks it.
+Run as ``python -m support.http_server JSON`` it prints its port and the engine's process id. The
+JSON is :class:`Settings`. ``http_client.py`` starts and asks it.
 """
 
 from __future__ import annotations
