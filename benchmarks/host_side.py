@@ -27,9 +27,9 @@ from sample_rows import native_sampler
 from penstock.config import EngineConfig
 from penstock.engine import step_runner
 from penstock.engine.core import EngineCore
+from penstock.engine.ipc.wire import FrameReader, FromEngine, Updates, encode_updates
 from penstock.engine.loader import draw
-from penstock.engine.output import OutputProcessor
-from penstock.engine.wire import FrameReader, FromEngine, Updates, encode_updates
+from penstock.frontend.output_processor import OutputProcessor
 from penstock.interface.messages import EngineRequest
 from penstock.interface.sampler import Sampler
 from penstock.interface.step import StepInput, StepResult

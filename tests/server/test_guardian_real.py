@@ -54,7 +54,7 @@ def engine_of(serving: int) -> int:
     (engine,) = (
         pid
         for pid in children(serving)
-        if b"penstock.engine.child" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"penstock.engine.ipc.child" in Path(f"/proc/{pid}/cmdline").read_bytes()
     )
     return engine
 

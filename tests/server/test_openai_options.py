@@ -17,7 +17,7 @@ import pytest
 from support.needs import needs_native
 
 from penstock import LLM, SamplingParams
-from penstock.engine.output import RequestOutput
+from penstock.frontend.outputs import RequestOutput
 
 MODEL = "penstock-demo"
 PROMPT = "def quicksort(items):"

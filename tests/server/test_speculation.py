@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.engine.completion import (
+from penstock.frontend.outputs import (
     CompletionOutput,
     RequestMetrics,
     RequestOutput,

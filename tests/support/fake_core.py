@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from penstock.config import EngineConfig
-from penstock.engine.child import LoadedCore, Startup
-from penstock.engine.wire import ModelFacts
+from penstock.engine.ipc.child import LoadedCore, Startup
+from penstock.engine.ipc.wire import ModelFacts
 from penstock.errors import RequestError, WeightError
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.messages import EngineRequest, EngineStats, FinishReason, SequenceUpdate

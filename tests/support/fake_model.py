@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.cache.kv_cache import BlockTable, KvCache
-from penstock.engine.pooled import give_rows
+from penstock.engine.pooling import give_rows
 from penstock.engine.step_builder import build_step_input
 from penstock.interface.messages import SequenceUpdate
 from penstock.interface.step import StepInput

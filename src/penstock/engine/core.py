@@ -13,8 +13,8 @@ from penstock.config import EngineConfig, ResolvedConfig
 from penstock.engine.constraints import Constraints
 from penstock.engine.loader import Blueprint, Mark, draw, load
 from penstock.engine.masks import MaskThreads
-from penstock.engine.pooled import add_embeddings, give_rows
-from penstock.engine.prompt_reports import PromptReports
+from penstock.engine.pooling import add_embeddings, give_rows
+from penstock.engine.prompt_logprobs import PromptReports
 from penstock.engine.step_runner import Executed, OverlappingRunner, SerialRunner, StepRunner
 from penstock.errors import RequestError
 from penstock.interface.executor import Executor, overlapping

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.engine.wire import ModelFacts
+from penstock.engine.ipc.wire import ModelFacts
 from penstock.sampling.params import MAX_STOP_CHARS, MAX_STOPS, RANGES, Range
 from penstock.server.logs import LEVELS
 from penstock.server.openai.completions import MAX_PROMPTS

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
-from penstock.engine.async_llm import DEFAULT_OPTIONS
-from penstock.engine.output import RequestOutput
-from penstock.engine.wire import ModelFacts
+from penstock.engine.ipc.wire import ModelFacts
+from penstock.frontend.async_llm import DEFAULT_OPTIONS
+from penstock.frontend.outputs import RequestOutput
 from penstock.interface.messages import RequestOptions
 from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams

@@ -77,7 +77,7 @@ class Handlers:
             options.reasoning_parser,
             engine.tokenizer.settings.chat_templates,
         )
-        self._serving = Serving(engine, styles, engine.front_end.grammars, Caller())
+        self._serving = Serving(engine, styles, engine.inputs.grammars, Caller())
         model, reads = self._card.id, template_reads(engine.tokenizer.settings.chat_templates)
         self._completion_decoder = BodyDecoder(CompletionRequest, COMPLETIONS, model)
         self._chat_decoder = BodyDecoder(ChatRequest, CHAT, model, reads)
@@ -151,7 +151,7 @@ class Handlers:
         state.server_restarts = self._options.restarts
         state.open_requests = len(self._requests)
         state.dropped_log_lines = self._dropped_log_lines()
-        state.ended_jobs = self._engine.front_end.workers.ended
+        state.ended_jobs = self._engine.inputs.workers.ended
         try:
             async with asyncio.timeout(STATS_TIMEOUT_S):
                 self._known = await self._engine.stats()

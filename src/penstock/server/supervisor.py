@@ -10,14 +10,14 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.engine.async_llm import DEFAULT_OPTIONS, AsyncLLM
-from penstock.engine.front_end import FrontEnd
-from penstock.engine.output import RequestOutput
-from penstock.engine.pacing import LONGEST_PAUSE_S
-from penstock.engine.process import START_TIMEOUT_S
-from penstock.engine.spawn import EngineChild
-from penstock.engine.wire import ModelFacts
+from penstock.engine.ipc.process import START_TIMEOUT_S
+from penstock.engine.ipc.spawn import EngineChild
+from penstock.engine.ipc.wire import ModelFacts
 from penstock.errors import EngineDeadError, PenstockError
+from penstock.frontend.async_llm import DEFAULT_OPTIONS, AsyncLLM
+from penstock.frontend.input_processor import InputProcessor
+from penstock.frontend.outputs import RequestOutput
+from penstock.frontend.pacing import LONGEST_PAUSE_S
 from penstock.interface.messages import EngineStats, RequestOptions, Tenant
 from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
@@ -52,7 +52,7 @@ class SupervisorOptions:
     """Seconds in one step after which an engine process is killed."""
     max_waiting: int = 1024
     """Most waiting sequences beyond those that can run at once; further ones are refused, except
-    for tenants below their share (``penstock.engine.room``)."""
+    for tenants below their share (``penstock.frontend.room``)."""
     start_timeout_s: float = START_TIMEOUT_S
     stream_interval_s: float = LONGEST_PAUSE_S
     """Most seconds that a token waits to be sent with others while many sequences are open."""
@@ -85,11 +85,11 @@ class Supervisor:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return self.front_end.tokenizer
+        return self.inputs.tokenizer
 
     @property
-    def front_end(self) -> FrontEnd:
-        return self._llm.front_end
+    def inputs(self) -> InputProcessor:
+        return self._llm.inputs
 
     @property
     def llm(self) -> AsyncLLM:
@@ -253,7 +253,7 @@ class Supervisor:
         await self._llm.aclose()
         began = time.monotonic()
         llm = await AsyncLLM.attach(
-            self._spawn(), timeout=self._options.start_timeout_s, front_end=self.front_end
+            self._spawn(), timeout=self._options.start_timeout_s, inputs=self.inputs
         )
         self._limit(llm)
         self._llm = llm

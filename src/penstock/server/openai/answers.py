@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET
 
-from penstock.engine.completion import PositionLogprobs
-from penstock.engine.output import CompletionOutput
+from penstock.frontend.outputs import CompletionOutput, PositionLogprobs
 from penstock.server.fanout import has_news
 from penstock.server.openai.responses import (
     CalledFunction,

@@ -9,8 +9,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from penstock.engine.completion import PositionLogprobs
-from penstock.engine.output import CompletionOutput, RequestOutput
+from penstock.frontend.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from penstock.server.errors import ApiError
 from penstock.server.fanout import last, merged
 from penstock.server.meter import Meter

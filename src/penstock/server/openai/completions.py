@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from penstock.engine.output import CompletionOutput, RequestOutput
+from penstock.frontend.outputs import CompletionOutput, RequestOutput
 from penstock.interface.messages import RequestOptions
 from penstock.sampling.params import SamplingParams
 from penstock.server.engine import Engine

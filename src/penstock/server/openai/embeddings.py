@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from penstock.engine.completion import RequestOutput
+from penstock.frontend.outputs import RequestOutput
 from penstock.interface.messages import RequestOptions, first_bad_token
 from penstock.pooling.params import PoolingKind, PoolingParams
 from penstock.pooling.pooler import EMBEDDING_DTYPE

@@ -8,8 +8,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from penstock.engine.completion import Logprob, PositionLogprobs
-from penstock.engine.output import RequestOutput
+from penstock.frontend.outputs import Logprob, PositionLogprobs, RequestOutput
 from penstock.tokenizer import Tokenizer
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.engine.completion import PositionLogprobs
-from penstock.engine.output import RequestOutput
+from penstock.frontend.outputs import PositionLogprobs, RequestOutput
 from penstock.server.errors import ApiError
 from penstock.server.fanout import last, merged
 from penstock.server.meter import Meter

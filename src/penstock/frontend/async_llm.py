@@ -13,15 +13,16 @@ from typing import Any
 import msgspec
 
 from penstock.config import EngineConfig
-from penstock.engine.front_end import FrontEnd
-from penstock.engine.output import OutputProcessor, RequestOutput
-from penstock.engine.pacing import Pacer
-from penstock.engine.process import START_TIMEOUT_S, EngineProcess
-from penstock.engine.room import Room
-from penstock.engine.spawn import DEFAULT_CORE, EngineChild
-from penstock.engine.stream import OutputStream
-from penstock.engine.wire import ModelFacts, Ready, Refused, WireError
+from penstock.engine.ipc.process import START_TIMEOUT_S, EngineProcess
+from penstock.engine.ipc.spawn import DEFAULT_CORE, EngineChild
+from penstock.engine.ipc.wire import ModelFacts, Ready, Refused, WireError
 from penstock.errors import EngineDeadError, PenstockError, RequestError
+from penstock.frontend.input_processor import InputProcessor
+from penstock.frontend.output_processor import OutputProcessor
+from penstock.frontend.outputs import RequestOutput
+from penstock.frontend.pacing import Pacer
+from penstock.frontend.room import Room
+from penstock.frontend.stream import OutputStream
 from penstock.interface.messages import (
     Abort,
     EngineRequest,
@@ -49,7 +50,9 @@ class AsyncLLM:
     intermediate ones, never text.
     """
 
-    def __init__(self, max_sequences: int | None = None, front_end: FrontEnd | None = None) -> None:
+    def __init__(
+        self, max_sequences: int | None = None, inputs: InputProcessor | None = None
+    ) -> None:
         self.room = Room(max_sequences)
         """Limits the number of open sequences. A request counts ``n`` for each of its prompts."""
         self.pacer = Pacer()
@@ -57,9 +60,9 @@ class AsyncLLM:
         the last token of a request are delivered at once."""
         self._engine: EngineProcess | None = None
         self._ready: Ready | None = None
-        self.front_end = front_end or FrontEnd()
+        self.inputs = inputs or InputProcessor()
         """Processes the texts of requests before these are sent to the engine."""
-        self._owns_front_end = front_end is None
+        self._owns_inputs = inputs is None
         self._processor: OutputProcessor | None = None
         self._streams: dict[str, OutputStream] = {}
         self._public_ids: dict[str, str] = {}
@@ -81,7 +84,7 @@ class AsyncLLM:
     ) -> AsyncLLM:
         """Start an engine process and wait until it has generated its first token.
 
-        ``core`` names another loader of the engine's core (see penstock.engine.child). Raises
+        ``core`` names another loader of the engine's core (see penstock.engine.ipc.child). Raises
         ConfigError, ModelError, WeightError or TokenizerError with the cause and the fix, and
         EngineDeadError if the process died or was not ready within ``timeout`` seconds.
         """
@@ -94,19 +97,19 @@ class AsyncLLM:
         *,
         timeout: float = START_TIMEOUT_S,
         max_sequences: int | None = None,
-        front_end: FrontEnd | None = None,
+        inputs: InputProcessor | None = None,
     ) -> AsyncLLM:
         """Like :meth:`start`, with a process that was spawned before.
 
-        More than ``max_sequences`` open sequences are refused. ``front_end`` is the model's, where
+        More than ``max_sequences`` open sequences are refused. ``inputs`` is the model's, where
         there is one that outlives this engine; it is not closed here.
         """
-        llm = cls(max_sequences, front_end)
+        llm = cls(max_sequences, inputs)
         llm._engine = await EngineProcess.connect(child, _Listener(llm))
         try:
             llm._ready = await llm._engine.ready(timeout)
-            llm.front_end.load(llm._ready.model.tokenizer_path)
-            llm._processor = OutputProcessor(await llm.front_end.loaded())
+            llm.inputs.load(llm._ready.model.tokenizer_path)
+            llm._processor = OutputProcessor(await llm.inputs.loaded())
         except BaseException:
             await llm.aclose()
             raise
@@ -124,7 +127,7 @@ class AsyncLLM:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return self.front_end.tokenizer
+        return self.inputs.tokenizer
 
     @property
     def death(self) -> PenstockError | None:
@@ -153,7 +156,7 @@ class AsyncLLM:
         Tenants, known by their names, share the workers fairly. Raises RequestError also for a text
         that cannot fit in the context, or takes too much, and UnavailableError if workers are lost.
         """
-        (token_ids,) = await self.front_end.encode(
+        (token_ids,) = await self.inputs.encode(
             [text],
             self.model.max_model_len,
             add_special_tokens=add_special_tokens,
@@ -172,7 +175,7 @@ class AsyncLLM:
     ) -> list[list[int]]:
         """Like :meth:`encode`, for several texts; ``params`` names the fields of the request that
         hold them."""
-        return await self.front_end.encode(
+        return await self.inputs.encode(
             texts,
             self.model.max_model_len,
             add_special_tokens=add_special_tokens,
@@ -194,7 +197,7 @@ class AsyncLLM:
 
         Names of special tokens in messages are text. Raises RequestError.
         """
-        return await self.front_end.encode_chat(
+        return await self.inputs.encode_chat(
             messages,
             tools,
             template_options or {},
@@ -262,9 +265,7 @@ class AsyncLLM:
         request = msgspec.structs.replace(request, prompt_token_ids=list(prompt))
         self.check(request)
         if request.params.grammar is not None:
-            await self.front_end.grammars.check(
-                request.params.grammar, "grammar", request.tenant.name
-            )
+            await self.inputs.grammars.check(request.params.grammar, "grammar", request.tenant.name)
         stream = self._open(request, text)
         try:
             while True:
@@ -355,8 +356,8 @@ class AsyncLLM:
         self._closing = True
         if self._engine is not None:
             await self._engine.aclose()
-        if self._owns_front_end:
-            await self.front_end.aclose()
+        if self._owns_inputs:
+            await self.inputs.aclose()
 
     def _live_engine(self) -> EngineProcess:
         assert self._engine is not None, "use AsyncLLM.start()"
@@ -451,7 +452,7 @@ class _Listener:
         self._llm = llm
 
     def located(self, tokenizer_path: str) -> None:
-        self._llm.front_end.load(tokenizer_path)
+        self._llm.inputs.load(tokenizer_path)
 
     def updated(self, updates: list[SequenceUpdate]) -> None:
         self._llm._updated(updates)

@@ -17,7 +17,7 @@ THREAD_PROMPT_CHARS = 4096
 for less than 5 ms."""
 
 
-class FrontEnd:
+class InputProcessor:
     """A model's tokenizer, and the workers that do with it what must not happen here.
 
     Short texts are tokenized in this process. Long ones, chat templates and checks of grammars

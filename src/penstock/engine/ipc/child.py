@@ -1,7 +1,7 @@
 """The engine's own process: load a core, report ready, then step while there is work.
 
-Started by :class:`penstock.engine.spawn.EngineChild` as
-``python -m penstock.engine.child --fd N --core module:function``. The core is a plug point: the
+Started by :class:`penstock.engine.ipc.spawn.EngineChild` as
+``python -m penstock.engine.ipc.child --fd N --core module:function``. The core is a plug point: the
 function is called with the :class:`~penstock.config.EngineConfig` and a :class:`Startup`, and
 returns a :class:`LoadedCore`; :func:`load_core` is the one that everybody uses.
 """
@@ -27,9 +27,9 @@ from dataclasses import dataclass  # noqa: E402
 from typing import Protocol  # noqa: E402
 
 from penstock.config import EngineConfig, ResolvedConfig  # noqa: E402
-from penstock.engine.startup import Ledger  # noqa: E402
-from penstock.engine.step_meter import StepMeter  # noqa: E402
-from penstock.engine.wire import (  # noqa: E402
+from penstock.engine.ipc.startup import Ledger  # noqa: E402
+from penstock.engine.ipc.step_meter import StepMeter  # noqa: E402
+from penstock.engine.ipc.wire import (  # noqa: E402
     BEAT_S,
     Beat,
     CheckIntegrity,
@@ -263,7 +263,7 @@ def import_loader(name: str) -> CoreLoader:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="penstock.engine.child", description=__doc__)
+    parser = argparse.ArgumentParser(prog="penstock.engine.ipc.child", description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="the inherited socket")
     parser.add_argument("--core", required=True, help="module:function that loads the core")
     options = parser.parse_args(arguments)

@@ -10,10 +10,10 @@ import sys
 import time
 
 from penstock.config import EngineConfig
-from penstock.engine.wire import Start, encode_frame
+from penstock.engine.ipc.wire import Start, encode_frame
 from penstock.errors import EngineDeadError
 
-DEFAULT_CORE = "penstock.engine.child:load_core"
+DEFAULT_CORE = "penstock.engine.ipc.child:load_core"
 
 
 class EngineChild:
@@ -25,7 +25,7 @@ class EngineChild:
 
     @classmethod
     def spawn(cls, config: EngineConfig, core: str = DEFAULT_CORE) -> EngineChild:
-        """Start ``python -m penstock.engine.child`` with one end of a socket pair.
+        """Start ``python -m penstock.engine.ipc.child`` with one end of a socket pair.
 
         A socket pair has no name, so there is nothing that another user could connect to and
         nothing to remove afterwards. The kernel kills the child when the calling thread ends, so
@@ -35,7 +35,7 @@ class EngineChild:
         # -P keeps the current folder out of sys.path; ours is passed instead, so that the child
         # imports the same penstock (and core) as we did.
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        command = [sys.executable, "-P", "-m", "penstock.engine.child"]
+        command = [sys.executable, "-P", "-m", "penstock.engine.ipc.child"]
         command += ["--fd", str(theirs.fileno()), "--core", core]
         with theirs:
             spawned_at = time.monotonic()

@@ -12,9 +12,10 @@ from tokenizers import AddedToken, decoders, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
-from penstock.engine.output import Logprob, OutputProcessor, RequestOutput
-from penstock.engine.stop_strings import StopSearch, StopStrings
 from penstock.errors import RequestError
+from penstock.frontend.output_processor import OutputProcessor
+from penstock.frontend.outputs import Logprob, RequestOutput
+from penstock.frontend.stop_strings import StopSearch, StopStrings
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.messages import Abort, FinishReason, SequenceUpdate
 from penstock.sampling.params import SamplingParams

@@ -14,9 +14,9 @@ import pytest
 from support.engine_processes import PATIENCE_S, Recorder, engine, request, run
 
 from penstock.config import EngineConfig
-from penstock.engine.process import EngineProcess
-from penstock.engine.spawn import EngineChild
-from penstock.engine.wire import HEADER
+from penstock.engine.ipc.process import EngineProcess
+from penstock.engine.ipc.spawn import EngineChild
+from penstock.engine.ipc.wire import HEADER
 from penstock.errors import ConfigError, EngineDeadError, WeightError
 
 
@@ -123,8 +123,8 @@ def test_the_engine_dies_with_its_parent() -> None:
     script = textwrap.dedent("""
         import asyncio, os, signal, sys
         from penstock.config import EngineConfig
-        from penstock.engine.process import EngineProcess
-        from penstock.engine.spawn import EngineChild
+        from penstock.engine.ipc.process import EngineProcess
+        from penstock.engine.ipc.spawn import EngineChild
         from penstock.interface.messages import EngineRequest
         from penstock.sampling.params import SamplingParams
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.engine_processes import request
 
-from penstock.engine.wire import (
+from penstock.engine.ipc.wire import (
     HEADER,
     FrameReader,
     ToEngine,

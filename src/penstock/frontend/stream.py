@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from penstock.engine.output import RequestOutput
 from penstock.errors import PenstockError
+from penstock.frontend.outputs import RequestOutput
 from penstock.interface.messages import Tenant
 
 NOBODY = Tenant()

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.config import EngineConfig, ResolvedConfig
-from penstock.engine.startup import Phase
+from penstock.engine.ipc.startup import Phase
 from penstock.errors import PenstockError
 from penstock.interface.messages import Abort, EngineRequest, EngineStats, SequenceUpdate
 

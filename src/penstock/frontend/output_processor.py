@@ -7,32 +7,20 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from penstock.engine.completion import (
+from penstock.errors import RequestError
+from penstock.frontend.outputs import (
     CompletionOutput,
     Logprob,
-    OutputDelta,
     PositionLogprobs,
     RequestMetrics,
     RequestOutput,
     SequenceRecord,
 )
-from penstock.engine.stop_strings import StopSearch, StopStrings
-from penstock.errors import RequestError
+from penstock.frontend.stop_strings import StopSearch, StopStrings
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.messages import Abort, FinishReason, SequenceUpdate
 from penstock.sampling.params import SamplingParams
 from penstock.tokenizer import IncrementalDetokenizer, Tokenizer
-
-__all__ = [
-    "CompletionOutput",
-    "GrowingRequest",
-    "Logprob",
-    "OutputDelta",
-    "OutputProcessor",
-    "PositionLogprobs",
-    "RequestMetrics",
-    "RequestOutput",
-]
 
 
 class OutputProcessor:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.engine.output import OutputProcessor
-from penstock.engine.pacing import SEQUENCE_S, Pacer
-from penstock.engine.stream import OutputStream
 from penstock.errors import EngineDeadError
+from penstock.frontend.output_processor import OutputProcessor
+from penstock.frontend.pacing import SEQUENCE_S, Pacer
+from penstock.frontend.stream import OutputStream
 from penstock.interface.messages import SequenceUpdate
 from penstock.sampling.params import SamplingParams
 

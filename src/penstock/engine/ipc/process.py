@@ -10,8 +10,8 @@ import time
 from typing import Protocol
 
 import penstock.errors as errors
-from penstock.engine.spawn import EngineChild
-from penstock.engine.wire import (
+from penstock.engine.ipc.spawn import EngineChild
+from penstock.engine.ipc.wire import (
     Beat,
     CheckIntegrity,
     Done,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.room import Room
 from penstock.errors import OverloadedError, RequestError
+from penstock.frontend.room import Room
 from penstock.interface.messages import Tenant
 
 A, B, C = Tenant("a"), Tenant("b"), Tenant("c", 2.0)

@@ -18,7 +18,6 @@ from support import byte_tokenizer
 from support.fake_core import MAX_MODEL_LEN, VOCAB, completion
 
 from penstock import AsyncLLM, EngineConfig, RequestError, SamplingParams
-from penstock.engine.output import RequestOutput
 from penstock.errors import (
     EngineDeadError,
     OverloadedError,
@@ -26,6 +25,7 @@ from penstock.errors import (
     TokenizerError,
     WeightError,
 )
+from penstock.frontend.outputs import RequestOutput
 from penstock.grammar.spec import GrammarSpec
 from penstock.interface.messages import RequestOptions, Tenant
 from penstock.sandbox.jobs import Answer, Job
