@@ -14,12 +14,7 @@ from support.grammars import FINITE, choice, regex, schema
 from support.needs import needs_native
 
 from penstock import LLM, AsyncLLM, EngineConfig, GrammarSpec, RequestError, SamplingParams
-<<<<<<< HEAD
-from penstock.engine.output import CompletionOutput
-=======
-from penstock.backends.cpu import native
 from penstock.frontend.outputs import CompletionOutput
->>>>>>> main
 
 pytestmark = needs_native
 
