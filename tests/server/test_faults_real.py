@@ -14,8 +14,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.http_client import PATIENCE_S
 from support.needs import needs_native
+from support.waiting import PATIENCE_S
 
 KEY = {"authorization": "Bearer admin-key"}
 PROMPTS = [f"def f{i}(x):" for i in range(12)]

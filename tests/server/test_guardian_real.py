@@ -14,9 +14,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.http_client import PATIENCE_S
 from support.needs import needs_native
-from support.streams import until
+from support.waiting import PATIENCE_S, until
 
 BODY = {"model": "penstock-demo", "prompt": "def f(x):", "max_tokens": 8, "temperature": 0}
 LONG = {**BODY, "max_tokens": 200, "ignore_eos": True, "n": 16, "temperature": 1}

@@ -16,9 +16,9 @@ import httpx
 import openai
 
 from support.http_server import ADMIN_KEY
+from support.waiting import PATIENCE_S
 
 JSON = {"content-type": "application/json"}
-PATIENCE_S = 60.0
 """For what takes milliseconds, on a machine that is slow and busy with other work."""
 
 
