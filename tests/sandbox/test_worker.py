@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from support import sandbox_processes
+from support.waiting import PATIENCE_S
 
 from penstock.grammar.spec import GrammarSpec
 from penstock.sandbox import wire, worker
 from penstock.sandbox.jobs import Checked, CheckGrammar, Started, Told
 from penstock.sandbox.local import LocalWorker
 
-PATIENCE_S = 60.0
 SCARCE = """
 import errno, os, sys
 from penstock.sandbox import worker
