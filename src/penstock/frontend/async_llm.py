@@ -15,7 +15,7 @@ import msgspec
 from penstock.config import EngineConfig
 from penstock.engine.ipc.process import START_TIMEOUT_S, EngineProcess
 from penstock.engine.ipc.spawn import DEFAULT_CORE, EngineChild
-from penstock.engine.ipc.wire import ModelFacts, Ready, Refused, WireError
+from penstock.engine.ipc.wire import ModelFacts, Ready, Refused
 from penstock.errors import EngineDeadError, PenstockError, RequestError
 from penstock.frontend.input_processor import InputProcessor
 from penstock.frontend.output_processor import OutputProcessor
@@ -32,6 +32,7 @@ from penstock.interface.messages import (
     first_bad_token,
 )
 from penstock.pooling.params import PoolingParams
+from penstock.processes.frames import WireError
 from penstock.sampling.params import SamplingParams
 from penstock.scheduler.limits import check_room
 from penstock.tokenizer import Tokenizer
