@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import msgspec
 
 from penstock.frontend.outputs import CompletionOutput, RequestOutput
-from penstock.interface.messages import RequestOptions
+from penstock.interface.messages import EngineRequest, RequestOptions
+from penstock.interface.token_ids import check_token_ids
 from penstock.sampling.params import SamplingParams
 from penstock.server.engine import Engine
 from penstock.server.errors import ApiError
@@ -81,9 +82,9 @@ class CompletionJob:
         add_special = request.add_special_tokens is not False
         texts = [prompt for prompt in given if isinstance(prompt, str)]
         tokens = iter(
-            await engine.encode_all(
+            await engine.inputs.encode(
                 texts,
-                names_of(texts, "prompt"),
+                params=names_of(texts, "prompt"),
                 add_special_tokens=add_special,
                 tenant=serving.caller.name,
             )
@@ -145,12 +146,9 @@ class CompletionJob:
 
     def _generations(self) -> list[Generation]:
         generations = [
-            self._engine.generate(
-                prompt.token_ids,
-                self._params,
-                request_id=f"{self._id}-{i}",
-                options=self._options,
-                prompt_text=prompt.text,
+            self._engine.outputs(
+                EngineRequest.of(f"{self._id}-{i}", prompt.token_ids, self._params, self._options),
+                prompt.text,
             )
             for i, prompt in enumerate(self._prompts)
         ]
@@ -249,13 +247,3 @@ def split_prompts(
 def names_of(prompts: Sequence[object], name: str) -> list[str]:
     """Return how errors name each prompt of the field ``name``."""
     return [name] if len(prompts) == 1 else [f"{name}[{i}]" for i in range(len(prompts))]
-
-
-def check_token_ids(tokens: Sequence[int], vocab_size: int) -> None:
-    for token in tokens:
-        if not 0 <= token < vocab_size:
-            raise ApiError(
-                400,
-                f"the prompt holds token id {token}, outside the vocabulary of {vocab_size}",
-                param="prompt",
-            )

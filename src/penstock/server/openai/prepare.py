@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.errors import RequestError
 from penstock.grammar.spec import GrammarSpec
-from penstock.interface.messages import RequestOptions
+from penstock.interface.messages import EngineRequest, RequestOptions
 from penstock.sampling.params import SamplingParams
 from penstock.server.engine import Engine
 from penstock.server.errors import ApiError
@@ -43,11 +43,8 @@ class PreparedChat:
 
     def generation(self, request_id: str) -> Generation:
         """Start the generation; call it once."""
-        outputs = self.engine.generate(
-            self.prompt,
-            self.params,
-            request_id=request_id,
-            options=self.options,
+        outputs = self.engine.outputs(
+            EngineRequest.of(request_id, self.prompt, self.params, self.options)
         )
         if self.bound_by:
             outputs = refused_by_name(outputs, self.bound_by)
