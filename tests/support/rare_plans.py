@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ def fuse_apart(plan: Plan, cuts: Sequence[int]) -> Plan:
         fusion._activate_and_add,
     ):
         bounds = sorted({0, len(done), *(cut for cut in cuts if cut < len(done))})
-        runs = [done[i:j] for i, j in zip(bounds, bounds[1:], strict=False)]
+        runs = [done[i:j] for i, j in pairwise(bounds)]
         done = [op for run in runs for op in rewrite(run, buffers)]
     mentioned = {name for op in done for name in (*op.reads, *op.writes)}
     kept = {name: buffer for name, buffer in buffers.items() if name in mentioned}
