@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from penstock.engine.constraints import Constraints
-from penstock.engine.prompt_reports import PromptReports, WantedRows
+from penstock.engine.prompt_logprobs import PromptReports, WantedRows
 from penstock.engine.step_builder import build_step_input
 from penstock.interface.executor import Executor, Pending, Sampling, StepOutcome
 from penstock.interface.mask import NO_MASKS, StepMasks

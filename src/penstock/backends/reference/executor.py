@@ -51,8 +51,7 @@ class ReferenceExecutor(HostExecutor):
         self.num_blocks = limits.num_blocks
         self._plan = plan
         self._weights = {
-            name: np.asarray(weights.get(name)).astype(np.float32)
-            for name in plan.spec.weight_shapes()
+            name: np.asarray(weights.get(name)).astype(np.float32) for name in plan.weights
         }
         self._quantized: dict[str, GroupTensor | GridTensor] = {}
         self._ropes = [rope_tables(rope, plan.max_positions) for rope in plan.ropes]
@@ -124,7 +123,7 @@ class ReferenceExecutor(HostExecutor):
 
     def _linear(self, op: ops.Linear, step: StepInput) -> None:
         x = self._buffers[op.x]
-        if self._plan.buffers[op.out].rows is ops.Rows.LOGITS:
+        if self._plan.buffers[op.out].rows == ops.Rows.LOGITS:
             x = x[: len(step.logit_rows)]
         outs = []
         for part in op.parts:
