@@ -211,10 +211,13 @@ class EngineCore:
             if self._must_be_taken_in(self._speculation):
                 ended += self._take_in(self._runner.take_in())
             drafts = self._drafts(self._speculation)
-        if self._works_ahead and constraints.active and not drafts:
-            constraints.settle(_PATIENCE_S)
-        step = self._scheduler.schedule(drafts, constraints.num_awaiting > 0)
-        if step is None and not self._runner.in_flight and constraints.num_awaiting:
+        awaited = False
+        if constraints.active:
+            if self._works_ahead and not drafts:
+                constraints.settle(_PATIENCE_S)
+            awaited = constraints.num_awaiting > 0
+        step = self._scheduler.schedule(drafts, awaited)
+        if step is None and awaited and not self._runner.in_flight:
             if not ended:
                 constraints.wait()
             return ended
@@ -241,7 +244,7 @@ class EngineCore:
         """Tell the sequences, and whoever else wants to know, what came of a step, if one ran."""
         if executed is None:
             return []
-        step, verified, errors, hidden, features, late = executed
+        step, verified, errors = executed.step, executed.verified, executed.errors
         tokens = verified.tokens
         refused = set()
         for i, message in verified.errors.items():
@@ -255,14 +258,14 @@ class EngineCore:
                     refused.add(request_id)
                 errors.setdefault(request_id, message)
         if step.num_hidden:
-            assert hidden is not None
-            give_rows(step, hidden)
-        updates = self._scheduler.update(step, tokens, late)
+            assert executed.hidden is not None
+            give_rows(step, executed.hidden)
+        updates = self._scheduler.update(step, tokens, executed.late)
         self._constraints.prepare(step.samples)
         if self._speculation is not None:
             self._speculation.verified(step, tokens)
-            if features is not None:
-                self._speculation.observe(step, tokens, features)
+            if executed.features is not None:
+                self._speculation.observe(step, tokens, executed.features)
         if step.num_hidden:
             add_embeddings(updates, step)
         if errors:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 from numpy.typing import NDArray
 
 from penstock.engine.constraints import Constraints
 from penstock.engine.prompt_logprobs import PromptReports, WantedRows
 from penstock.engine.step_builder import build_step_input
-from penstock.interface.executor import Executor, Pending, Sampling, StepOutcome
+from penstock.interface.executor import Executor, Pending, PromptRows, Sampling, StepOutcome
+from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.mask import NO_MASKS, StepMasks
 from penstock.interface.sampler import Sampled
 from penstock.scheduler.output import ScheduledStep
@@ -24,7 +27,7 @@ _PATIENCE, _LEAST_PATIENCE_S = 0.5, 0.005
 system may need to let a thread run at all. Grammars that are known to be slow do not take it."""
 
 
-class Executed(NamedTuple):
+class Executed(msgspec.Struct, frozen=True):
     """A step that was run, with its results."""
 
     step: ScheduledStep
@@ -37,6 +40,13 @@ class Executed(NamedTuple):
     """What a head that drafts is given of the step's rows; None if it was not asked for."""
     late: frozenset[int]
     """Indices of the samples that drew no token because their grammar mask was not ready."""
+
+
+class _InFlight(msgspec.Struct, frozen=True):
+    step: ScheduledStep
+    pending: Pending
+    wanted: list[WantedRows]
+    masks: _LateMasks | None
 
 
 class StepRunner:
@@ -96,8 +106,11 @@ class StepRunner:
         masks = None
         if self._constraints.active:
             masks = _LateMasks(self._constraints, step.samples)
-        wanted = self._prompts.wanted(step) if self._prompts.any else []
-        prompts = [each.rows for each in wanted]
+        wanted: list[WantedRows] = []
+        prompts: Seq[PromptRows] = ()
+        if self._prompts.any:
+            wanted = self._prompts.wanted(step)
+            prompts = [each.rows for each in wanted]
         step_input = build_step_input(step)
         if step.num_drafted:
             sampling = Sampling(prompts=prompts, features=features, logits=True)
@@ -110,10 +123,10 @@ class StepRunner:
         return _InFlight(step, pending, wanted, masks)
 
     def _take_in(self, before: _InFlight) -> Executed:
-        step, pending, wanted, masks = before
-        outcome = pending.wait()
+        step, wanted = before.step, before.wanted
+        outcome = before.pending.wait()
         if step.num_drafted:
-            verified, late = self._verified(step, outcome, masks)
+            verified, late = self._verified(step, outcome, before.masks)
         else:
             verified, late = _one_each(outcome), outcome.late
         errors = self._prompts.add(wanted, outcome.prompts) if wanted else {}
@@ -126,13 +139,6 @@ class StepRunner:
         allowed, late = NO_MASKS if masks is None else masks.take()
         verified = verify(self._sampler, outcome.result, step, allowed, self._typical, late)
         return verified, late
-
-
-class _InFlight(NamedTuple):
-    step: ScheduledStep
-    pending: Pending
-    wanted: list[WantedRows]
-    masks: _LateMasks | None
 
 
 class _LateMasks:
@@ -155,7 +161,9 @@ class _LateMasks:
 def _one_each(outcome: StepOutcome) -> Verified:
     """What was drawn without drafts: a token for every sample that is not late."""
     sampled: Sampled = outcome.sampled
-    logprobs = {i: [entry] for i, entry in sampled.logprobs.items()}
+    logprobs: dict[int, list[TokenLogprobs]] = {}
+    if sampled.logprobs:
+        logprobs = {i: [entry] for i, entry in sampled.logprobs.items()}
     tokens = [[token] for token in sampled.token_ids]
     for i in outcome.late:
         tokens[i] = []

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
+
+import msgspec
 
 from penstock.errors import RequestError
 from penstock.interface.executor import (
@@ -14,23 +17,20 @@ from penstock.interface.executor import (
     Sampling,
     StepOutcome,
 )
-from penstock.interface.mask import NO_MASKS
+from penstock.interface.mask import StepMasks, TokenMask
 from penstock.interface.sampler import Sampled, Sampler
 from penstock.interface.step import StepInput, StepResult
 from penstock.interface.tuning import Tunable
 from penstock.interface.weights import PackedRegions
 
 
-class FinishedStep:
+class FinishedStep(msgspec.Struct, frozen=True, gc=False):
     """``interface.executor.Pending`` of a step that is over."""
 
-    __slots__ = ("_outcome",)
-
-    def __init__(self, outcome: StepOutcome) -> None:
-        self._outcome = outcome
+    outcome: StepOutcome
 
     def wait(self) -> StepOutcome:
-        return self._outcome
+        return self.outcome
 
 
 class HostExecutor(ABC):
@@ -61,7 +61,12 @@ class HostExecutor(ABC):
         result = self.run(step)
         if sampling is None:
             return FinishedStep(StepOutcome(result=result))
-        sampled, late = self._draw(result, sampling) if sampling.rows else _NOTHING_DRAWN
+        if sampling.masks is not None:
+            sampled, late = self._draw_masked(result, sampling, sampling.masks.take())
+        elif sampling.rows:
+            sampled, late = self._draw(result, sampling.rows, sampling.states), _NONE
+        else:
+            sampled, late = _NOTHING, _NONE
         features = None
         if sampling.features:
             features = result.hidden if result.taps is None else result.taps
@@ -73,7 +78,9 @@ class HostExecutor(ABC):
             StepOutcome(
                 sampled,
                 late,
-                [self._report(result, each) for each in sampling.prompts],
+                [self._report(result, each) for each in sampling.prompts]
+                if sampling.prompts
+                else (),
                 hidden,
                 features,
                 result if sampling.logits else None,
@@ -84,19 +91,33 @@ class HostExecutor(ABC):
     def _sampler(self) -> Sampler[Any]:
         return self.sampler()
 
-    def _draw(self, result: StepResult, sampling: Sampling) -> tuple[Sampled, frozenset[int]]:
-        rows, states = sampling.rows, sampling.states
-        masks, late = NO_MASKS if sampling.masks is None else sampling.masks.take()
-        timely: list[int] = []
-        if late:
-            timely = [i for i in range(len(rows)) if i not in late]
-            rows, states = [rows[i] for i in timely], [states[i] for i in timely]
-            masks = None if masks is None else [masks[i] for i in timely]
+    def _draw(
+        self,
+        result: StepResult,
+        rows: Sequence[int],
+        states: Sequence[Any],
+        masks: Sequence[TokenMask | None] | None = None,
+    ) -> Sampled:
         sampled = self._sampler.sample(result, rows, states, masks)
         for i in sampled.particular:
             if i not in sampled.errors:
                 states[i].append(sampled.token_ids[i])
-        return (_spread(sampled, timely, len(sampling.rows)) if late else sampled), late
+        return sampled
+
+    def _draw_masked(
+        self, result: StepResult, sampling: Sampling, taken: StepMasks
+    ) -> tuple[Sampled, frozenset[int]]:
+        rows, states, masks, late = sampling.rows, sampling.states, taken.masks, taken.late
+        if not late:
+            return self._draw(result, rows, states, masks), late
+        timely = [i for i in range(len(rows)) if i not in late]
+        sampled = self._draw(
+            result,
+            [rows[i] for i in timely],
+            [states[i] for i in timely],
+            None if masks is None else [masks[i] for i in timely],
+        )
+        return _spread(sampled, timely, len(rows)), late
 
     def _report(self, result: StepResult, wanted: PromptRows) -> PromptReport:
         rows = result.logits[wanted.first_row : wanted.first_row + len(wanted.targets)]
@@ -106,7 +127,7 @@ class HostExecutor(ABC):
             return str(error)
 
 
-_NOTHING_DRAWN: tuple[Sampled, frozenset[int]] = (Sampled([]), frozenset())
+_NOTHING, _NONE = Sampled([]), frozenset[int]()
 
 
 def _spread(sampled: Sampled, places: list[int], count: int) -> Sampled:
