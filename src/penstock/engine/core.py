@@ -211,9 +211,11 @@ class EngineCore:
             if self._must_be_taken_in(self._speculation):
                 ended += self._take_in(self._runner.take_in())
             drafts = self._drafts(self._speculation)
-        awaited = False
+        awaited = unsettled = False
         if constraints.active:
-            if self._works_ahead and not drafts:
+            if self._works_ahead and drafts:  # they take the step in before the next, so masks wait
+                unsettled = True
+            elif self._works_ahead:
                 constraints.settle(_PATIENCE_S)
             awaited = constraints.num_awaiting > 0
         step = self._scheduler.schedule(drafts, awaited)
@@ -223,7 +225,7 @@ class EngineCore:
             return ended
         if self._speculation is not None and step is not None:
             features = self._speculation.wants_features(step)
-        ended += self._take_in(self._runner.advance(step, features))
+        ended += self._take_in(self._runner.advance(step, features, unsettled))
         return ended
 
     def _must_be_taken_in(self, speculation: Speculation) -> bool:

@@ -47,6 +47,8 @@ class _InFlight(msgspec.Struct, frozen=True):
     pending: Pending
     wanted: list[WantedRows]
     masks: _LateMasks | None
+    verifies: bool
+    """Whether its tokens are drawn here."""
 
 
 class StepRunner:
@@ -55,7 +57,8 @@ class StepRunner:
     With an executor of depth 1, a step is taken in as soon as it is submitted. With one of depth 2
     it stays in flight until the next was submitted, or until it is asked for (:meth:`take_in`). A
     step with drafts must be taken in before the next is scheduled: what follows depends on how many
-    of them are accepted. Its tokens are drawn here, by ``verify``.
+    of them are accepted. Its tokens are drawn here, by ``verify``, and so are those of a step whose
+    masks may come late.
     """
 
     def __init__(
@@ -84,15 +87,18 @@ class StepRunner:
     @property
     def can_go_on(self) -> bool:
         """Whether the next step may be scheduled before the one in flight is taken in."""
-        return self._in_flight is None or not self._in_flight.step.num_drafted
+        return self._in_flight is None or not self._in_flight.verifies
 
-    def advance(self, step: ScheduledStep | None, features: bool = False) -> Executed | None:
+    def advance(
+        self, step: ScheduledStep | None, features: bool = False, unsettled: bool = False
+    ) -> Executed | None:
         """Submit a step, if there is one; return one that was run, if it is time to take one in.
 
-        ``features``: ``Executed.features`` are wanted of this step.
+        ``features``: ``Executed.features`` are wanted of this step. ``unsettled``: its masks may
+        not be ready, so that it cannot be drawn from on a device that works ahead.
         """
         before = self._in_flight
-        self._in_flight = None if step is None else self._submit(step, features)
+        self._in_flight = None if step is None else self._submit(step, features, unsettled)
         if not self._works_ahead:
             return self.take_in()
         return None if before is None else self._take_in(before)
@@ -102,7 +108,7 @@ class StepRunner:
         before, self._in_flight = self._in_flight, None
         return None if before is None else self._take_in(before)
 
-    def _submit(self, step: ScheduledStep, features: bool) -> _InFlight:
+    def _submit(self, step: ScheduledStep, features: bool, unsettled: bool) -> _InFlight:
         masks = None
         if self._constraints.active:
             masks = _LateMasks(self._constraints, step.samples)
@@ -112,20 +118,21 @@ class StepRunner:
             wanted = self._prompts.wanted(step)
             prompts = [each.rows for each in wanted]
         step_input = build_step_input(step)
-        if step.num_drafted:
+        verifies = step.num_drafted > 0 or unsettled
+        if verifies:
             sampling = Sampling(prompts=prompts, features=features, logits=True)
         else:
             states = [sequence.sampling_state for sequence in step.samples]
             sampling = Sampling(step.sample_rows, states, masks, prompts, features)
         pending = self._executor.submit(step_input, sampling)
-        if self._works_ahead and not step.num_drafted:
+        if self._works_ahead and not verifies:
             self._scheduler.submitted(step)
-        return _InFlight(step, pending, wanted, masks)
+        return _InFlight(step, pending, wanted, masks, verifies)
 
     def _take_in(self, before: _InFlight) -> Executed:
         step, wanted = before.step, before.wanted
         outcome = before.pending.wait()
-        if step.num_drafted:
+        if before.verifies:
             verified, late = self._verified(step, outcome, before.masks)
         else:
             verified, late = _one_each(outcome), outcome.late

@@ -151,9 +151,8 @@ class Speculation:
             longest = max(map(len, drafts.values()))
             timing = DraftTiming(len(drafts), longest, seconds, self._proposer.steady)
         self._begun.append(_Begun(now, seconds, timing))
-        if controller is None and self._proposer.cheap and wanted:
-            self._idle = 0 if drafts else self._idle + 1
-            self._rest = _REST if self._idle > _IDLE else 0
+        if self._proposer.cheap and not drafts and self._idle >= _IDLE:
+            self._rest = _REST
         return drafts
 
     def verified(self, step: ScheduledStep, tokens: Seq[list[int]]) -> None:
@@ -181,6 +180,7 @@ class Speculation:
                         self._record_draft(controller, each.sequence, each.draft, tokens[i][:-1])
                 i += len(each.samples)
         if controller is None:
+            self._idle = 0 if drafted else self._idle + 1
             return
         rows = len(step.sequences) + drafted
         pure = step.num_tokens == rows
