@@ -25,7 +25,7 @@ def combine(
     """``out = x + activation(y)``, in float32 and rounded to out's type; x may be None: nothing.
 
     x, y and out ``[rows, c]``, of any floating types; out may be x or y. This is the ``Features``,
-    ``Join`` (of each of its parts), ``Activate``, ``Add`` and ``AddActivated`` of plan/ops.py.
+    ``Join`` (of each of its parts), ``Activate``, ``Add`` and ``AddActivated`` of plan/ops.
     """
     rows, cols = out.shape
     if rows == 0:
