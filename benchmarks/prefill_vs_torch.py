@@ -131,7 +131,7 @@ class TorchWorker:
         plan = draw(self.config).plan
         self.products = []
         for op in plan.ops:
-            if isinstance(op, Linear) and plan.buffers[op.x].rows is Rows.TOKENS:
+            if isinstance(op, Linear) and plan.buffers[op.x].rows == Rows.TOKENS:
                 n = sum(part.n for part in op.parts)
                 shapes = (self.tokens, op.k), (n, op.k)
                 self.products.append(tuple(torch.randn(s, dtype=torch.bfloat16) for s in shapes))

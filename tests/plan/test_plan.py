@@ -145,7 +145,7 @@ def test_after_the_last_attention_only_selected_rows_are_computed() -> None:
     last = max(i for i, op in enumerate(plan.ops) if isinstance(op, ops.Attention))
     for op in plan.ops[last + 1 :]:
         for name in op.writes:
-            assert plan.buffers[name].rows is not ops.Rows.TOKENS
+            assert plan.buffers[name].rows != ops.Rows.TOKENS
     rows = [plan.buffers[name].rows for name in (plan.hidden, plan.logits, plan.argmax)]
     assert rows == [ops.Rows.SELECTED, ops.Rows.LOGITS, ops.Rows.LOGITS]
 

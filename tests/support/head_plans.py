@@ -35,7 +35,7 @@ from penstock.plan.ops import (
     Rows,
     SelectRows,
 )
-from penstock.plan.plan import Plan
+from penstock.plan.plan import Plan, PlanWeight
 from support.tiny_plans import make_spec
 
 HIDDEN = 72
@@ -157,6 +157,7 @@ class Writer:
             weight_dtype=self.dtype,
             kv_dtype=self.dtype,
             ops=tuple(self.ops),
+            weights={name: PlanWeight(shape) for name, shape in self.shapes.items()},
             buffers=self.buffers,
             ropes=(attention.rope,) if cached else (),
             kv_layers=(KvLayer(attention.num_kv_heads, attention.head_dim),) if cached else (),

@@ -1,7 +1,7 @@
 """A server in its own process: all of it real but the engine's core, which is ``fake_core.py``.
 
-Run as ``python -m support.http_server JSON`` it prints its port and the engine's process id. The JSON is
-:class:`Settings`. ``http_client.py`` starts and asks it.
+Run as ``python -m support.http_server JSON`` it prints its port and the engine's process id. The
+JSON is :class:`Settings`. ``http_client.py`` starts and asks it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import msgspec
 
 from penstock.cli.listen import bind
 from penstock.config import EngineConfig
-from penstock.engine.async_llm import AsyncLLM
-from penstock.engine.spawn import EngineChild
+from penstock.engine.ipc.spawn import EngineChild
+from penstock.frontend.async_llm import AsyncLLM
 from penstock.server.hosts import HostRule
 from penstock.server.keys import Keys
 from penstock.server.logs import LogOptions

@@ -123,7 +123,7 @@ def weight_bytes_per_step(plan: Plan) -> int:
     A tied embedding counts once, as the output matrix; a quantized matrix, as its codes and
     scales.
     """
-    shapes = plan.spec.weight_shapes()
+    shapes = {name: weight.shape for name, weight in plan.weights.items()}
     element = 4 if plan.weight_dtype == "float32" else 2
     sizes: dict[str, int] = {}
     for op in plan.ops:
@@ -145,8 +145,8 @@ def linear_flops(plan: Plan, rows: Rows) -> int:
     ``Rows.LOGITS``: these and the output matrix. Attention is not counted: its work grows with the
     context.
     """
-    kinds = {Rows.SELECTED, Rows.LOGITS} if rows is Rows.LOGITS else {rows}
-    shapes = plan.spec.weight_shapes()
+    kinds = {Rows.SELECTED, Rows.LOGITS} if rows == Rows.LOGITS else {rows}
+    shapes = {name: weight.shape for name, weight in plan.weights.items()}
     return sum(
         2 * shapes[part.weight][0] * shapes[part.weight][1]
         for op in plan.ops

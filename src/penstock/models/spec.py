@@ -13,7 +13,7 @@ RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn"]
 
 @dataclass(frozen=True)
 class RopeSpec:
-    """Rotary position embedding over the first ``dim`` components of a head (half-split layout).
+    """Rotary position embedding over the first ``dim`` components of a head.
 
     ``models/rope.py`` turns it into cosine and sine tables per position, so no backend knows a
     scaling kind.
@@ -30,6 +30,8 @@ class RopeSpec:
     beta_slow: float = 1.0  # yarn
     attention_factor: float = 1.0  # yarn: multiplies cosine and sine
     truncate: bool = True  # yarn: round the correction range to whole dimensions
+    interleaved: bool = False
+    """Whether neighbouring components are rotated together; else component i and i + dim / 2."""
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def _line(plan: Plan, op: Op, layer: int | None) -> str:
 
     def shaped(name: str) -> str:
         buffer = plan.buffers[name]
-        return f"{short(name)}[{buffer.rows.value},{buffer.cols}]:{buffer.element}"
+        return f"{short(name)}[{buffer.rows},{buffer.cols}]:{buffer.element}"
 
     flow = f"{', '.join(short(r) for r in op.reads)} -> {', '.join(shaped(w) for w in op.writes)}"
     weights = f"  weights {', '.join(short(w) for w in op.weights)}" if op.weights else ""

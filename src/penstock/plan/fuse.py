@@ -26,7 +26,6 @@ from penstock.plan.ops import (
     RmsNorm,
     Rope,
     RopeWrite,
-    Rows,
     SelectRows,
 )
 from penstock.plan.plan import Plan
@@ -71,7 +70,8 @@ def _narrow_last_layer(ops: Ops, buffers: Buffers) -> tuple[Ops, dict[BufferName
     renamed[selected.out] = renamed[selected.x]
     for name, new in renamed.items():
         if name != selected.out:
-            buffers[new] = replace(buffers[name], name=new, rows=Rows.SELECTED)
+            rows = replace(buffers[name].rows, base="S")
+            buffers[new] = replace(buffers[name], name=new, rows=rows)
     selects: Ops = [SelectRows(name, renamed[name]) for name in entering]
     tail = [_rename(op, renamed) for op in (*region, *ops[select + 1 :])]
     return [*ops[: attention + 1], *selects, *tail], renamed

@@ -10,7 +10,7 @@ from penstock.models.heads import EagleSpec, MedusaSpec
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.lower_heads import EagleLowering, MedusaLowering
 from penstock.plan.lowering import RESIDUAL, Lowering
-from penstock.plan.ops import BufferName, Embed, Rows, SelectRows
+from penstock.plan.ops import BufferName, Rows, SelectRows
 from penstock.plan.plan import Plan
 from penstock.quant.scheme import Quantization
 
@@ -64,7 +64,7 @@ class _DecoderLowering(Lowering):
         tapped = None
         if taps:
             tapped = self._new(TAPS, len(taps) * spec.hidden_size, rows=Rows.SELECTED)
-        self._ops.append(Embed("embed", self._new(RESIDUAL, spec.hidden_size)))
+        self._embed(RESIDUAL)
         for index, declared in enumerate(spec.layers):
             h = self._norm(f"layers.{index}.h", f"layers.{index}.attn_norm")
             if tapped is not None:

@@ -8,7 +8,6 @@ from penstock.plan.ops import (
     Activate,
     Add,
     BufferName,
-    Embed,
     Join,
     LinearPart,
     Rows,
@@ -62,8 +61,7 @@ class EagleLowering(Lowering):
     def _eagle1(self, spec: EagleSpec) -> BufferName:
         """The residual stream, and what attention reads: the same."""
         hidden = spec.hidden_size
-        embedded = self._new("embedded", hidden)
-        self._ops.append(Embed("embed", embedded))
+        self._embed(embedded := "embedded")
         features = self._features("features", 0, hidden)
         self._fc(self._join("joined", embedded, features), spec)
         return self._readable(RESIDUAL)
@@ -71,8 +69,7 @@ class EagleLowering(Lowering):
     def _eagle3(self, spec: EagleSpec) -> BufferName:
         """The residual stream, and what attention reads: its norm beside the embedding's."""
         hidden = spec.hidden_size
-        embedded = self._new("embedded", hidden)
-        self._ops.append(Embed("embed", embedded))
+        self._embed(embedded := "embedded")
         tokens = self._norm("embedded_normed", "layers.0.input_norm", embedded)
         taps = self._features("taps", 0, spec.tapped_size)
         self._fc(self._readable(taps), spec)

@@ -12,6 +12,7 @@ from penstock.plan.ops import (
     Buffer,
     BufferName,
     Element,
+    Embed,
     Features,
     Gate,
     HeadNorm,
@@ -23,8 +24,9 @@ from penstock.plan.ops import (
     RmsNorm,
     Rope,
     Rows,
+    WeightName,
 )
-from penstock.plan.plan import Plan
+from penstock.plan.plan import Plan, PlanWeight
 from penstock.quant.scheme import Quantization, QuantScheme
 
 RESIDUAL = "x"
@@ -55,6 +57,7 @@ class Lowering:
             self._activation = dtype
         self._ops: list[Op] = []
         self._buffers: dict[BufferName, Buffer] = {}
+        self._weights: dict[WeightName, PlanWeight] = {}
         self._ropes: list[RopeSpec] = []
 
     def _new(
@@ -67,10 +70,17 @@ class Lowering:
         self._buffers[name] = Buffer(name, rows, cols, element)
         return name
 
+    def _weight(self, name: WeightName, *shape: int) -> WeightName:
+        """Declare a weight that the next op reads; one may be read by several, in one shape."""
+        declared = self._weights.setdefault(name, PlanWeight(shape))
+        assert declared.shape == shape, f"{name} is {declared.shape} and {shape}"
+        return name
+
     def _norm(self, at: str, weight: str, x: BufferName = RESIDUAL) -> BufferName:
         """The norm of x, for a product to read."""
         source = self._buffers[x]
         out = self._new(at, source.cols, self._activation, source.rows)
+        self._weight(weight, source.cols)
         self._ops.append(RmsNorm(x, out, weight, self._spec.norm_eps))
         return out
 
@@ -95,6 +105,9 @@ class Lowering:
     ) -> Linear:
         weight_only = scheme is not None and not self._quantization.activations
         k = self._buffers[x].cols
+        self._weight(part.weight, part.n, k)
+        if part.bias is not None:
+            self._weight(part.bias, part.n)
         return Linear(x, out, k, (part,), scheme=scheme, weight_only=weight_only)
 
     def _rope_index(self, rope: RopeSpec) -> int:
@@ -111,7 +124,8 @@ class Lowering:
         v = self._linear(h, at + "v", kv_size, a.qkv_bias)
         if a.qk_norm:
             for x, name in ((q, "q_norm"), (k, "k_norm")):
-                self._ops.append(HeadNorm(x, x, a.head_dim, at + name, self._spec.norm_eps))
+                weight = self._weight(at + name, a.head_dim)
+                self._ops.append(HeadNorm(x, x, a.head_dim, weight, self._spec.norm_eps))
         rope = self._rope_index(a.rope)
         rotated_q = self._new(at + "rotated_q", q_size, self._activation)
         rotated_k = self._new(at + "rotated_k", kv_size)
@@ -143,6 +157,11 @@ class Lowering:
         self._ops.append(Gate(gate, up, inner, m.activation))
         delta = self._linear(inner, at + "down", self._spec.hidden_size, m.bias)
         self._ops.append(Add(RESIDUAL, delta, RESIDUAL))
+
+    def _embed(self, out: BufferName) -> None:
+        spec = self._spec
+        weight = self._weight("embed", spec.vocab_size, spec.hidden_size)
+        self._ops.append(Embed(weight, self._new(out, spec.hidden_size)))
 
     def _features(self, at: str, first: int, columns: int) -> BufferName:
         """These columns of the step's features."""
@@ -177,6 +196,7 @@ class Lowering:
             weight_dtype=self._dtype,
             kv_dtype=self._kv_dtype,
             ops=tuple(self._ops),
+            weights=self._weights,
             buffers=self._buffers,
             ropes=tuple(self._ropes),
             kv_layers=kv_layers(spec),

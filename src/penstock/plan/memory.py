@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.plan.ops import Buffer, BufferName, Rows
+from penstock.plan.ops import Buffer, BufferName
 from penstock.plan.plan import Plan
 
 ALIGNMENT = 64
@@ -47,14 +47,10 @@ def plan_memory(
     The selected rows are at most ``max_selected_rows``, by default as many as those of logits,
     which are among them.
     """
-    rows = {
-        Rows.TOKENS: max_tokens,
-        Rows.SELECTED: max_selected_rows or max_logit_rows,
-        Rows.LOGITS: max_logit_rows,
-    }
+    most = (max_tokens, max_selected_rows or max_logit_rows, max_logit_rows)
     strides = {name: _stride(buffer) for name, buffer in plan.buffers.items()}
     sizes = {
-        name: -(-strides[name] * rows[buffer.rows] // ALIGNMENT) * ALIGNMENT
+        name: -(-strides[name] * buffer.rows.count(*most) // ALIGNMENT) * ALIGNMENT
         for name, buffer in plan.buffers.items()
     }
     lives = _lives(plan)
@@ -77,7 +73,7 @@ def plan_memory(
 
 
 def _stride(buffer: Buffer) -> int:
-    if buffer.rows is not Rows.TOKENS:
+    if buffer.rows.base != "T":
         return buffer.row_bytes
     lines = -(-buffer.row_bytes // ALIGNMENT) * ALIGNMENT
     return lines if lines % PAGE_OF_SETS else lines + ALIGNMENT

@@ -8,7 +8,15 @@ from functools import cached_property
 from penstock.cache.geometry import KvDType
 from penstock.models.spec import DType, ModelSpec, RopeSpec
 from penstock.plan.kv_groups import KvGroups, KvLayer, one_group
-from penstock.plan.ops import Buffer, BufferName, Features, Op
+from penstock.plan.ops import Buffer, BufferName, Features, Op, WeightName
+
+
+@dataclass(frozen=True)
+class PlanWeight:
+    """A weight that ops of a plan read."""
+
+    shape: tuple[int, ...]
+    """Matrices are ``[outputs, inputs]``."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +31,8 @@ class Plan:
     weight_dtype: DType
     kv_dtype: KvDType
     ops: tuple[Op, ...]
+    weights: dict[WeightName, PlanWeight]
+    """All weights by canonical name, in the order in which ops first read them."""
     buffers: dict[BufferName, Buffer]
     ropes: tuple[RopeSpec, ...]  # distinct tables; ops refer to them by index
     kv_layers: tuple[KvLayer, ...]

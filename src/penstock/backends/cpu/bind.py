@@ -90,7 +90,7 @@ def bind(
                 buffer.element,
                 buffer.cols,
                 memory.strides[name],
-                buffer.rows.value,
+                str(buffer.rows),
             )
         for op in plan.ops:
             binder.append(op)
@@ -159,7 +159,7 @@ class _Binder:
         rows only."""
         self._plan = plan
         self._dtype = DTYPES[plan.weight_dtype]
-        self._shapes = plan.spec.weight_shapes()
+        self._shapes = {name: weight.shape for name, weight in plan.weights.items()}
         self._native = native
         self._ropes: dict[int, tuple[ConstantId, ConstantId]] = {}
         self._append: dict[type[ops.Op], Callable[[Any], None]] = {
@@ -231,7 +231,7 @@ class _Binder:
             )
         if not op.weight_only:  # whose products have nothing to tune
             form = f"{op.scheme or self._plan.weight_dtype} {'2x' if gated else ''}{op.n}x{op.k}"
-            logits = self._plan.buffers[op.out].rows is not ops.Rows.TOKENS
+            logits = self._plan.buffers[op.out].rows.base != "T"
             self._matrices.setdefault(form, []).append((matrix, len(self.regions), logits))
         self.regions.append("+".join(part.weight for part in op.parts))
         first = 0

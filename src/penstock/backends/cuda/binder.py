@@ -35,15 +35,11 @@ _ROWS_BYTES = 64 << 20
 def linear_matrix(op: ops.Linear, plan: Plan, limits: Limits, workspace: Workspace) -> Matrix:
     """Room for the matrix of ``op``, to be filled part by part."""
     x = plan.buffers[op.x]
-    rows = {
-        ops.Rows.TOKENS: limits.max_tokens,
-        ops.Rows.SELECTED: limits.max_selected_rows,
-        ops.Rows.LOGITS: limits.max_logit_rows,
-    }
+    most = (limits.max_tokens, limits.max_selected_rows, limits.max_logit_rows)
     shape = Shape(
         n=op.n,
         k=op.k,
-        max_rows=rows[plan.buffers[op.out].rows],
+        max_rows=plan.buffers[op.out].rows.count(*most),
         gated=op.gated is not None,
     )
     return make_matrix(
@@ -111,7 +107,7 @@ class Binder:
         self._plan = plan
         self._limits = limits
         self._device = device
-        self._shapes = plan.spec.weight_shapes()
+        self._shapes = {name: weight.shape for name, weight in plan.weights.items()}
         self._upload = Uploader(device)
         self._workspace = Workspace(device, capability)
         self._matrices: dict[ops.BufferName, Matrix] = {}
@@ -158,7 +154,7 @@ class Binder:
     def _linear(self, op: ops.Linear) -> None:
         matrix, bias = self._matrix(op), self._bias(op)
         buffers = self._plan.buffers
-        narrows = buffers[op.x].rows is not buffers[op.out].rows
+        narrows = buffers[op.x].rows != buffers[op.out].rows
 
         def launch(views: Views, step: DeviceStep) -> None:
             x, out = views[op.x], views[op.out]

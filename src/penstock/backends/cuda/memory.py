@@ -79,7 +79,7 @@ def gib(count: int) -> str:
 
 def needs(plan: Plan, limits: Limits) -> Needs:
     """Return what ``cuda.bind.bind`` allocates for this fused plan, besides the cache."""
-    shapes = plan.spec.weight_shapes()
+    shapes = {name: weight.shape for name, weight in plan.weights.items()}
     element = 4 if plan.weight_dtype == "float32" else 2
     workspace = Workspace(_NOWHERE)
     weights = scratch = 0

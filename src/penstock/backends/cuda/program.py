@@ -10,7 +10,7 @@ from torch import Tensor
 
 from penstock.backends.cuda.step import DeviceStep
 from penstock.plan.memory import MemoryPlan
-from penstock.plan.ops import Buffer, BufferName, Element, Rows
+from penstock.plan.ops import Buffer, BufferName, Element
 from penstock.plan.plan import Plan
 
 Views = Mapping[BufferName, Tensor]
@@ -38,18 +38,15 @@ class Arena:
 
     def views(self, step: DeviceStep) -> Views:
         """Every buffer with the step's rows. Layers' buffers mostly share places, and views."""
-        rows = {
-            Rows.TOKENS: step.num_tokens,
-            Rows.SELECTED: len(step.selected_rows),
-            Rows.LOGITS: step.num_logit_rows,
-        }
+        numbers = (step.num_tokens, len(step.selected_rows), step.num_logit_rows)
         made: dict[tuple[int, int, int, int, Element], Tensor] = {}
         views: dict[BufferName, Tensor] = {}
         for name, buffer in self._buffers.items():
             offset, stride = self._memory.offsets[name], self._memory.strides[name]
-            key = (offset, stride, rows[buffer.rows], buffer.cols, buffer.element)
+            rows = buffer.rows.count(*numbers)
+            key = (offset, stride, rows, buffer.cols, buffer.element)
             if key not in made:
-                made[key] = self._view(buffer, rows[buffer.rows], offset, stride)
+                made[key] = self._view(buffer, rows, offset, stride)
             views[name] = made[key]
         return views
 

@@ -52,8 +52,7 @@ class ReferenceExecutor:
         self.tunable = None
         self._plan = plan
         self._weights = {
-            name: np.asarray(weights.get(name)).astype(np.float32)
-            for name in plan.spec.weight_shapes()
+            name: np.asarray(weights.get(name)).astype(np.float32) for name in plan.weights
         }
         self._quantized: dict[str, GroupTensor | GridTensor] = {}
         self._ropes = [rope_tables(rope, plan.max_positions) for rope in plan.ropes]
@@ -125,7 +124,7 @@ class ReferenceExecutor:
 
     def _linear(self, op: ops.Linear, step: StepInput) -> None:
         x = self._buffers[op.x]
-        if self._plan.buffers[op.out].rows is ops.Rows.LOGITS:
+        if self._plan.buffers[op.out].rows == ops.Rows.LOGITS:
             x = x[: len(step.logit_rows)]
         outs = []
         for part in op.parts:

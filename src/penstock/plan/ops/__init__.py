@@ -1,0 +1,83 @@
+"""The operations a model is lowered to, over named buffers.
+
+A plan is a straight list of these. Every op is a frozen record: ``reads`` and ``writes`` name
+the buffers it touches, weight fields hold canonical weight names (``models/spec.py``), and the
+docstring is the contract that every backend implements. Rows of a buffer are tokens of the step
+(``Rows.TOKENS``), those of them whose logits or hidden states are wanted (``Rows.SELECTED``), or
+the first of these, whose logits are (``Rows.LOGITS``).
+
+Two families: *primitive* ops, which lowering emits one per line of the model's mathematics, and
+*fused* ops, which ``plan/fuse.py`` puts in their place. The reference backend runs both, so that
+fusion is testable by itself; a fast backend need only run what fusion leaves.
+
+The rule for every kernel: the result of a row depends on that row (and, in attention, on its own
+sequence) alone, and is computed in the same order whatever else is in the step.
+"""
+
+from __future__ import annotations
+
+from penstock.plan.ops.base import (
+    Buffer,
+    BufferName,
+    Element,
+    Op,
+    Rows,
+    WeightName,
+)
+from penstock.plan.ops.common import (
+    Argmax,
+    Attention,
+    Embed,
+    Features,
+    Join,
+    Linear,
+    LinearPart,
+    SelectRows,
+)
+from penstock.plan.ops.fused import (
+    AddActivated,
+    AddNorm,
+    RopeWrite,
+)
+from penstock.plan.ops.primitive import (
+    Activate,
+    Add,
+    Gate,
+    HeadNorm,
+    KvWrite,
+    LayerNorm,
+    RmsNorm,
+    Rope,
+    Scale,
+    SoftCap,
+)
+
+__all__ = [
+    "Activate",
+    "Add",
+    "AddActivated",
+    "AddNorm",
+    "Argmax",
+    "Attention",
+    "Buffer",
+    "BufferName",
+    "Element",
+    "Embed",
+    "Features",
+    "Gate",
+    "HeadNorm",
+    "Join",
+    "KvWrite",
+    "LayerNorm",
+    "Linear",
+    "LinearPart",
+    "Op",
+    "RmsNorm",
+    "Rope",
+    "RopeWrite",
+    "Rows",
+    "Scale",
+    "SelectRows",
+    "SoftCap",
+    "WeightName",
+]

@@ -1,0 +1,161 @@
+"""Ops that are in primitive and in fused plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.models.spec import Activation
+from penstock.plan.ops.base import BufferName, Op, WeightName
+from penstock.quant.scheme import QuantScheme
+
+
+@dataclass(frozen=True)
+class Embed(Op):
+    """``out[t] = weight[token_ids[t]]`` as float32. out ``[T, hidden]``."""
+
+    _writes = ("out",)
+    _weights = ("weight",)
+    weight: WeightName
+    out: BufferName
+
+
+@dataclass(frozen=True)
+class Features(Op):
+    """``out[t] = features[t, first : first + cols]`` of the step. out ``[T, cols]`` float32."""
+
+    _writes = ("out",)
+    out: BufferName
+    first: int
+    cols: int
+
+
+@dataclass(frozen=True)
+class Join(Op):
+    """The columns of ``xs`` side by side, rounded to out's element type.
+
+    Each of ``xs`` ``[rows, c]`` in float32 or bfloat16, at least one; out ``[rows, sum of c]``,
+    none of ``xs``. Of one alone this is a conversion.
+    """
+
+    _reads = ("xs",)
+    _writes = ("out",)
+    xs: tuple[BufferName, ...]
+    out: BufferName
+
+
+@dataclass(frozen=True)
+class LinearPart:
+    """One matrix ``[n, k]``, and bias ``[n]``, of a linear op whose parts' outputs are joined."""
+
+    weight: WeightName
+    n: int
+    bias: WeightName | None = None
+
+
+@dataclass(frozen=True)
+class Linear(Op):
+    """``out = act(x @ W.T + b)`` with W the row-wise concatenation of ``parts``.
+
+    x ``[rows, k]`` in float32 or bfloat16, out ``[rows, n]`` in out's element type; products are
+    accumulated in float32 over ascending k, never split. Where x has the selected rows and out
+    those of logits, the first rows of x are multiplied. With ``gated`` there are exactly two
+    parts of equal size, gate and up, and ``out = gated(x @ gate.T) * (x @ up.T)`` has
+    ``n = part.n`` columns.
+
+    With a ``scheme`` W is quantized by it, and x on the way, unless the op is ``weight_only``: the
+    product is then one of integers.
+
+    On the grid, each row of x is quantized to int8: ``x_scale = max|x| / 127`` in float32,
+    ``x_code = x * (127 / max|x|)`` rounded to nearest even (scale and codes are 0 where max|x| is
+    below 1e-30; a value that is not finite makes the scale NaN). ``x @ W.T`` is then
+    ``float32(dot) * (x_scale * w_scale[n])``, with the dot of codes and points exact in int32.
+
+    In groups, each row of x is quantized to
+    int8 over the groups of k that W has: ``x_scale[g] = max|x| / 127`` in float32, ``x_code =
+    x / x_scale[g]`` rounded to nearest even, at most 127 in magnitude (all 0 where the scale is
+    0; a value that is not finite makes its group's scale NaN). ``x @ W.T`` is then the sum, in
+    float32 over ascending g, of ``(x_scale[g] * w_scale[n, g]) * dot(x_code, w_point)``, with the
+    dot over the columns of g exact in int32, and w_point the code less its group's zero point.
+
+    ``weight_only``, x stays as it is, and its products with the points, which are whole numbers
+    that bfloat16 holds exactly, are accumulated in float32 as without a scheme: on the grid over
+    all of k and then times ``w_scale[n]``, in groups over the columns of g, the sum over ascending
+    g of ``w_scale[n, g]`` times that.
+    """
+
+    _reads = ("x",)
+    _writes = ("out",)
+    x: BufferName
+    out: BufferName
+    k: int
+    parts: tuple[LinearPart, ...]
+    gated: Activation | None = None
+    scheme: QuantScheme | None = None
+    weight_only: bool = False
+
+    @property
+    def n(self) -> int:
+        return self.parts[0].n if self.gated else sum(p.n for p in self.parts)
+
+    @property
+    def weights(self) -> tuple[WeightName, ...]:
+        return tuple(w for p in self.parts for w in (p.weight, p.bias) if w is not None)
+
+
+@dataclass(frozen=True)
+class Attention(Op):
+    """Causal attention of this step's queries over the paged cache of ``layer``.
+
+    q ``[T, heads * head_dim]``; out the same shape. Query head ``h`` uses KV head
+    ``h // (heads / kv_heads)``. A query at position p sees cached positions
+    ``max(0, p - window + 1) .. p``. Runs after the layer's K and V of this step are written, and
+    reads them as they are cached: from an INT8 cache, code times scale. A row of a draft tree sees
+    of this step's tokens its ancestors alone (``StepInput.tree_parents``), as if no others were.
+
+    The score of a key is ``q . k * scale``, in float32. With a ``softcap`` it becomes
+    ``softcap * tanh(score / softcap)``. With ``slopes`` (ALiBi; one for each head) it then gets
+    ``slopes[h] * (key's position - query's)``. With ``sinks``, a weight ``[heads]``, the softmax
+    has one more score, ``sinks[h]``, that has no value.
+    """
+
+    _reads = ("q",)
+    _writes = ("out",)
+    _weights = ("sinks",)
+    layer: int
+    q: BufferName
+    out: BufferName
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    window: int | None
+    softcap: float | None = None
+    slopes: tuple[float, ...] | None = None
+    sinks: WeightName | None = None
+
+
+@dataclass(frozen=True)
+class SelectRows(Op):
+    """``out[:, first : first + c] = x[[*logit_rows, *hidden_rows]]``: ``[T, c]`` to ``[S, ...]``.
+
+    Of equal element types. Columns of out that no op writes hold anything.
+    """
+
+    _reads = ("x",)
+    _writes = ("out",)
+    x: BufferName
+    out: BufferName
+    first: int = 0
+
+
+@dataclass(frozen=True)
+class Argmax(Op):
+    """``out[r, 0]`` is the index of the largest of ``x[r]``; the lowest index on ties. int32.
+
+    A NaN counts as the largest.
+    """
+
+    _reads = ("x",)
+    _writes = ("out",)
+    x: BufferName
+    out: BufferName

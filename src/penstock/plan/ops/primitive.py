@@ -1,0 +1,151 @@
+"""Ops that lowering emits, one for each line of a model's mathematics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.models.spec import Activation
+from penstock.plan.ops.base import BufferName, Op, WeightName
+
+
+@dataclass(frozen=True)
+class RmsNorm(Op):
+    """``out = x * rsqrt(mean(x**2) + eps) * weight``, mean and product in float32."""
+
+    _reads = ("x",)
+    _writes = ("out",)
+    _weights = ("weight",)
+    x: BufferName
+    out: BufferName
+    weight: WeightName
+    eps: float
+
+
+@dataclass(frozen=True)
+class LayerNorm(Op):
+    """``out = (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias``, in float32.
+
+    The variance is the mean of squared differences from the mean. x ``[rows, c]`` float32; weight
+    and bias ``[c]``, the bias absent where it is None; out in its element type.
+    """
+
+    _reads = ("x",)
+    _writes = ("out",)
+    _weights = ("weight", "bias")
+    x: BufferName
+    out: BufferName
+    weight: WeightName
+    bias: WeightName | None
+    eps: float
+
+
+@dataclass(frozen=True)
+class Scale(Op):
+    """``out = x * factor``, in float32. Both ``[rows, c]`` float32; out may be x."""
+
+    _reads = ("x",)
+    _writes = ("out",)
+    x: BufferName
+    out: BufferName
+    factor: float
+
+
+@dataclass(frozen=True)
+class SoftCap(Op):
+    """``out = cap * tanh(x / cap)``, in float32. Both ``[rows, c]`` float32; out may be x."""
+
+    _reads = ("x",)
+    _writes = ("out",)
+    x: BufferName
+    out: BufferName
+    cap: float
+
+
+@dataclass(frozen=True)
+class Add(Op):
+    """``out = x + y``, added in float32; out may be x.
+
+    All three float32, ``[rows, c]``. In both families: fusion leaves what no norm follows.
+    """
+
+    _reads = ("x", "y")
+    _writes = ("out",)
+    x: BufferName
+    y: BufferName
+    out: BufferName
+
+
+@dataclass(frozen=True)
+class HeadNorm(Op):
+    """RMS norm over each head's ``head_dim`` components. x and out ``[T, heads * head_dim]``."""
+
+    _reads = ("x",)
+    _writes = ("out",)
+    _weights = ("weight",)
+    x: BufferName
+    out: BufferName
+    head_dim: int
+    weight: WeightName
+    eps: float
+
+
+@dataclass(frozen=True)
+class Rope(Op):
+    """Rotate each head by the angles of its token's position.
+
+    With ``(c, s)`` the rows of table ``rope`` at the position and ``h = dim / 2``:
+    ``out[i] = x[i] c[i] - x[i + h] s[i]``, ``out[i + h] = x[i + h] c[i] + x[i] s[i]`` for
+    ``i < h``; components from ``dim`` on are copied. Where the table's rotation is
+    ``interleaved``, components ``2 i`` and ``2 i + 1`` are such a pair instead of ``i`` and
+    ``i + h``.
+    """
+
+    _reads = ("x",)
+    _writes = ("out",)
+    x: BufferName
+    out: BufferName
+    head_dim: int
+    rope: int  # index into Plan.ropes
+
+
+@dataclass(frozen=True)
+class KvWrite(Op):
+    """Store ``k[t]`` and ``v[t]``, each ``[kv_heads * head_dim]``, at ``slots[t]`` of ``layer``.
+
+    In the cache's element type. An INT8 cache gets, for each head of k and of v by itself,
+    ``scale = max|x| / 127`` in bfloat16 (nearest even) and ``code = x / scale`` rounded to nearest
+    even; all codes are 0 where the scale is 0, or NaN because a value is not finite.
+    """
+
+    _reads = ("k", "v")
+    layer: int
+    k: BufferName
+    v: BufferName
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
+class Gate(Op):
+    """``out = activation(gate) * up``."""
+
+    _reads = ("gate", "up")
+    _writes = ("out",)
+    gate: BufferName
+    up: BufferName
+    out: BufferName
+    activation: Activation
+
+
+@dataclass(frozen=True)
+class Activate(Op):
+    """``out = activation(x)``, in float32, rounded to out's element type.
+
+    x ``[rows, c]`` float32; out the same shape, and may be x where that is float32.
+    """
+
+    _reads = ("x",)
+    _writes = ("out",)
+    x: BufferName
+    out: BufferName
+    activation: Activation
