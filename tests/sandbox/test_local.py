@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support import byte_tokenizer, sandbox_processes
+from support.waiting import PATIENCE_S
 
 from penstock.errors import PenstockError, UnavailableError
 from penstock.grammar.spec import GrammarSpec
@@ -21,7 +22,6 @@ from penstock.sandbox import local
 from penstock.sandbox.jobs import Checked, CheckGrammar, Exceeded, TokenizeChat
 from penstock.sandbox.local import LocalWorker
 
-PATIENCE_S = 60.0
 QUICK = CheckGrammar.of(GrammarSpec(kind="regex", text="a+"))
 ENDLESS = "{% for a in 'x' * 100000 %}{% for b in 'x' * 100000 %}{% endfor %}{% endfor %}"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support import sandbox_processes
+from support.waiting import PATIENCE_S
 
 from penstock.grammar.spec import GrammarSpec
 from penstock.processes.frames import FrameReader
@@ -17,7 +18,6 @@ from penstock.sandbox import worker
 from penstock.sandbox.jobs import Checked, CheckGrammar, Started, Told
 from penstock.sandbox.local import LocalWorker
 
-PATIENCE_S = 60.0
 SCARCE = """
 import errno, os, sys
 from penstock.sandbox import worker

@@ -11,7 +11,8 @@ import textwrap
 import time
 
 import pytest
-from support.engine_processes import PATIENCE_S, Recorder, engine, request, run
+from support.engine_processes import Recorder, engine, request, run
+from support.waiting import PATIENCE_S
 
 from penstock.config import EngineConfig
 from penstock.engine.ipc.process import EngineProcess

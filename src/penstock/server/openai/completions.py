@@ -18,10 +18,16 @@ from penstock.server.engine import Engine
 from penstock.server.errors import ApiError
 from penstock.server.fanout import Generation, has_news, last, merged, refused_by_name
 from penstock.server.meter import Meter
-from penstock.server.openai import responses
+from penstock.server.openai import answer_structs
+from penstock.server.openai.answer_structs import (
+    Completion,
+    CompletionChoice,
+    CompletionLogprobs,
+    PromptLogprobs,
+    Usage,
+)
 from penstock.server.openai.constraint import asked_constraint
 from penstock.server.openai.protocol import CompletionRequest, Prompt
-from penstock.server.openai.responses import Completion, CompletionChoice, CompletionLogprobs
 from penstock.server.openai.sampling import completion_params
 from penstock.server.serving import Serving
 from penstock.server.sse import DONE, event
@@ -110,21 +116,21 @@ class CompletionJob:
             for p, output in enumerate(outputs)
             for i, choice in enumerate(self._best(output.outputs))
         ]
-        return self._encode(choices, responses.usage(outputs, self._hidden))
+        return self._encode(choices, answer_structs.usage(outputs, self._hidden))
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The answer as server-sent events, one or more for each choice."""
         options = self._request.stream_options
         with_usage = options is not None and bool(options.include_usage)
         continuous = options is not None and bool(options.continuous_usage_stats)
-        usage: responses.Usage | msgspec.UnsetType | None = None if with_usage else msgspec.UNSET
+        usage: Usage | msgspec.UnsetType | None = None if with_usage else msgspec.UNSET
         sent: dict[tuple[int, int], CompletionOutput] = {}
         newest: dict[int, RequestOutput] = {}
         async with aclosing(merged(self._generations())) as outputs:
             async for p, output in outputs:
                 newest[p] = output
                 if continuous:
-                    usage = responses.usage(list(newest.values()), self._hidden)
+                    usage = answer_structs.usage(list(newest.values()), self._hidden)
                 for choice in output.outputs:
                     before = sent.get((p, choice.index))
                     if has_news(choice, before):
@@ -132,7 +138,7 @@ class CompletionJob:
                         part = self._choice(p, choice.index, output, choice, before)
                         yield event(self._encode([part], usage))
         if with_usage:
-            yield event(self._encode([], responses.usage(list(newest.values()), self._hidden)))
+            yield event(self._encode([], answer_structs.usage(list(newest.values()), self._hidden)))
         yield DONE
 
     def error(self, failure: ApiError) -> bytes:
@@ -172,7 +178,7 @@ class CompletionJob:
         """What is new in choice ``i`` of prompt ``p`` since ``before``."""
         delta = choice.since(before)
         echoed = (self._prompts[p].text or "") if self._request.echo else ""
-        prompt: responses.PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
+        prompt: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
         if before is None and self._request.prompt_logprobs is not None:
             prompt = output.prompt_logprobs or []
         text = "" if self._hidden else delta.text
@@ -181,12 +187,12 @@ class CompletionJob:
             top = self._request.logprobs
             offset = len(echoed) + (0 if before is None else len(before.text))
             fresh = [] if self._hidden else delta.logprobs or []
-            logprobs = responses.completion_logprobs(fresh, offset, top)
+            logprobs = answer_structs.completion_logprobs(fresh, offset, top)
             if self._request.echo and before is None:
                 first = self._engine.tokenizer.token_text(output.prompt_token_ids[0])
                 told = output.prompt_logprobs or []
-                known = responses.echoed_logprobs(echoed, first, told, top)
-                logprobs = responses.joined(known, logprobs)
+                known = answer_structs.echoed_logprobs(echoed, first, told, top)
+                logprobs = answer_structs.joined(known, logprobs)
         return CompletionChoice(
             index=p * self._n + i,
             text=echoed + text if before is None else text,
@@ -199,7 +205,7 @@ class CompletionJob:
     def _encode(
         self,
         choices: list[CompletionChoice],
-        usage: responses.Usage | msgspec.UnsetType | None,
+        usage: Usage | msgspec.UnsetType | None,
     ) -> bytes:
         return msgspec.json.encode(
             Completion(

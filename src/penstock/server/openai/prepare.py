@@ -14,7 +14,7 @@ from penstock.server.engine import Engine
 from penstock.server.errors import ApiError
 from penstock.server.fanout import Generation, refused_by_name
 from penstock.server.meter import Meter
-from penstock.server.openai.answers import Reading, has_special_marks, opened
+from penstock.server.openai.choice_stream import Reading, has_special_marks, opened
 from penstock.server.openai.constraint import Constraint, asked_constraint, schema_text
 from penstock.server.openai.messages import chat_prompt
 from penstock.server.openai.names import CHAT, Names
