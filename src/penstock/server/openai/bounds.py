@@ -16,7 +16,7 @@ from penstock.server.logs import LEVELS
 from penstock.server.openai.completions import MAX_PROMPTS
 from penstock.server.openai.embeddings import MAX_INPUTS
 from penstock.server.openai.field_table import rules_of
-from penstock.server.openai.fields import CHAT
+from penstock.server.openai.paths import CHAT
 from penstock.server.openai.responses.protocol import LOGPROBS
 
 Schema = dict[str, Any]
