@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.engine.ipc.wire import ModelFacts
-from penstock.sampling.params import MAX_STOP_CHARS, MAX_STOPS, RANGES, Range
+from penstock.sampling.params import MAX_STOP_CHARS, MAX_STOPS, RANGES
+from penstock.sampling.ranges import Range
 from penstock.server.logs import LEVELS
 from penstock.server.openai.completions import MAX_PROMPTS
 from penstock.server.openai.embeddings import MAX_INPUTS
