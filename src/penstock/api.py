@@ -23,7 +23,7 @@ from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
 from penstock.sandbox.jobs import Checked, CheckGrammar
 from penstock.sandbox.local import LocalWorker
-from penstock.speculate.config import SpeculativeConfig, parse_speculative, speculative_config
+from penstock.speculative_config import SpeculativeConfig, parse_speculative, speculative_config
 from penstock.tokenizer import Tokenizer, load_tokenizer
 
 

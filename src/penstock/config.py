@@ -12,7 +12,7 @@ from penstock.cache.geometry import KvDType
 from penstock.models.spec import DType
 from penstock.quant.choice import QuantizationName, choose
 from penstock.quant.scheme import Quantization
-from penstock.speculate.config import SpeculativeConfig
+from penstock.speculative_config import SpeculativeConfig
 
 LoadFormat = Literal["auto", "dummy"]
 DTypeOption = Literal["auto", "float32", "bfloat16", "float16"]

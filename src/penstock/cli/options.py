@@ -20,7 +20,7 @@ from penstock.cli.parser import UsageError
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError, RequestError
 from penstock.sampling.params import SamplingParams
-from penstock.speculate.config import SpeculativeConfig, parse_speculative
+from penstock.speculative_config import SpeculativeConfig, parse_speculative
 
 S = TypeVar("S", bound=msgspec.Struct)
 Values = Mapping[str, object]
