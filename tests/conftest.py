@@ -13,7 +13,7 @@ import tempfile
 
 import pytest
 
-pytest_plugins = ["pytester", "support.no_skips"]
+pytest_plugins = ["pytester", "support.no_skips", "support.thinned"]
 
 _CACHE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 _MOST_WORKERS = 4
@@ -46,7 +46,10 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         and option.dist == "no"
         and not option.usepdb
     ):
-        workers = min(len(os.sched_getaffinity(0)), _MOST_WORKERS)
+        cores = os.cpu_count() or 1
+        if hasattr(os, "sched_getaffinity"):
+            cores = len(os.sched_getaffinity(0))
+        workers = min(cores, _MOST_WORKERS)
         option.numprocesses = workers if workers > 1 else 0
         # Each worker begins with an equal run of neighbours, which share their fixtures.
         option.dist = "worksteal"

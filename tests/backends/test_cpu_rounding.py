@@ -56,6 +56,7 @@ def same(native_executor: Any, matrix: np.ndarray, scheme: GroupScheme) -> None:
     np.testing.assert_array_equal(got.zeros, expected.zeros)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: np.dtype(t).name)
 @pytest.mark.parametrize("threads", [1, 2, 5])

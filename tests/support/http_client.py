@@ -32,11 +32,9 @@ class Server:
         self.http = httpx.Client(base_url=url, verify=False, timeout=PATIENCE_S)
 
     def client(self) -> openai.OpenAI:
+        http: Any = self.http  # openai's types are those of a package of its own
         return openai.OpenAI(
-            base_url=f"{self.url}/v1",
-            api_key="none",
-            max_retries=0,
-            http_client=cast(Any, self.http),
+            base_url=f"{self.url}/v1", api_key="none", max_retries=0, http_client=http
         )
 
     def async_client(self) -> openai.AsyncOpenAI:

@@ -56,6 +56,7 @@ def steps() -> Iterator[StepInput]:
     yield step_of([Chunk(A, 37, 38, [7, 21]), Chunk(B, 37, 39, B_BLOCKS)], [(39, 21)])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
@@ -116,6 +117,7 @@ def test_other_types(dtype: DType, kv_dtype: KvDType, tolerance: float, device: 
         np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
 def test_float16_is_multiplied_as_float16(quantization: Any, device: Any) -> None:
     """Within rounding of the reference that rounds where this does, and of none at all."""
@@ -148,6 +150,7 @@ def test_a_residual_stream_past_what_float16_holds_is_kept(device: Any) -> None:
     np.testing.assert_allclose(logits, expected, rtol=4e-3, atol=4e-3 * np.abs(expected).max())
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("name", "group", "zero_points", "activations"),
     [("int8", None, False, True), ("int4", None, False, False), ("int4", 32, True, False)],
@@ -189,6 +192,7 @@ def last_logits(executor: CudaExecutor, chunks: Sequence[Chunk]) -> Any:
     return executor.run(step_of(chunks)).logits[-1].copy()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.usefixtures("steady_sums")
 @pytest.mark.parametrize(("dtype", "kv_dtype"), [("bfloat16", None), ("float32", "int8")])
 def test_a_row_is_bitwise_its_own(dtype: DType, kv_dtype: KvDType | None, device: Any) -> None:
