@@ -366,8 +366,8 @@ def test_workers_are_told_whose_work_they_do(folder: Path, monkeypatch: pytest.M
         async with engine(folder) as llm:
             long = "word " * 1000
             assert len(await llm.encode(long, tenant="a")) == len(long)
-            await llm.encode_all([long], ["prompt"], tenant="b")
-            await llm.encode_chat([{"role": "user", "content": "hi"}], tenant="c")
+            await llm.inputs.encode([long], tenant="b")
+            await llm.inputs.encode_chat([{"role": "user", "content": "hi"}], tenant="c")
             params = greedy(2, grammar=GrammarSpec(kind="regex", text="a+"))
             options = RequestOptions(tenant=Tenant("d"))
             with contextlib.suppress(RequestError):  # the fake engine may not take it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from support.waiting import PATIENCE_S
 
 from penstock.errors import PenstockError, UnavailableError
 from penstock.grammar.spec import GrammarSpec
+from penstock.processes.frames import HEADER
 from penstock.sandbox import local
 from penstock.sandbox.jobs import Checked, CheckGrammar, Exceeded, TokenizeChat
 from penstock.sandbox.local import LocalWorker
@@ -141,3 +143,14 @@ def test_a_forked_child_that_closes_it_ends_nothing(worker: LocalWorker) -> None
     assert status == 0
     assert worker.run(QUICK) == Checked(None)
     assert sandbox_processes.of(sandbox_processes.servers()) == before
+
+
+def test_a_worker_that_talks_nonsense_is_replaced(worker: LocalWorker) -> None:
+    assert worker.run(QUICK) == Checked(None)
+    ours, theirs = socket.socketpair()
+    theirs.sendall(HEADER.pack(1) + b"\xc1")
+    assert worker._socket is not None
+    worker._socket.close()
+    worker._socket = ours
+    with theirs:
+        assert worker.run(QUICK) == Checked(None)

@@ -17,8 +17,8 @@ from support.waiting import PATIENCE_S
 from penstock.config import EngineConfig
 from penstock.engine.ipc.process import EngineProcess
 from penstock.engine.ipc.spawn import EngineChild
-from penstock.engine.ipc.wire import HEADER
 from penstock.errors import ConfigError, EngineDeadError, WeightError
+from penstock.processes.frames import HEADER
 
 
 @pytest.mark.parametrize(
