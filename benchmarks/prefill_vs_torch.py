@@ -47,8 +47,7 @@ def main() -> int:
             if repeat:
                 rates[name].append(flops / seconds)
     for worker in workers.values():
-        worker.stdin.close()
-        worker.wait()
+        worker.communicate()
     machine = describe_machine(before.best(measure_speeds(args.threads)), args.threads)
     print(f"{machine.cpu_model}, {args.threads} threads, {args.tokens} tokens")
     for name, values in rates.items():
@@ -127,7 +126,8 @@ class TorchWorker:
     def __post_init__(self) -> None:
         import torch
 
-        torch.set_num_threads(self.config.threads or 1)
+        threads = self.config.threads
+        torch.set_num_threads(threads if isinstance(threads, int) else 1)
         plan = draw(self.config).plan
         self.products = []
         for op in plan.ops:
@@ -154,6 +154,8 @@ def spawn(worker: str) -> subprocess.Popen[str]:
 
 def ask(worker: subprocess.Popen[str]) -> float:
     """Let the worker run once; returns its seconds."""
+    assert worker.stdin is not None
+    assert worker.stdout is not None
     worker.stdin.write("go\n")
     worker.stdin.flush()
     answer = worker.stdout.readline()
