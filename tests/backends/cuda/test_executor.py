@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-from support.tiny_plans import Chunk, broken, make_spec, step_of, tokens_of  # noqa: E402
+from support.tiny_plans import MALFORMED, Chunk, broken, make_spec, step_of, tokens_of  # noqa: E402
 
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
@@ -228,26 +228,7 @@ def test_what_is_launched_before_the_first_request_leaves_the_cache_alone(
     assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"token_ids": [0, 211]}, "token id 211"),
-        ({"token_ids": [0, -1]}, "token id -1"),
-        ({"positions": [0, 512]}, "position 512"),
-        ({"slots": [0, 40 * 32]}, "slot 1280"),
-        ({"block_ids": [40]}, "block id 40"),
-        ({"logit_rows": [2]}, "logit row 2"),
-        ({"hidden_rows": [2]}, "hidden row 2"),
-        ({"block_copies": [[0, 40]]}, "copied block 40"),
-        ({"context_lens": [33]}, "do not agree"),
-        ({"context_lens": [1]}, "do not agree"),
-        ({"query_starts": [0, 1]}, "query_starts"),
-        ({"query_starts": [0]}, "length"),
-        ({"positions": [0]}, "length"),
-        ({"block_starts": [0, 2]}, "block_ids"),
-        ({"block_starts": [1, 0]}, "ascend"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), MALFORMED)
 def test_a_malformed_step_is_refused_by_cause(
     changes: dict[str, Any], message: str, tiny: CudaExecutor
 ) -> None:
