@@ -289,7 +289,10 @@ def test_block_copies_run_in_order_and_first(kv_dtype: KvDType) -> None:
     executor.close()
 
 
-@pytest.mark.parametrize(("changes", "message"), MALFORMED)
+NO_TOKEN: tuple[dict[str, Any], str] = ({"token_ids": [0, -1]}, "token id -1")
+
+
+@pytest.mark.parametrize(("changes", "message"), [*MALFORMED, NO_TOKEN])
 def test_a_malformed_step_is_refused_by_cause(changes: dict[str, Any], message: str) -> None:
     executor = make_executor(SPECS["plain"], "float32")
     step = step_of([Chunk(C, 0, 2, [1])])

@@ -108,7 +108,7 @@ def broken(step: StepInput, **changes: Any) -> StepInput:
 
 MALFORMED: list[tuple[dict[str, Any], str]] = [
     ({"token_ids": [0, 211]}, "token id 211"),
-    ({"token_ids": [0, -1]}, "token id -1"),
+    ({"token_ids": [0, -99]}, "token id -99"),
     ({"positions": [0, 512]}, "position 512"),
     ({"slots": [0, 40 * 32]}, "slot 1280"),
     ({"block_ids": [40]}, "block id 40"),
