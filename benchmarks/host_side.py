@@ -165,7 +165,6 @@ class HostBench:
 
     def _time_phases(self) -> None:
         clock, core = self._clock, self.core
-        assert isinstance(core._runner, step_runner.SerialRunner)
         for owner, name, phase in (
             (core._scheduler, "schedule", "schedule"),
             (step_runner, "build_step_input", "build"),
