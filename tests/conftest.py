@@ -1,6 +1,6 @@
 """What holds for every test: a cache of its own, one thread for an array library, and workers.
 
-The whole suite (``pytest``) runs on as many workers as this process may use cores, at most four,
+The whole suite (``pytest``) runs on one more worker than this process may use cores, at most four,
 without the tests that are marked ``slow``; ``--slow`` adds these. Files and folders that are named
 (``pytest tests/engine``) run whole and in this process alone, as a debugger needs it. ``-m`` and
 ``-n`` override this.
@@ -49,8 +49,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         cores = os.cpu_count() or 1
         if hasattr(os, "sched_getaffinity"):
             cores = len(os.sched_getaffinity(0))
-        workers = min(cores, _MOST_WORKERS)
-        option.numprocesses = workers if workers > 1 else 0
+        # One more than cores: many tests wait, for clients that stall and processes that start.
+        option.numprocesses = min(cores + 1, _MOST_WORKERS) if cores > 1 else 0
         # Each worker begins with an equal run of neighbours, which share their fixtures.
         option.dist = "worksteal"
 
