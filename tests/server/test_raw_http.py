@@ -221,7 +221,7 @@ def told(case: Case) -> object:
     return pytest.param(case, id=case.name, marks=[] if case.data else [pytest.mark.slow])
 
 
-@pytest.mark.parametrize("case", map(told, CASES))
+@pytest.mark.parametrize("case", [told(case) for case in CASES])
 def test_every_connection_gets_its_answer(server: Server, case: Case) -> None:
     with raw(server) as sock:
         answers = exchange(sock, case)
