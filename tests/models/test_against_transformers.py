@@ -205,6 +205,7 @@ def test_logits_and_greedy_tokens(case: tuple[Path, Oracle], executor: Executor)
     assert np.max(np.abs(ours - oracle.logits) / scale) < 1e-4
 
 
+@pytest.mark.thinned(5)
 def test_an_int8_cache_on_both_backends(case: tuple[Path, Oracle]) -> None:
     """The oracle's tokens, in chunks and then one by one, with keys and values in int8.
 

@@ -123,6 +123,7 @@ def pair(device: Any, steady_sums: None) -> Iterator[Pair]:
     made.close()
 
 
+@pytest.mark.slow
 def test_small_steps_are_replayed_and_others_launched(device: Any, steady_sums: None) -> None:
     limits = replace(LIMITS, max_tokens=12, max_logit_rows=12, max_sequences=4, rows_per_sequence=2)
     pair = Pair.of(device, limits, idle=True)
