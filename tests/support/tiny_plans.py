@@ -14,11 +14,14 @@ from penstock.interface.step import StepInput
 from penstock.models.spec import (
     Activation,
     AttentionSpec,
+    DType,
     LayerSpec,
     MlpSpec,
     ModelSpec,
     RopeSpec,
 )
+from penstock.plan.lower import lower
+from penstock.weights.dummy import DummyWeights
 
 
 def make_spec(
@@ -53,6 +56,10 @@ def make_spec(
         max_positions=512,
         dtype="float32",
     )
+
+
+def dummy_weights(spec: ModelSpec, seed: int, dtype: DType) -> DummyWeights:
+    return DummyWeights(lower(spec).weights, seed, dtype)
 
 
 @dataclass
