@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from penstock.backends.cpu import native
-from penstock.backends.cpu.pack import round_weights
+from penstock.backends.cpu.forms import round_weights
 from penstock.errors import WeightError
 from penstock.quant import GroupScheme, quantize
 
