@@ -13,12 +13,13 @@ from penstock.backends.cuda.variants import Variant, variants
 from penstock.cache.geometry import KvDType
 from penstock.errors import first_line
 from penstock.interface.executor import Limits
+from penstock.interface.sources import PlanWeight, Stored
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, RopeSpec
 from penstock.plan import ops
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
-from penstock.plan.plan import Plan, PlanWeight
+from penstock.plan.plan import Plan
 from penstock.quant.choice import QuantizationName, choose
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
@@ -125,7 +126,7 @@ def _unusual(plan: Plan) -> Plan:
     changed: list[ops.Op] = []
     for op in plan.ops:
         if isinstance(op, ops.Attention):
-            weights["sinks"] = PlanWeight((op.heads,))
+            weights["sinks"] = PlanWeight(Stored("sinks", (op.heads,)))
             op = replace(op, softcap=30.0, slopes=(0.5,) * op.heads, sinks="sinks")
         if isinstance(op, ops.Argmax):
             changed.append(ops.SoftCap(op.x, op.x, 30.0))

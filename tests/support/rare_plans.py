@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.interface.sources import PlanWeight, Stored
 from penstock.plan import fuse as fusion
 from penstock.plan import ops
 from penstock.plan.ops import common, fused, primitive
-from penstock.plan.plan import Plan, PlanWeight
+from penstock.plan.plan import Plan
 
 
 def ops_of_dense_models() -> set[type[ops.Op]]:
@@ -51,7 +52,7 @@ def rare(plan: Plan, wanted: Rare) -> Plan:
             sinks = None
             if wanted.sinks:
                 sinks = f"layers.{op.layer}.sinks"
-                weights[sinks] = PlanWeight((op.heads,))
+                weights[sinks] = PlanWeight(Stored(sinks, (op.heads,)))
             slopes = tuple(2.0 ** -(h + 2) for h in range(op.heads)) if wanted.slopes else None
             changed.append(replace(op, softcap=wanted.softcap, slopes=slopes, sinks=sinks))
         else:

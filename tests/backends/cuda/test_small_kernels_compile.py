@@ -24,7 +24,7 @@ from penstock.backends.cuda.kernels.heads import head_norm, kv_write, rope
 from penstock.backends.cuda.kernels.norm import add_norm, layer_norm
 from penstock.backends.cuda.kernels.rope_write import rope_write
 from penstock.backends.cuda.kernels.rows import Argmax, copy_blocks, select_rows
-from penstock.plan.plan import KvLayer
+from penstock.plan.kv_groups import KvLayer
 
 capability = int(sys.argv[1])
 

@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.backends.cuda.attention import AttentionKernel, Scores
-from penstock.backends.cuda.cache import allocate
+from penstock.backends.cuda.cache import LayerCache, allocate, page_layers
 from penstock.backends.cuda.capability import Capability
 from penstock.backends.cuda.kernels.combine import combine
 from penstock.backends.cuda.kernels.embed import embed
@@ -26,6 +25,7 @@ from penstock.backends.cuda.step import DeviceStep
 from penstock.backends.cuda.weights import TORCH_DTYPES, Fill, Uploader, dtype_of
 from penstock.backends.cuda.workspace import Workspace
 from penstock.interface.executor import Limits
+from penstock.interface.weights import WeightValue
 from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.plan import Plan
@@ -104,7 +104,8 @@ class Binder:
         """One of each geometry; a step has a work list for each."""
         self.winners: Tensor
         """``Argmax.winners`` of the plan's result."""
-        self.caches = allocate(plan.kv_layers, plan.kv_dtype, limits.num_blocks, device)
+        self.caches = allocate(page_layers(plan), plan.kv_dtype, limits.num_blocks, device)
+        """One of each place in a page, which the layers of all groups there share."""
         self._plan = plan
         self._limits = limits
         self._device = device
@@ -188,14 +189,14 @@ class Binder:
 
     def _rope_write(self, op: ops.RopeWrite) -> None:
         rope, interleaved = self.rope(op.rope)
-        cache = self.caches[op.layer]
+        cache, group = self.cache_of(op.layer)
         norms = None
         if op.q_norm is not None and op.k_norm is not None:
             norms = self.weight(op.q_norm), self.weight(op.k_norm)
 
         def launch(views: Views, step: DeviceStep) -> None:
-            qkv, q, at = views[op.qkv], views[op.q], step.positions
-            rope_write(qkv, q, cache, at, step.slots, rope, norms, op.eps, interleaved)
+            qkv, q, slots = views[op.qkv], views[op.q], step.groups[group].slots
+            rope_write(qkv, q, cache, step.positions, slots, rope, norms, op.eps, interleaved)
 
         self.launches.append(launch)
 
@@ -208,7 +209,7 @@ class Binder:
             )
             self.attention.append(kernel)
         index = self._geometries[geometry]
-        kernel, cache = self.attention[index], self.caches[op.layer]
+        kernel, (cache, group) = self.attention[index], self.cache_of(op.layer)
         slopes = None
         if op.slopes is not None:
             slopes = self._upload.tensor(np.asarray(op.slopes, np.float32), torch.float32)
@@ -216,8 +217,8 @@ class Binder:
         scores = Scores(op.softcap, slopes, sinks)
 
         def launch(views: Views, step: DeviceStep) -> None:
-            q, out, work = views[op.q], views[op.out], step.work[index]
-            kernel.run(q, out, cache, step, work, step.tree, scores)
+            tables, work = step.groups[group], step.work[index]
+            kernel.run(views[op.q], views[op.out], cache, tables, work, step.tree, scores)
 
         self.launches.append(launch)
 
@@ -272,6 +273,11 @@ class Binder:
 
         self.launches.append(launch)
 
+    def cache_of(self, layer: int) -> tuple[LayerCache, int]:
+        """Where a layer's keys and values are, and the group of a step's tables that tell where."""
+        place = self._plan.kv_groups.places[layer]
+        return self.caches[place.index], place.group
+
     def rope(self, index: int) -> tuple[tuple[Tensor, Tensor], bool]:
         """Cosines and sines of ``Plan.ropes[index]``, and whether neighbours turn together."""
         if index not in self._ropes:
@@ -314,12 +320,13 @@ class Binder:
     }
 
 
-def _fill_rows(
-    upload: Uploader, matrix: Matrix, first: int, name: str, array: NDArray[Any]
-) -> None:
+def _fill_rows(upload: Uploader, matrix: Matrix, first: int, name: str, value: WeightValue) -> None:
     """Give a matrix its rows from ``first`` on, some at a time: beside it and the copies on
     their way there is little room on a device that the cache fills."""
-    rows = max(1, _ROWS_BYTES // max(array[:1].nbytes, 1))
-    for start in range(0, len(array), rows):
-        some = array[start : start + rows]
+    if not isinstance(value, np.ndarray):
+        matrix.fill_quantized(first, value, name, lambda x: upload.tensor(x, dtype_of(x)))
+        return
+    rows = max(1, _ROWS_BYTES // max(value[:1].nbytes, 1))
+    for start in range(0, len(value), rows):
+        some = value[start : start + rows]
         matrix.fill(first + start, upload.tensor(some, dtype_of(some)), name)

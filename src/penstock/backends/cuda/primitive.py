@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
@@ -23,8 +23,7 @@ class Weights(Protocol):
 
     launches: list[Launch]
 
-    @property
-    def caches(self) -> Sequence[LayerCache]: ...
+    def cache_of(self, layer: int) -> tuple[LayerCache, int]: ...
 
     def weight(self, name: ops.WeightName, dtype: torch.dtype = ...) -> Tensor: ...
 
@@ -63,8 +62,12 @@ def _rope(b: Weights, op: ops.Rope) -> None:
 
 
 def _kv_write(b: Weights, op: ops.KvWrite) -> None:
-    cache = b.caches[op.layer]
-    b.launches.append(lambda views, step: kv_write(views[op.k], views[op.v], cache, step.slots))
+    cache, group = b.cache_of(op.layer)
+
+    def launch(views: Views, step: DeviceStep) -> None:
+        kv_write(views[op.k], views[op.v], cache, step.groups[group].slots)
+
+    b.launches.append(launch)
 
 
 def _gate(b: Weights, op: ops.Gate) -> None:
