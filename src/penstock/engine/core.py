@@ -219,23 +219,27 @@ class EngineCore:
     def _step(self) -> list[SequenceUpdate]:
         constraints = self._constraints
         ended: list[SequenceUpdate] = []
-        if constraints.num_awaiting:
-            ended = [self._scheduler.conclude(sequence) for sequence in constraints.release()]
-        if self._overlapping is not None and constraints.active:
-            constraints.settle(_PATIENCE_S)
+        awaiting = 0
+        if constraints.active:
+            if constraints.num_awaiting:
+                ended = [self._scheduler.conclude(sequence) for sequence in constraints.release()]
+            if self._overlapping is not None:
+                constraints.settle(_PATIENCE_S)
+            awaiting = constraints.num_awaiting
         drafts = None
         if self._speculation is not None:
             scheduler = self._scheduler
             drafts = self._speculation.drafts(scheduler.running, scheduler.max_num_batched_tokens)
-        step = self._scheduler.schedule(drafts, constraints.num_awaiting > 0)
-        if step is None and not self._runner.in_flight and constraints.num_awaiting:
+        step = self._scheduler.schedule(drafts, awaiting > 0)
+        if step is None and awaiting and not self._runner.in_flight:
             if not ended:
                 constraints.wait()
             return ended
         executed = self._runner.advance(step)
-        if executed is not None:
-            ended += self._take_in(executed)
-        return ended
+        if executed is None:
+            return ended
+        updates = self._take_in(executed)
+        return [*ended, *updates] if ended else updates
 
     def _take_in(self, executed: Executed) -> list[SequenceUpdate]:
         """Tell the sequences, and whoever else wants to know, what came of a step."""
@@ -256,7 +260,8 @@ class EngineCore:
             assert hidden is not None
             give_rows(step, hidden)
         updates = self._scheduler.update(step, tokens, late)
-        self._constraints.prepare(step.samples)
+        if self._constraints.active:
+            self._constraints.prepare(step.samples)
         if self._speculation is not None:
             assert result is not None
             self._speculation.verified(step, tokens)
