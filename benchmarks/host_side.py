@@ -27,12 +27,13 @@ from sample_rows import native_sampler
 from penstock.config import EngineConfig
 from penstock.engine import step_runner
 from penstock.engine.core import EngineCore
-from penstock.engine.ipc.wire import FrameReader, FromEngine, Updates, encode_updates
+from penstock.engine.ipc.wire import FromEngine, Updates, encode_updates
 from penstock.engine.loader import draw
 from penstock.frontend.output_processor import OutputProcessor
 from penstock.interface.messages import EngineRequest, SequenceUpdate
 from penstock.interface.sampler import Sampler
 from penstock.interface.step import StepInput, StepResult
+from penstock.processes.frames import FrameReader
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.reference import NumpySampler
 from penstock.tokenizer import load_tokenizer

@@ -14,8 +14,8 @@ from penstock.engine.ipc.wire import Ready, Refused
 from penstock.errors import PenstockError
 from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
 from penstock.sampling.params import SamplingParams
+from support.waiting import PATIENCE_S
 
-PATIENCE_S = 60.0
 """For what takes milliseconds, on a machine that is slow and busy with other work."""
 
 

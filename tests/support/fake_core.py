@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -91,7 +91,7 @@ class FakeCore:
         for index in range(request.params.n):
             self.outputs[request.request_id, index] = []
 
-    def abort(self, request_ids: Sequence[str], index: int | None = None) -> list[SequenceUpdate]:
+    def abort(self, request_ids: Iterable[str], index: int | None = None) -> list[SequenceUpdate]:
         updates = []
         for request_id in request_ids:
             keys = [k for k in self.outputs if k[0] == request_id and index in (None, k[1])]

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 
 from penstock.config import EngineConfig
 from penstock.engine.ipc.process import START_TIMEOUT_S, EngineProcess
 from penstock.engine.ipc.spawn import DEFAULT_CORE, EngineChild
-from penstock.engine.ipc.wire import ModelFacts, Ready, Refused, WireError
+from penstock.engine.ipc.wire import ModelFacts, Ready, Refused
 from penstock.errors import EngineDeadError, PenstockError, RequestError
 from penstock.frontend.input_processor import InputProcessor
+from penstock.frontend.open_streams import OpenStreams
 from penstock.frontend.output_processor import OutputProcessor
 from penstock.frontend.outputs import RequestOutput
 from penstock.frontend.pacing import Pacer
@@ -29,17 +28,16 @@ from penstock.interface.messages import (
     EngineStats,
     RequestOptions,
     SequenceUpdate,
-    first_bad_token,
 )
+from penstock.interface.request_checks import check_request
 from penstock.pooling.params import PoolingParams
+from penstock.processes.frames import WireError
 from penstock.sampling.params import SamplingParams
-from penstock.scheduler.limits import check_room
 from penstock.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 
 DEFAULT_OPTIONS = RequestOptions()
-_INT64 = range(-(2**63), 2**63)
 
 
 class AsyncLLM:
@@ -63,13 +61,7 @@ class AsyncLLM:
         self.inputs = inputs or InputProcessor()
         """Processes the texts of requests before these are sent to the engine."""
         self._owns_inputs = inputs is None
-        self._processor: OutputProcessor | None = None
-        self._streams: dict[str, OutputStream] = {}
-        self._public_ids: dict[str, str] = {}
-        """The public id of each request by its internal id, which is never used twice: updates that
-        still arrive for a request that was stopped must not reach a later one of the same public
-        id."""
-        self._ids = itertools.count()
+        self._streams: OpenStreams | None = None
         self._death: PenstockError | None = None
         self._dead = asyncio.Event()
         self._closing = False
@@ -108,8 +100,8 @@ class AsyncLLM:
         llm._engine = await EngineProcess.connect(child, _Listener(llm))
         try:
             llm._ready = await llm._engine.ready(timeout)
-            llm.inputs.load(llm._ready.model.tokenizer_path)
-            llm._processor = OutputProcessor(await llm.inputs.loaded())
+            tokenizer = await llm.inputs.serve(llm.model)
+            llm._streams = OpenStreams(OutputProcessor(tokenizer), llm.room, llm.pacer)
         except BaseException:
             await llm.aclose()
             raise
@@ -158,54 +150,11 @@ class AsyncLLM:
         """
         (token_ids,) = await self.inputs.encode(
             [text],
-            self.model.max_model_len,
             add_special_tokens=add_special_tokens,
             parse_special=parse_special,
             tenant=tenant,
         )
         return token_ids
-
-    async def encode_all(
-        self,
-        texts: Sequence[str],
-        params: Sequence[str],
-        *,
-        add_special_tokens: bool = True,
-        tenant: str = "",
-    ) -> list[list[int]]:
-        """Like :meth:`encode`, for several texts; ``params`` names the fields of the request that
-        hold them."""
-        return await self.inputs.encode(
-            texts,
-            self.model.max_model_len,
-            add_special_tokens=add_special_tokens,
-            params=params,
-            tenant=tenant,
-        )
-
-    async def encode_chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] = (),
-        template_options: Mapping[str, Any] | None = None,
-        *,
-        add_generation_prompt: bool = True,
-        add_special_tokens: bool = False,
-        tenant: str = "",
-    ) -> list[int]:
-        """The token ids of a chat in the model's template, by a worker process.
-
-        Names of special tokens in messages are text. Raises RequestError.
-        """
-        return await self.inputs.encode_chat(
-            messages,
-            tools,
-            template_options or {},
-            self.model.max_model_len,
-            add_generation_prompt=add_generation_prompt,
-            add_special_tokens=add_special_tokens,
-            tenant=tenant,
-        )
 
     def generate(
         self,
@@ -223,15 +172,9 @@ class AsyncLLM:
         as the prompt of token ids. Raises RequestError if the request cannot be served,
         OverloadedError if too many are open, and EngineDeadError if the engine dies.
         """
-        request = EngineRequest(
-            request_id=request_id or f"async-{uuid.uuid4().hex}",
-            prompt_token_ids=[],
-            params=params or SamplingParams(),
-            priority=options.priority,
-            cache_salt=options.cache_salt,
-            tenant=options.tenant,
+        return self._encoded_outputs(
+            prompt, params or SamplingParams(), request_id, options, prompt_text
         )
-        return self._outputs(request, prompt, prompt_text)
 
     def embed(
         self,
@@ -246,27 +189,20 @@ class AsyncLLM:
 
         Otherwise as :meth:`generate`.
         """
-        request = EngineRequest(
-            request_id=request_id or f"async-{uuid.uuid4().hex}",
-            prompt_token_ids=[],
-            pooling=pooling or PoolingParams(),
-            priority=options.priority,
-            cache_salt=options.cache_salt,
-            tenant=options.tenant,
-        )
-        return self._outputs(request, prompt, None)
+        return self._encoded_outputs(prompt, pooling or PoolingParams(), request_id, options)
 
-    async def _outputs(
-        self, request: EngineRequest, prompt: str | Sequence[int], text: str | None
+    async def outputs(
+        self, request: EngineRequest, prompt_text: str | None = None
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Send the request with this prompt, of which ``text`` is the text where it is tokens."""
-        if isinstance(prompt, str):
-            text, prompt = prompt, await self.encode(prompt, tenant=request.tenant.name)
-        request = msgspec.structs.replace(request, prompt_token_ids=list(prompt))
-        self.check(request)
+        """Serve a request whose prompt is tokenized, as :meth:`generate` and :meth:`embed` do.
+
+        ``prompt_text`` is what the outputs report as the prompt.
+        """
+        model = self.model
+        check_request(request, model.vocab_size, model.max_model_len)
         if request.params.grammar is not None:
             await self.inputs.grammars.check(request.params.grammar, "grammar", request.tenant.name)
-        stream = self._open(request, text)
+        stream = self._open(request, prompt_text)
         try:
             while True:
                 output = await stream.next()
@@ -274,53 +210,32 @@ class AsyncLLM:
                 if output.finished:
                     return
         finally:
-            self._leave(stream)
+            if self._open_streams().holds(stream):  # the consumer leaves before the end
+                self._drop(stream)
 
-    def check(self, request: EngineRequest) -> None:
-        """Raise RequestError for what the engine would refuse, before it travels there."""
-        params, vocab = request.params, self.model.vocab_size
-        if request.pooling is None:
-            params.validate(vocab)
-        else:
-            request.pooling.validate()
-        for name, value in (
-            ("dimensions", (request.pooling and request.pooling.dimensions) or 0),
-            ("priority", request.priority),
-        ):
-            if value not in _INT64:
-                raise RequestError(f"{name} must fit in 64 bits, not {value}", name)
-        tokens, longest = request.prompt_token_ids, self.model.max_model_len
-        if not tokens:
-            raise RequestError("the prompt is empty; give it at least one token", "prompt")
-        if request.pooling is not None and len(tokens) > longest:
-            raise RequestError(
-                f"the prompt has {len(tokens)} tokens, and the context (max_model_len) holds "
-                f"{longest}; shorten the prompt",
-                "prompt",
-            )
-        if request.pooling is None and len(tokens) >= longest:
-            raise RequestError(
-                f"the prompt has {len(tokens)} tokens, and prompt and output together may have "
-                f"{longest} (max_model_len): it must be at least {len(tokens) - longest + 1} "
-                "tokens shorter to leave room for one token of output",
-                "prompt",
-            )
-        if request.pooling is None:
-            check_room(len(tokens), params, longest)
-        bad = first_bad_token(tokens, vocab)
-        if bad is not None:
-            raise RequestError(
-                f"the prompt holds token id {tokens[bad]!r}; this model's are integers from 0 to "
-                f"{vocab - 1}",
-                "prompt",
-            )
+    async def _encoded_outputs(
+        self,
+        prompt: str | Sequence[int],
+        asked: SamplingParams | PoolingParams,
+        request_id: str | None,
+        options: RequestOptions,
+        text: str | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Tokenize the prompt where it is text, and serve the request."""
+        if isinstance(prompt, str):
+            text, prompt = prompt, await self.encode(prompt, tenant=options.tenant.name)
+        name = request_id or f"async-{uuid.uuid4().hex}"
+        request = EngineRequest.of(name, list(prompt), asked, options)
+        async with contextlib.aclosing(self.outputs(request, text)) as outputs:
+            async for output in outputs:
+                yield output
 
     def abort(self, request_id: str) -> None:
         """Stop a request: its iteration ends with what it has and finish reason ``abort``.
 
         Unknown ids are ignored: the request may have just ended.
         """
-        stream = self._streams.get(request_id)
+        stream = self._open_streams().find(request_id)
         if stream is not None:
             for output in self._drop(stream):
 
@@ -346,7 +261,7 @@ class AsyncLLM:
     def abort_matching(self, prefix: str) -> int:
         """Stop the requests whose id is ``prefix``, or begins with it and a hyphen; return how
         many."""
-        found = [i for i in self._streams if i == prefix or i.startswith(f"{prefix}-")]
+        found = self._open_streams().matching(prefix)
         for request_id in found:
             self.abort(request_id)
         return len(found)
@@ -363,85 +278,48 @@ class AsyncLLM:
         assert self._engine is not None, "use AsyncLLM.start()"
         return self._engine
 
+    def _open_streams(self) -> OpenStreams:
+        assert self._streams is not None, "use AsyncLLM.start()"
+        return self._streams
+
     def _open(self, request: EngineRequest, text: str | None) -> OutputStream:
-        assert self._processor is not None, "use AsyncLLM.start()"
-        public_id = request.request_id
-        if public_id in self._streams:
-            raise RequestError(f"request id {public_id!r} is in use", "request_id")
-        n = request.params.n
-        self.room.check(request.tenant, n)
-        stream = OutputStream(public_id, f"{next(self._ids)}", n, request.tenant)
-        self._processor.add_request(
-            stream.wire_id, text, request.prompt_token_ids, request.params, public_id
-        )
-        self._streams[public_id] = stream
-        self.room.enter(request.tenant, n)
-        self._public_ids[stream.wire_id] = public_id
+        """Open a stream and send the request to the engine, under the stream's internal id."""
+        streams = self._open_streams()
+        stream = streams.open(request, text)
         try:
             self._live_engine().add_request(
                 msgspec.structs.replace(request, request_id=stream.wire_id)
             )
         except WireError as error:
-            self._forget(stream)
+            streams.forget(stream)
             raise RequestError(str(error), "prompt") from None
         except EngineDeadError:
-            self._forget(stream)
+            streams.forget(stream)
             raise
         return stream
-
-    def _leave(self, stream: OutputStream) -> None:
-        """The consumer of ``stream`` is done with it, at its end or before."""
-        if self._streams.get(stream.request_id) is stream:
-            self._drop(stream)
 
     def _drop(self, stream: OutputStream) -> list[RequestOutput]:
         """Stop a request, here at once and in the engine as soon as it listens."""
         with contextlib.suppress(EngineDeadError):
             self._live_engine().abort(Abort([stream.wire_id]))
-        return self._forget(stream)
-
-    def _remove(self, stream: OutputStream) -> None:
-        del self._streams[stream.request_id], self._public_ids[stream.wire_id]
-        self.room.leave(stream.tenant, stream.num_sequences)
-
-    def _forget(self, stream: OutputStream) -> list[RequestOutput]:
-        self._remove(stream)
-        assert self._processor is not None
-        return self._processor.abort([stream.wire_id])
+        return self._open_streams().forget(stream)
 
     # What the engine says; called by _Listener.
 
     def _updated(self, updates: list[SequenceUpdate]) -> None:
-        assert self._processor is not None
-        requests, aborts = self._processor.take(updates)
-        for abort in aborts:
+        for abort in self._open_streams().update(updates):
             self._live_engine().abort(abort)
-        for request in requests:
-            stream = self._streams[request.request_id]
-            at_once = request.finished or not stream.begun
-            stream.put(request.output)
-            if at_once:
-                stream.wake()
-            else:
-                self.pacer.grown(stream)
-            if request.finished:
-                self._remove(stream)
-        self.pacer.flush(self.room.taken)
 
     def _refused(self, refused: Refused) -> None:
-        stream = self._streams.get(self._public_ids.get(refused.request_id, ""))
-        if stream is not None:
-            self._forget(stream)
-            stream.fail(RequestError(refused.message, refused.param))
+        error = RequestError(refused.message, refused.param)
+        self._open_streams().refuse(refused.request_id, error)
 
     def _died(self, error: PenstockError) -> None:
         self._death = error
         if self._ready is not None and not self._closing:  # a failed start raises instead
             _log.error("%s", error)
-        for stream in list(self._streams.values()):
-            stream.freeze()
-            self._forget(stream)
-            stream.fail(EngineDeadError(str(error)))
+        if self._streams is not None:
+            self._streams.fail(error)
         self._dead.set()
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from penstock.engine.ipc.wire import ModelFacts
 from penstock.sandbox.grammar_check import GrammarCheck
 from penstock.sandbox.jobs import Tokenize, TokenizeChat, Tokens
 from penstock.sandbox.pool import WorkerPool
@@ -28,6 +29,7 @@ class InputProcessor:
         self.workers = WorkerPool()
         self.grammars = GrammarCheck(self.workers)
         self._path = ""
+        self._max_model_len = 0
         self._loading: asyncio.Task[Tokenizer] | None = None
 
     def load(self, path: str) -> None:
@@ -36,9 +38,12 @@ class InputProcessor:
             self._path = path
             self._loading = asyncio.get_running_loop().create_task(asyncio.to_thread(_load, path))
 
-    async def loaded(self) -> Tokenizer:
-        """The tokenizer. Raises TokenizerError."""
-        assert self._loading is not None, "load() comes first"
+    async def serve(self, model: ModelFacts) -> Tokenizer:
+        """Process texts for this model from now on; returns its tokenizer. Raises
+        TokenizerError."""
+        self.load(model.tokenizer_path)
+        assert self._loading is not None
+        self._max_model_len = model.max_model_len
         return await self._loading
 
     @property
@@ -53,7 +58,6 @@ class InputProcessor:
     async def encode(
         self,
         texts: Sequence[str],
-        max_tokens: int,
         *,
         add_special_tokens: bool = True,
         parse_special: bool = True,
@@ -62,15 +66,17 @@ class InputProcessor:
     ) -> list[list[int]]:
         """The token ids of each text.
 
-        Raises RequestError for one that is sure to have more than ``max_tokens``, before any is
-        tokenized; ``params`` are the fields of the request that hold the texts, and
-        ``tenant`` is who shares the workers with others.
+        ``params`` are the fields of the request that hold the texts. ``tenant`` is whose work it
+        is: tenants share the workers fairly. Raises RequestError for a text that is sure not to fit
+        in the context, before any is tokenized, or that takes too much, and UnavailableError if
+        workers are lost.
         """
         encode = self.tokenizer.encode
         if sum(map(len, texts)) < THREAD_PROMPT_CHARS:
             return [encode(text, add_special_tokens, parse_special) for text in texts]
         for i, text in enumerate(texts):
-            self.tokenizer.check_length(text, max_tokens, params[i] if params else "prompt")
+            param = params[i] if params else "prompt"
+            self.tokenizer.check_length(text, self._max_model_len, param)
             check_unicode(text)
         job = Tokenize(
             tokenizer=self._path,
@@ -85,23 +91,25 @@ class InputProcessor:
     async def encode_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]],
-        template_options: Mapping[str, Any],
-        max_tokens: int,
+        tools: Sequence[Mapping[str, Any]] = (),
+        template_options: Mapping[str, Any] | None = None,
         *,
         add_generation_prompt: bool = True,
         add_special_tokens: bool = False,
         tenant: str = "",
     ) -> list[int]:
-        """The token ids of a chat, rendered by the model's template. Raises RequestError."""
+        """The token ids of a chat in the model's template, by a worker process.
+
+        Names of special tokens in messages are text. Raises RequestError.
+        """
         job = TokenizeChat.of(
             self._path,
             messages,
             tools,
-            template_options,
+            template_options or {},
             add_generation_prompt=add_generation_prompt,
             add_special_tokens=add_special_tokens,
-            max_tokens=max_tokens,
+            max_tokens=self._max_model_len,
         )
         answer = await self.workers.run(job, tenant)
         assert isinstance(answer, Tokens)

@@ -17,7 +17,7 @@ from penstock.server.openai.completions import MAX_PROMPTS
 from penstock.server.openai.embeddings import MAX_INPUTS
 from penstock.server.openai.field_table import rules_of
 from penstock.server.openai.fields import CHAT
-from penstock.server.openai.responses_protocol import LOGPROBS
+from penstock.server.openai.responses.protocol import LOGPROBS
 
 Schema = dict[str, Any]
 Keywords = Mapping[str, Schema]

@@ -14,7 +14,6 @@ from starlette.responses import Response
 
 from penstock.errors import OverloadedError, PenstockError
 from penstock.interface.messages import EngineStats
-from penstock.server.answers import Alive, ModelCard, ModelList, Ready, Version
 from penstock.server.bodies import Bodies
 from penstock.server.callers import Caller
 from penstock.server.errors import RETRY_AFTER_S, model_not_found, overloaded, unavailable
@@ -29,8 +28,8 @@ from penstock.server.openai.embeddings import EmbeddingJob, EmbeddingRequest
 from penstock.server.openai.fields import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, TOKENIZE
 from penstock.server.openai.job import Job
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
-from penstock.server.openai.responses_api import ResponseJob
-from penstock.server.openai.responses_protocol import ResponseRequest
+from penstock.server.openai.responses.api import ResponseJob
+from penstock.server.openai.responses.protocol import ResponseRequest
 from penstock.server.openai.thinking import template_reads
 from penstock.server.openai.tokenizing import (
     DetokenizeRequest,
@@ -42,6 +41,7 @@ from penstock.server.options import ServerOptions
 from penstock.server.parsing.styles import Styles
 from penstock.server.serving import Serving
 from penstock.server.sse import EventStream, unless_ended
+from penstock.server.status_structs import Alive, ModelCard, ModelList, Ready, Version
 from penstock.server.supervisor import Supervisor
 from penstock.version import __version__
 

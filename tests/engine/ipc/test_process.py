@@ -6,8 +6,9 @@ import asyncio
 import os
 import signal
 
-from support.engine_processes import PATIENCE_S, engine, request, run
+from support.engine_processes import engine, request, run
 from support.fake_core import VOCAB, completion
+from support.waiting import PATIENCE_S
 
 from penstock.interface.messages import Abort, FinishReason
 

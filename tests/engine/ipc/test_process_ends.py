@@ -11,13 +11,14 @@ import textwrap
 import time
 
 import pytest
-from support.engine_processes import PATIENCE_S, Recorder, engine, request, run
+from support.engine_processes import Recorder, engine, request, run
+from support.waiting import PATIENCE_S
 
 from penstock.config import EngineConfig
 from penstock.engine.ipc.process import EngineProcess
 from penstock.engine.ipc.spawn import EngineChild
-from penstock.engine.ipc.wire import HEADER
 from penstock.errors import ConfigError, EngineDeadError, WeightError
+from penstock.processes.frames import HEADER
 
 
 @pytest.mark.parametrize(

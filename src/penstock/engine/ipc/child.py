@@ -14,9 +14,9 @@ _ENTERED_AT = time.monotonic()  # before the imports below, which the ledger cou
 
 import argparse  # noqa: E402
 import contextlib  # noqa: E402
-import ctypes  # noqa: E402
 import gc  # noqa: E402
 import importlib  # noqa: E402
+import os  # noqa: E402
 import signal  # noqa: E402
 import socket  # noqa: E402
 import sys  # noqa: E402
@@ -46,7 +46,6 @@ from penstock.engine.ipc.wire import (  # noqa: E402
     Start,
     StatsQuery,
     StatsReply,
-    WireError,
     encode_frame,
     encode_updates,
 )
@@ -58,9 +57,10 @@ from penstock.interface.messages import (  # noqa: E402
     FinishReason,
     SequenceUpdate,
 )
+from penstock.processes.family import end_with_parent  # noqa: E402
+from penstock.processes.frames import WireError  # noqa: E402
 from penstock.sampling.params import SamplingParams  # noqa: E402
 
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 _WARM_UP_ID = "penstock-warm-up"
 
 
@@ -271,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # end; only the front end decides what that means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    _die_with_parent()
+    end_with_parent(os.getppid())  # a parent that has ended by now has closed the socket
     with socket.socket(fileno=options.fd) as sock:
         frames = FrameSocket(sock)
         try:
@@ -312,17 +312,6 @@ def _run(frames: FrameSocket, loader: str) -> int:
     finally:
         loaded.core.close()
     return 0
-
-
-def _die_with_parent() -> None:
-    """Be killed when the parent's thread that started us ends, even if we never read again.
-
-    The end of the stream tells the same to an engine that listens; this covers one that is inside
-    a long step. A parent that died before this call is found by the end of the stream.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        print("penstock: prctl(PR_SET_PDEATHSIG) failed; continuing without", file=sys.stderr)
 
 
 if __name__ == "__main__":

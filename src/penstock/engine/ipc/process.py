@@ -12,11 +12,11 @@ from typing import Protocol
 import penstock.errors as errors
 from penstock.engine.ipc.spawn import EngineChild
 from penstock.engine.ipc.wire import (
+    MAX_FRAME_BYTES,
     Beat,
     CheckIntegrity,
     Done,
     Fatal,
-    FrameReader,
     FromEngine,
     Located,
     Ready,
@@ -27,11 +27,12 @@ from penstock.engine.ipc.wire import (
     StatsReply,
     ToEngine,
     Updates,
-    WireError,
     encode_frame,
 )
 from penstock.errors import EngineDeadError, PenstockError
 from penstock.interface.messages import Abort, EngineRequest, EngineStats, SequenceUpdate
+from penstock.processes.family import describe_exit
+from penstock.processes.frames import FrameReader, WireError
 
 START_TIMEOUT_S = 1800.0
 """A start this long is taken for hung; reading 500 GB at 0.5 GB/s takes 1000 s."""
@@ -58,7 +59,7 @@ class EngineProcess(asyncio.Protocol):
     def __init__(self, child: EngineChild, listener: Listener) -> None:
         self._child = child
         self._listener = listener
-        self._frames = FrameReader(FromEngine)
+        self._frames: FrameReader[FromEngine] = FrameReader(FromEngine, MAX_FRAME_BYTES)
         self._transport: asyncio.Transport | None = None
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._queries: dict[int, asyncio.Future[StatsReply | Done]] = {}
@@ -181,7 +182,7 @@ class EngineProcess(asyncio.Protocol):
 
     # Private
 
-    def _dispatch(self, message: object) -> None:
+    def _dispatch(self, message: FromEngine) -> None:
         match message:
             case Updates():
                 self._listener.updated(message.updates)
@@ -243,16 +244,10 @@ class EngineProcess(asyncio.Protocol):
 
 
 def _describe_exit(pid: int, code: int) -> str:
-    if code >= 0:
-        return f"the engine process (pid {pid}) ended with exit code {code}; see its messages above"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    hint = ""
-    if name == "SIGKILL":
+    hint = "; see its messages above" if code >= 0 else ""
+    if code == -signal.SIGKILL:
         hint = "; if nobody killed it, memory ran out: lower kv_cache_bytes or use a smaller model"
-    return f"the engine process (pid {pid}) was ended by {name}{hint}"
+    return f"the engine process (pid {pid}) {describe_exit(code)}{hint}"
 
 
 def _error(fatal: Fatal) -> PenstockError:

@@ -1,13 +1,8 @@
-"""How the engine's process and its front end talk: typed messages in length-prefixed frames.
-
-A frame is a little-endian uint32 byte count and that many bytes of msgpack, which hold exactly one
-message. Nothing executable crosses: a malformed frame can only raise :class:`WireError`.
-"""
+"""How the engine's process and its front end talk: typed messages, one in each frame."""
 
 from __future__ import annotations
 
 import socket
-import struct
 import threading
 from collections.abc import Sequence
 
@@ -15,8 +10,8 @@ import msgspec
 
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.engine.ipc.startup import Phase
-from penstock.errors import PenstockError
 from penstock.interface.messages import Abort, EngineRequest, EngineStats, SequenceUpdate
+from penstock.processes.frames import PIECE_BYTES, FrameReader, WireError, encode
 
 MAX_FRAME_BYTES = 64 << 20
 """Maximum size of one frame: enough for ten million prompt tokens, or 20 logprobs for each of 200
@@ -25,12 +20,6 @@ thousand."""
 BEAT_S = 1.0
 """Seconds between signs of life: short enough to find a stopped process within seconds, long enough
 for waking up to cost nothing."""
-
-HEADER = struct.Struct("<I")
-
-
-class WireError(PenstockError):
-    """A frame that is too long, truncated, or holds no known message."""
 
 
 class Start(msgspec.Struct, tag="start", frozen=True):
@@ -131,21 +120,13 @@ class Fatal(msgspec.Struct, tag="fatal", frozen=True):
 ToEngine = Start | EngineRequest | Abort | StatsQuery | ResetCache | CheckIntegrity | Shutdown
 FromEngine = Located | Ready | Updates | Refused | StatsReply | Done | Beat | Fatal
 
-_encoder = msgspec.msgpack.Encoder()
-
 
 def encode_frame(message: ToEngine | FromEngine, limit: int = MAX_FRAME_BYTES) -> bytes:
     """One whole frame. Raises WireError if the message does not fit in ``limit`` bytes."""
-    buffer = bytearray(HEADER.size)
-    _encoder.encode_into(message, buffer, HEADER.size)
-    size = len(buffer) - HEADER.size
-    if size > limit:
-        raise WireError(
-            f"a {type(message).__name__} message takes {size} bytes, more than the {limit} that "
-            "one frame may hold; ask for fewer logprobs or a shorter prompt"
-        )
-    HEADER.pack_into(buffer, 0, size)
-    return bytes(buffer)
+    try:
+        return encode(message, limit)
+    except WireError as error:
+        raise WireError(f"{error}; ask for fewer logprobs or a shorter prompt") from None
 
 
 def encode_updates(
@@ -166,69 +147,29 @@ def encode_updates(
     return frames + more_frames, failed + more_failed
 
 
-class FrameReader:
-    """Turns received bytes, in pieces of any size, into messages of one direction's union."""
-
-    def __init__(self, messages: object, limit: int = MAX_FRAME_BYTES) -> None:
-        self._decoder: msgspec.msgpack.Decoder[object] = msgspec.msgpack.Decoder(messages)
-        self._limit = limit
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> list[object]:
-        """The messages that ``data`` completes, in order. Raises WireError."""
-        self._buffer += data
-        complete: list[object] = []
-        start = 0
-        with memoryview(self._buffer) as view:
-            while len(view) - start >= HEADER.size:
-                (size,) = HEADER.unpack_from(view, start)
-                if size > self._limit:
-                    raise WireError(f"a frame announces {size} bytes, more than {self._limit}")
-                body = start + HEADER.size
-                if len(view) - body < size:
-                    break
-                complete.append(self._decode(view[body : body + size]))
-                start = body + size
-        del self._buffer[:start]
-        return complete
-
-    @property
-    def in_frame(self) -> bool:
-        """Whether the bytes so far end inside a frame, so that an end of stream cuts it off."""
-        return bool(self._buffer)
-
-    def _decode(self, body: memoryview) -> object:
-        try:
-            return self._decoder.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise WireError(
-                f"a frame of {len(body)} bytes holds no known message: {error}"
-            ) from None
-
-
 class FrameSocket:
     """The engine's blocking end of the socket. Any thread may send; one receives."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._sending = threading.Lock()
-        self._reader = FrameReader(ToEngine)
+        self._reader: FrameReader[ToEngine] = FrameReader(ToEngine, MAX_FRAME_BYTES)
 
     def send(self, frame: bytes) -> None:
         """Raises OSError if the front end is gone."""
         with self._sending:
             self._socket.sendall(frame)
 
-    def receive(self, wait: bool) -> list[object] | None:
+    def receive(self, wait: bool) -> list[ToEngine] | None:
         """Messages received so far; with ``wait``, block for at least some bytes.
 
         Returns None at the end of the stream: the front end has closed or died.
         """
         flags = 0 if wait else socket.MSG_DONTWAIT
-        messages: list[object] = []
+        messages: list[ToEngine] = []
         while True:
             try:
-                data = self._socket.recv(1 << 20, flags)
+                data = self._socket.recv(PIECE_BYTES, flags)
             except (BlockingIOError, InterruptedError):
                 return messages
             except ConnectionError:
@@ -237,5 +178,5 @@ class FrameSocket:
                 return None
             messages += self._reader.feed(data)
             # A whole buffer may mean that more waits; a short read emptied the socket.
-            if len(data) < 1 << 20:
+            if len(data) < PIECE_BYTES:
                 return messages

@@ -14,14 +14,14 @@ from penstock.frontend.outputs import PositionLogprobs, RequestOutput
 from penstock.server.errors import ApiError
 from penstock.server.fanout import last, merged
 from penstock.server.meter import Meter
-from penstock.server.openai import responses
-from penstock.server.openai.answers import ChoiceStream
+from penstock.server.openai import answer_structs
+from penstock.server.openai.answer_structs import ChatLogprob
+from penstock.server.openai.choice_stream import ChoiceStream
 from penstock.server.openai.names import RESPONSES
 from penstock.server.openai.prepare import PreparedChat, prepare_chat
-from penstock.server.openai.responses import ChatLogprob
-from penstock.server.openai.responses_input import as_chat
-from penstock.server.openai.responses_items import Event, Items
-from penstock.server.openai.responses_protocol import (
+from penstock.server.openai.responses.input import as_chat
+from penstock.server.openai.responses.items import Event, Items
+from penstock.server.openai.responses.protocol import (
     IncompleteDetails,
     InputDetails,
     Response,
@@ -121,7 +121,7 @@ class ResponseJob:
         usage: ResponseUsage | None = None
         if output is not None:
             state = _STATES[output.outputs[0].finish_reason]
-            counted = responses.usage([output])
+            counted = answer_structs.usage([output])
             usage = ResponseUsage(
                 input_tokens=counted.prompt_tokens,
                 input_tokens_details=InputDetails(counted.prompt_tokens_details.cached_tokens),
@@ -153,4 +153,6 @@ class ResponseJob:
         if not self._request.include:
             return []
         top = self._request.top_logprobs or 0
-        return responses.chat_logprobs(self._chat.engine.tokenizer, positions or [], top).content
+        return answer_structs.chat_logprobs(
+            self._chat.engine.tokenizer, positions or [], top
+        ).content

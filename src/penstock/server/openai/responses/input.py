@@ -17,7 +17,7 @@ from penstock.server.openai.protocol import (
     MessageFunction,
     NamedSchema,
 )
-from penstock.server.openai.responses_protocol import (
+from penstock.server.openai.responses.protocol import (
     AllowedTools,
     FunctionTool,
     InputItem,

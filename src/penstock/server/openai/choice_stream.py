@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from penstock.frontend.outputs import CompletionOutput, PositionLogprobs
 from penstock.server.fanout import has_news
-from penstock.server.openai.responses import (
+from penstock.server.openai.answer_structs import (
     CalledFunction,
     ChatDelta,
     ChatMessage,
@@ -18,7 +18,7 @@ from penstock.server.openai.responses import (
     ToolCallDelta,
 )
 from penstock.server.openai.tools import ToolUse
-from penstock.server.parsing.answer import AnswerDelta, AnswerParser
+from penstock.server.parsing.answer_parser import AnswerDelta, AnswerParser
 from penstock.server.parsing.styles import ReasoningStyle, ToolStyle
 from penstock.tokenizer import Tokenizer
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
-from gpu.drive import decode_window, run_all
+from gpu.stepping import decode_window, run_all
 from msgspec import structs
 from support.fake_core import FakeCore
 

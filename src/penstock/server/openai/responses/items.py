@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from penstock.server.openai.responses import ChatLogprob
-from penstock.server.openai.responses_protocol import (
+from penstock.server.openai.answer_structs import ChatLogprob
+from penstock.server.openai.responses.protocol import (
     FunctionCall,
     Item,
     OutputMessage,
@@ -17,7 +17,7 @@ from penstock.server.openai.responses_protocol import (
     ReasoningText,
     State,
 )
-from penstock.server.parsing.answer import AnswerDelta
+from penstock.server.parsing.answer_parser import AnswerDelta
 
 Kind = Literal["reasoning", "message", "call"]
 Event = tuple[str, dict[str, Any]]

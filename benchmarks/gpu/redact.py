@@ -14,7 +14,7 @@ def without_folders(text: str) -> str:
     return _FOLDERS.sub("", text)
 
 
-def told_command(program: str, arguments: Sequence[str]) -> str:
+def redacted_command(program: str, arguments: Sequence[str]) -> str:
     """A command that can be repeated elsewhere, where paths differ."""
     parts = []
     for argument in arguments:

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import UNSET, UnsetType, field
 
 from penstock.server.errors import ErrorBody
+from penstock.server.openai.answer_structs import ChatLogprob
 from penstock.server.openai.protocol import JsonObjectFormat, TextFormat
-from penstock.server.openai.responses import ChatLogprob
 
 LOGPROBS = "message.output_text.logprobs"
 """What ``include`` may hold."""
