@@ -93,6 +93,8 @@ class Constraints:
     @property
     def num_waiting(self) -> int:
         """The number of sequences that wait for their grammar."""
+        if not self._waiting:  # asked in every step
+            return 0
         return sum(1 + len(each.leader.siblings) for each in self._waiting.values())
 
     def holds(self, request_id: str) -> bool:

@@ -232,7 +232,7 @@ class Scheduler:
             raise ValueError(f"{len(sampled)} samples for {len(step.samples)} sampling sequences")
         updates: list[SequenceUpdate] = []
         undone = {step.samples[i] for i in late} if late else ()
-        particular = step.num_drafted > 0 or bool(undone)  # one look for each sequence, not two
+        particular = step.num_drafted or undone  # one look for each sequence, not two
         new_tokens = iter(sampled)
         self._tokens_computed += step.num_tokens
         cache, ahead, generated = self.cache, False, 0

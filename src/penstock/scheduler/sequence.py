@@ -128,8 +128,9 @@ class Sequence:
         The ending token is part of the output. Before ``min_tokens`` output tokens none but the
         length ends it, and the end of its grammar, behind which nothing can follow.
         """
+        token_ids = self.token_ids
         for i, token in enumerate(tokens):
-            self.token_ids.append(token)
+            token_ids.append(token)
             if token in self.ending_token_ids and self.num_output_tokens > self.params.min_tokens:
                 self.finish_reason = FinishReason.STOP
                 if token not in self.eos_token_ids:
@@ -137,7 +138,7 @@ class Sequence:
             elif self.matcher is not None and self.matcher.advance(token):
                 self.finish_reason = FinishReason.STOP
                 self.completed = True
-            elif len(self.token_ids) >= self.max_total_tokens:
+            elif len(token_ids) >= self.max_total_tokens:
                 if self.matcher is not None and self.matcher.behind:
                     continue  # whether the text is complete is not known yet: see conclude
                 self.finish_reason = FinishReason.LENGTH
