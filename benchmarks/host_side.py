@@ -30,6 +30,7 @@ from penstock.engine.core import EngineCore
 from penstock.engine.ipc.wire import FromEngine, Updates, encode_updates
 from penstock.engine.loader import draw
 from penstock.frontend.output_processor import OutputProcessor
+from penstock.interface.host_executor import HostExecutor
 from penstock.interface.messages import EngineRequest, SequenceUpdate
 from penstock.interface.sampler import Sampler
 from penstock.interface.step import StepInput, StepResult
@@ -51,12 +52,12 @@ SAMPLING = {
 }
 
 
-class NullExecutor:
+class NullExecutor(HostExecutor):
     """Returns the same logits after every step: normal ones, of the spread that models show."""
 
     def __init__(self, num_blocks: int, rows: int, vocab_size: int, sampler: Sampler[Any]) -> None:
         self.num_blocks = num_blocks
-        self._sampler = sampler
+        self._own = sampler
         rng = np.random.default_rng(0)
         self._logits = rng.standard_normal((rows, vocab_size), np.float32) * np.float32(3)
         self._logits[np.arange(rows), rng.integers(0, vocab_size, rows)] = 20.0
@@ -67,7 +68,7 @@ class NullExecutor:
         return StepResult(self._logits[:rows], self._argmax[:rows])
 
     def sampler(self) -> Sampler[Any]:
-        return self._sampler
+        return self._own
 
     def close(self) -> None:
         pass
@@ -164,7 +165,7 @@ class HostBench:
         for owner, name, phase in (
             (core._scheduler, "schedule", "schedule"),
             (step_runner, "build_step_input", "build"),
-            (core._runner._sampler, "sample", "sample"),
+            (core._executor.sampler(), "sample", "sample"),
             (self, "_core_step", "step"),
             (self, "_encode", "encode"),
             (self, "_receive", "front"),

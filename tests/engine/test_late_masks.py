@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.drafted import Fickle
 from support.grammars import FINITE, PADDED, byte_blueprint, choice, regex
 from support.oracle import Oracle, Recorder, Texts
 from support.overlap_executor import Deferred, HashExecutor
@@ -225,6 +226,7 @@ def test_whenever_masks_come_the_tokens_are_the_same(
     st.booleans(),
     st.sampled_from([12, 40]),
     st.sampled_from([QUICK, 0.0002, SLOW]),
+    st.sampled_from([None, 0.0, 0.5, 0.9]),
 )
 def test_nor_do_drafts_change_them(
     blueprint: Blueprint,
@@ -234,7 +236,9 @@ def test_nor_do_drafts_change_them(
     branching: bool,
     blocks: int,
     slow: float,
+    quiet: float | None,
 ) -> None:
+    """``quiet``: steps overlap, where nothing is drafted by this probability."""
     recorder = Recorder()
     plain = made(
         blueprint, Late(seed, 0.0), HashExecutor(blocks, PADDED), Speculation(recorder, 4), **LIMITS
@@ -242,13 +246,14 @@ def test_nor_do_drafts_change_them(
     timely = played(plain, mixed(seed))
     texts: Texts = recorder.texts()
     oracle = Oracle(texts, PADDED, 0.7, seed, branching)
-    core = made(
-        blueprint,
-        Late(seed, often),
-        HashExecutor(blocks, PADDED),
-        Speculation(oracle, length),
-        **LIMITS,
-    )
+    executor: Executor = HashExecutor(blocks, PADDED)
+    speculation = Speculation(oracle, length)
+    if quiet is not None:
+        executor, speculation = (
+            Deferred(HashExecutor(blocks, PADDED)),
+            Fickle(oracle, length, quiet),
+        )
+    core = made(blueprint, Late(seed, often), executor, speculation, **LIMITS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(matcher, "SLOW_SECONDS", slow)
         same(played(core, mixed(seed)), timely)

@@ -9,13 +9,13 @@ table.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.interface.executor import Executor
-from penstock.interface.step import StepInput, StepResult
+from penstock.interface.executor import Executor, run
+from penstock.interface.step import StepInput
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.output import ScheduledStep
 from penstock.speculate.draft import Wanted
@@ -50,12 +50,11 @@ class MedusaProposer:
         self._executor = executor
         self._sampler = executor.sampler()
 
-    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], result: StepResult) -> None:
+    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], features: NDArray[Any]) -> None:
         seen = hidden_rows(step, tokens)
         if not seen:
             return
-        assert result.hidden is not None
-        states = result.hidden[[each.rows[-1] for each in seen]].astype(np.float32)
+        states = features[[each.rows[-1] for each in seen]].astype(np.float32)
         for each, state in zip(seen, states, strict=True):
             position = each.first + len(each.rows) - 1
             each.sequence.draft_state = _Seen(position, state)
@@ -87,7 +86,8 @@ class MedusaProposer:
         count = len(states)
         numbers = np.arange(count + 1, dtype=np.int32)
         nothing = np.zeros(count, np.int32)
-        result = self._executor.run(
+        result = run(
+            self._executor,
             StepInput(
                 token_ids=nothing,
                 positions=nothing,
@@ -99,7 +99,7 @@ class MedusaProposer:
                 logit_rows=numbers[:-1],
                 block_copies=NO_COPIES,
                 features=states,
-            )
+            ),
         )
         heads = (result.logits, *result.more_logits)
         return [candidates(self._sampler, logits, _WIDTH) for logits in heads]

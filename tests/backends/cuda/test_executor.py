@@ -21,7 +21,7 @@ from penstock.backends.cuda.step import idle_step, idle_tree, padding  # noqa: E
 from penstock.backends.reference.executor import ReferenceExecutor  # noqa: E402
 from penstock.cache.geometry import KvDType  # noqa: E402
 from penstock.errors import ConfigError, EngineDeadError  # noqa: E402
-from penstock.interface.executor import Limits  # noqa: E402
+from penstock.interface.executor import Limits, Sampling  # noqa: E402
 from penstock.interface.step import StepInput  # noqa: E402
 from penstock.models.spec import DType, ModelSpec  # noqa: E402
 from penstock.plan import ops  # noqa: E402
@@ -93,9 +93,11 @@ def test_hidden_states_agree_with_the_reference_and_change_no_logits(device: Any
         assert got.hidden is not None
         assert got.hidden.shape == (len(step.logit_rows) + len(step.hidden_rows), spec.hidden_size)
         np.testing.assert_allclose(got.hidden, expected, rtol=0, atol=6e-2)
-        launched = executor.launch(step, [], [], []).wait()
-        assert launched.hidden is not None
-        np.testing.assert_array_equal(launched.hidden, got.hidden[len(step.logit_rows) :])
+        whole = np.asarray(got.hidden)
+        outcome = executor.submit(step, Sampling(features=True)).wait()
+        assert outcome.hidden is not None
+        np.testing.assert_array_equal(outcome.hidden, whole[len(step.logit_rows) :])
+        np.testing.assert_array_equal(outcome.features, whole)
     alone = step_of([replace(decode, hidden=[])])
     mixed = executor.run(step_of([everything, decode])).logits
     np.testing.assert_array_equal(executor.run(alone).logits, mixed)
@@ -228,7 +230,7 @@ def test_what_is_launched_before_the_first_request_leaves_the_cache_alone(
     ("changes", "message"),
     [
         ({"token_ids": [0, 211]}, "token id 211"),
-        ({"token_ids": [0, -1]}, "token id -1"),
+        ({"token_ids": [0, -99]}, "token id -99"),
         ({"positions": [0, 512]}, "position 512"),
         ({"slots": [0, 40 * 32]}, "slot 1280"),
         ({"block_ids": [40]}, "block id 40"),

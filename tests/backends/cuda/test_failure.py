@@ -22,7 +22,7 @@ from penstock.backends.cuda import bind as binding  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
 from penstock.backends.cuda.failure import failed  # noqa: E402
 from penstock.errors import ConfigError, EngineDeadError, PenstockError  # noqa: E402
-from penstock.interface.executor import Limits  # noqa: E402
+from penstock.interface.executor import Limits, Sampling  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.sampling.params import SamplingParams  # noqa: E402
@@ -93,9 +93,7 @@ def test_a_step_that_cannot_be_launched_is_one_error(executor: CudaExecutor, bro
     with pytest.raises(EngineDeadError, match=broken):
         executor.run(STEP)
     with pytest.raises(EngineDeadError, match=broken):
-        executor.launch(STEP, [], [], [])
-    with pytest.raises(EngineDeadError, match=broken):
-        executor.follow(STEP)
+        executor.submit(STEP, Sampling())
 
 
 def test_sampling_that_cannot_be_launched_is_one_error(executor: CudaExecutor, broken: str) -> None:

@@ -29,10 +29,10 @@ class StepBounds:
     caches: bool = True
     """Whether there is a cache; without one, slots and blocks mean nothing."""
 
-    def check(self, step: StepInput, awaited: int = 0) -> None:
+    def check(self, step: StepInput, placeholders: int = 0) -> None:
         """Raise ValueError on a step that is malformed or too large, naming what is wrong.
 
-        ``awaited``: token ids may name so many that the step before samples, as ``~i``.
+        ``placeholders``: so many tokens did the step before choose, for which ``~i`` may stand.
         """
         tokens, sequences = step.num_tokens, step.num_sequences
         if not 1 <= tokens <= self.max_tokens:
@@ -60,7 +60,7 @@ class StepBounds:
             raise ValueError("arrays of a step disagree in length")
         _ascends(step.query_starts, tokens, "query_starts", least=1)
         _ascends(step.block_starts, len(step.block_ids), "block_starts (of block_ids)", least=0)
-        _within(step.token_ids, self.vocab_size, "token id", least=-awaited)
+        _within(step.token_ids, self.vocab_size, "token id", least=-placeholders)
         _within(step.positions, self.max_positions, "position")
         if self.caches:
             _within(step.slots, self.num_blocks * BLOCK_SIZE, "slot")

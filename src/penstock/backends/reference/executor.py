@@ -24,6 +24,7 @@ from penstock.backends.reference.numerics import (
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.draft_tree import check_tree, path_rows, trunk_rows
 from penstock.interface.executor import Limits
+from penstock.interface.host_executor import HostExecutor
 from penstock.interface.step import StepInput, StepResult
 from penstock.interface.weights import WeightSource
 from penstock.models.rope import rope_tables
@@ -39,7 +40,7 @@ from penstock.quant import (
 from penstock.sampling.reference import NumpySampler
 
 
-class ReferenceExecutor:
+class ReferenceExecutor(HostExecutor):
     """Runs a plan op by op. Slow and plain; what every other backend is compared with.
 
     Weights are widened to float32 on load, activations are rounded where the plan's buffers are
@@ -48,8 +49,6 @@ class ReferenceExecutor:
 
     def __init__(self, plan: Plan, weights: WeightSource, limits: Limits) -> None:
         self.num_blocks = limits.num_blocks
-        self.packed = None
-        self.tunable = None
         self._plan = plan
         self._weights = {
             name: np.asarray(weights.get(name)).astype(np.float32) for name in plan.weights
@@ -83,7 +82,7 @@ class ReferenceExecutor:
 
     def run(self, step: StepInput) -> StepResult:
         if step.token_ids.min() < 0:  # NumPy would count from the end
-            raise ValueError("a token of the step is awaited, and this executor launches nothing")
+            raise ValueError("a token of the step is a placeholder, and this executor knows none")
         check_tree(step)
         step.check_features(self._plan.feature_size)
         for store in chain.from_iterable(self._cache):
