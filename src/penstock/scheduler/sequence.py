@@ -141,7 +141,8 @@ class Sequence:
         length ends it, and the end of its grammar, behind which nothing can follow.
         """
         token_ids = self.token_ids
-        for i, token in enumerate(tokens):
+        before = len(token_ids)
+        for token in tokens:
             token_ids.append(token)
             if token in self.ending_token_ids and self.num_output_tokens > self.params.min_tokens:
                 self.finish_reason = FinishReason.STOP
@@ -156,7 +157,7 @@ class Sequence:
                 self.finish_reason = FinishReason.LENGTH
             else:
                 continue
-            return tokens[: i + 1]
+            return tokens[: len(token_ids) - before]
         return tokens
 
     def conclude(self) -> None:
