@@ -40,10 +40,11 @@ def build_step_input(step: ScheduledStep, block_size: int = BLOCK_SIZE) -> StepI
         positions = rows + (starts - query_starts[:-1])[owner]
     slots = blocks[block_starts[:-1][owner] + positions // block_size] * np.int32(block_size)
     slots += positions % block_size
-    parents = rows[:0]
+    nothing = rows[:0]
+    parents = nothing
     if step.num_drafted:
         parents = _place_trees(step, query_starts, positions)
-    logit_rows, hidden_rows = rows, rows[:0]
+    logit_rows, hidden_rows = rows, nothing
     if step.num_logits < num_tokens:
         to_end = query_starts[1:][owner] - rows
         num_logits = np.array([e.num_logits for e in scheduled], dtype=np.int32)
@@ -90,8 +91,12 @@ def _place_trees(step: ScheduledStep, query_starts: Int32s, positions: Int32s) -
     return parents
 
 
+_NO_PAIRS = np.empty((0, 2), np.int32)
+_NO_PAIRS.flags.writeable = False
+
+
 def _pairs(pairs: list[tuple[int, int]]) -> Int32s:
-    return np.array(pairs, dtype=np.int32) if pairs else np.empty((0, 2), np.int32)
+    return np.array(pairs, dtype=np.int32) if pairs else _NO_PAIRS
 
 
 def _offsets(counts: list[int]) -> Int32s:
