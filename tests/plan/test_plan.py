@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.backends import bind
 from penstock.cache.geometry import KvDType
 from penstock.interface.executor import Limits
-from penstock.interface.step import StepInput
+from penstock.interface.step import KvTables, StepInput
 from penstock.models.spec import (
     Activation,
     AttentionSpec,
@@ -61,12 +61,16 @@ def tiny_spec(
     )
 
 
+def shapes_of(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    return {name: weight.shape for name, weight in lower(spec).weights.items()}
+
+
 class RandomWeights:
     def __init__(self, spec: ModelSpec) -> None:
         generator = np.random.default_rng(0)
         self._arrays = {
             name: generator.standard_normal(shape).astype(np.float32) / np.sqrt(shape[-1])
-            for name, shape in spec.weight_shapes().items()
+            for name, shape in shapes_of(spec).items()
         }
 
     def get(self, name: str) -> np.ndarray:
@@ -87,11 +91,9 @@ def one_sequence(tokens: list[int], start: int, logit_rows: list[int]) -> StepIn
     return StepInput(
         token_ids=int32(tokens),
         positions=positions,
-        slots=blocks[positions // 32] * 32 + positions % 32,
+        groups=(KvTables(blocks[positions // 32] * 32 + positions % 32, int32([0, 3]), blocks),),
         query_starts=int32([0, len(tokens)]),
         context_lens=int32([start + len(tokens)]),
-        block_starts=int32([0, 3]),
-        block_ids=blocks,
         logit_rows=int32(logit_rows),
         block_copies=int32(np.zeros((0, 2))),
     )

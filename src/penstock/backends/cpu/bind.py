@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.cpu.executor import CpuExecutor
+from penstock.backends.cpu.forms import form_of
 from penstock.backends.cpu.interface import (
     BufferId,
     ConstantId,
@@ -18,6 +19,7 @@ from penstock.backends.cpu.interface import (
     NativeExecutor,
     NativeModule,
 )
+from penstock.backends.cpu.kv_pages import KvPages
 from penstock.backends.cpu.native import load
 from penstock.backends.cpu.pack import (
     DTYPES,
@@ -25,7 +27,6 @@ from penstock.backends.cpu.pack import (
     NativeRegions,
     as_bytes,
     pack,
-    pack_part,
 )
 from penstock.backends.cpu.tune import (
     LEAST_BYTES,
@@ -33,7 +34,6 @@ from penstock.backends.cpu.tune import (
     ProductTuner,
     circumstances,
 )
-from penstock.cache.geometry import layer_block_bytes
 from penstock.errors import ConfigError
 from penstock.hardware import detect
 from penstock.interface.executor import Limits
@@ -42,7 +42,6 @@ from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
-from penstock.quant import GridScheme
 
 
 def bind(
@@ -63,9 +62,8 @@ def bind(
     # never touched, and takes no memory.
     selected = limits.max_selected_rows
     memory = plan_memory(plan, limits.max_tokens, selected)
-    kv_bytes = limits.num_blocks * sum(
-        layer_block_bytes(plan.kv_dtype, layer.kv_heads, layer.head_dim) for layer in plan.kv_layers
-    )
+    pages = KvPages.of(plan)
+    kv_bytes = limits.num_blocks * plan.kv_groups.page_bytes
     try:
         native = module.Executor(
             threads=limits.threads,
@@ -79,7 +77,10 @@ def bind(
             vocabulary=plan.spec.vocab_size,
             arena_bytes=memory.total_bytes,
             kv_elem=plan.kv_dtype,
-            kv_layers=[(layer.kv_heads, layer.head_dim) for layer in plan.kv_layers],
+            kv_groups=len(plan.kv_groups),
+            kv_parts=pages.parts,
+            kv_part_bytes=pages.part_bytes,
+            kv_layers=list(pages.layers),
         )
         binder = _Binder(plan, native)
         for name, buffer in plan.buffers.items():
@@ -210,32 +211,17 @@ class _Binder:
 
     def _linear(self, op: ops.Linear) -> None:
         native = self._native
-        gated = op.gated is not None
-        if op.scheme is None:
-            matrix = native.add_matrix(self._plan.weight_dtype, op.n, op.k, gated)
-        elif isinstance(op.scheme, GridScheme):
-            matrix = native.add_grid_matrix(
-                bits=op.scheme.bits, n=op.n, k=op.k, gated=gated, weight_only=op.weight_only
-            )
-        else:
-            matrix = native.add_int_matrix(
-                bits=op.scheme.bits,
-                group=op.scheme.group_size or 0,
-                n=op.n,
-                k=op.k,
-                gated=gated,
-                zero_points=op.scheme.zero_points,
-                weight_only=op.weight_only,
-            )
+        form = form_of(op.scheme, self._plan.weight_dtype)
+        matrix = form.add(native, op)
         if not op.weight_only:  # whose products have nothing to tune
-            form = f"{op.scheme or self._plan.weight_dtype} {'2x' if gated else ''}{op.n}x{op.k}"
+            shape = f"{form} {'2x' if op.gated is not None else ''}{op.n}x{op.k}"
             logits = self._plan.buffers[op.out].rows.base != "T"
-            self._matrices.setdefault(form, []).append((matrix, len(self.regions), logits))
+            self._matrices.setdefault(shape, []).append((matrix, len(self.regions), logits))
         self.regions.append("+".join(part.weight for part in op.parts))
         first = 0
         for part in op.parts:
-            put = partial(pack_part, native, matrix, first, op.scheme or self._plan.weight_dtype)
-            self.fills.append(Fill(part.weight, partial(put, part.weight)))
+            put = partial(form.pack, native, matrix, first, part.weight)
+            self.fills.append(Fill(part.weight, put))
             first += part.n
         native.append_linear(
             matrix, self._bias(op), self.buffers[op.x], self.buffers[op.out], op.gated or "none"

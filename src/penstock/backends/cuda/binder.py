@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.backends.cuda.attention import AttentionKernel
-from penstock.backends.cuda.cache import allocate
+from penstock.backends.cuda.cache import allocate, page_layers
 from penstock.backends.cuda.capability import Capability
 from penstock.backends.cuda.kernels.combine import combine
 from penstock.backends.cuda.kernels.embed import embed
@@ -24,6 +24,7 @@ from penstock.backends.cuda.step import DeviceStep
 from penstock.backends.cuda.weights import TORCH_DTYPES, Fill, Uploader, dtype_of
 from penstock.backends.cuda.workspace import Workspace
 from penstock.interface.executor import Limits
+from penstock.interface.weights import WeightValue
 from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.plan import Plan
@@ -102,7 +103,8 @@ class Binder:
         """One of each geometry; a step has a work list for each."""
         self.winners: Tensor
         """``Argmax.winners`` of the plan's result."""
-        self.caches = allocate(plan.kv_layers, plan.kv_dtype, limits.num_blocks, device)
+        self.caches = allocate(page_layers(plan), plan.kv_dtype, limits.num_blocks, device)
+        """One of each place in a page, which the layers of all groups there share."""
         self._plan = plan
         self._limits = limits
         self._device = device
@@ -187,7 +189,8 @@ class Binder:
         return joined
 
     def _rope_write(self, op: ops.RopeWrite) -> None:
-        rope, cache = self._rope(op.rope), self.caches[op.layer]
+        rope, place = self._rope(op.rope), self._plan.kv_groups.places[op.layer]
+        cache, group = self.caches[place.index], place.group
         norms = None
         if op.q_norm is not None and op.k_norm is not None:
             norms = (
@@ -196,8 +199,9 @@ class Binder:
             )
 
         def launch(views: Views, step: DeviceStep) -> None:
+            slots = step.groups[group].slots
             rope_write(
-                views[op.qkv], views[op.q], cache, step.positions, step.slots, rope, norms, op.eps
+                views[op.qkv], views[op.q], cache, step.positions, slots, rope, norms, op.eps
             )
 
         self.launches.append(launch)
@@ -211,10 +215,12 @@ class Binder:
             )
             self.attention.append(kernel)
         index = self._geometries[geometry]
-        kernel, cache = self.attention[index], self.caches[op.layer]
+        place = self._plan.kv_groups.places[op.layer]
+        kernel, cache, group = self.attention[index], self.caches[place.index], place.group
 
         def launch(views: Views, step: DeviceStep) -> None:
-            kernel.run(views[op.q], views[op.out], cache, step, step.work[index], step.tree)
+            tables, work = step.groups[group], step.work[index]
+            kernel.run(views[op.q], views[op.out], cache, tables, work, step.tree)
 
         self.launches.append(launch)
 
@@ -301,12 +307,13 @@ class Binder:
     }
 
 
-def _fill_rows(
-    upload: Uploader, matrix: Matrix, first: int, name: str, array: NDArray[Any]
-) -> None:
+def _fill_rows(upload: Uploader, matrix: Matrix, first: int, name: str, value: WeightValue) -> None:
     """Give a matrix its rows from ``first`` on, some at a time: beside it and the copies on
     their way there is little room on a device that the cache fills."""
-    rows = max(1, _ROWS_BYTES // max(array[:1].nbytes, 1))
-    for start in range(0, len(array), rows):
-        some = array[start : start + rows]
+    if not isinstance(value, np.ndarray):
+        matrix.fill_quantized(first, value, name, lambda x: upload.tensor(x, dtype_of(x)))
+        return
+    rows = max(1, _ROWS_BYTES // max(value[:1].nbytes, 1))
+    for start in range(0, len(value), rows):
+        some = value[start : start + rows]
         matrix.fill(first + start, upload.tensor(some, dtype_of(some)), name)
