@@ -34,6 +34,7 @@ from penstock.engine.loader import Blueprint, draft_tokens, draw, load
 from penstock.errors import ConfigError, ModelError, WeightError
 from penstock.interface.weights import Packing
 from penstock.models.heads import EagleSpec, MedusaSpec
+from penstock.plan.plan import Plan
 from penstock.quant.scheme import GridScheme
 
 

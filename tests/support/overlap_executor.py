@@ -22,6 +22,7 @@ from penstock.interface.sampler import Sampler
 from penstock.interface.step import StepInput, StepResult
 from penstock.sampling.reference import NumpySampler
 from support.fake_model import FakeModel, as_hidden, resolved
+from support.kv_tables import arrays_of
 
 
 class HashExecutor:
@@ -127,13 +128,14 @@ class _Pending:
     ) -> None:
         self._owner, self._step, self.states, self._prompts = owner, step, states, prompts
         self._rows, self._masks = list(rows), masks
-        self._arrays = {name: getattr(step, name).copy() for name in step.__dataclass_fields__}
+        self._arrays = {name: array.copy() for name, array in arrays_of(step).items()}
 
     def wait(self) -> Outcome:
         owner, step, states = self._owner, self._step, self.states
         assert owner.pending.pop(0) is self, "waited for out of order, or twice"
+        now = arrays_of(step)
         for name, array in self._arrays.items():
-            assert (getattr(step, name) == array).all(), f"{name} changed in flight"
+            assert (now[name] == array).all(), f"{name} changed in flight"
         result = owner.inner.run(resolved(step, owner.previous))
         sampled = owner.choose.sample(result, self._rows, states, self._masks)
         owner.previous = [

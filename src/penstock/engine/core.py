@@ -65,7 +65,10 @@ class EngineCore:
         # What may be drafted next depends on what was accepted, so such steps do not overlap.
         self._overlapping = None if self._speculation is not None else overlapping(executor)
         cache = KvCache(
-            executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=config.enable_prefix_caching
+            executor.num_blocks,
+            BLOCK_SIZE,
+            windows=blueprint.plan.kv_groups.windows or (None,),
+            enable_prefix_caching=config.enable_prefix_caching,
         )
         self._scheduler = Scheduler(
             cache,

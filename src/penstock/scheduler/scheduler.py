@@ -208,8 +208,12 @@ class Scheduler:
             if contended:
                 shares.serve(sequence.tenant, count)
             while not extend(sequence.table, start, start + count, copies):
-                if not self._preempt_behind(sequence, chosen):
-                    count = self.cache.room(sequence.table, start)
+                # A prompt is read in smaller steps before anybody is preempted for blocks that
+                # windows give back after the step.
+                room = self.cache.room(sequence.table, start)
+                shrinks = self.cache.forgets and count > 1 and room > 0
+                if shrinks or not self._preempt_behind(sequence, chosen):
+                    count = room
                     if count == 0:
                         break
             else:
@@ -354,7 +358,7 @@ class Scheduler:
         self.cache.check_integrity()
         self._queues.check_integrity()
         assert len(self.running) <= self.max_num_seqs
-        held = sum(len(s.table.block_ids) for s in self.running)
+        held = sum(s.table.num_held for s in self.running)
         assert held == self.cache.num_held_blocks, "a sequence that is not running holds blocks"
         self._in_flight.check_integrity(s for g in self._queues.requests.values() for s in g)
 
