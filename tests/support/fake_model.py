@@ -105,7 +105,7 @@ class ToldCache(KvCache):
 
 
 def resolved(step: StepInput, previous: list[int]) -> StepInput:
-    """The step with every awaited token known, from what the launch before it sampled."""
+    """The step with every placeholder replaced by what the step before it sampled."""
     known = [previous[~token] if token < 0 else token for token in step.token_ids.tolist()]
     return replace(step, token_ids=np.array(known, np.int32))
 
@@ -198,7 +198,7 @@ class FakeModel:
 class Loop:
     """Scheduler and fake model, stepped with every check that can be made on the way.
 
-    With ``ahead``, a step runs only after the next has been scheduled and launched.
+    With ``ahead``, a step runs only after the next has been scheduled and submitted.
     """
 
     scheduler: Scheduler
@@ -235,7 +235,7 @@ class Loop:
             return None
         if self.ahead:
             if step is not None:
-                self.scheduler.launched(step)
+                self.scheduler.submitted(step)
                 self.scheduler.check_integrity()
             current, self.in_flight = self.in_flight, current
         if current is None:

@@ -10,7 +10,7 @@ in full:
   (``trim``).
 - A full block becomes findable once the step that wrote it has been executed (``commit``), never
   before: a second request of the same step must not read what is still being written. Where steps
-  are launched one behind the other, ``launched`` and ``publish`` are the two halves of that.
+  are submitted one behind the other, ``submitted`` and ``publish`` are the two halves of that.
 - A group whose layers see only the latest tokens, its *window*, gives back what lies behind: as
   tokens are committed, the blocks that no later step sees. Between steps a sequence has there no
   more than its window and a block.
@@ -228,7 +228,7 @@ class KvCache:
         if num_computed >= table.due_at:
             self.publish(table, tokens, num_computed)
 
-    def launched(self, table: BlockTable, num_computed: int) -> None:
+    def submitted(self, table: BlockTable, num_computed: int) -> None:
         """Note that slots below ``num_computed`` are written by a step in flight: steps behind it
         may read them by this table and its forks, and nobody finds them before ``publish``."""
         table.num_committed = num_computed

@@ -11,8 +11,8 @@ import numpy as np
 from penstock.cache.block_table import BlockTable
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import BlockCopy, KvCache
-from penstock.interface.executor import Executor, self_feeding
-from penstock.interface.step import Int32s, StepResult
+from penstock.interface.executor import Executor, Pending
+from penstock.interface.step import Int32s
 from penstock.interface.step_builder import ChainSteps, Tables, build_step
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.sequence import Sequence, Status
@@ -55,9 +55,7 @@ class ModelProposer:
     ) -> None:
         """``windows``: those of the model's groups of cached layers."""
         self._executor = executor
-        feeding = self_feeding(executor)
-        self._run_step = executor.run if feeding is None else feeding.follow
-        self._feeds_itself = feeding is not None
+        self._placeholders = executor.capabilities.placeholders
         self._max_tokens = max_tokens
         self._cache = KvCache(
             executor.num_blocks, BLOCK_SIZE, windows=windows, enable_prefix_caching=prefix_caching
@@ -154,8 +152,8 @@ class ModelProposer:
             tables,
             num_logits=[1 if lane.drafted else 0 for lane in lanes],
         )
-        result = self._run_step(step)
-        columns = self._draft_on(lanes, result, drafting, step.context_lens, tables)
+        first = self._executor.submit(step)
+        columns = self._draft_on(lanes, first, drafting, step.context_lens, tables)
         drafts = [array("i") for _ in lanes]
         for column in columns:
             for draft, token in zip(drafts, column, strict=False):
@@ -169,7 +167,7 @@ class ModelProposer:
     def _draft_on(
         self,
         lanes: list[_Lane],
-        first: StepResult,
+        first: Pending,
         drafting: int,
         ends: Int32s,
         tables: Tables,
@@ -177,27 +175,34 @@ class ModelProposer:
         """Draft the second token of each lane that wants one, the third, and so on.
 
         ``first`` is the step whose argmax are the first tokens of the ``drafting`` lanes. Returns
-        the tokens by position. An executor that feeds itself runs all steps before the host reads
-        any token.
+        the tokens by position. Where placeholders may stand for the tokens of the step before, all
+        steps are submitted before the host reads any token.
         """
         longest = lanes[0].drafted
         if longest <= 1:
-            return [first.argmax.tolist()]
+            return [_argmax(first).tolist()]
         chain = ChainSteps(tables, ends[:drafting], longest - 1)
         columns: list[list[int]] = []
-        results = [first]
+        pending = [first]
         rows = drafting
-        awaited = ~np.arange(rows, dtype=np.int32)
+        placeholders = ~np.arange(rows, dtype=np.int32)
         for step in range(longest - 1):
             while lanes[rows - 1].drafted <= step + 1:
                 rows -= 1
-            if self._feeds_itself:
-                tokens = awaited[:rows]
+            if self._placeholders:
+                tokens = placeholders[:rows]
             else:
-                tokens = results[-1].argmax[:rows].copy()  # the next result overwrites it
-                columns.append(results.pop().argmax.tolist())
-            results.append(self._run_step(chain.step_input(step, tokens)))
-        return columns + [result.argmax.tolist() for result in results]
+                argmax = _argmax(pending.pop())
+                columns.append(argmax.tolist())
+                tokens = argmax[:rows].copy()  # the next step overwrites it
+            pending.append(self._executor.submit(chain.step_input(step, tokens)))
+        return columns + [_argmax(each).tolist() for each in pending]
+
+
+def _argmax(pending: Pending) -> Int32s:
+    result = pending.wait().result
+    assert result is not None, "nothing was sampled"
+    return result.argmax
 
 
 @dataclass(slots=True)

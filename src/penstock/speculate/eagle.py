@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence as Seq
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.interface.draft_tree import MAX_ROWS
-from penstock.interface.executor import Executor
+from penstock.interface.executor import Executor, run
 from penstock.interface.step import Int32s, StepResult
 from penstock.interface.step_builder import ChainSteps
 from penstock.scheduler.draft import Draft
@@ -91,10 +91,8 @@ class EagleProposer:
         self._seen_bytes = 0
         self.steady = True
 
-    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], result: StepResult) -> None:
-        source = result.hidden if result.taps is None else result.taps
-        assert source is not None
-        self._seen.append(_Seen(step, tokens, source.astype(np.float32)))
+    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], features: NDArray[Any]) -> None:
+        self._seen.append(_Seen(step, tokens, features.astype(np.float32)))
         self._seen_bytes += self._seen[-1].features.nbytes
         if self._seen_bytes > _MOST_SEEN:
             self._give_out()
@@ -176,7 +174,7 @@ class EagleProposer:
             reading, cache = lane.reading, self._cache
             start = reading.num_computed
             # A row needs the token behind its position.
-            ready = len(lane.sequence.token_ids) - 1 - reading.base - start
+            ready = lane.sequence.num_known_tokens - 1 - reading.base - start
             room = cache.room(reading.table, start)
             lane.count = min(reading.num_pending, ready, room, budget)
             if lane.count <= 0:
@@ -216,7 +214,7 @@ class EagleProposer:
             features[:, : self._target_columns] = reading.take(lane.count)
             if lane.levels:
                 drafting.append(lane)
-        result = self._executor.run(step.step_input())
+        result = run(self._executor, step.step_input())
         if drafting:
             self._take(drafting, [[-1]] * len(drafting), result)
 
@@ -238,7 +236,7 @@ class EagleProposer:
             while lanes[rows - 1].levels <= step + 1:
                 rows -= 1
             features[:rows, -states.shape[1] :] = states[:rows]
-            result = self._executor.run(chain.step_input(step, tokens[:rows], features[:rows]))
+            result = run(self._executor, chain.step_input(step, tokens[:rows], features[:rows]))
             assert result.hidden is not None
             states = result.hidden  # read before the next step overwrites it
             tokens = self._named(result.argmax)
@@ -266,7 +264,7 @@ class EagleProposer:
             )
             states = [lane.states[lane.nodes[node].parent] for node in rows]
             features[:, self._features - len(states[0]) :] = states
-        self._take(lanes, chosen, self._executor.run(step.step_input()))
+        self._take(lanes, chosen, run(self._executor, step.step_input()))
 
     def _take(self, lanes: Seq[Lane], computed: Seq[list[int]], result: StepResult) -> None:
         """Add the children of the nodes that were ``computed``; -1 is the last known token."""

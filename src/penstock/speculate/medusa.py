@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence as Seq
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.interface.executor import Executor
-from penstock.interface.step import StepResult
+from penstock.interface.executor import Executor, run
 from penstock.interface.step_builder import build_step
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.output import ScheduledStep
@@ -51,12 +50,11 @@ class MedusaProposer:
         self._executor = executor
         self._sampler = executor.sampler()
 
-    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], result: StepResult) -> None:
+    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], features: NDArray[Any]) -> None:
         seen = hidden_rows(step, tokens)
         if not seen:
             return
-        assert result.hidden is not None
-        states = result.hidden[[each.rows[-1] for each in seen]].astype(np.float32)
+        states = features[[each.rows[-1] for each in seen]].astype(np.float32)
         for each, state in zip(seen, states, strict=True):
             position = each.first + len(each.rows) - 1
             each.sequence.draft_state = _Seen(position, state)
@@ -87,8 +85,9 @@ class MedusaProposer:
         """Return the likeliest tokens by head and lane, for ``states`` ``[lanes, hidden]``."""
         count = len(states)
         any_token = array("i", [0])  # heads read features alone, and have no cache
-        result = self._executor.run(
-            build_step([any_token] * count, [0] * count, (), features=states)
+        result = run(
+            self._executor,
+            build_step([any_token] * count, [0] * count, (), features=states),
         )
         heads = (result.logits, *result.more_logits)
         return [candidates(self._sampler, logits, _WIDTH) for logits in heads]

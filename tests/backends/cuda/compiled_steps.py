@@ -20,7 +20,8 @@ from penstock.backends.cuda.executor import CudaExecutor
 from penstock.backends.cuda.step import padding
 from penstock.backends.cuda.variants import recording
 from penstock.cache.geometry import BLOCK_SIZE
-from penstock.interface.executor import Limits, PromptRows
+from penstock.interface.executor import Limits, PromptRows, Sampling
+from penstock.interface.sampler import NewSequence
 from penstock.interface.step import KvTables, StepInput
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import DType, ModelSpec
@@ -88,13 +89,12 @@ def sample(executor: CudaExecutor, step: StepInput, generator: np.random.Generat
     rows = len(step.logit_rows)
     count = min(int(generator.integers(1, 5)), rows, sampler._sizes.rows)
     chosen = generator.choice(len(PARAMS), count)
-    states = [sampler.state(PARAMS[i], 1, [1, 2], vocabulary, [5]) for i in chosen]
+    states = [sampler.state(NewSequence(PARAMS[i], 1, [1, 2], vocabulary, [5])) for i in chosen]
     first = int(generator.integers(0, rows))
     prompts = [PromptRows(first, [1] * min(3, rows - first), 2)]
-    awaited = replace(step, token_ids=np.full(step.num_tokens, -1, np.int32))
-    if executor._awaited is not None:
-        step = awaited
-    executor.launch(step, list(range(count)), states, prompts)
+    if executor._chosen is not None:
+        step = replace(step, token_ids=np.full(step.num_tokens, -1, np.int32))
+    executor.submit(step, Sampling(list(range(count)), states, prompts=prompts))
 
 
 def unforeseen(

@@ -13,7 +13,7 @@ from support.needs import Need, lacking
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-from support.tiny_plans import Chunk, make_spec, step_of, tokens_of  # noqa: E402
+from support.tiny_plans import Chunk, dummy_weights, make_spec, step_of, tokens_of  # noqa: E402
 from triton.compiler.errors import CompilationError  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 from triton.runtime.errors import OutOfResources, PTXASError  # noqa: E402
@@ -22,11 +22,11 @@ from penstock.backends.cuda import bind as binding  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
 from penstock.backends.cuda.failure import failed  # noqa: E402
 from penstock.errors import ConfigError, EngineDeadError, PenstockError  # noqa: E402
-from penstock.interface.executor import Limits  # noqa: E402
+from penstock.interface.executor import Limits, Sampling  # noqa: E402
+from penstock.interface.sampler import NewSequence  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.sampling.params import SamplingParams  # noqa: E402
-from penstock.weights.dummy import DummyWeights  # noqa: E402
 
 LIMITS = Limits(num_blocks=4, max_tokens=4, max_logit_rows=4, max_sequences=2, threads=1)
 STEP = step_of([Chunk(tokens_of(1, 2), 0, 2, [1])])
@@ -72,7 +72,7 @@ def executor(device: Any) -> Iterator[CudaExecutor]:
         lacking(Need.INTERPRETER, "launches fail in the interpreter alone")
     spec = make_spec()
     plan = fuse(lower(spec, "float32"))
-    executor = binding.bind(plan, DummyWeights(spec, 1, "float32"), LIMITS, device)
+    executor = binding.bind(plan, dummy_weights(spec, 1, "float32"), LIMITS, device)
     yield executor
     executor.close()
 
@@ -93,15 +93,13 @@ def test_a_step_that_cannot_be_launched_is_one_error(executor: CudaExecutor, bro
     with pytest.raises(EngineDeadError, match=broken):
         executor.run(STEP)
     with pytest.raises(EngineDeadError, match=broken):
-        executor.launch(STEP, [], [], [])
-    with pytest.raises(EngineDeadError, match=broken):
-        executor.follow(STEP)
+        executor.submit(STEP, Sampling())
 
 
 def test_sampling_that_cannot_be_launched_is_one_error(executor: CudaExecutor, broken: str) -> None:
     sampler = executor.sampler()
     logits = torch.zeros(1, 211)
-    state = sampler.state(SamplingParams(temperature=1.0), 1, [1], 211)
+    state = sampler.state(NewSequence(SamplingParams(temperature=1.0), 1, [1], 211))
     message = broken.replace("_embed", "begin")
     with pytest.raises(EngineDeadError, match=message):
         sampler.draw(logits, [0], [state])

@@ -12,20 +12,20 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-from support.tiny_plans import Chunk, make_spec, step_of, tokens_of  # noqa: E402
+from support.tiny_plans import Chunk, dummy_weights, make_spec, step_of, tokens_of  # noqa: E402
 
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.buckets import Bucket  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
 from penstock.cache.geometry import BLOCK_SIZE, KvDType  # noqa: E402
-from penstock.interface.executor import Limits  # noqa: E402
+from penstock.interface.executor import Limits, Sampling  # noqa: E402
+from penstock.interface.sampler import NewSequence  # noqa: E402
 from penstock.interface.step import StepInput  # noqa: E402
 from penstock.models.spec import DType  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.quant.choice import QuantizationName, choose  # noqa: E402
 from penstock.sampling.params import SamplingParams  # noqa: E402
-from penstock.weights.dummy import DummyWeights  # noqa: E402
 
 LIMITS = Limits(
     num_blocks=40,
@@ -89,7 +89,7 @@ class Pair:
             lower(spec, dtype, kv_dtype=kv_dtype, quantization=choose(quantization, None, True))
         )
         plain, graphed = (
-            bind(plan, DummyWeights(spec, 3, dtype), limits, device) for _ in range(2)
+            bind(plan, dummy_weights(spec, 3, dtype), limits, device) for _ in range(2)
         )
         plain._graphs = None
         graphs = Recorded(idle)
@@ -122,6 +122,7 @@ def pair(device: Any, steady_sums: None) -> Iterator[Pair]:
     made.close()
 
 
+@pytest.mark.slow
 def test_small_steps_are_replayed_and_others_launched(device: Any, steady_sums: None) -> None:
     limits = replace(LIMITS, max_tokens=12, max_logit_rows=12, max_sequences=4, rows_per_sequence=2)
     pair = Pair.of(device, limits, idle=True)
@@ -300,11 +301,12 @@ def test_a_padded_step_may_read_what_the_one_before_samples(pair: Pair) -> None:
     for executor in (pair.plain, pair.graphed):
         sampler = executor.sampler()
         states = [
-            sampler.state(SamplingParams(temperature=t, seed=5), 5, [1, 2], 211, [5])
+            sampler.state(NewSequence(SamplingParams(temperature=t, seed=5), 5, [1, 2], 211, [5]))
             for t in (0.0, 1.0)
         ]
-        launched = [executor.launch(step, [0, 1], states, []) for step in (first, second)]
-        said.append([list(each.wait().sampled.token_ids) for each in launched])
+        sampling = Sampling([0, 1], states)
+        pending = [executor.submit(step, sampling) for step in (first, second)]
+        said.append([list(each.wait().sampled.token_ids) for each in pending])
     assert said[0] == said[1]
     assert pair.graphs.replayed == [(32, 16), (32, 16)]
     pair.compare_caches()

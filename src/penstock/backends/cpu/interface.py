@@ -8,9 +8,9 @@ from typing import Any, NewType, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.interface.automaton import Automaton
 from penstock.interface.mask import TokenMask
 from penstock.interface.step import Float32s, Int32s, KvTables
-from penstock.speculate.suffix import Automaton
 
 Bytes = NDArray[np.uint8]
 

@@ -29,10 +29,10 @@ class StepBounds:
     groups: int = 1
     """Number of groups of layers that are cached."""
 
-    def check(self, step: StepInput, awaited: int = 0) -> None:
+    def check(self, step: StepInput, placeholders: int = 0) -> None:
         """Raise ValueError on a step that is malformed or too large, naming what is wrong.
 
-        ``awaited``: token ids may name so many that the step before samples, as ``~i``.
+        ``placeholders``: so many tokens did the step before choose, for which ``~i`` may stand.
         """
         tokens, sequences = step.num_tokens, step.num_sequences
         if not 1 <= tokens <= self.max_tokens:
@@ -62,7 +62,7 @@ class StepBounds:
         _ascends(step.query_starts, tokens, "query_starts", least=1)
         for tables in step.groups:
             self._check_tables(tables, step)
-        _within(step.token_ids, self.vocab_size, "token id", least=-awaited)
+        _within(step.token_ids, self.vocab_size, "token id", least=-placeholders)
         _within(step.positions, self.max_positions, "position")
         _within(step.logit_rows, tokens, "logit row")
         _within(step.hidden_rows, tokens, "hidden row")
