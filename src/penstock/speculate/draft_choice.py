@@ -120,7 +120,7 @@ def draft_engine_config(
     }
     changes |= _quantization(config)
     parameters = sum(_size(shape) for shape in spec.weight_shapes().values())
-    if resolved.backend == "cpu" and parameters * 2 <= _FEW_WEIGHTS:
+    if resolved.threads > 1 and parameters * 2 <= _FEW_WEIGHTS:
         changes |= {"threads": 1}
     return msgspec.structs.replace(config, **changes)
 
