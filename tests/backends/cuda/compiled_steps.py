@@ -22,7 +22,7 @@ from penstock.backends.cuda.variants import recording
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.executor import Limits, PromptRows, Sampling
 from penstock.interface.sampler import NewSequence
-from penstock.interface.step import StepInput
+from penstock.interface.step import KvTables, StepInput
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.fuse import fuse
@@ -57,11 +57,9 @@ def prompt(tokens: int, rows: int, **changes: Any) -> StepInput:
     return StepInput(
         token_ids=np.zeros(tokens, np.int32),
         positions=changes.pop("positions", ids),
-        slots=ids,
+        groups=(KvTables(ids, np.array([0, len(blocks)], np.int32), blocks),),
         query_starts=np.array([0, tokens], np.int32),
         context_lens=np.array([tokens], np.int32),
-        block_starts=np.array([0, len(blocks)], np.int32),
-        block_ids=blocks,
         logit_rows=ids[:rows],
         block_copies=changes.pop("block_copies", np.zeros((0, 2), np.int32)),
         **changes,
