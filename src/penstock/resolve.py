@@ -14,13 +14,12 @@ from penstock.cache.geometry import BLOCK_SIZE, KvDType, layer_block_bytes
 from penstock.config import EngineConfig, KvCacheDTypeOption, ResolvedConfig, rows_per_sequence
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
-from penstock.memory_budget import Served, gpu_budget, host_budget
+from penstock.memory_budget import Demand, Served
 from penstock.models.heads import EagleSpec
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
-from penstock.plan.weight_bytes import weight_bytes
 from penstock.quant.choice import choose
 from penstock.quant.scheme import Quantization
 from penstock.scheduler.limits import most_logit_rows
@@ -73,8 +72,7 @@ def resolve(
             "int4, or leave it out"
         )
     chosen = choose_backend(config.backend, hardware)
-    backend, on_gpu = chosen.backend, chosen.backend.on_gpu
-    defaults = backend.defaults
+    backend, defaults = chosen.backend, chosen.backend.defaults
     decide("backend", config.backend, chosen.reason)
     backend.check_deterministic(config.deterministic)
     reasons["deterministic"] = "as asked" if not config.deterministic else "the default"
@@ -128,7 +126,9 @@ def resolve(
     taps = draft.taps if isinstance(draft, EagleSpec) else ()
 
     def plan_with(quantization: Quantization) -> Plan:
-        return fuse(lower(spec, dtype, most_len, quantization, kv_dtype, taps=taps, half=on_gpu))
+        return fuse(
+            lower(spec, dtype, most_len, quantization, kv_dtype, taps=taps, half=backend.half_rows)
+        )
 
     served = Served(
         plan=plan or plan_with(schemes),
@@ -143,15 +143,16 @@ def resolve(
     )
     drafting = None
     if draft is not None:
-        drafting = served_draft(config, served, draft, draft_bytes, on_gpu)
+        drafting = served_draft(
+            config,
+            served,
+            draft,
+            draft_bytes,
+            half=backend.half_rows,
+            quantize_activations=defaults.quantize_activations,
+        )
     asked = config.kv_cache_bytes
-    if chosen.gpu is not None:
-        memory = gpu_budget(served, asked, chosen.gpu, drafting, plan_with)
-    else:
-        available = hardware.memory_available
-        if drafting is not None:
-            available -= weight_bytes(drafting.plan)
-        memory = host_budget(served, asked, available)
+    memory = backend.budget(Demand(served, asked, drafting, plan_with), chosen, hardware)
     reasons["weight_bytes"] = (
         f"all in {dtype}" if schemes.linear is None else f"codes, scales, and the rest in {dtype}"
     )

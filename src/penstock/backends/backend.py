@@ -13,8 +13,10 @@ from penstock.config import ChosenBackend
 from penstock.errors import ConfigError
 from penstock.gpu import Gpu
 from penstock.hardware import Hardware
+from penstock.interface.budget import Budget
 from penstock.interface.executor import Executor, Limits
 from penstock.interface.weights import PackedWeights, Packing, WeightSource
+from penstock.memory_budget import Demand
 from penstock.plan.plan import Plan
 from penstock.threads import Threads, choose_threads
 
@@ -82,6 +84,13 @@ class Backend(ABC):
                 f"deterministic can be turned off on the cuda backend alone; {self.name} has no "
                 "faster way that is not, so leave it on"
             )
+
+    @abstractmethod
+    def budget(self, demand: Demand, choice: BackendChoice, hardware: Hardware) -> Budget:
+        """Divide the memory that it computes in between weights and KV cache.
+
+        Raises ConfigError, with what would fit, where the model does not.
+        """
 
     def notes(self) -> tuple[str, ...]:
         """Lines on the kernels of this machine, for whoever starts the engine."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from penstock.backends.backend import Backend, BackendChoice, Defaults
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
+from penstock.interface.budget import Budget
 from penstock.interface.executor import Executor, Limits
 from penstock.interface.weights import PackedWeights, Packing, WeightSource
+from penstock.memory_budget import Demand, host_budget
 from penstock.plan.plan import Plan
 
 BATCHED_TOKENS = 512
@@ -24,6 +26,9 @@ class CpuBackend(Backend):
 
     def offered(self, hardware: Hardware) -> BackendChoice:
         return BackendChoice(self, "the native backend")
+
+    def budget(self, demand: Demand, choice: BackendChoice, hardware: Hardware) -> Budget:
+        return host_budget(demand, hardware.memory_available)
 
     def notes(self) -> tuple[str, ...]:
         from penstock.backends.cpu import native

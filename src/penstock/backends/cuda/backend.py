@@ -6,8 +6,10 @@ from penstock.backends.backend import Backend, BackendChoice, Defaults
 from penstock.errors import ConfigError
 from penstock.gpu import GpuSearch
 from penstock.hardware import Hardware
+from penstock.interface.budget import Budget
 from penstock.interface.executor import Executor, Limits
 from penstock.interface.weights import PackedWeights, WeightSource
+from penstock.memory_budget import Demand, Served
 from penstock.plan.plan import Plan
 from penstock.threads import Threads
 
@@ -48,10 +50,37 @@ class CudaBackend(Backend):
             )
         return Threads(1, (), "the GPU computes")
 
+    def budget(self, demand: Demand, choice: BackendChoice, hardware: Hardware) -> Budget:
+        from penstock.backends.cuda.memory import divide, needs
+
+        assert choice.gpu is not None
+        served, draft = demand.served, demand.draft
+        return divide(
+            served.plan,
+            demand.plan_with,
+            _limits(served),
+            choice.gpu.memory_free,
+            demand.kv_cache_bytes,
+            served.all_sequences_bytes,
+            None if draft is None else needs(draft.plan, _limits(draft)),
+        )
+
     def bind(self, plan: Plan, weights: WeightSource | PackedWeights, limits: Limits) -> Executor:
         from penstock.backends.cuda.bind import bind
 
         return bind(plan, weights, limits)
+
+
+def _limits(model: Served) -> Limits:
+    return Limits(
+        num_blocks=0,
+        max_tokens=model.max_tokens,
+        max_logit_rows=model.max_logit_rows,
+        max_hidden_rows=model.max_tokens,
+        max_sequences=model.max_sequences,
+        threads=1,
+        deterministic=model.deterministic,
+    )
 
 
 def _search(hardware: Hardware) -> GpuSearch:

@@ -7,8 +7,10 @@ from dataclasses import replace
 from penstock.backends.backend import Backend, BackendChoice, Defaults
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
+from penstock.interface.budget import Budget
 from penstock.interface.executor import Executor, Limits
 from penstock.interface.weights import PackedWeights, WeightSource
+from penstock.memory_budget import Demand, host_budget
 from penstock.plan.plan import Plan
 from penstock.threads import Threads
 
@@ -22,6 +24,9 @@ class ReferenceBackend(Backend):
 
     def threads(self, asked: int | str | None, hardware: Hardware) -> Threads:
         return replace(super().threads(asked, hardware), notes=())  # it computes on one
+
+    def budget(self, demand: Demand, choice: BackendChoice, hardware: Hardware) -> Budget:
+        return host_budget(demand, hardware.memory_available)
 
     def bind(self, plan: Plan, weights: WeightSource | PackedWeights, limits: Limits) -> Executor:
         from penstock.backends.reference.executor import ReferenceExecutor
