@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from support.native_sampler import bare_executor
 
 from penstock.backends.cpu import native
-from penstock.backends.cpu.pack import round_weights
+from penstock.backends.cpu.forms import round_weights
 from penstock.errors import WeightError
 from penstock.quant import GroupScheme, quantize
 

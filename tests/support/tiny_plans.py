@@ -14,11 +14,14 @@ from penstock.interface.step import KvTables, StepInput
 from penstock.models.spec import (
     Activation,
     AttentionSpec,
+    DType,
     LayerSpec,
     MlpSpec,
     ModelSpec,
     RopeSpec,
 )
+from penstock.plan.lower import lower
+from penstock.weights.dummy import DummyWeights
 from support.kv_tables import changed
 
 
@@ -54,6 +57,10 @@ def make_spec(
         max_positions=512,
         dtype="float32",
     )
+
+
+def dummy_weights(spec: ModelSpec, seed: int, dtype: DType) -> DummyWeights:
+    return DummyWeights(lower(spec).weights, seed, dtype)
 
 
 @dataclass

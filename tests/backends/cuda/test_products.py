@@ -60,10 +60,10 @@ def expected(
             y: F32 = x @ w.T
         elif isinstance(scheme, GridScheme):
             grid = quantize_to_grid(w, scheme)
-            y = (numerics.weight_only_product if weight_only else numerics.grid_product)(x, grid)
+            y = (numerics.points_on_grid if weight_only else numerics.grid_product)(x, grid)
         else:
             tensor = quantize(w, scheme)
-            y = (numerics.weight_only_product if weight_only else numerics.int_product)(x, tensor)
+            y = (numerics.points_by_group if weight_only else numerics.int_product)(x, tensor)
         if bias is not None:
             y = y + bias
         if gated is None:
