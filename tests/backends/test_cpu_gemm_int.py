@@ -61,6 +61,7 @@ def check(module: Any, product: QuantizedProduct, x: np.ndarray, threads: int) -
     assert_within(product.run(module, x, threads), product, expected, error)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("k", [1, 5, 31, 64, 100, 257, 688])
 def test_odd_sizes(module: Any, k: int, scheme: GroupScheme) -> None:
@@ -113,6 +114,7 @@ def test_gated(module: Any, scheme: GroupScheme, gate: str) -> None:
         check(module, product, rng.standard_normal((m, 80)).astype(np.float32), 2)
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("gate", ["none", "silu"])
 def test_a_row_does_not_depend_on_its_batch(module: Any, gate: str, scheme: GroupScheme) -> None:

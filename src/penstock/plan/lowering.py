@@ -6,6 +6,7 @@ from penstock.cache.geometry import KvDType
 from penstock.interface.sources import PlanWeight, Shape
 from penstock.models.names import own_names
 from penstock.models.spec import DType, LayerSpec, ModelSpec, RopeSpec
+from penstock.plan.kv_groups import kv_layers
 from penstock.plan.ops import (
     Add,
     Argmax,
@@ -27,7 +28,7 @@ from penstock.plan.ops import (
     Rows,
     WeightName,
 )
-from penstock.plan.plan import KvLayer, Plan
+from penstock.plan.plan import Plan
 from penstock.quant.scheme import Quantization, QuantScheme
 
 RESIDUAL = "x"
@@ -217,10 +218,7 @@ class Lowering:
             weights=self._declared(),
             buffers=self._buffers,
             ropes=tuple(self._ropes),
-            kv_layers=tuple(
-                KvLayer(layer.attention.num_kv_heads, layer.attention.head_dim)
-                for layer in spec.layers
-            ),
+            kv_layers=kv_layers(spec),
             logits=logits,
             argmax=argmax,
             hidden=hidden,

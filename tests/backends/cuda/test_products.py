@@ -133,6 +133,7 @@ def test_matrices_that_are_quantized_already(
         floats.fill_quantized(0, tensor, "w", torch.from_numpy)
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize(("rows", "n", "k"), [(1, 70, 33), (17, 5, 300), (70, 131, 129)])
 def test_products_of_integers_are_the_references(
@@ -183,6 +184,7 @@ def test_products_of_floats(
         close(got, expected(x, w, None, False, of_bias, None), 131)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize(
     ("scheme", "weight_only", "deterministic"),
@@ -212,6 +214,7 @@ def test_gates(
     np.testing.assert_array_equal(rounded, numerics.as_bfloat16(got))
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("scheme", "weight_only"),
     [(None, False), *((s, w) for s in SCHEMES[:2] for w in (False, True)), (SCHEMES[-3], True)],
