@@ -17,7 +17,7 @@ from support.stories import Arrival, Stories, play, same
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import KvCache
 from penstock.engine.core import EngineCore
-from penstock.engine.loader import load
+from penstock.engine.loader import load_models
 from penstock.grammar.spec import GrammarSpec
 from penstock.interface.messages import EngineStats
 from penstock.sampling.params import SamplingParams
@@ -62,7 +62,7 @@ def told(folder: Path, speculative: Any) -> tuple[Stories, EngineStats]:
         kv_cache_bytes=NUM_BLOCKS * BLOCK_BYTES * models,
         speculative=speculative,
     )
-    core = EngineCore(blueprint, load(blueprint))
+    core = EngineCore.of(load_models(blueprint))
     assert core.config.num_blocks == NUM_BLOCKS
     stories = play(core, arrivals(), core.check_integrity)
     stats = core.stats()
