@@ -29,14 +29,14 @@ class Server:
         self.process = process
         self.url = url
         self.engine_pid = engine_pid
-        self.http = httpx.Client(base_url=url, verify=False, timeout=PATIENCE_S)
+        self.http: Any = httpx.Client(base_url=url, verify=False, timeout=PATIENCE_S)
 
     def client(self) -> openai.OpenAI:
         return openai.OpenAI(
             base_url=f"{self.url}/v1",
             api_key="none",
             max_retries=0,
-            http_client=cast(Any, self.http),
+            http_client=self.http,
         )
 
     def async_client(self) -> openai.AsyncOpenAI:
