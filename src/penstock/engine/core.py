@@ -224,15 +224,15 @@ class EngineCore:
             if self._must_be_taken_in(self._speculation):
                 ended += self._take_in(self._runner.take_in())
             drafts = self._drafts(self._speculation)
-        awaited = unsettled = False
+        masks_awaited = unsettled = False
         if constraints.active:
             if self._works_ahead and drafts:  # they take the step in before the next, so masks wait
                 unsettled = True
             elif self._works_ahead:
                 constraints.settle(_PATIENCE_S)
-            awaited = constraints.num_awaiting > 0
-        step = self._scheduler.schedule(drafts, awaited)
-        if step is None and awaited and not self._runner.in_flight:
+            masks_awaited = constraints.num_awaiting > 0
+        step = self._scheduler.schedule(drafts, masks_awaited)
+        if step is None and masks_awaited and not self._runner.in_flight:
             if not ended:
                 constraints.wait()
             return ended

@@ -37,7 +37,7 @@ class StepInput:
     returned.
     """
 
-    token_ids: Int32s  # [T]; ~i: what the launch before samples i-th (OverlappingExecutor.launch)
+    token_ids: Int32s  # [T]; ~i: a placeholder (interface.executor.Capabilities)
     positions: Int32s  # [T] of each token in its sequence, from 0; its parent's, and one
     slots: Int32s  # [T] block id * BLOCK_SIZE + offset, where this token's K and V go
     query_starts: Int32s  # [S + 1]
