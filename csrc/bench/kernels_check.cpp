@@ -268,13 +268,14 @@ void check_attention(Elem elem, int heads, int kv_heads, int dim, int context, P
     positions.push_back(i);
     slots.push_back(ids[size_t(i / kBlockSize)] * kBlockSize + i % kBlockSize);
   }
-  KvLayer kv{nullptr, elem, kv_heads, dim};
+  KvLayer kv = KvLayer::alone(nullptr, elem, kv_heads, dim);
   Memory cache(kv.block_bytes() * size_t(blocks));
   kv.base = cache.data();
   const int32_t starts[] = {0, context}, lens[] = {context}, block_starts[] = {0, blocks};
   StepView step{};
-  step.positions = positions.data(), step.slots = slots.data(), step.query_starts = starts;
-  step.context_lens = lens, step.block_starts = block_starts, step.block_ids = ids.data();
+  const KvTables tables{slots.data(), block_starts, ids.data(), blocks};
+  step.positions = positions.data(), step.query_starts = starts, step.context_lens = lens;
+  step.groups = {&tables, 1};
   step.tokens = context, step.sequences = 1;
 
   const Array joined{reinterpret_cast<std::byte*>(qkv.data()), Elem::f32, width};

@@ -90,7 +90,8 @@ class Layer {
   Layer(int threads, bool crowded, Elem kv)
       : executor_({threads, {}, crowded, kBlocks, kTokens, kTokens, 4, 256, kVocabulary,
                    size_t(kTokens) * 4 * (4 * kHidden + 2 * kJoined + kVocabulary + 64), kv},
-                  {{kKvHeads, kDim}}) {
+                  {1, 1, KvLayer::alone(nullptr, kv, kKvHeads, kDim).block_bytes(),
+                   {{kKvHeads, kDim, 0, 0, 0}}}) {
     const BufferId x = buffer(Elem::f32, kHidden, RowKind::tokens);
     const BufferId normed = buffer(Elem::f32, kHidden, RowKind::tokens);
     const BufferId qkv = buffer(Elem::f32, kJoined, RowKind::tokens);
@@ -133,17 +134,15 @@ class Layer {
       std::vector<int32_t> blocks;
       for (int b = 0; b < kBlocks; ++b) blocks.push_back(b);
       const int32_t block_starts[] = {0, kBlocks / 2, kBlocks};
+      const KvTables tables{slots.data(), block_starts, blocks.data(), kBlocks};
       executor_.run({.token_ids = tokens.data(),
                      .positions = positions.data(),
-                     .slots = slots.data(),
                      .query_starts = starts.data(),
                      .context_lens = lens.data(),
-                     .block_starts = block_starts,
-                     .block_ids = blocks.data(),
+                     .groups = {&tables, 1},
                      .logit_rows = rows.data(),
                      .tokens = int(tokens.size()),
                      .sequences = 2,
-                     .blocks = kBlocks,
                      .logits = 2},
                     {});
       for (int r = 0; r < 2; ++r) {

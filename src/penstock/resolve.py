@@ -22,8 +22,8 @@ from penstock.models.spec import DType, ModelSpec
 from penstock.quant.choice import choose
 from penstock.quant.memory import weight_bytes
 from penstock.scheduler.limits import most_logit_rows
-from penstock.speculate.config import describe
 from penstock.speculate.draft_choice import draft_logit_rows, with_draft
+from penstock.speculative_config import describe
 from penstock.threads import Threads, choose_threads
 
 DEFAULT_SEQS = 64

@@ -103,9 +103,9 @@ def test_an_engine_is_measured(tmp_path: Path) -> None:
 def test_a_decode_step_is_one_token_of_each() -> None:
     step = decode_step(batch=3, context=40, num_blocks=6)
     assert step.num_tokens == step.num_sequences == 3
-    assert len(set(step.slots.tolist())) == 3
-    assert (step.slots % 32 == 39 % 32).all()
-    assert sorted(step.block_ids.tolist()) == list(range(6))
+    assert len(set(step.groups[0].slots.tolist())) == 3
+    assert (step.groups[0].slots % 32 == 39 % 32).all()
+    assert sorted(step.groups[0].block_ids.tolist()) == list(range(6))
     shared = decode_step(batch=3, context=70, num_blocks=4)  # of nine blocks, four are there
     assert shared.block_ids.max() < 4
     assert len(set(shared.slots.tolist())) == 3
@@ -119,8 +119,8 @@ def test_a_chunk_step_reads_beside_those_that_decode() -> None:
     assert step.query_starts.tolist() == [0, 34, 35, 36]
     assert step.positions.tolist() == [*range(6, 40), 39, 39]
     assert step.logit_rows.tolist() == [33, 34, 35]
-    assert len(set(step.slots.tolist())) == 36
-    assert (step.slots % 32 == step.positions % 32).all()
+    assert len(set(step.groups[0].slots.tolist())) == 36
+    assert (step.groups[0].slots % 32 == step.positions % 32).all()
     with pytest.raises(ValueError, match="a chunk of 8 tokens does not fit a context of 7"):
         chunk_step(chunk=8, decodes=1, context=7, num_blocks=2)
 

@@ -13,7 +13,7 @@ from penstock.engine import loader
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import draw, load, load_models
 from penstock.errors import WeightError
-from penstock.speculate.config import DraftModel, Ngram, SpeculativeConfig
+from penstock.speculative_config import DraftModel, Ngram, SpeculativeConfig
 
 
 class Bound:

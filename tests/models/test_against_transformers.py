@@ -16,7 +16,7 @@ from penstock import LLM, SamplingParams
 from penstock.backends import bind
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.executor import Executor, Limits
-from penstock.interface.step import StepInput
+from penstock.interface.step import KvTables, StepInput
 from penstock.models.registry import load_model_spec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
@@ -174,11 +174,15 @@ def one_sequence(tokens: list[int], start: int) -> StepInput:
     return StepInput(
         token_ids=int32(tokens),
         positions=int32(positions),
-        slots=int32(ids[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE),
+        groups=(
+            KvTables(
+                int32(ids[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE),
+                int32([0, used]),
+                int32(ids[:used]),
+            ),
+        ),
         query_starts=int32([0, count]),
         context_lens=int32([start + count]),
-        block_starts=int32([0, used]),
-        block_ids=int32(ids[:used]),
         logit_rows=int32(range(count)),
         block_copies=int32(np.zeros((0, 2))),
     )

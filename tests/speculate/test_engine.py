@@ -21,10 +21,10 @@ from penstock.sampling.params import SamplingParams
 from penstock.scheduler.accepted_drafts import AcceptedDrafts
 from penstock.scheduler.draft import Draft, draft_tree
 from penstock.scheduler.output import ScheduledSequence
-from penstock.speculate.config import Ngram
 from penstock.speculate.draft import Proposer, Wanted
 from penstock.speculate.ngram import NgramProposer
 from penstock.speculate.speculation import Speculation
+from penstock.speculative_config import Ngram
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

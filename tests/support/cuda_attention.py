@@ -17,8 +17,8 @@ from penstock.backends.cuda.cache import LayerCache, allocate
 from penstock.backends.reference.cache import quantize_heads
 from penstock.backends.reference.numerics import F32, attend
 from penstock.cache.geometry import BLOCK_SIZE, KvDType
-from penstock.interface.step import StepInput
-from penstock.plan.plan import KvLayer
+from penstock.interface.step import KvTables, StepInput
+from penstock.plan.kv_groups import KvLayer
 from support.attention_parts import Part, Sequence
 
 TYPES: dict[str, Any] = {
@@ -103,11 +103,9 @@ def make(
     step = StepInput(
         token_ids=none,
         positions=none,
-        slots=none,
+        groups=(KvTables(none, np.cumsum([0, *counts], dtype=np.int32), np.concatenate(tables)),),
         query_starts=np.cumsum([0, *lengths], dtype=np.int32),
         context_lens=np.array([part.end for part in parts], np.int32),
-        block_starts=np.cumsum([0, *counts], dtype=np.int32),
-        block_ids=np.concatenate(tables),
         logit_rows=none,
         block_copies=np.zeros((0, 2), np.int32),
     )
@@ -131,7 +129,7 @@ def launch(
     wide = torch.full((rows, columns + 16), float("nan"), dtype=element, device=device)
     wide[:, :columns] = torch.from_numpy(q.reshape(rows, columns)).to(wide)
     out = torch.full((rows, columns + 32), -1.0, dtype=element, device=device)
-    tables = SimpleNamespace(block_ids=torch.from_numpy(step.block_ids).to(device))
+    tables = SimpleNamespace(block_ids=torch.from_numpy(step.groups[0].block_ids).to(device))
     tree = None
     if len(step.tree_parents):
         arrays = (step.positions, tree_paths(step))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from penstock.interface.step import StepInput
 from penstock.models.spec import DType, LayerSpec, ModelSpec
+from penstock.plan.kv_groups import KvLayer
 from penstock.plan.ops import (
     Activate,
     Add,
@@ -34,7 +35,7 @@ from penstock.plan.ops import (
     Rows,
     SelectRows,
 )
-from penstock.plan.plan import KvLayer, Plan, PlanWeight
+from penstock.plan.plan import Plan, PlanWeight
 from support.tiny_plans import make_spec
 
 HIDDEN = 72
@@ -227,7 +228,8 @@ def with_features(step: StepInput, plan: Plan, rows: Sequence[int] | None = None
             for token, position in zip(step.token_ids, step.positions, strict=True)
         ]
     made = [feature_row(seed, plan.feature_size) for seed in rows]
-    return replace(step, features=np.stack(made))
+    groups = step.groups[: len(plan.kv_groups)]  # heads without attention have none
+    return replace(step, features=np.stack(made), groups=groups)
 
 
 def feature_row(seed: int, size: int) -> NDArray[np.float32]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.cache.geometry import BLOCK_SIZE
-from penstock.interface.step import StepInput
+from penstock.interface.step import KvTables, StepInput
 from penstock.models.spec import (
     Activation,
     AttentionSpec,
@@ -19,6 +19,7 @@ from penstock.models.spec import (
     ModelSpec,
     RopeSpec,
 )
+from support.kv_tables import changed
 
 
 def make_spec(
@@ -86,11 +87,15 @@ def step_of(chunks: Sequence[Chunk], copies: Sequence[tuple[int, int]] = ()) -> 
     return StepInput(
         token_ids=ints(np.concatenate([c.tokens[c.start : c.stop] for c in chunks])),
         positions=ints(positions),
-        slots=ints(owned * BLOCK_SIZE + positions % BLOCK_SIZE),
+        groups=(
+            KvTables(
+                ints(owned * BLOCK_SIZE + positions % BLOCK_SIZE),
+                ints(np.cumsum([0] + [len(t) for t in tables])),
+                ints([b for t in tables for b in t]),
+            ),
+        ),
         query_starts=ints(starts),
         context_lens=ints([c.stop for c in chunks]),
-        block_starts=ints(np.cumsum([0] + [len(t) for t in tables])),
-        block_ids=ints([b for t in tables for b in t]),
         logit_rows=ints(rows),
         block_copies=ints(copies).reshape(-1, 2),
         hidden_rows=ints(hidden),
@@ -103,4 +108,4 @@ def tokens_of(seed: int, length: int) -> NDArray[np.int32]:
 
 def broken(step: StepInput, **changes: Any) -> StepInput:
     arrays: dict[str, Any] = {k: np.asarray(v, np.int32) for k, v in changes.items()}
-    return replace(step, **arrays)
+    return changed(step, **arrays)

@@ -26,6 +26,7 @@ from penstock.interface.messages import (
     SequenceUpdate,
 )
 from penstock.interface.request_checks import check_request
+from penstock.interface.sampler import NewSequence
 from penstock.models.spec import ModelSpec
 from penstock.pooling.pooler import Pooler
 from penstock.sampling.logprobs import OF_THE_REQUEST
@@ -105,7 +106,9 @@ class EngineCore:
     def of(cls, models: LoadedModels) -> EngineCore:
         """Make an engine of loaded models; if that fails, they are closed."""
         try:
-            speculation = make_speculation(models.blueprint.config.speculative, models.draft)
+            speculation = make_speculation(
+                models.blueprint.config.speculative, models.draft, models.automaton
+            )
             return cls(models.blueprint, models.executor, speculation)
         except BaseException:
             models.close()
@@ -161,11 +164,13 @@ class EngineCore:
         leader = make_sequences(request, seed, self.spec.eos_token_ids)
         for sequence in (leader, *leader.siblings):
             sequence.sampling_state = self._sampler.state(
-                params,
-                sequence.key,
-                request.prompt_token_ids,
-                self.spec.vocab_size,
-                self.spec.eos_token_ids,
+                NewSequence(
+                    params,
+                    sequence.key,
+                    request.prompt_token_ids,
+                    self.spec.vocab_size,
+                    self.spec.eos_token_ids,
+                )
             )
             if self._works_ahead and params.grammar is None:  # the next mask depends on the token
                 sequence.runs_ahead = self._draws_ahead or sequence.sampling_state.greedy

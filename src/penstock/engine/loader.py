@@ -19,6 +19,7 @@ from penstock.config import EngineConfig, ResolvedConfig
 from penstock.demo_model import demo_model_path
 from penstock.errors import ArtifactError, ConfigError
 from penstock.hardware import detect, with_gpu
+from penstock.interface.automaton import Automaton
 from penstock.interface.executor import Executor, Limits
 from penstock.interface.tuning import Tuning
 from penstock.interface.weights import WeightSource
@@ -32,6 +33,7 @@ from penstock.resolve import draft_block_bytes, resolve
 from penstock.speculate.draft_choice import draft_engine_config, draft_folder, draft_spec
 from penstock.speculate.heads_choice import refuse_heads, stretched
 from penstock.speculate.make import LoadedDraft
+from penstock.speculative_config import Ngram
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.heads import HeadWeights, Int32s, read_token_map, takes_from_target
 from penstock.weights.hub import resolve_model_folder
@@ -132,6 +134,14 @@ def _kernel_notes() -> list[str]:
     return [] if note is None else [note]
 
 
+def native_automaton() -> type[Automaton] | None:
+    """The suffix automaton of the native runtime; None where native code is missing."""
+    try:
+        return native.load().SuffixAutomaton
+    except ConfigError:
+        return None
+
+
 def step_limits(blueprint: Blueprint) -> Limits:
     """The limits with which the executor of ``blueprint`` is bound."""
     config = blueprint.config
@@ -156,6 +166,8 @@ class LoadedModels:
     blueprint: Blueprint
     executor: Executor
     draft: LoadedDraft | None = None
+    automaton: type[Automaton] | None = None
+    """The native one that n-grams are looked up in; None: there is none, or no need of one."""
 
     def close(self) -> None:
         """Close what has not become part of an engine, which closes it itself."""
@@ -176,7 +188,8 @@ def load_models(
     """
     executor = load(blueprint, mark, note, keeping)
     if blueprint.draft is None:
-        return LoadedModels(blueprint, executor)
+        wanted = isinstance(blueprint.config.speculative, Ngram)
+        return LoadedModels(blueprint, executor, automaton=native_automaton() if wanted else None)
     with _closed_on_error(executor):
         draft = blueprint.draft
         token_ids = draft_tokens(draft)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.cache.geometry import KvDType
 from penstock.models.spec import DType, LayerSpec, ModelSpec, RopeSpec
+from penstock.plan.kv_groups import kv_layers
 from penstock.plan.ops import (
     Add,
     Argmax,
@@ -25,7 +26,7 @@ from penstock.plan.ops import (
     Rows,
     WeightName,
 )
-from penstock.plan.plan import KvLayer, Plan, PlanWeight
+from penstock.plan.plan import Plan, PlanWeight
 from penstock.quant.scheme import Quantization, QuantScheme
 
 RESIDUAL = "x"
@@ -198,10 +199,7 @@ class Lowering:
             weights=self._weights,
             buffers=self._buffers,
             ropes=tuple(self._ropes),
-            kv_layers=tuple(
-                KvLayer(layer.attention.num_kv_heads, layer.attention.head_dim)
-                for layer in spec.layers
-            ),
+            kv_layers=kv_layers(spec),
             logits=logits,
             argmax=argmax,
             hidden=hidden,

@@ -22,8 +22,8 @@ from penstock.models.reader import read_json_object
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
 from penstock.quant.choice import choose
-from penstock.speculate.config import DraftModel, Eagle, Medusa, QuantizedSelf, SpeculativeConfig
 from penstock.speculate.heads_choice import heads_spec, refuse_heads
+from penstock.speculative_config import DraftModel, Eagle, Medusa, QuantizedSelf, SpeculativeConfig
 from penstock.weights.hub import resolve_model_folder
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ import numpy as np
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import BlockCopy, BlockTable, KvCache
 from penstock.interface.executor import Executor, Pending
-from penstock.interface.step import Int32s, StepInput
+from penstock.interface.step import Int32s
+from penstock.interface.step_builder import ChainSteps, Tables, build_step
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.sequence import Sequence, Status
 from penstock.speculate.draft import Wanted
-from penstock.speculate.draft_batch import NO_COPIES, ChainSteps, offsets, slots_of
 
 _FEW = 4  # known tokens that are read on the way: the last one, and what was rejected before it
 
@@ -133,31 +133,17 @@ class ModelProposer:
 
     def _run(self, lanes: list[_Lane]) -> list[array[int]]:
         """Read each lane's known tokens and draft; return the draft of each."""
-        tables = [lane.reading.table.block_ids for lane in lanes]
-        blocks = np.frombuffer(b"".join(tables), dtype=np.int32)
-        block_starts = offsets([len(table) for table in tables])
-        counts = [lane.count for lane in lanes]
-        query_starts = offsets(counts)
-        starts = np.array([lane.start for lane in lanes], np.int32)
-        owner = np.repeat(np.arange(len(lanes), dtype=np.int32), counts)
-        positions = np.arange(len(owner), dtype=np.int32) + (starts - query_starts[:-1])[owner]
+        tables = ([lane.reading.table.block_ids for lane in lanes],)
         drafting = sum(lane.drafted > 0 for lane in lanes)
-        ends = starts + np.array(counts, np.int32)
         tokens = [lane.sequence.token_ids[lane.start : lane.start + lane.count] for lane in lanes]
-        first = self._executor.submit(
-            StepInput(
-                token_ids=np.frombuffer(b"".join(tokens), dtype=np.int32),
-                positions=positions,
-                slots=slots_of(blocks, block_starts[:-1][owner], positions),
-                query_starts=query_starts,
-                context_lens=ends,
-                block_starts=block_starts,
-                block_ids=blocks,
-                logit_rows=query_starts[1 : drafting + 1] - 1,
-                block_copies=NO_COPIES,
-            )
+        step = build_step(
+            tokens,
+            [lane.start for lane in lanes],
+            tables,
+            num_logits=[1 if lane.drafted else 0 for lane in lanes],
         )
-        columns = self._draft_on(lanes, first, drafting, ends, blocks, block_starts)
+        first = self._executor.submit(step)
+        columns = self._draft_on(lanes, first, drafting, step.context_lens, tables)
         drafts = [array("i") for _ in lanes]
         for column in columns:
             for draft, token in zip(drafts, column, strict=False):
@@ -174,8 +160,7 @@ class ModelProposer:
         first: Pending,
         drafting: int,
         ends: Int32s,
-        blocks: Int32s,
-        block_starts: Int32s,
+        tables: Tables,
     ) -> list[list[int]]:
         """Draft the second token of each lane that wants one, the third, and so on.
 
@@ -186,7 +171,7 @@ class ModelProposer:
         longest = lanes[0].drafted
         if longest <= 1:
             return [_argmax(first).tolist()]
-        chain = ChainSteps(blocks, block_starts, ends[:drafting], longest - 1)
+        chain = ChainSteps(tables, ends[:drafting], longest - 1)
         columns: list[list[int]] = []
         pending = [first]
         rows = drafting

@@ -21,11 +21,12 @@ from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.interface.draft_tree import MAX_ROWS
 from penstock.interface.executor import Executor, run
 from penstock.interface.step import Int32s, StepResult
+from penstock.interface.step_builder import ChainSteps
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.output import ScheduledStep
 from penstock.scheduler.sequence import Sequence, Status
 from penstock.speculate.draft import Wanted
-from penstock.speculate.draft_batch import ChainSteps, DraftBatch, offsets
+from penstock.speculate.draft_batch import DraftBatch
 from penstock.speculate.eagle_reading import Lane, Reading
 from penstock.speculate.hidden_states import hidden_rows
 from penstock.speculate.tree import Candidate, Node, candidates, likeliest
@@ -208,7 +209,6 @@ class EagleProposer:
                 reading.table,
                 start,
                 tokens[first : first + lane.count],
-                range(start, start + lane.count),
                 1 if lane.levels else 0,
             )
             features[:, : self._target_columns] = reading.take(lane.count)
@@ -225,10 +225,9 @@ class EagleProposer:
         longest = lanes[0].levels if lanes else 0
         if longest <= 1:
             return
-        tables = [lane.reading.table.block_ids for lane in lanes]
-        blocks = np.frombuffer(b"".join(tables), np.int32)
+        tables = ([lane.reading.table.block_ids for lane in lanes],)
         ends = np.array([lane.reading.num_computed for lane in lanes], np.int32)
-        chain = ChainSteps(blocks, offsets(list(map(len, tables))), ends, longest - 1)
+        chain = ChainSteps(tables, ends, longest - 1)
         tokens = np.array([lane.nodes[0].token for lane in lanes], np.int32)
         states = np.stack([lane.states[-1] for lane in lanes])
         features = np.zeros((len(lanes), self._features), np.float32)
@@ -256,14 +255,10 @@ class EagleProposer:
             chosen.append(best)
             rows = lane.expanded
             start = lane.reading.num_computed
-            depth = {-1: start - 1}
-            for node in lane.expanded:
-                depth[node] = depth[lane.nodes[node].parent] + 1
             features = step.add(
                 lane.reading.table,
                 start,
                 array("i", [lane.nodes[node].token for node in rows]),
-                [depth[node] for node in rows],
                 len(best),
                 [lane.row_of(lane.nodes[node].parent) for node in rows],
             )

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.backends.cpu import native
 from penstock.config import ResolvedConfig
-from penstock.errors import ConfigError
+from penstock.interface.automaton import Automaton
 from penstock.interface.executor import Executor
 from penstock.interface.step import Int32s
 from penstock.models.heads import EagleSpec
 from penstock.models.spec import ModelSpec
-from penstock.speculate.config import Eagle, Medusa, Ngram, SpeculativeConfig
 from penstock.speculate.draft import Proposer
 from penstock.speculate.draft_model import ModelProposer
 from penstock.speculate.eagle import EagleProposer
 from penstock.speculate.medusa import MedusaProposer
 from penstock.speculate.ngram import NgramProposer
 from penstock.speculate.speculation import Speculation
-from penstock.speculate.suffix import Automaton, SuffixAutomaton
+from penstock.speculate.suffix import SuffixAutomaton
 from penstock.speculate.typical import Typical
+from penstock.speculative_config import Eagle, Medusa, Ngram, SpeculativeConfig
 
 
 class LoadedDraft(NamedTuple):
@@ -34,16 +33,20 @@ class LoadedDraft(NamedTuple):
 
 
 def make_speculation(
-    asked: SpeculativeConfig | None, draft: LoadedDraft | None = None
+    asked: SpeculativeConfig | None,
+    draft: LoadedDraft | None = None,
+    automaton: type[Automaton] | None = None,
 ) -> Speculation | None:
     """Return what is asked for, or None where that is no speculation. Loads nothing.
 
-    ``draft`` becomes its own, to be closed with it. Raises ValueError if it is missing.
+    ``draft`` becomes its own, to be closed with it. ``automaton`` is the native one of n-grams, if
+    there is native code. Raises ValueError if the draft is missing.
     """
     if asked is None:
         return None
     if isinstance(asked, Ngram):
-        return Speculation(NgramProposer(asked, _automaton()), asked.num_tokens, asked.adaptive)
+        ngram = NgramProposer(asked, automaton or SuffixAutomaton)
+        return Speculation(ngram, asked.num_tokens, asked.adaptive)
     if draft is None:
         raise ValueError(f"speculation by {type(asked).__name__} needs what drafts to be loaded")
     typical = None
@@ -68,11 +71,3 @@ def _proposer(asked: SpeculativeConfig, draft: LoadedDraft) -> Proposer:
             token_ids=draft.token_ids,
         )
     return ModelProposer(executor, config.max_num_batched_tokens, config.enable_prefix_caching)
-
-
-def _automaton() -> type[Automaton]:
-    """Return the native automaton, or the one in Python where native code is missing."""
-    try:
-        return native.load().SuffixAutomaton
-    except ConfigError:
-        return SuffixAutomaton

@@ -8,6 +8,7 @@ table.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence as Seq
 from typing import Any, NamedTuple
 
@@ -15,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.interface.executor import Executor, run
-from penstock.interface.step import StepInput
+from penstock.interface.step_builder import build_step
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.output import ScheduledStep
 from penstock.speculate.draft import Wanted
-from penstock.speculate.draft_batch import NO_COPIES
 from penstock.speculate.hidden_states import hidden_rows
 from penstock.speculate.tree import Candidate, candidates, independent
 
@@ -84,22 +84,10 @@ class MedusaProposer:
     def _run(self, states: NDArray[np.float32]) -> list[list[list[Candidate]]]:
         """Return the likeliest tokens by head and lane, for ``states`` ``[lanes, hidden]``."""
         count = len(states)
-        numbers = np.arange(count + 1, dtype=np.int32)
-        nothing = np.zeros(count, np.int32)
+        any_token = array("i", [0])  # heads read features alone, and have no cache
         result = run(
             self._executor,
-            StepInput(
-                token_ids=nothing,
-                positions=nothing,
-                slots=nothing,  # there is no cache
-                query_starts=numbers,
-                context_lens=nothing + 1,
-                block_starts=numbers,
-                block_ids=nothing,
-                logit_rows=numbers[:-1],
-                block_copies=NO_COPIES,
-                features=states,
-            ),
+            build_step([any_token] * count, [0] * count, (), features=states),
         )
         heads = (result.logits, *result.more_logits)
         return [candidates(self._sampler, logits, _WIDTH) for logits in heads]

@@ -17,6 +17,7 @@ from support.tiny_plans import Chunk, make_spec, step_of, tokens_of  # noqa: E40
 
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.interface.executor import Limits, PromptRows, Sampling  # noqa: E402
+from penstock.interface.sampler import NewSequence  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.quant.choice import choose  # noqa: E402
@@ -58,7 +59,7 @@ def test_no_tensor_outlives_an_executor(way: str, quantized: bool, device: Any) 
             del result  # what it fetched is the host's
         else:
             params = SamplingParams(temperature=0.5, presence_penalty=1.0, top_p=0.5)
-            states = [sampler.state(params, 1, [1], 211)]
+            states = [sampler.state(NewSequence(params, 1, [1], 211))]
             executor.submit(step, Sampling([1], states, prompts=[PromptRows(0, [3], 2)])).wait()
             del states
         mine = storages(device).items() - before.items()

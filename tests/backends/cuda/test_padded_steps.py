@@ -19,6 +19,7 @@ from penstock.backends.cuda.buckets import Bucket  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
 from penstock.cache.geometry import BLOCK_SIZE, KvDType  # noqa: E402
 from penstock.interface.executor import Limits, Sampling  # noqa: E402
+from penstock.interface.sampler import NewSequence  # noqa: E402
 from penstock.interface.step import StepInput  # noqa: E402
 from penstock.models.spec import DType  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
@@ -300,7 +301,7 @@ def test_a_padded_step_may_read_what_the_one_before_samples(pair: Pair) -> None:
     for executor in (pair.plain, pair.graphed):
         sampler = executor.sampler()
         states = [
-            sampler.state(SamplingParams(temperature=t, seed=5), 5, [1, 2], 211, [5])
+            sampler.state(NewSequence(SamplingParams(temperature=t, seed=5), 5, [1, 2], 211, [5]))
             for t in (0.0, 1.0)
         ]
         sampling = Sampling([0, 1], states)

@@ -19,7 +19,7 @@ from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
 from penstock.errors import EngineDeadError  # noqa: E402
 from penstock.interface.executor import Limits  # noqa: E402
-from penstock.interface.sampler import Sampler  # noqa: E402
+from penstock.interface.sampler import NewSequence, Sampler  # noqa: E402
 from penstock.interface.step import StepInput  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
@@ -40,7 +40,9 @@ def executor(device: Any) -> CudaExecutor:
 
 
 def sampled(sampler: Sampler[Any], of: Any, params: list[SamplingParams]) -> Any:
-    states = [sampler.state(each, 7 + i, [1, 2], VOCAB) for i, each in enumerate(params)]
+    states = [
+        sampler.state(NewSequence(each, 7 + i, [1, 2], VOCAB)) for i, each in enumerate(params)
+    ]
     for state in states:
         state.append(5)
     return sampler.sample(of, list(range(len(params))), states)

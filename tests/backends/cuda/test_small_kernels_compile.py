@@ -23,7 +23,7 @@ from penstock.backends.cuda.kernels.embed import embed
 from penstock.backends.cuda.kernels.norm import add_norm
 from penstock.backends.cuda.kernels.rope_write import rope_write
 from penstock.backends.cuda.kernels.rows import Argmax, copy_blocks, select_rows
-from penstock.plan.plan import KvLayer
+from penstock.plan.kv_groups import KvLayer
 
 capability = int(sys.argv[1])
 

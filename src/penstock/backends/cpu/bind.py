@@ -18,6 +18,7 @@ from penstock.backends.cpu.interface import (
     NativeExecutor,
     NativeModule,
 )
+from penstock.backends.cpu.kv_pages import KvPages
 from penstock.backends.cpu.native import load
 from penstock.backends.cpu.pack import (
     DTYPES,
@@ -33,7 +34,6 @@ from penstock.backends.cpu.tune import (
     ProductTuner,
     circumstances,
 )
-from penstock.cache.geometry import layer_block_bytes
 from penstock.errors import ConfigError
 from penstock.hardware import detect
 from penstock.interface.executor import Limits
@@ -63,9 +63,8 @@ def bind(
     # never touched, and takes no memory.
     selected = limits.max_selected_rows
     memory = plan_memory(plan, limits.max_tokens, selected)
-    kv_bytes = limits.num_blocks * sum(
-        layer_block_bytes(plan.kv_dtype, layer.kv_heads, layer.head_dim) for layer in plan.kv_layers
-    )
+    pages = KvPages.of(plan)
+    kv_bytes = limits.num_blocks * plan.kv_groups.page_bytes
     try:
         native = module.Executor(
             threads=limits.threads,
@@ -79,7 +78,10 @@ def bind(
             vocabulary=plan.spec.vocab_size,
             arena_bytes=memory.total_bytes,
             kv_elem=plan.kv_dtype,
-            kv_layers=[(layer.kv_heads, layer.head_dim) for layer in plan.kv_layers],
+            kv_groups=len(plan.kv_groups),
+            kv_parts=pages.parts,
+            kv_part_bytes=pages.part_bytes,
+            kv_layers=list(pages.layers),
         )
         binder = _Binder(plan, native)
         for name, buffer in plan.buffers.items():

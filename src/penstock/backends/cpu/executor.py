@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from penstock.backends.cpu.interface import NativeExecutor
+from penstock.backends.cpu.interface import NativeExecutor, StepArrays
 from penstock.backends.cpu.native import load
 from penstock.backends.cpu.sampler import NativeSampler
 from penstock.backends.cpu.tune import ProductTuner
@@ -83,15 +83,13 @@ class CpuExecutor(HostExecutor):
         self._native.close()
 
 
-def _arrays(step: StepInput) -> tuple[Int32s, ...]:
+def _arrays(step: StepInput) -> StepArrays:
     return (
         step.token_ids,
         step.positions,
-        step.slots,
         step.query_starts,
         step.context_lens,
-        step.block_starts,
-        step.block_ids,
+        step.groups,
         step.logit_rows,
         step.hidden_rows,
         step.block_copies,

@@ -33,11 +33,11 @@ many."""
 
 
 class BlockTables(Protocol):
-    """The arrays of a step that attention reads on the device."""
+    """The arrays of a step that attention reads on the device, of the layer's group."""
 
     @property
     def block_ids(self) -> Tensor:
-        """int32, the block ids of all sequences, as in ``StepInput``."""
+        """int32, the block ids of all sequences, as in ``KvTables``."""
         ...
 
 
@@ -129,7 +129,7 @@ class AttentionKernel:
         q: Tensor,
         out: Tensor,
         cache: LayerCache,
-        step: BlockTables,
+        tables: BlockTables,
         work: Tensor,
         tree: TreeRows | None = None,
     ) -> None:
@@ -152,7 +152,7 @@ class AttentionKernel:
             cache.key_scales if quantized else keys,
             cache.value_scales if quantized else values,
             work,
-            step.block_ids,
+            tables.block_ids,
             tree.positions if tree else work,
             tree.paths if tree else work,
             self._starts,

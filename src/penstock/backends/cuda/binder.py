@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.backends.cuda.attention import AttentionKernel
-from penstock.backends.cuda.cache import allocate
+from penstock.backends.cuda.cache import allocate, page_layers
 from penstock.backends.cuda.capability import Capability
 from penstock.backends.cuda.kernels.combine import combine
 from penstock.backends.cuda.kernels.embed import embed
@@ -102,7 +102,8 @@ class Binder:
         """One of each geometry; a step has a work list for each."""
         self.winners: Tensor
         """``Argmax.winners`` of the plan's result."""
-        self.caches = allocate(plan.kv_layers, plan.kv_dtype, limits.num_blocks, device)
+        self.caches = allocate(page_layers(plan), plan.kv_dtype, limits.num_blocks, device)
+        """One of each place in a page, which the layers of all groups there share."""
         self._plan = plan
         self._limits = limits
         self._device = device
@@ -187,7 +188,8 @@ class Binder:
         return joined
 
     def _rope_write(self, op: ops.RopeWrite) -> None:
-        rope, cache = self._rope(op.rope), self.caches[op.layer]
+        rope, place = self._rope(op.rope), self._plan.kv_groups.places[op.layer]
+        cache, group = self.caches[place.index], place.group
         norms = None
         if op.q_norm is not None and op.k_norm is not None:
             norms = (
@@ -196,8 +198,9 @@ class Binder:
             )
 
         def launch(views: Views, step: DeviceStep) -> None:
+            slots = step.groups[group].slots
             rope_write(
-                views[op.qkv], views[op.q], cache, step.positions, step.slots, rope, norms, op.eps
+                views[op.qkv], views[op.q], cache, step.positions, slots, rope, norms, op.eps
             )
 
         self.launches.append(launch)
@@ -211,10 +214,12 @@ class Binder:
             )
             self.attention.append(kernel)
         index = self._geometries[geometry]
-        kernel, cache = self.attention[index], self.caches[op.layer]
+        place = self._plan.kv_groups.places[op.layer]
+        kernel, cache, group = self.attention[index], self.caches[place.index], place.group
 
         def launch(views: Views, step: DeviceStep) -> None:
-            kernel.run(views[op.q], views[op.out], cache, step, step.work[index], step.tree)
+            tables, work = step.groups[group], step.work[index]
+            kernel.run(views[op.q], views[op.out], cache, tables, work, step.tree)
 
         self.launches.append(launch)
 

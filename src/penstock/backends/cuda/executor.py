@@ -119,7 +119,7 @@ class CudaExecutor:
     def warm_up(self, trees: bool = False) -> None:
         """Launch every kernel that steps can, which compiles it, and change nothing."""
         for step in warm_steps(self._warm_rows, self._bounds, trees):
-            self._launch(step, attending=padding(0, 0))
+            self._launch(step, attending=padding(0, 0, groups=self._bounds.groups))
         one = torch.zeros(1, dtype=torch.int32, device=self._device)
         put_tokens(one, one)
         self._sampler.warm_up()
@@ -215,7 +215,7 @@ class CudaExecutor:
         assert self._program is not None
         attending = attending or step
         arrays = arrays_of(step, [kernel.plan_work(attending) for kernel in self._attention])
-        layout = Layout.of([array.size for array in arrays])
+        layout = Layout.of([array.size for array in arrays], self._bounds.groups)
         self._buffer.write(layout, arrays)
         device_step = self._buffer.views(layout, len(step.hidden_rows))
         self._before(step, device_step)
@@ -244,7 +244,8 @@ class CudaExecutor:
     def _capture(self, bucket: Bucket, graphs: StepGraphs) -> None:
         program = self._program
         assert program is not None
-        there = self._write_padded(padding(0, 0, self._bounds.feature_size), bucket)
+        bounds = self._bounds
+        there = self._write_padded(padding(0, 0, bounds.feature_size, bounds.groups), bucket)
 
         def run(step: DeviceStep) -> None:
             self._results[bucket] = program.run(step)
@@ -254,14 +255,15 @@ class CudaExecutor:
     def _place(self, bucket: Bucket) -> _Place:
         """Where the arrays of a bucket lie, for good: its graph knows the addresses."""
         if bucket not in self._places:
+            bounds = self._bounds
             idle = replace(
-                padding(*bucket, self._bounds.feature_size),
+                padding(*bucket, bounds.feature_size, bounds.groups),
                 block_copies=np.zeros((MOST_COPIES, 2), np.int32),
             )
-            lengths = [array.size for array in arrays_of(idle)]
-            work = [math.prod(kernel.work_shape) for kernel in self._attention]
-            lengths[-1:] = [*work, self._bounds.max_block_ids]
-            layout = Layout.of(lengths)
+            work = [np.empty(kernel.work_shape, np.int32) for kernel in self._attention]
+            lengths = [array.size for array in arrays_of(idle, work)]
+            lengths[len(lengths) - bounds.groups :] = [bounds.max_block_ids] * bounds.groups
+            layout = Layout.of(lengths, bounds.groups)
             self._places[bucket] = _Place(layout, self._buffer.views(layout))
         return self._places[bucket]
 
@@ -282,5 +284,6 @@ def buffer_capacity(bounds: StepBounds, attention: Sequence[AttentionKernel]) ->
     cache = (copies, 2 * tokens, paths)
     others = (*cache, tokens * bounds.feature_size, *work)
     # A padded step may have as many sequences as tokens.
-    lengths = (*[tokens] * 3, *[tokens + 1] * 3, bounds.max_selected_rows, *others)
-    return Layout.of((*lengths, bounds.max_block_ids)).size
+    lengths = (*[tokens] * 2, *[tokens + 1] * 2, bounds.max_selected_rows, *others)
+    groups = [tokens, bounds.max_block_ids] * bounds.groups
+    return Layout.of((*lengths, *groups)).size

@@ -25,7 +25,7 @@ from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.draft_tree import check_tree, path_rows, trunk_rows
 from penstock.interface.executor import Limits
 from penstock.interface.host_executor import HostExecutor
-from penstock.interface.step import StepInput, StepResult
+from penstock.interface.step import KvTables, StepInput, StepResult
 from penstock.interface.weights import WeightSource
 from penstock.models.rope import rope_tables
 from penstock.plan import ops
@@ -155,9 +155,10 @@ class ReferenceExecutor(HostExecutor):
         q = self._buffers[op.q].reshape(step.num_tokens, op.heads, op.head_dim)
         out = np.empty_like(q)
         keys, values = self._cache[op.layer]
+        tables = self._tables(op.layer, step)
         for s in range(step.num_sequences):
             rows = slice(step.query_starts[s], step.query_starts[s + 1])
-            blocks = step.block_ids[step.block_starts[s] : step.block_starts[s + 1]]
+            blocks = tables.block_ids[tables.block_starts[s] : tables.block_starts[s + 1]]
             slots = (blocks[:, None] * BLOCK_SIZE + np.arange(BLOCK_SIZE)).reshape(-1)
             slots = slots[: step.context_lens[s]]
             for some, seen in _lines(step, s):
@@ -171,6 +172,9 @@ class ReferenceExecutor(HostExecutor):
                     op.window,
                 )
         self._put(op.out, out.reshape(step.num_tokens, -1))
+
+    def _tables(self, layer: int, step: StepInput) -> KvTables:
+        return step.groups[self._plan.kv_groups.places[layer].group]
 
     def _select_rows(self, op: ops.SelectRows, step: StepInput) -> None:
         rows = np.concatenate([step.logit_rows, step.hidden_rows])
@@ -206,7 +210,7 @@ class ReferenceExecutor(HostExecutor):
     def _kv_write(self, op: ops.KvWrite, step: StepInput) -> None:
         for store, name in zip(self._cache[op.layer], (op.k, op.v), strict=True):
             shape = (step.num_tokens, op.kv_heads, op.head_dim)
-            store.write(step.slots, self._buffers[name].reshape(shape))
+            store.write(self._tables(op.layer, step).slots, self._buffers[name].reshape(shape))
 
     def _gate(self, op: ops.Gate, step: StepInput) -> None:
         gated = activate(self._buffers[op.gate], op.activation)
@@ -226,8 +230,9 @@ class ReferenceExecutor(HostExecutor):
         cos, sin = (table[step.positions] for table in self._ropes[op.rope])
         self._put(op.q, rotate(q, cos, sin).reshape(step.num_tokens, -1))
         keys, values = self._cache[op.layer]
-        keys.write(step.slots, rotate(k, cos, sin))
-        values.write(step.slots, v)
+        slots = self._tables(op.layer, step).slots
+        keys.write(slots, rotate(k, cos, sin))
+        values.write(slots, v)
 
     def _features(self, op: ops.Features, step: StepInput) -> None:
         self._put(op.out, step.features[:, op.first : op.first + op.cols])
