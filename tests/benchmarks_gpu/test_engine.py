@@ -35,22 +35,7 @@ CONFIG = {
     "tie_word_embeddings": True,
     "torch_dtype": "float32",
 }
-SIZE = Size(
-    decode_context=8,
-    decode_steps=2,
-    host_batch=2,
-    host_context=8,
-    prefill=12,
-    chunk=4,
-    chunk_decodes=1,
-    positions=(4,),
-    position_steps=2,
-    mixed=2,
-    mixed_prompt=(2, 4),
-    mixed_output=(2, 2),
-    repeats=1,
-    replays=1,
-)
+SIZE = Size().smallest()
 
 
 class FakeTimer:

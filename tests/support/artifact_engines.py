@@ -11,6 +11,7 @@ import numpy as np
 from penstock.artifact.shelf import Keeping
 from penstock.config import EngineConfig
 from penstock.engine.loader import draw, load
+from penstock.interface.executor import run
 from penstock.interface.step import KvTables, StepInput
 
 
@@ -39,7 +40,7 @@ def start(model: Path, root: Path | None, keeping: Keeping = "always", **options
         lambda level, text: done.notes.append(text),
         keeping=keeping,
     )
-    done.logits = executor.run(prompt([3, 1, 4, 1, 5, 9, 2, 6])).logits.tobytes()
+    done.logits = run(executor, prompt([3, 1, 4, 1, 5, 9, 2, 6])).logits.tobytes()
     executor.close()
     return done
 

@@ -14,11 +14,14 @@ from penstock.interface.step import KvTables, StepInput
 from penstock.models.spec import (
     Activation,
     AttentionSpec,
+    DType,
     LayerSpec,
     MlpSpec,
     ModelSpec,
     RopeSpec,
 )
+from penstock.plan.lower import lower
+from penstock.weights.dummy import DummyWeights
 from support.kv_tables import changed
 
 
@@ -54,6 +57,10 @@ def make_spec(
         max_positions=512,
         dtype="float32",
     )
+
+
+def dummy_weights(spec: ModelSpec, seed: int, dtype: DType) -> DummyWeights:
+    return DummyWeights(lower(spec).weights, seed, dtype)
 
 
 @dataclass
@@ -109,3 +116,24 @@ def tokens_of(seed: int, length: int) -> NDArray[np.int32]:
 def broken(step: StepInput, **changes: Any) -> StepInput:
     arrays: dict[str, Any] = {k: np.asarray(v, np.int32) for k, v in changes.items()}
     return changed(step, **arrays)
+
+
+MALFORMED: list[tuple[dict[str, Any], str]] = [
+    ({"token_ids": [0, 211]}, "token id 211"),
+    ({"token_ids": [0, -99]}, "token id -99"),
+    ({"positions": [0, 512]}, "position 512"),
+    ({"slots": [0, 40 * 32]}, "slot 1280"),
+    ({"block_ids": [40]}, "block id 40"),
+    ({"logit_rows": [2]}, "logit row 2"),
+    ({"hidden_rows": [2]}, "hidden row 2"),
+    ({"block_copies": [[0, 40]]}, "copied block 40"),
+    ({"context_lens": [33]}, "do not agree"),
+    ({"context_lens": [1]}, "do not agree"),
+    ({"query_starts": [0, 1]}, "query_starts"),
+    ({"query_starts": [0]}, "length"),
+    ({"positions": [0]}, "length"),
+    ({"block_starts": [0, 2]}, "block_ids"),
+    ({"block_starts": [1, 0]}, "ascend"),
+]
+"""What :func:`broken` makes of a step of two tokens in block 1, and what the error says; there are
+211 tokens, 512 positions and 40 blocks."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
+
+from penstock.models.names import NameMap
 
 DType = Literal["float32", "bfloat16", "float16"]
 Activation = Literal["silu", "gelu_tanh", "gelu"]
@@ -69,7 +70,7 @@ class LayerSpec:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A decoder-only transformer. Weight names are canonical (see :meth:`weight_shapes`)."""
+    """A decoder-only transformer."""
 
     architecture: str
     vocab_size: int
@@ -81,49 +82,5 @@ class ModelSpec:
     dtype: DType  # as stored in the checkpoint
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
-
-    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Every canonical weight name and its shape; matrices are ``[out, in]``."""
-        hidden = self.hidden_size
-        shapes: dict[str, tuple[int, ...]] = {"embed": (self.vocab_size, hidden)}
-        for i, layer in enumerate(self.layers):
-            at = f"layers.{i}."
-            shapes[at + "attn_norm"] = (hidden,)
-            shapes |= layer_shapes(layer, at, hidden, hidden)
-        shapes["final_norm"] = (hidden,)
-        if not self.tie_embeddings:
-            shapes["head"] = (self.vocab_size, hidden)
-        return shapes
-
-    @property
-    def num_parameters(self) -> int:
-        """Stored weights; a tied embedding counts once."""
-        return sum(math.prod(shape) for shape in self.weight_shapes().values())
-
-
-def layer_shapes(
-    layer: LayerSpec, at: str, hidden: int, attention_input: int
-) -> dict[str, tuple[int, ...]]:
-    """Weights of a layer but for the norm before attention, which reads ``attention_input``
-    columns; names begin with ``at``."""
-    a, m = layer.attention, layer.mlp
-    q, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, rows in (("q", q), ("k", kv), ("v", kv)):
-        shapes[at + name] = (rows, attention_input)
-        if a.qkv_bias:
-            shapes[at + name + ".bias"] = (rows,)
-    if a.qk_norm:
-        shapes[at + "q_norm"] = shapes[at + "k_norm"] = (a.head_dim,)
-    shapes[at + "o"] = (hidden, q)
-    if a.output_bias:
-        shapes[at + "o.bias"] = (hidden,)
-    shapes[at + "mlp_norm"] = (hidden,)
-    for name in ("gate", "up"):
-        shapes[at + name] = (m.intermediate_size, hidden)
-        if m.bias:
-            shapes[at + name + ".bias"] = (m.intermediate_size,)
-    shapes[at + "down"] = (hidden, m.intermediate_size)
-    if m.bias:
-        shapes[at + "down.bias"] = (hidden,)
-    return shapes
+    names: NameMap | None = None
+    """What the checkpoint calls the weights; None: as the plan does."""

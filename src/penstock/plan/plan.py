@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
 from penstock.cache.geometry import KvDType
+from penstock.interface.sources import PlanWeight
 from penstock.models.spec import DType, ModelSpec, RopeSpec
 from penstock.plan.kv_groups import KvGroups, KvLayer, one_group
 from penstock.plan.ops import Buffer, BufferName, Features, Op, WeightName
-
-
-@dataclass(frozen=True)
-class PlanWeight:
-    """A weight that ops of a plan read."""
-
-    shape: tuple[int, ...]
-    """Matrices are ``[outputs, inputs]``."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +46,11 @@ class Plan:
     def kv_groups(self) -> KvGroups:
         """Which cached layers share pages; ``StepInput.groups`` has tables of each group."""
         return one_group(self.kv_layers, self.kv_dtype)
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of values of all weights; a tied embedding counts once."""
+        return sum(math.prod(weight.shape) for weight in self.weights.values())
 
     @property
     def feature_size(self) -> int:

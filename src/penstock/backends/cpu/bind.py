@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.cpu.executor import CpuExecutor
+from penstock.backends.cpu.forms import form_of
 from penstock.backends.cpu.interface import (
     BufferId,
     ConstantId,
@@ -26,7 +27,6 @@ from penstock.backends.cpu.pack import (
     NativeRegions,
     as_bytes,
     pack,
-    pack_part,
 )
 from penstock.backends.cpu.tune import (
     LEAST_BYTES,
@@ -42,7 +42,6 @@ from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
-from penstock.quant import GridScheme
 
 
 def bind(
@@ -212,32 +211,17 @@ class _Binder:
 
     def _linear(self, op: ops.Linear) -> None:
         native = self._native
-        gated = op.gated is not None
-        if op.scheme is None:
-            matrix = native.add_matrix(self._plan.weight_dtype, op.n, op.k, gated)
-        elif isinstance(op.scheme, GridScheme):
-            matrix = native.add_grid_matrix(
-                bits=op.scheme.bits, n=op.n, k=op.k, gated=gated, weight_only=op.weight_only
-            )
-        else:
-            matrix = native.add_int_matrix(
-                bits=op.scheme.bits,
-                group=op.scheme.group_size or 0,
-                n=op.n,
-                k=op.k,
-                gated=gated,
-                zero_points=op.scheme.zero_points,
-                weight_only=op.weight_only,
-            )
+        form = form_of(op.scheme, self._plan.weight_dtype)
+        matrix = form.add(native, op)
         if not op.weight_only:  # whose products have nothing to tune
-            form = f"{op.scheme or self._plan.weight_dtype} {'2x' if gated else ''}{op.n}x{op.k}"
+            shape = f"{form} {'2x' if op.gated is not None else ''}{op.n}x{op.k}"
             logits = self._plan.buffers[op.out].rows.base != "T"
-            self._matrices.setdefault(form, []).append((matrix, len(self.regions), logits))
+            self._matrices.setdefault(shape, []).append((matrix, len(self.regions), logits))
         self.regions.append("+".join(part.weight for part in op.parts))
         first = 0
         for part in op.parts:
-            put = partial(pack_part, native, matrix, first, op.scheme or self._plan.weight_dtype)
-            self.fills.append(Fill(part.weight, partial(put, part.weight)))
+            put = partial(form.pack, native, matrix, first, part.weight)
+            self.fills.append(Fill(part.weight, put))
             first += part.n
         native.append_linear(
             matrix, self._bias(op), self.buffers[op.x], self.buffers[op.out], op.gated or "none"

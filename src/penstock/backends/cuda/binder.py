@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.backends.cuda.attention import AttentionKernel
@@ -24,6 +24,7 @@ from penstock.backends.cuda.step import DeviceStep
 from penstock.backends.cuda.weights import TORCH_DTYPES, Fill, Uploader, dtype_of
 from penstock.backends.cuda.workspace import Workspace
 from penstock.interface.executor import Limits
+from penstock.interface.weights import WeightValue
 from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.plan import Plan
@@ -306,12 +307,13 @@ class Binder:
     }
 
 
-def _fill_rows(
-    upload: Uploader, matrix: Matrix, first: int, name: str, array: NDArray[Any]
-) -> None:
+def _fill_rows(upload: Uploader, matrix: Matrix, first: int, name: str, value: WeightValue) -> None:
     """Give a matrix its rows from ``first`` on, some at a time: beside it and the copies on
     their way there is little room on a device that the cache fills."""
-    rows = max(1, _ROWS_BYTES // max(array[:1].nbytes, 1))
-    for start in range(0, len(array), rows):
-        some = array[start : start + rows]
+    if not isinstance(value, np.ndarray):
+        matrix.fill_quantized(first, value, name, lambda x: upload.tensor(x, dtype_of(x)))
+        return
+    rows = max(1, _ROWS_BYTES // max(value[:1].nbytes, 1))
+    for start in range(0, len(value), rows):
+        some = value[start : start + rows]
         matrix.fill(first + start, upload.tensor(some, dtype_of(some)), name)

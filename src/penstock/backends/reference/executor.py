@@ -15,12 +15,10 @@ from penstock.backends.reference.numerics import (
     activate,
     as_bfloat16,
     attend,
-    grid_product,
-    int_product,
     rms_norm,
     rotate,
-    weight_only_product,
 )
+from penstock.backends.reference.schemes import SCHEMES, CanonicalTensor
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.draft_tree import check_tree, path_rows, trunk_rows
 from penstock.interface.executor import Limits
@@ -30,13 +28,6 @@ from penstock.interface.weights import WeightSource
 from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.plan import Plan
-from penstock.quant import (
-    GridScheme,
-    GridTensor,
-    GroupTensor,
-    quantize,
-    quantize_to_grid,
-)
 from penstock.sampling.reference import NumpySampler
 
 
@@ -50,10 +41,14 @@ class ReferenceExecutor(HostExecutor):
     def __init__(self, plan: Plan, weights: WeightSource, limits: Limits) -> None:
         self.num_blocks = limits.num_blocks
         self._plan = plan
-        self._weights = {
-            name: np.asarray(weights.get(name)).astype(np.float32) for name in plan.weights
-        }
-        self._quantized: dict[str, GroupTensor | GridTensor] = {}
+        self._weights: dict[str, F32] = {}
+        self._quantized: dict[str, CanonicalTensor] = {}
+        for name in plan.weights:
+            value = weights.get(name)
+            if isinstance(value, CanonicalTensor):
+                self._quantized[name] = value
+            else:
+                self._weights[name] = np.asarray(value).astype(np.float32)
         self._ropes = [rope_tables(rope, plan.max_positions) for rope in plan.ropes]
         self._cache: list[tuple[KvStore, KvStore]] = []  # keys and values of each layer
         for layer in plan.kv_layers:
@@ -136,20 +131,14 @@ class ReferenceExecutor(HostExecutor):
 
     def _product(self, x: F32, weight: str, op: ops.Linear) -> F32:
         """``x @ W.T``; quantized weights are kept, as a tied embedding may be needed in both."""
-        matrix, scheme = self._weights[weight], op.scheme
-        if scheme is None:
-            product: F32 = x @ matrix.T
+        if op.scheme is None:
+            product: F32 = x @ self._weights[weight].T
             return product
+        products = SCHEMES[type(op.scheme)]
         if weight not in self._quantized:
-            self._quantized[weight] = (
-                quantize_to_grid(matrix, scheme, weight)
-                if isinstance(scheme, GridScheme)
-                else quantize(matrix, scheme, weight)
-            )
+            self._quantized[weight] = products.round(self._weights[weight], op.scheme, weight)
         tensor = self._quantized[weight]
-        if op.weight_only:
-            return weight_only_product(x, tensor)
-        return grid_product(x, tensor) if isinstance(tensor, GridTensor) else int_product(x, tensor)
+        return (products.weight_only if op.weight_only else products.integers)(x, tensor)
 
     def _attention(self, op: ops.Attention, step: StepInput) -> None:
         q = self._buffers[op.q].reshape(step.num_tokens, op.heads, op.head_dim)
