@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
+from array import array
+
 import pytest
 from support.overlap_executor import Deferred, HashExecutor
 from support.overlapped import POISON, VOCAB, check, make_core
-from support.tiny_plans import Chunk, step_of
 
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import Blueprint, load
 from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
+from penstock.interface.step_builder import build_step
 from penstock.sampling.params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -242,6 +243,6 @@ def test_a_real_plan_gives_the_same_bits(blueprint: Blueprint) -> None:
 
 
 def test_an_executor_of_depth_1_refuses_a_placeholder(blueprint: Blueprint) -> None:
-    step = step_of([Chunk(np.array([~0], np.int32), 0, 1, [0])])
+    step = build_step([array("i", [~0])], [0], [[array("i", [0])]])
     with pytest.raises(ValueError, match="placeholder"):
         load(blueprint).submit(step)

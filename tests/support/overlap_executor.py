@@ -8,13 +8,11 @@ a device may be.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.executor import Capabilities, Sampling, StepOutcome
@@ -24,6 +22,7 @@ from penstock.interface.sampler import Sampler
 from penstock.interface.step import StepInput, StepResult
 from penstock.sampling.reference import NumpySampler
 from support.fake_model import FakeModel, as_hidden, resolved
+from support.kv_tables import arrays_of
 
 
 class HashExecutor(HostExecutor):
@@ -127,13 +126,14 @@ class DeferredStep:
             assert not masks.late, "a sequence draws without its mask"
             sampling = msgspec.structs.replace(sampling, masks=_Taken(masks))
         self.sampling = sampling
-        self._arrays = {name: array.copy() for name, array in _arrays(step)}
+        self._arrays = {name: array.copy() for name, array in arrays_of(step).items()}
 
     def wait(self) -> StepOutcome:
         owner, step = self._owner, self.step
         assert owner.pending.pop(0) is self, "waited for out of order, or twice"
-        for name, array in _arrays(step):
-            assert (self._arrays[name] == array).all(), f"{name} changed in flight"
+        now = arrays_of(step)
+        for name, array in self._arrays.items():
+            assert (now[name] == array).all(), f"{name} changed in flight"
         known = resolved(step, owner.previous)
         outcome = owner.inner.submit(known, self.sampling).wait()
         if self.sampling is None:
@@ -145,15 +145,6 @@ class DeferredStep:
                 for i, token in enumerate(outcome.sampled.token_ids)
             ]
         return outcome
-
-
-def _arrays(step: StepInput) -> Iterator[tuple[str, NDArray[Any]]]:
-    for name in step.__dataclass_fields__:
-        if name != "groups":
-            yield name, getattr(step, name)
-    for i, tables in enumerate(step.groups):
-        for name in tables._fields:
-            yield f"{name} of group {i}", getattr(tables, name)
 
 
 class _Taken(NamedTuple):

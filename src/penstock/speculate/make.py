@@ -10,13 +10,13 @@ from penstock.interface.executor import Executor
 from penstock.interface.step import Int32s
 from penstock.models.heads import EagleSpec
 from penstock.models.spec import ModelSpec
+from penstock.plan.plan import Plan
 from penstock.speculate.draft import Proposer
 from penstock.speculate.draft_model import ModelProposer
 from penstock.speculate.eagle import EagleProposer
 from penstock.speculate.medusa import MedusaProposer
 from penstock.speculate.ngram import NgramProposer
 from penstock.speculate.speculation import Speculation
-from penstock.speculate.suffix import SuffixAutomaton
 from penstock.speculate.typical import Typical
 from penstock.speculative_config import Eagle, Medusa, Ngram, SpeculativeConfig
 
@@ -28,6 +28,7 @@ class LoadedDraft(NamedTuple):
     config: ResolvedConfig
     spec: ModelSpec
     """Of heads, one of ``models/heads.py``."""
+    plan: Plan
     token_ids: Int32s | None = None
     """The target's token of each of its own, int32 ``[num_outputs]``; None: the same."""
 
@@ -39,14 +40,15 @@ def make_speculation(
 ) -> Speculation | None:
     """Return what is asked for, or None where that is no speculation. Loads nothing.
 
-    ``draft`` becomes its own, to be closed with it. ``automaton`` is the native one of n-grams, if
-    there is native code. Raises ValueError if the draft is missing.
+    ``draft`` becomes its own, to be closed with it; ``automaton`` is what n-grams are looked up in.
+    Raises ValueError if what is needed is missing.
     """
     if asked is None:
         return None
     if isinstance(asked, Ngram):
-        ngram = NgramProposer(asked, automaton or SuffixAutomaton)
-        return Speculation(ngram, asked.num_tokens, asked.adaptive)
+        if automaton is None:
+            raise ValueError("speculation by Ngram needs an automaton")
+        return Speculation(NgramProposer(asked, automaton), asked.num_tokens, asked.adaptive)
     if draft is None:
         raise ValueError(f"speculation by {type(asked).__name__} needs what drafts to be loaded")
     typical = None
@@ -70,4 +72,9 @@ def _proposer(asked: SpeculativeConfig, draft: LoadedDraft) -> Proposer:
             max_tokens=config.max_num_batched_tokens,
             token_ids=draft.token_ids,
         )
-    return ModelProposer(executor, config.max_num_batched_tokens, config.enable_prefix_caching)
+    return ModelProposer(
+        executor,
+        config.max_num_batched_tokens,
+        config.enable_prefix_caching,
+        draft.plan.kv_groups.windows,
+    )
