@@ -212,7 +212,9 @@ def test_a_long_context_holds_its_windows_and_a_block(tmp_path: Path) -> None:
         kv_cache_bytes=64 << 20,
     )
     params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
-    core.add_request(EngineRequest(request_id="r", prompt_token_ids=prompt(1, length), params=params))
+    core.add_request(
+        EngineRequest(request_id="r", prompt_token_ids=prompt(1, length), params=params)
+    )
     cache, most = core._scheduler.cache, 0
     while core.has_work:
         core.step()

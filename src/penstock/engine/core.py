@@ -210,7 +210,7 @@ class EngineCore:
     def _step(self) -> list[SequenceUpdate]:
         constraints = self._constraints
         ended: list[SequenceUpdate] = []
-        if constraints.num_awaiting:
+        if constraints.active and constraints.num_awaiting:
             ended = [self._scheduler.conclude(sequence) for sequence in constraints.release()]
         drafts, features = None, False
         if self._speculation is not None:
@@ -269,7 +269,8 @@ class EngineCore:
             assert executed.hidden is not None
             give_rows(step, executed.hidden)
         updates = self._scheduler.update(step, tokens, executed.late)
-        self._constraints.prepare(step.samples)
+        if self._constraints.active:
+            self._constraints.prepare(step.samples)
         if self._speculation is not None:
             self._speculation.verified(step, tokens)
             if executed.features is not None:
