@@ -16,15 +16,59 @@ from penstock.errors import ConfigError
 from penstock.hardware import Hardware
 from penstock.memory_budget import Demand, Served
 from penstock.models.heads import EagleSpec
+from penstock.models.quantized import QuantizedFormat
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
-from penstock.quant.choice import choose
+from penstock.quant.choice import QuantizationName, choose
 from penstock.quant.scheme import Quantization
 from penstock.scheduler.limits import most_logit_rows
 from penstock.speculate.draft_choice import draft_logit_rows, served_draft
 from penstock.speculative_config import describe
+
+
+@dataclass(frozen=True)
+class _Quantization:
+    """The options of quantization."""
+
+    name: QuantizationName
+    group: int | None
+    zero_points: bool
+    head: bool
+
+    def schemes(self, activations: bool) -> Quantization:
+        """Raises ConfigError where the options do not go together."""
+        return choose(
+            self.name,
+            self.group,
+            self.head,
+            zero_points=self.zero_points,
+            activations=activations,
+        )
+
+
+def _as_stored(asked: _Quantization, own: QuantizedFormat) -> _Quantization:
+    """What a checkpoint that is quantized already runs with; raises ConfigError where other than
+    its own scheme is asked for."""
+    scheme = own.scheme
+    name: QuantizationName = "int8" if scheme.bits == 8 else "int4"
+    group = scheme.group_size or 0
+    same = (
+        asked.name in ("none", name)
+        and asked.group in (None, group)
+        and (scheme.zero_points or not asked.zero_points)
+    )
+    if not same:
+        wanted = replace(asked, head=False)
+        raise ConfigError(
+            f"the checkpoint is quantized already ({own}) and cannot be rounded once more to "
+            f"{wanted.schemes(True).linear}; leave quantization, its group and zero points out, or "
+            "take the checkpoint that this one was made from"
+        )
+    # Unless the user asks for more, what the checkpoint leaves in floats stays so.
+    head = asked.head and asked.name != "none"
+    return _Quantization(name, group, scheme.zero_points, head)
 
 
 @dataclass(frozen=True)
@@ -66,7 +110,8 @@ def resolve(
             raise ConfigError(f"{name} must be at least 1, not {value}")
     decide("dtype", config.dtype, "the checkpoint's")
     dtype: DType = spec.dtype if config.dtype == "auto" else config.dtype
-    if config.quantize_activations is not None and config.quantization == "none":
+    own = spec.quantized
+    if config.quantize_activations is not None and config.quantization == "none" and own is None:
         raise ConfigError(
             "quantize_activations has no effect without quantization; set quantization to int8 or "
             "int4, or leave it out"
@@ -79,15 +124,17 @@ def resolve(
     quantize_activations = config.quantize_activations
     if quantize_activations is None:
         quantize_activations = defaults.quantize_activations
-    schemes = choose(
+    asked_for = _Quantization(
         config.quantization,
         config.quantization_group,
+        config.quantization_zero_points,
         config.quantize_head,
-        zero_points=config.quantization_zero_points,
-        activations=quantize_activations,
     )
+    quantized = asked_for if own is None else _as_stored(asked_for, own)
+    schemes = quantized.schemes(quantize_activations)
     if schemes.linear is not None:
-        reasons["quantization"] = f"matrices in {schemes.linear}"
+        stored = "" if own is None else f", as the checkpoint has them ({own})"
+        reasons["quantization"] = f"matrices in {schemes.linear}{stored}"
         why = defaults.quantize_activations_why
         decide("quantize_activations", config.quantize_activations, why)
         reasons["quantize_head"] = f"the output matrix in {schemes.head or dtype}"
@@ -189,11 +236,11 @@ def resolve(
         served_model_name=config.served_model_name or config.model or "penstock-demo",
         dtype=dtype,
         load_format=config.load_format,
-        quantization=config.quantization,
-        quantization_group=config.quantization_group,
-        quantization_zero_points=config.quantization_zero_points,
+        quantization=quantized.name,
+        quantization_group=quantized.group,
+        quantization_zero_points=quantized.zero_points,
         quantize_activations=quantize_activations,
-        quantize_head=config.quantize_head,
+        quantize_head=quantized.head,
         weight_bytes=memory.weights,
         backend=backend.name,
         threads=threads.count,

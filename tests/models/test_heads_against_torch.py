@@ -146,7 +146,7 @@ def test_medusa(tmp_path: Path, backend: str, fused: bool, dtype: DType, blocks:
     executor = executor_of(folder, spec, target, backend, dtype, fused)
     features = np.random.default_rng(1).standard_normal((5, HIDDEN), np.float32)
     step = step_of([Chunk(np.zeros(5, np.int32), 0, 5, [0], rows=[1, 2, 4])])
-    result = executor.run(replace(step, features=features))
+    result = executor.run(replace(step, features=features, groups=()))
     w = rounded(arrays, dtype)
     logits = [result.logits, *result.more_logits]
     assert len(logits) == 3

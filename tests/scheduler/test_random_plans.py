@@ -6,13 +6,19 @@ from dataclasses import dataclass
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.fake_model import Loop
+from support.fake_model import Loop, Windows
 from support.scheduler_loop import VOCAB, check_complete, expected, make_loop, request
 
+from penstock.cache.kv_cache import KvCache
 from penstock.interface.messages import FinishReason, Tenant
 from penstock.pooling.params import PoolingParams
 from penstock.scheduler.sequence import Sequence, Status
 
+WINDOWS: st.SearchStrategy[Windows] = st.one_of(
+    st.just((None,)),
+    st.integers(2, 20).map(lambda window: (window,)),
+    st.lists(st.integers(2, 20), min_size=1, max_size=3).map(lambda rest: (None, *rest)),
+)
 TENANTS = [Tenant(), Tenant("a"), Tenant("b", 2.0), Tenant("b", 2.0, "u"), Tenant("c", 0.5)]
 POOLINGS = [PoolingParams(pooling=kind, normalize=False) for kind in ("last", "mean", "cls")]
 
@@ -32,8 +38,11 @@ def plans(draw: st.DrawFn, ahead: bool) -> Plan:
     seqs = draw(st.integers(1, 6))
     budget = seqs + draw(st.integers(0, 12))
     context = draw(st.integers(8, 40))
-    blocks = -(-context // size) + draw(st.integers(0, 12))
-    loop = make_loop(blocks, seqs, budget, context, size, draw(st.booleans()), ahead)
+    windows = draw(WINDOWS)
+    least = KvCache(1, size, windows=windows).blocks_for(context)
+    blocks = least + draw(st.integers(0, 12)) * len(windows)
+    prefix = draw(st.booleans())
+    loop = make_loop(blocks, seqs, budget, context, size, prefix, ahead, windows=windows)
     stems = [[draw(st.integers(0, 3)) for _ in range(context)] for _ in range(2)]
     arrivals = []
     tenants = draw(st.sampled_from([TENANTS[:1], TENANTS[:2], TENANTS]))
@@ -80,6 +89,7 @@ def test_and_the_same_tokens_where_steps_are_scheduled_ahead(plan: Plan) -> None
 
 def run(plan: Plan) -> None:
     loop, scheduler = plan.loop, plan.loop.scheduler
+    windows = scheduler.cache.windows
     aborted: set[str] = set()
 
     def abort(now: int, between: bool) -> None:
@@ -105,5 +115,5 @@ def run(plan: Plan) -> None:
         if leader.request_id in aborted:
             for index in range(leader.params.n):  # what came before the end is right
                 got = loop.outputs.get((leader.request_id, index), [])
-                assert got == expected(leader, index)[0][: len(got)]
+                assert got == expected(leader, index, windows)[0][: len(got)]
     check_complete(loop, [s for _, s in plan.arrivals if s.request_id not in aborted])

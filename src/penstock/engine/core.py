@@ -68,7 +68,10 @@ class EngineCore:
         self._works_ahead = executor.capabilities.depth > 1
         self._draws_ahead = executor.capabilities.draws_ahead
         cache = KvCache(
-            executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=config.enable_prefix_caching
+            executor.num_blocks,
+            BLOCK_SIZE,
+            windows=blueprint.plan.kv_groups.windows or (None,),
+            enable_prefix_caching=config.enable_prefix_caching,
         )
         self._scheduler = Scheduler(
             cache,

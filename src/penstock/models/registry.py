@@ -13,6 +13,7 @@ from penstock.errors import ModelError
 from penstock.models import llama, mistral, qwen2, qwen3
 from penstock.models.blocks import read_dtype
 from penstock.models.names import NameMap
+from penstock.models.quantized import read_quantized
 from penstock.models.reader import ConfigReader, read_json_object
 from penstock.models.spec import DType, ModelSpec
 from penstock.weights.safetensors import stored_dtype
@@ -127,7 +128,8 @@ def read_spec(
     dtype = read_dtype(reader) or default_dtype
     if dtype is None:
         raise reader.error("dtype", "is required: float32, bfloat16 or float16")
-    spec = replace(family.read(reader, dtype), names=family.names)
+    quantized = read_quantized(reader)
+    spec = replace(family.read(reader, dtype), names=family.names, quantized=quantized)
     reader.finish(IDLE_FIELDS)
     if generation is not None:
         more = ConfigReader(generation, where.replace("config.json", "generation_config.json"))
@@ -139,12 +141,6 @@ def read_spec(
 
 def refuse_unsupported(reader: ConfigReader) -> None:
     """Raise ModelError for values of common fields that no family supports."""
-    if reader.has("quantization_config"):
-        raise reader.error(
-            "quantization_config",
-            "is not supported yet; use the unquantized checkpoint this one was made from",
-        )
-    reader.raw("quantization_config")
     for name, value, why in _ONLY:
         reader.only(name, value, why)
 

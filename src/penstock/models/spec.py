@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.models.names import NameMap
+from penstock.models.quantized import QuantizedFormat
 
 DType = Literal["float32", "bfloat16", "float16"]
 Activation = Literal["silu", "gelu_tanh", "gelu"]
@@ -84,3 +85,5 @@ class ModelSpec:
     eos_token_ids: tuple[int, ...] = ()
     names: NameMap | None = None
     """What the checkpoint calls the weights; None: as the plan does."""
+    quantized: QuantizedFormat | None = None
+    """How the checkpoint keeps matrices that it has quantized, if it has."""

@@ -60,6 +60,7 @@ class Lowering:
         self._ops: list[Op] = []
         self._buffers: dict[BufferName, Buffer] = {}
         self._shapes: dict[WeightName, Shape] = {}
+        self._packed: set[WeightName] = set()
         self._ropes: list[RopeSpec] = []
 
     def _new(
@@ -80,12 +81,12 @@ class Lowering:
 
     def _declared(self) -> dict[WeightName, PlanWeight]:
         """All weights, with the sources that the model's names give them."""
-        names, shapes = self._spec.names, self._shapes
-        sources = (
-            own_names(shapes)
-            if names is None
-            else {name: names.source(name, shapes) for name in shapes}
-        )
+        names, shapes, form = self._spec.names, self._shapes, self._spec.quantized
+        sources = own_names(shapes)
+        if names is not None:
+            for name in shapes:
+                its = form if name in self._packed else None
+                sources[name] = names.source(name, shapes, its)
         weights = {name: PlanWeight(source) for name, source in sources.items()}
         assert all(weight.shape == shapes[name] for name, weight in weights.items())
         return weights
@@ -117,6 +118,10 @@ class Lowering:
     def _product(
         self, x: BufferName, out: BufferName, part: LinearPart, scheme: QuantScheme | None
     ) -> Linear:
+        stored = self._spec.quantized
+        if stored is not None and stored.stores(part.weight):
+            scheme = stored.scheme
+            self._packed.add(part.weight)
         weight_only = scheme is not None and not self._quantization.activations
         k = self._buffers[x].cols
         self._weight(part.weight, part.n, k)

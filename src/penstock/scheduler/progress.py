@@ -102,8 +102,12 @@ class Progress:
             if contended:
                 queues.shares.serve(sequence.tenant, count)
             while not cache.extend(sequence.table, start, start + count, copies):
-                if not self._preemption.preempt_behind(sequence, chosen):
-                    count = cache.room(sequence.table, start)
+                # A prompt is read in smaller steps before anybody is preempted for blocks that
+                # windows give back after the step.
+                room = cache.room(sequence.table, start)
+                shrinks = cache.forgets and count > 1 and room > 0
+                if shrinks or not self._preemption.preempt_behind(sequence, chosen):
+                    count = room
                     if count == 0:
                         break
             else:

@@ -314,7 +314,7 @@ class Scheduler:
         self.cache.check_integrity()
         self._queues.check_integrity()
         assert len(self.running) <= self.max_num_seqs
-        held = sum(len(s.table.block_ids) for s in self.running)
+        held = sum(s.table.num_held for s in self.running)
         assert held == self.cache.num_held_blocks, "a sequence that is not running holds blocks"
         self._in_flight.check_integrity(s for g in self._queues.requests.values() for s in g)
 

@@ -7,7 +7,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.cache.kv_cache import BlockTable
+from penstock.cache.block_table import BlockTable
 from penstock.interface.messages import EngineRequest, FinishReason, Tenant
 from penstock.sampling.draws import sequence_key
 from penstock.sampling.params import SamplingParams

@@ -51,4 +51,9 @@ def _proposer(asked: SpeculativeConfig, draft: Blueprint, mark: Mark) -> Propose
             max_tokens=config.max_num_batched_tokens,
             token_ids=draft_tokens(draft),
         )
-    return ModelProposer(executor, config.max_num_batched_tokens, config.enable_prefix_caching)
+    return ModelProposer(
+        executor,
+        config.max_num_batched_tokens,
+        config.enable_prefix_caching,
+        draft.plan.kv_groups.windows,
+    )
