@@ -135,6 +135,20 @@ class Attention(Op):
 
 
 @dataclass(frozen=True)
+class AllGather(Op):
+    """The columns of all ranks' ``x`` side by side, in the order of ranks.
+
+    x ``[rows, c]``, where c need not be the same on all ranks; out ``[rows, sum of c]``, of the
+    same element type. All ranks of a group run the same ops in the same order, over the same rows.
+    """
+
+    _reads = ("x",)
+    _writes = ("out",)
+    x: BufferName
+    out: BufferName
+
+
+@dataclass(frozen=True)
 class SelectRows(Op):
     """``out[:, first : first + c] = x[[*logit_rows, *hidden_rows]]``: ``[T, c]`` to ``[S, ...]``.
 
