@@ -13,7 +13,7 @@ from support.checkpoints import FAMILIES, VOCAB, load_oracle, tiny_checkpoint
 from support.needs import require_native
 
 from penstock import LLM, SamplingParams
-from penstock.backends import bind
+from penstock.backends.registry import backend as named
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.executor import Executor, Limits
 from penstock.interface.step import KvTables, StepInput
@@ -153,7 +153,7 @@ def executor(request: pytest.FixtureRequest, case: tuple[Path, Oracle]) -> Itera
     weights = open_weights(case[0], spec, plan.weights, dtype="float32")
     blocks = -(-CONTEXT // BLOCK_SIZE)
     limits = Limits(blocks, max_tokens=CHUNK, max_logit_rows=CHUNK, max_sequences=1, threads=2)
-    bound = bind(plan, weights, request.param, limits)
+    bound = named(request.param).bind(plan, weights, limits)
     yield bound
     bound.close()
 
@@ -219,9 +219,8 @@ def test_an_int8_cache_on_both_backends(case: tuple[Path, Oracle]) -> None:
     starts = [*range(0, PROMPT, CHUNK), *range(PROMPT, CONTEXT)]
     logits = []
     for backend in ("reference", "cpu"):
-        bound = bind(
-            plan, open_weights(case[0], spec, plan.weights, dtype="float32"), backend, limits
-        )
+        weights = open_weights(case[0], spec, plan.weights, dtype="float32")
+        bound = named(backend).bind(plan, weights, limits)
         rows = [
             bound.run(one_sequence(oracle.tokens[start:end], start)).logits.copy()
             for start, end in itertools.pairwise([*starts, CONTEXT])

@@ -123,7 +123,7 @@ def draft_engine_config(
         "speculative": None,
     }
     changes |= _quantization(config, spec)
-    if resolved.backend == "cpu" and plan.num_parameters * 2 <= _FEW_WEIGHTS:
+    if resolved.threads > 1 and plan.num_parameters * 2 <= _FEW_WEIGHTS:
         changes |= {"threads": 1}
     return msgspec.structs.replace(config, **changes)
 
@@ -138,11 +138,18 @@ def draft_logit_rows(max_sequences: int, max_tokens: int) -> int:
 
 
 def served_draft(
-    config: EngineConfig, target: Served, spec: ModelSpec, block_bytes: int, on_gpu: bool
+    config: EngineConfig,
+    target: Served,
+    spec: ModelSpec,
+    block_bytes: int,
+    *,
+    half: bool,
+    quantize_activations: bool,
 ) -> Served:
     """Return what memory planning must know of the draft of ``target``.
 
-    ``block_bytes`` is the size of a block of the draft's KV cache.
+    ``block_bytes`` is the size of a block of the draft's KV cache. ``half`` is as in
+    :func:`~penstock.plan.lower.lower`, and ``quantize_activations`` the backend's default.
     """
     options = msgspec.structs.replace(config, **_quantization(config, spec))
     activations = options.quantize_activations
@@ -155,12 +162,12 @@ def served_draft(
         options.quantization_group,
         options.quantize_head,
         zero_points=options.quantization_zero_points,
-        activations=not on_gpu if activations is None else activations,
+        activations=quantize_activations if activations is None else activations,
     )
     kv_dtype = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
     return replace(
         target,
-        plan=fuse(lower(spec, dtype, max_len, schemes, kv_dtype, half=on_gpu)),
+        plan=fuse(lower(spec, dtype, max_len, schemes, kv_dtype, half=half)),
         max_len=max_len,
         max_tokens=tokens,
         max_logit_rows=tokens if heads else draft_logit_rows(target.max_sequences, tokens),
