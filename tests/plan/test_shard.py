@@ -14,8 +14,8 @@ from support.gptq_checkpoints import gptq_checkpoint
 from support.needs import needs_native
 from support.tiny_plans import Chunk, make_spec, step_of, tokens_of
 
-from penstock.backends import bind
 from penstock.backends.reference.executor import ReferenceExecutor
+from penstock.backends.registry import backend
 from penstock.errors import ConfigError
 from penstock.interface.collective import ThreadRank, thread_ranks
 from penstock.interface.executor import Limits
@@ -208,7 +208,7 @@ def test_a_share_needs_its_group() -> None:
 def test_the_cpu_backend_refuses_a_share_by_name() -> None:
     plan = fuse(shard(lower(make_spec()), 0, 2))
     with pytest.raises(ConfigError, match="AllGather"):
-        bind(plan, DummyWeights(plan.weights, 3, "float32"), "cpu", LIMITS)
+        backend("cpu").bind(plan, DummyWeights(plan.weights, 3, "float32"), LIMITS)
 
 
 def test_a_rank_that_fails_takes_the_others_along() -> None:

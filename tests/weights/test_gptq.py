@@ -12,9 +12,9 @@ from support.gptq_checkpoints import edit_tensors, gptq_checkpoint
 from support.needs import needs_native
 from support.tiny_plans import Chunk, step_of
 
-from penstock.backends import bind
 from penstock.backends.cpu import bind as cpu
 from penstock.backends.cpu import native
+from penstock.backends.registry import backend as named
 from penstock.config import EngineConfig
 from penstock.engine.loader import draw, load
 from penstock.errors import ConfigError, ModelError, WeightError
@@ -47,7 +47,7 @@ FORMATS = [
 def logits(folder: Path, backend: Any, activations: bool = False, dtype: Any = "float32") -> Any:
     spec = load_model_spec(folder)
     plan = fuse(lower(spec, dtype, quantization=Quantization(activations=activations)))
-    executor = bind(plan, open_weights(folder, spec, plan.weights, dtype), backend, LIMITS)
+    executor = named(backend).bind(plan, open_weights(folder, spec, plan.weights, dtype), LIMITS)
     step = step_of([Chunk(TOKENS, 0, 40, [3, 1], rows=range(40))])
     result = executor.run(step).logits.copy()
     executor.close()
