@@ -43,6 +43,7 @@ def int_product(x: F32, w: GroupTensor) -> F32:
 
     x ``[rows, k]``, w ``[n, k]``; returns ``[rows, n]``.
     """
+    x = x if w.order is None else x[:, w.order]
     k = x.shape[1]
     size = w.scheme.group_size or k
     w_points = w.points()
@@ -80,6 +81,7 @@ def points_by_group(x: F32, w: GroupTensor) -> F32:
 
     x ``[rows, k]``, w ``[n, k]``; returns ``[rows, n]``.
     """
+    x = x if w.order is None else x[:, w.order]
     k = x.shape[1]
     size = w.scheme.group_size or k
     w_points = w.points().astype(np.float32)
