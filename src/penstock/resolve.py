@@ -242,4 +242,5 @@ def kv_block_bytes(spec: ModelSpec, dtype: KvDType) -> int:
     return sum(
         layer_block_bytes(dtype, layer.attention.num_kv_heads, layer.attention.head_dim)
         for layer in spec.layers
+        if layer.attention.kv_from is None
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.models.spec import ModelSpec, layer_shapes
+from penstock.models.spec import ModelSpec, NormSpec, layer_shapes
 
 EagleKind = Literal["eagle1", "eagle3"]
 
@@ -74,6 +74,8 @@ class EagleSpec(ModelSpec):
     taps: tuple[int, ...] = ()
     """Layers of the target whose input hidden states are read as features."""
     fc_bias: bool = False
+    input_norm: NormSpec | None = None
+    """For ``eagle3``, the norm of the embedding and that of the residual stream beside it."""
 
     @property
     def feature_size(self) -> int:
@@ -97,7 +99,7 @@ class EagleSpec(ModelSpec):
         if eagle3:
             shapes["layers.0.input_norm"] = shapes["layers.0.feature_norm"] = (hidden,)
         shapes |= layer_shapes(layer, "layers.0.", hidden, 2 * hidden if eagle3 else hidden)
-        if eagle3:
+        if self.final_norm is not None:
             shapes["final_norm"] = (hidden,)
         shapes["head"] = (self.num_outputs, hidden)
         return shapes
