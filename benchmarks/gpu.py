@@ -24,8 +24,8 @@ from pathlib import Path
 
 import msgspec
 from gpu.jobs import MEASURES, select
+from gpu.redact import redacted_command
 from gpu.shape import SHAPES, choose_shape
-from gpu.told import told_command
 from gpu.workload import Size
 
 from penstock.errors import ConfigError, PenstockError
@@ -127,7 +127,9 @@ def main(arguments: list[str] | None = None) -> int:
         else choose_shape(configs, device.memory_free_bytes),
         stories=args.stories,
         seconds=args.minutes * 60,
-        command=told_command("benchmarks/gpu.py", sys.argv[1:] if arguments is None else arguments),
+        command=redacted_command(
+            "benchmarks/gpu.py", sys.argv[1:] if arguments is None else arguments
+        ),
     )
     identity = device_id()
     places = Places(root=HERE.parent, script=Path(__file__).resolve(), results=args.results)
@@ -149,7 +151,7 @@ def dry_run(measures: tuple[str, ...], args: argparse.Namespace) -> int:
             model=HERE / "configs" / "tiny",
             stories=None,
             seconds=args.minutes * 60,
-            command=told_command("benchmarks/gpu.py", ["--dry-run"]),
+            command=redacted_command("benchmarks/gpu.py", ["--dry-run"]),
             dry=True,
         )
         places = Places(root=HERE.parent, script=Path(__file__).resolve(), results=results)

@@ -27,12 +27,13 @@ from sample_rows import native_sampler
 from penstock.config import EngineConfig
 from penstock.engine import step_runner
 from penstock.engine.core import EngineCore
+from penstock.engine.ipc.wire import FromEngine, Updates, encode_updates
 from penstock.engine.loader import draw
-from penstock.engine.output import OutputProcessor
-from penstock.engine.wire import FrameReader, FromEngine, Updates, encode_updates
-from penstock.interface.messages import EngineRequest
+from penstock.frontend.output_processor import OutputProcessor
+from penstock.interface.messages import EngineRequest, SequenceUpdate
 from penstock.interface.sampler import Sampler
 from penstock.interface.step import StepInput, StepResult
+from penstock.processes.frames import FrameReader
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.reference import NumpySampler
 from penstock.tokenizer import load_tokenizer
@@ -125,8 +126,9 @@ class HostBench:
             self.core.add_request(
                 EngineRequest(request_id=name, prompt_token_ids=tokens, params=chosen)
             )
-        while self.core.stats().tokens_generated < 2 * count:  # all decode, not one prompt is left
-            self._step()
+        decoding: set[str] = set()
+        while len(decoding) < count:  # not one prompt is left
+            decoding.update(update.request_id for update in self._step())
         self._time_phases()
 
     def window(self) -> dict[str, float]:
@@ -139,15 +141,16 @@ class HostBench:
         spent["update"] = whole - sum(spent.get(p, 0.0) for p in ("schedule", "build", "sample"))
         return {phase: spent[phase] for phase in PHASES}
 
-    def _step(self) -> None:
+    def _step(self) -> list[SequenceUpdate]:
         updates = self._core_step()
         for frame in self._encode(updates):
             self._receive(frame)
+        return updates
 
-    def _core_step(self) -> Any:
+    def _core_step(self) -> list[SequenceUpdate]:
         return self.core.step()
 
-    def _encode(self, updates: Any) -> list[bytes]:
+    def _encode(self, updates: list[SequenceUpdate]) -> list[bytes]:
         frames, _ = encode_updates(updates)
         return frames
 

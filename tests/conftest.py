@@ -1,8 +1,9 @@
 """What holds for every test: a cache of its own, one thread for an array library, and workers.
 
-The whole suite (``pytest``) runs on as many workers as this process may use cores, at most four;
-files and folders that are named (``pytest tests/engine``) run in this process alone, as a debugger
-needs it. ``-n`` overrides both.
+The whole suite (``pytest``) runs on as many workers as this process may use cores, at most four,
+without the tests that are marked ``slow``; ``--slow`` adds these. Files and folders that are named
+(``pytest tests/engine``) run whole and in this process alone, as a debugger needs it. ``-m`` and
+``-n`` override this.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import os
 import tempfile
 
 import pytest
+
+pytest_plugins = ["pytester", "support.no_skips"]
 
 _CACHE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 _MOST_WORKERS = 4
@@ -23,13 +26,22 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--slow", action="store_true", help="run the slow tests of the whole suite, too"
+    )
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the options
 def pytest_cmdline_main(config: pytest.Config) -> None:
     option = config.option
+    if config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    if not option.markexpr and not option.slow:
+        option.markexpr = "not slow"
     if (
         config.pluginmanager.hasplugin("xdist")
         and not hasattr(config, "workerinput")
-        and config.args_source is pytest.Config.ArgsSource.TESTPATHS
         and option.numprocesses is None
         and option.dist == "no"
         and not option.usepdb

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gpu import shares
-from gpu.drive import decode_window, run_all
+from gpu import utilization
 from gpu.replay import Replay, chunk_step, decode_step, prefill_step
 from gpu.results import (
     ChunkStep,
@@ -22,6 +21,7 @@ from gpu.results import (
     Ready,
     StepTimes,
 )
+from gpu.stepping import decode_window, run_all
 from gpu.timing import Timer
 from gpu.workload import Size, mixed_lengths
 from penstock.backends.cuda.executor import CudaExecutor
@@ -87,7 +87,9 @@ class Bench:
             step_s=fastest.mean_s,
             step_s_median=sorted(w.median_s for w in windows)[len(windows) // 2],
             weight_bytes=weight_bytes_per_step(self.blueprint.plan),
-            kv_bytes=shares.kv_bytes(self.blueprint.spec, config.kv_cache_dtype, [context] * batch),
+            kv_bytes=utilization.kv_bytes(
+                self.blueprint.spec, config.kv_cache_dtype, [context] * batch
+            ),
             device_s=self.replay.decode_seconds(step, size.replays, size.repeats),
         )
 
@@ -103,7 +105,7 @@ class Bench:
             seconds_median=seconds[len(seconds) // 2],
             linear_flops=linear_flops(plan, Rows.TOKENS) * size.prefill
             + linear_flops(plan, Rows.LOGITS),
-            attention_flops=shares.attention_flops(self.blueprint.spec, size.prefill),
+            attention_flops=utilization.attention_flops(self.blueprint.spec, size.prefill),
         )
 
     def host(self) -> Host:
@@ -137,7 +139,7 @@ class Bench:
             Place(
                 position=position,
                 itl_s=seconds,
-                kv_bytes=shares.kv_bytes(
+                kv_bytes=utilization.kv_bytes(
                     self.blueprint.spec,
                     config.kv_cache_dtype,
                     [position + size.position_steps // 2],

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from gpu import shares
+from gpu import utilization
 from gpu.goals import Figure, Goal, Unit
 from gpu.results import Ceilings, ChunkStep, Decode, Engine, Results
 
@@ -52,7 +52,7 @@ def _checks(results: Results) -> list[Figure]:
 
 def _decode(results: Results) -> list[Figure]:
     def share(batch: int) -> float:
-        return shares.of_bandwidth(_decode_of(results, "bf16", batch), _bandwidth(results))
+        return utilization.of_bandwidth(_decode_of(results, "bf16", batch), _bandwidth(results))
 
     goals = {1: 0.80, 64: 0.70}
     return [
@@ -69,7 +69,7 @@ def _decode(results: Results) -> list[Figure]:
 def _prefill(results: Results) -> list[Figure]:
     def share() -> float:
         run = _need(results, "bf16", _engine(results, "bf16").prefill, "prefill")
-        return shares.of_matrix_rate(run, _ceilings(results).matrix_flops)
+        return utilization.of_matrix_rate(run, _ceilings(results).matrix_flops)
 
     return [_figure("prefill, of the bf16 matrix rate", "share", Goal(">=", 0.55), share)]
 
@@ -93,7 +93,7 @@ def _quantized(results: Results) -> list[Figure]:
 
 def _host(results: Results) -> list[Figure]:
     def share() -> float:
-        return shares.of_host(_need(results, "bf16", _engine(results, "bf16").host, "host"))
+        return utilization.of_host(_need(results, "bf16", _engine(results, "bf16").host, "host"))
 
     name = f"host overhead at batch {HOST_BATCH}, of a step"
     return [_figure(name, "share", Goal("<", 0.03), share)]
@@ -125,7 +125,7 @@ def _itl(results: Results) -> list[Figure]:
         places = _engine(results, "bf16").places
         if len(places) < 2:
             raise _Missing(_why(results, "bf16", "itl"))
-        return abs(shares.growth(places, _bandwidth(results)))
+        return abs(utilization.growth(places, _bandwidth(results)))
 
     name = "time between tokens, change with position beyond its KV bytes"
     return [_figure(name, "share", Goal("<=", 0.05), growth)]
@@ -134,14 +134,14 @@ def _itl(results: Results) -> list[Figure]:
 def _deterministic(results: Results) -> list[Figure]:
     def decode(batch: int) -> float:
         ours, theirs = (_decode_of(results, name, batch) for name in ("bf16", "cublas"))
-        return shares.cost(ours.step_s, theirs.step_s)
+        return utilization.cost(ours.step_s, theirs.step_s)
 
     def prefill() -> float:
         ours, theirs = (
             _need(results, name, _engine(results, name).prefill, "prefill")
             for name in ("bf16", "cublas")
         )
-        return shares.cost(ours.seconds, theirs.seconds)
+        return utilization.cost(ours.seconds, theirs.seconds)
 
     goal, what = Goal("<", 0.10), "deterministic costs, over cuBLAS"
     made = [

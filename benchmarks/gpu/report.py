@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from gpu import shares
+from gpu import utilization
 from gpu.device import FIELDS, Device, Reading
 from gpu.goals import Figure, shown, shown_goal
 from gpu.results import (
@@ -151,7 +151,7 @@ def _sections(results: Results) -> Iterable[str]:
 def _prefill_row(name: str, run: Prefill, ceilings: Ceilings | None) -> tuple[str, ...]:
     share = "-"
     if ceilings is not None:
-        share = _share(shares.of_matrix_rate(run, ceilings.matrix_flops))
+        share = _share(utilization.of_matrix_rate(run, ceilings.matrix_flops))
     return (
         name,
         f"{run.tokens}",
@@ -165,7 +165,7 @@ def _prefill_row(name: str, run: Prefill, ceilings: Ceilings | None) -> tuple[st
 def _decode_row(name: str, run: Decode, ceilings: Ceilings | None) -> tuple[str, ...]:
     share = "-"
     if ceilings is not None:
-        share = _share(shares.of_bandwidth(run, ceilings.read_bytes_per_s))
+        share = _share(utilization.of_bandwidth(run, ceilings.read_bytes_per_s))
     return (
         name,
         f"{run.batch}",

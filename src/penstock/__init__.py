@@ -25,9 +25,9 @@ from penstock.version import __version__
 if TYPE_CHECKING:
     from penstock.api import LLM
     from penstock.config import EngineConfig
-    from penstock.engine.async_llm import AsyncLLM
-    from penstock.engine.output import CompletionOutput, RequestOutput
     from penstock.errors import PenstockError, RequestError
+    from penstock.frontend.async_llm import AsyncLLM
+    from penstock.frontend.outputs import CompletionOutput, RequestOutput
     from penstock.grammar.spec import GrammarSpec
     from penstock.pooling.output import EmbeddingOutput
     from penstock.pooling.params import PoolingParams
@@ -54,15 +54,15 @@ __all__ = [
 
 _HOMES = {
     "LLM": "penstock.api",
-    "AsyncLLM": "penstock.engine.async_llm",
-    "CompletionOutput": "penstock.engine.output",
+    "AsyncLLM": "penstock.frontend.async_llm",
+    "CompletionOutput": "penstock.frontend.outputs",
     "EmbeddingOutput": "penstock.pooling.output",
     "EngineConfig": "penstock.config",
     "GrammarSpec": "penstock.grammar.spec",
     "PenstockError": "penstock.errors",
     "PoolingParams": "penstock.pooling.params",
     "RequestError": "penstock.errors",
-    "RequestOutput": "penstock.engine.output",
+    "RequestOutput": "penstock.frontend.outputs",
     "SamplingParams": "penstock.sampling.params",
 }
 

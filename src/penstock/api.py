@@ -12,9 +12,10 @@ from typing import Any, TypedDict
 
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.engine.core import EngineCore
-from penstock.engine.output import OutputProcessor, RequestOutput
 from penstock.engine.shared_core import SharedCore
 from penstock.errors import ConfigError, RequestError
+from penstock.frontend.output_processor import OutputProcessor
+from penstock.frontend.outputs import RequestOutput
 from penstock.grammar.cache import GrammarCache
 from penstock.grammar.spec import GrammarSpec
 from penstock.interface.messages import EngineRequest, EngineStats, SequenceUpdate
@@ -49,7 +50,7 @@ class LLM:
     Several threads may use it at once, and one may use it while it has an unfinished
     :meth:`stream`: their requests are computed together, and none changes what another gives.
     After :meth:`close`, and in a process that was forked from the one that made it, every call
-    raises EngineDeadError. :class:`~penstock.engine.async_llm.AsyncLLM` serves many callers
+    raises EngineDeadError. :class:`~penstock.frontend.async_llm.AsyncLLM` serves many callers
     without a thread for each.
     """
 

@@ -41,6 +41,11 @@ class RequestError(PenstockError):
         self.param = param
 
 
+class ContextLengthError(RequestError):
+    """A prompt, or a prompt and the output that is asked for, have more tokens than the model's
+    context holds."""
+
+
 class OverloadedError(PenstockError):
     """The engine has as many requests as it may hold; this one may be sent again later."""
 
@@ -52,6 +57,15 @@ class UnavailableError(PenstockError):
 
 class EngineDeadError(PenstockError):
     """The engine is closed, or its process is gone; its requests cannot be finished."""
+
+
+def shown(value: object) -> str:
+    """Return a value as an error's message shows it, in 80 characters at most."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, a deep list
+        return f"this {type(value).__name__}"
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def first_line(error: BaseException) -> str:

@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from penstock.backends.cpu import native
+from support.needs import require_native
 
 Configure = Callable[..., Path]
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _native_code() -> None:
-    if not native.runnable():
-        pytest.skip("no native module is built")
+    require_native()
 
 
 @pytest.fixture

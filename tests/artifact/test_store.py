@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from support.artifact_engines import start
 from support.checkpoints import tiny_checkpoint
+from support.needs import Need, lacking
 
 from penstock.artifact import lock, store
 from penstock.artifact.format import WEIGHTS
@@ -38,9 +39,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     try:
         done = subprocess.run(mount, capture_output=True, text=True)
     except FileNotFoundError:
-        pytest.skip("there is no mount command")
+        lacking(Need.PROGRAM, "mount")
     if done.returncode != 0:
-        pytest.skip(done.stderr.strip())
+        lacking(Need.RIGHT, f"mount: {done.stderr.strip()}")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
 
@@ -138,7 +139,7 @@ def test_a_read_only_folder_is_read(configure: Any, tmp_path: Path) -> None:
     mount = ["mount", "--bind", "-o", "ro", str(root), str(root)]
     done = subprocess.run(mount, capture_output=True, text=True)
     if done.returncode != 0:
-        pytest.skip(done.stderr.strip())
+        lacking(Need.RIGHT, f"mount: {done.stderr.strip()}")
     try:
         second = start(model, root)
         assert second.restored

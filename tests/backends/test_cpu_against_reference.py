@@ -13,6 +13,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support.needs import needs_native
 from support.tiny_plans import Chunk, broken, make_spec, step_of, tokens_of
 
 from penstock.backends.cpu import native
@@ -37,7 +38,7 @@ from penstock.weights.dummy import DummyWeights
 VARIANTS = native.runnable()
 F32 = NDArray[np.float32]
 
-pytestmark = pytest.mark.skipif(not VARIANTS, reason="no native module is built")
+pytestmark = needs_native
 
 
 LIMITS = Limits(num_blocks=40, max_tokens=96, max_logit_rows=96, max_sequences=8, threads=2)

@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.needs import Need
 
 CSRC = Path(__file__).parents[2] / "csrc"
 NATIVE = platform.machine() == "aarch64"
@@ -21,9 +22,10 @@ EMULATOR = None if NATIVE else shutil.which("qemu-aarch64-static") or shutil.whi
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(not CSRC.is_dir(), reason="the native sources are not here")
-@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler for AArch64")
-@pytest.mark.skipif(EMULATOR is None and not NATIVE, reason="no emulator of AArch64")
+@pytest.mark.skipif(COMPILER is None, reason=Need.PROGRAM.reason("a C++ compiler for AArch64"))
+@pytest.mark.skipif(
+    EMULATOR is None and not NATIVE, reason=Need.PROGRAM.reason("an emulator of AArch64")
+)
 @pytest.mark.parametrize("march", ["armv8-a", "armv8.2-a+fp16+dotprod"])
 def test_kernels_on_aarch64(tmp_path: Path, march: str) -> None:
     sources = [CSRC / "bench/kernels_check.cpp", CSRC / "pool.cpp", CSRC / "memory.cpp"]

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.head_plans import HEADS, HIDDEN, Writer, eagle, medusa, with_features
+from support.needs import needs_native
 from support.tiny_plans import Chunk, make_spec, step_of, tokens_of
 from support.tree_steps import Accepted, tree_step
 
@@ -30,7 +31,7 @@ from penstock.weights.dummy import DummyWeights
 
 VARIANTS = native.runnable()
 
-pytestmark = pytest.mark.skipif(not VARIANTS, reason="no native module is built")
+pytestmark = needs_native
 
 LIMITS = Limits(num_blocks=20, max_tokens=96, max_logit_rows=96, max_sequences=8, threads=2)
 A, B, C = tokens_of(1, 90), tokens_of(2, 70), tokens_of(3, 8)

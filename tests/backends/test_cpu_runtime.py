@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.native_arrays import as_bytes
+from support.needs import require_native
 
 from penstock.backends.cpu import native
 from penstock.errors import ConfigError
@@ -33,8 +34,7 @@ def convert(module: Any, x: np.ndarray, source: str, target: str) -> np.ndarray:
 
 
 def test_the_best_runnable_variant_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not VARIANTS:
-        pytest.skip("no native module is built")
+    require_native()
     monkeypatch.delenv(native.ENVIRONMENT, raising=False)
     loaded = native.load()
     assert loaded.isa == next(
@@ -53,8 +53,7 @@ def test_runnable_needs_every_flag() -> None:
 
 
 def test_unknown_variant_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not VARIANTS:
-        pytest.skip("no native module is built")
+    require_native()
     monkeypatch.setenv(native.ENVIRONMENT, "sse9")
     with pytest.raises(ConfigError, match="PENSTOCK_ISA=sse9"):
         native.load()

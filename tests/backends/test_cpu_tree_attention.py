@@ -12,13 +12,14 @@ from support.attention_parts import Part, sequence
 from support.draft_trees import Tree, line_of, make_tree, parent_lists
 from support.native_attention import attend
 from support.native_cache import ELEMENTS, Cache, Shape
+from support.needs import needs_native
 
 from penstock.backends.cpu import native
 from penstock.cache.geometry import BLOCK_SIZE
 
 VARIANTS = native.runnable()
 
-pytestmark = pytest.mark.skipif(not VARIANTS, reason="no native module is built")
+pytestmark = needs_native
 
 # Starts of trees around the ends of blocks and of splits, and far enough behind two of these.
 STARTS = st.sampled_from([0, 1, 17, 31, 32, 33, 63, 225, 240, 255, 256, 257, 290, 511, 513])

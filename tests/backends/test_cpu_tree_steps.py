@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.draft_trees import parent_lists
+from support.needs import needs_native
 from support.tiny_plans import Chunk, make_spec, tokens_of
 from support.tree_steps import F32, Accepted, Branches, tree_step
 
@@ -28,7 +29,7 @@ from penstock.weights.dummy import DummyWeights
 
 VARIANTS = native.runnable()
 
-pytestmark = pytest.mark.skipif(not VARIANTS, reason="no native module is built")
+pytestmark = needs_native
 
 LIMITS = Limits(num_blocks=40, max_tokens=96, max_logit_rows=96, max_sequences=8, threads=2)
 SPECS = {"plain": make_spec(qk_norm=True), "window": make_spec(window=9, heads=(4, 4))}

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.native_arrays import as_bytes
+from support.needs import Need, lacking
 
 from penstock.backends.cpu import native, tune
 from penstock.backends.cpu.tune import Product, ProductTuner, Trial
@@ -390,7 +391,7 @@ def test_what_a_tuning_says() -> None:
 def test_native_variants_name_what_trials_try() -> None:
     """Every trial is of a parameter that some kind of matrix has on the best variant."""
     if "amx" not in native.runnable():
-        pytest.skip("other variants have fewer parameters")
+        lacking(Need.INSTRUCTIONS, "AMX, which have more parameters than others")
     module = native.load("amx")
     names = set()
     for form in FORMS:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.needs import needs_shared, shared
 
 from penstock.bench.replay import (
     HashedRequest,
@@ -19,12 +20,8 @@ from penstock.bench.replay import (
 )
 from penstock.errors import ConfigError
 
-TRACES = Path(__file__).parents[2].parent / "shared" / "data" / "traces"
-AZURE = TRACES / "azure_llm_2023_conv.csv"
-MOONCAKE = TRACES / "mooncake_conversation.jsonl"
-needs_traces = pytest.mark.skipif(
-    not (AZURE.exists() and MOONCAKE.exists()), reason=f"no traces in {TRACES}"
-)
+AZURE = "data/traces/azure_llm_2023_conv.csv"
+MOONCAKE = "data/traces/mooncake_conversation.jsonl"
 
 
 def test_static_batches_wait_for_their_longest() -> None:
@@ -85,9 +82,9 @@ def test_what_is_not_a_trace_is_refused(tmp_path: Path) -> None:
         replay_prefixes([], ReplayLimits(8), tokens_per_hash=48)
 
 
-@needs_traces
+@needs_shared(AZURE)
 def test_azure_wastes_little_and_takes_half_the_steps_of_static_batches() -> None:
-    lengths = scaled(read_azure(AZURE, 500), 2048)
+    lengths = scaled(read_azure(shared(AZURE), 500), 2048)
     report = replay_lengths(lengths, ReplayLimits(num_blocks=1024))
     assert report.output_tokens == sum(each.output for each in lengths)
     assert report.waste < 0.04
@@ -95,9 +92,9 @@ def test_azure_wastes_little_and_takes_half_the_steps_of_static_batches() -> Non
     assert report.preemptions < 10
 
 
-@needs_traces
+@needs_shared(MOONCAKE)
 def test_mooncake_finds_what_an_infinite_cache_would() -> None:
-    trace = read_mooncake(MOONCAKE, 300)
+    trace = read_mooncake(shared(MOONCAKE), 300)
     small, large = prefix_curve(trace, [1_000, 20_000])
     assert large.share_of_infinite > 0.95
     assert small.hit_rate < large.hit_rate <= large.infinite_hit_rate

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from gpu.jobs import MEASURES, Job, in_process, plan_jobs, run_jobs, select
-from gpu.told import told_command, without_folders
+from gpu.redact import redacted_command, without_folders
 
 from penstock.errors import ConfigError
 
@@ -138,5 +138,7 @@ def test_no_folder_is_told() -> None:
     assert without_folders("bf16/int8, 1/2 and https://a.org/b/c") == (
         "bf16/int8, 1/2 and https://a.org/b/c"
     )
-    command = told_command("benchmarks/gpu.py", ["--quick", "--stories=/data/m/stories", "/x/y"])
+    command = redacted_command(
+        "benchmarks/gpu.py", ["--quick", "--stories=/data/m/stories", "/x/y"]
+    )
     assert command == "python benchmarks/gpu.py --quick --stories=stories y"

@@ -8,16 +8,15 @@ import re
 from pathlib import Path
 
 import pytest
+from support.needs import require_native
 
-from penstock.backends.cpu import native
 from penstock.cli import main as cli
 
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where artifacts go by default."""
-    if not native.runnable():
-        pytest.skip("no native module is built")
+    require_native()
     monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache" / "engines"
 

@@ -13,11 +13,6 @@ from penstock.cli import main as cli
 
 PROMPT = "def add(a, b):\n    return"
 
-pytestmark = pytest.mark.skipif(
-    not (penstock.demo_model_path() / "model.safetensors").exists(),
-    reason="the demo model is not in this tree",
-)
-
 
 def generate(*words: str) -> int:
     options = ["--backend", "reference", "--max-model-len", "256", "--max-tokens", "3"]

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from support.needs import Need, lacking
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -19,9 +20,9 @@ def device() -> Any:
 
     search = find_gpu(0)
     if search.gpu is None:
-        pytest.skip(f"no GPU: {search.problem or 'no NVIDIA driver is found'}")
+        lacking(Need.GPU, search.problem or "no NVIDIA driver is found")
     if search.gpu.interpreted:
-        pytest.skip("no GPU: kernels are interpreted (TRITON_INTERPRET)")
+        lacking(Need.GPU, "kernels are interpreted (TRITON_INTERPRET)")
     import torch
 
     return torch.device("cuda", 0)

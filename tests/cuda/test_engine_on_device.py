@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support.needs import needs_shared, shared
 
-STORIES = Path(__file__).parents[2] / "shared" / "models" / "stories260k"
+STORIES = "models/stories260k"
 PROMPT = "Once upon a time"
 
 
-@pytest.mark.skipif(not STORIES.is_dir(), reason=f"{STORIES.name} is not there")
+@needs_shared(STORIES)
 def test_published_text() -> None:
     from penstock import LLM, SamplingParams
 
-    lines = (STORIES / "SOURCE.md").read_text(encoding="utf-8").splitlines()
+    lines = (shared(STORIES) / "SOURCE.md").read_text(encoding="utf-8").splitlines()
     published = "\n".join(line.removeprefix("> ") for line in lines if line.startswith("> "))
     assert len(published) > 500
-    with LLM(str(STORIES), backend="cuda", max_num_seqs=4) as llm:
+    with LLM(str(shared(STORIES)), backend="cuda", max_num_seqs=4) as llm:
         params = SamplingParams(temperature=0, max_tokens=256)
         outputs = llm.generate([PROMPT, "The cat", PROMPT, "A dog and"], params)
     for output in (outputs[0], outputs[2]):

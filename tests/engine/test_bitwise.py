@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.needs import require_native
 
 from penstock import LLM, RequestOutput, SamplingParams
 from penstock.cache.geometry import KvDType, layer_block_bytes
-from penstock.errors import ConfigError
 
 VOCABULARY = 500
 
@@ -27,18 +27,23 @@ class Model:
     kv_dtype: KvDType
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        ("float32", "float32", 40),
-        ("bfloat16", "bfloat16", 40),
-        ("float16", "float16", 40),
-        ("float32", "int8", 40),
-        ("bfloat16", "int8", 40),
-        ("bfloat16", "int8", 64),
-    ],
-    ids=lambda param: " ".join(map(str, param)),
-)
+MODELS: list[tuple[str, KvDType, int]] = [
+    ("float32", "float32", 40),
+    ("bfloat16", "bfloat16", 40),
+    ("float16", "float16", 40),
+    ("float32", "int8", 40),
+    ("bfloat16", "int8", 40),
+    ("bfloat16", "int8", 64),
+]
+"""Types of weights and cache, and the size of a head."""
+INT8_MODELS = [model for model in MODELS if model[1] == "int8"]
+
+
+def name(param: object) -> str | None:
+    return " ".join(map(str, param)) if isinstance(param, tuple) else None
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=name)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     """A folder with a configuration only: widths, and head sizes but for the last, that fill no
     tile evenly."""
@@ -69,18 +74,14 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def start(model: Model, **options: Any) -> LLM:
     options = {"max_num_batched_tokens": 256, "max_model_len": 1024, "threads": 1} | options
-    try:
-        return LLM(
-            model=str(model.folder),
-            load_format="dummy",
-            backend="cpu",
-            kv_cache_dtype=model.kv_dtype,
-            **options,
-        )
-    except ConfigError as error:
-        if "native" in str(error):
-            pytest.skip(str(error))
-        raise
+    require_native()
+    return LLM(
+        model=str(model.folder),
+        load_format="dummy",
+        backend="cpu",
+        kv_cache_dtype=model.kv_dtype,
+        **options,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -180,10 +181,9 @@ def test_sequences_of_one_prompt_equal_themselves_in_company(plain: LLM) -> None
     assert bits(crowd[4]) == lone
 
 
+@pytest.mark.parametrize("model", INT8_MODELS, indirect=True, ids=name)
 def test_an_int8_cache_changes_the_result(model: Model, plain: LLM) -> None:
     """Or the tests above would show nothing of it."""
-    if model.kv_dtype != "int8":
-        pytest.skip("of an INT8 cache")
     with start(Model(model.folder, "float32")) as exact:
         (a,), (b,) = (bits(run(llm, [PROMPTS[5]], [PARAMS[0]])[0]) for llm in (exact, plain))
     assert a[1] != b[1]

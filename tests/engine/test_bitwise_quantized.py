@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.needs import require_native
 
 from penstock import LLM, RequestOutput, SamplingParams
-from penstock.errors import ConfigError
 
 VOCABULARY = 500
 
@@ -74,14 +74,8 @@ def options(request: pytest.FixtureRequest) -> Options:
 
 def start(model: Path, options: Options, **more: Any) -> LLM:
     bounds = {"max_num_batched_tokens": 256, "max_model_len": 1024, "threads": 1}
-    try:
-        return LLM(
-            model=str(model), load_format="dummy", backend="cpu", **(bounds | options | more)
-        )
-    except ConfigError as error:
-        if "native" in str(error):
-            pytest.skip(str(error))
-        raise
+    require_native()
+    return LLM(model=str(model), load_format="dummy", backend="cpu", **(bounds | options | more))
 
 
 @pytest.fixture(scope="module")

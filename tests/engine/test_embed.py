@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.needs import require_native
 from support.overlap_executor import Deferred
 
 from penstock import LLM, EngineConfig, PoolingParams, RequestError, SamplingParams
@@ -16,7 +17,6 @@ from penstock.cache.geometry import layer_block_bytes
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import draw, load
 from penstock.engine.step_runner import SerialRunner
-from penstock.errors import ConfigError
 from penstock.interface.executor import Executor
 from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
 from penstock.interface.step import StepInput, StepResult
@@ -65,12 +65,8 @@ def options(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def start(folder: Path, **changes: Any) -> LLM:
-    try:
-        return LLM(**options(folder, **changes))
-    except ConfigError as error:
-        if "native" in str(error):
-            pytest.skip(str(error))
-        raise
+    require_native()
+    return LLM(**options(folder, **changes))
 
 
 @pytest.fixture(scope="module")
@@ -210,15 +206,18 @@ def finish(core: EngineCore) -> dict[str, SequenceUpdate]:
     return ended
 
 
+ONE_TYPE = pytest.mark.parametrize("folder", ["float32"], indirect=True)
+"""For what does not depend on the type of the weights."""
+
+
 @pytest.fixture
 def core(folder: Path) -> Iterator[EngineCore]:
-    if "float32" not in (folder / "config.json").read_text():
-        pytest.skip("nothing here depends on the type")
     core = EngineCore.start(EngineConfig(**options(folder, backend="reference")))
     yield core
     core.close()
 
 
+@ONE_TYPE
 def test_steps_that_overlap_bring_the_same(folder: Path, core: EngineCore) -> None:
     config = EngineConfig(
         **options(folder, backend="reference", max_num_batched_tokens=40, max_num_seqs=8)
@@ -257,6 +256,7 @@ def test_an_aborted_one_ends_and_others_go_on(folder: Path) -> None:
     core.close()
 
 
+@ONE_TYPE
 def test_priority_goes_first(core: EngineCore) -> None:
     core._scheduler.max_num_batched_tokens = 150
     order: list[str] = []
@@ -267,6 +267,7 @@ def test_priority_goes_first(core: EngineCore) -> None:
     assert order == ["first", "middle", "late"]
 
 
+@ONE_TYPE
 def test_a_prompt_may_fill_the_context_and_no_more(core: EngineCore) -> None:
     core.add_request(embedding("full", prompt(1, 200), LAST))
     assert finish(core)["full"].embedding is not None
@@ -282,6 +283,7 @@ def test_a_prompt_may_fill_the_context_and_no_more(core: EngineCore) -> None:
     assert error.value.param == "dimensions"
 
 
+@ONE_TYPE
 def test_one_that_fails_fails_alone(core: EngineCore) -> None:
     runner = core._runner
     assert isinstance(runner, SerialRunner)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from support.needs import needs_shared, require_native, shared
 
 from penstock import LLM, SamplingParams
 from penstock.backends.cpu.native import runnable
 
-MODEL = Path(__file__).parents[3] / "shared" / "models" / "stories260k"
+STORIES = "models/stories260k"
+MODEL = shared(STORIES)
 
-pytestmark = pytest.mark.skipif(not MODEL.is_dir(), reason=f"{MODEL} is not there")
+pytestmark = needs_shared(STORIES)
 
 PROMPT = "Once upon a time"
 GREEDY = SamplingParams(temperature=0, max_tokens=256)
@@ -27,8 +28,8 @@ def published() -> str:
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_published_text(backend: str) -> None:
-    if backend == "cpu" and not runnable():
-        pytest.skip("the native library is not built")
+    if backend == "cpu":
+        require_native()
     with LLM(str(MODEL), backend=backend) as llm:
         (output,) = llm.generate(PROMPT, GREEDY)
     text = published()

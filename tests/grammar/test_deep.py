@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 from support import chains
+from support.needs import needs_native
 
 from penstock import LLM, RequestError, SamplingParams
-from penstock.backends.cpu import native
 
-pytestmark = pytest.mark.skipif(not native.built(), reason="no native library was built")
+pytestmark = needs_native
 FACTORS = (0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2)
 
 

@@ -11,19 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.grammars import FINITE, choice, regex, schema
+from support.needs import needs_native
 
-import penstock
 from penstock import LLM, AsyncLLM, EngineConfig, GrammarSpec, RequestError, SamplingParams
-from penstock.backends.cpu import native
-from penstock.engine.output import CompletionOutput
+from penstock.frontend.outputs import CompletionOutput
 
-pytestmark = [
-    pytest.mark.skipif(
-        not (penstock.demo_model_path() / "model.safetensors").exists(),
-        reason="the demo model is not in this tree",
-    ),
-    pytest.mark.skipif(not native.built(), reason="no native library was built"),
-]
+pytestmark = needs_native
 
 
 @pytest.fixture(scope="module")

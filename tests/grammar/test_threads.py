@@ -8,10 +8,9 @@ from collections.abc import Callable
 from time import thread_time
 
 import pytest
+from support.waiting import PATIENCE_S
 
 from penstock.grammar.threads import SLOW_NICE, Bell, Workers
-
-PATIENCE_S = 60.0
 
 
 class Done:

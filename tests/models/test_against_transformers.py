@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.checkpoints import FAMILIES, VOCAB, load_oracle, tiny_checkpoint
+from support.needs import require_native
 
 from penstock import LLM, SamplingParams
 from penstock.backends import bind
@@ -141,7 +142,7 @@ def case(request: pytest.FixtureRequest) -> tuple[Path, Oracle]:
 
 def skip_without(backend: str) -> None:
     if backend == "cpu":
-        pytest.importorskip("penstock.backends.cpu.bind", reason="the native core is not built")
+        require_native()
 
 
 @pytest.fixture(params=["reference", "cpu"])

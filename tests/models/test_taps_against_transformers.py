@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.checkpoints import VOCAB, load_oracle, tiny_checkpoint
+from support.needs import require_native
 from support.tiny_plans import Chunk, step_of
 
 from penstock.backends import bind
-from penstock.backends.cpu import native
 from penstock.interface.executor import Limits
 from penstock.models.registry import load_model_spec
 from penstock.plan.fuse import fuse
@@ -26,8 +26,8 @@ TAPS = (2, 3, 0, 3)
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_taps_are_the_hidden_states_of_transformers(backend: str) -> None:
-    if backend == "cpu" and not native.runnable():
-        pytest.skip("no native module is built")
+    if backend == "cpu":
+        require_native()
     folder = tiny_checkpoint("llama", num_hidden_layers=4)
     spec = load_model_spec(folder)
     tokens = np.random.default_rng(3).integers(1, VOCAB, LENGTH).astype(np.int32)

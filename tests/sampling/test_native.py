@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.native_sampler import bare_executor, native_sampler
+from support.needs import needs_native
 from support.sampling_strategies import constrained, masks, options, rows
 
 from penstock.backends.cpu import native
@@ -35,7 +36,7 @@ def variants() -> list[Any]:
 
 
 MODULES = variants()
-pytestmark = pytest.mark.skipif(not MODULES, reason="no native library was built")
+pytestmark = needs_native
 
 
 def result_of(logits: np.ndarray) -> StepResult:

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from support.native_sampler import native_sampler
+from support.needs import native_module
 
 from penstock.backends.cpu import native
-from penstock.errors import ConfigError, RequestError
+from penstock.errors import RequestError
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.sampler import Sampler
 from penstock.interface.step import StepResult
@@ -62,10 +63,7 @@ def chooser(request: pytest.FixtureRequest) -> Chooser:
     """NumPy's definition, and the native kernels of every instruction set that runs here."""
     if request.param == "numpy":
         return Chooser(lambda vocab: NumpySampler())
-    try:
-        module = native.load(request.param)
-    except ConfigError as error:  # the CPU has it, the system does not grant it
-        pytest.skip(str(error))
+    module = native_module(request.param)
     return Chooser(lambda vocab: native_sampler(module, vocab))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,14 +13,15 @@ from pathlib import Path
 
 import pytest
 from support import byte_tokenizer, sandbox_processes
+from support.waiting import PATIENCE_S
 
 from penstock.errors import PenstockError, UnavailableError
 from penstock.grammar.spec import GrammarSpec
+from penstock.processes.frames import HEADER
 from penstock.sandbox import local
 from penstock.sandbox.jobs import Checked, CheckGrammar, Exceeded, TokenizeChat
 from penstock.sandbox.local import LocalWorker
 
-PATIENCE_S = 60.0
 QUICK = CheckGrammar.of(GrammarSpec(kind="regex", text="a+"))
 ENDLESS = "{% for a in 'x' * 100000 %}{% for b in 'x' * 100000 %}{% endfor %}{% endfor %}"
 
@@ -141,3 +143,14 @@ def test_a_forked_child_that_closes_it_ends_nothing(worker: LocalWorker) -> None
     assert status == 0
     assert worker.run(QUICK) == Checked(None)
     assert sandbox_processes.of(sandbox_processes.servers()) == before
+
+
+def test_a_worker_that_talks_nonsense_is_replaced(worker: LocalWorker) -> None:
+    assert worker.run(QUICK) == Checked(None)
+    ours, theirs = socket.socketpair()
+    theirs.sendall(HEADER.pack(1) + b"\xc1")
+    assert worker._socket is not None
+    worker._socket.close()
+    worker._socket = ours
+    with theirs:
+        assert worker.run(QUICK) == Checked(None)

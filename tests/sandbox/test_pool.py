@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import support.sandbox_processes as processes
 from support import byte_tokenizer, chains
+from support.waiting import PATIENCE_S
 
 from penstock.errors import OverloadedError, RequestError, UnavailableError
 from penstock.grammar.spec import GrammarSpec
@@ -21,7 +22,6 @@ from penstock.sandbox.jobs import Checked, CheckGrammar, Tokenize, TokenizeChat,
 from penstock.sandbox.pool import WorkerPool
 from penstock.sandbox.process import WorkerProcess
 
-PATIENCE_S = 60.0
 TEMPLATE = (
     "{% for m in messages %}"
     "{% if m.content == 'endless' %}"

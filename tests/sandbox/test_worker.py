@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 from support import sandbox_processes
+from support.waiting import PATIENCE_S
 
 from penstock.grammar.spec import GrammarSpec
-from penstock.sandbox import wire, worker
+from penstock.processes.frames import FrameReader
+from penstock.sandbox import worker
 from penstock.sandbox.jobs import Checked, CheckGrammar, Started, Told
 from penstock.sandbox.local import LocalWorker
 
-PATIENCE_S = 60.0
 SCARCE = """
 import errno, os, sys
 from penstock.sandbox import worker
@@ -38,7 +39,7 @@ def order(server: socket.socket) -> list[Told]:
         with theirs:
             socket.send_fds(server, [b"+"], [theirs.fileno()])
         ours.settimeout(PATIENCE_S)
-        frames: wire.FrameBuffer[Told] = wire.FrameBuffer(Told)
+        frames: FrameReader[Told] = FrameReader(Told)
         return frames.receive(ours)
 
 

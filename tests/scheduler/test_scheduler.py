@@ -402,7 +402,7 @@ def test_a_step_may_bring_several_tokens_and_the_end_cuts_them() -> None:
     ("leader", "words"),
     [
         (request("x", []), "empty"),
-        (request("x", [1] * 128), "no room to answer"),
+        (request("x", [1] * 128), "must be at least 1 tokens shorter"),
         (request("x", [1] * 3, max_tokens=126), "lower max_tokens to at most 125, leave it out"),
         (request("x", [1] * 3, max_tokens=10**30), "lower max_tokens to at most 125"),
         (request("x", [1] * 3, max_tokens=None, min_tokens=126), "min_tokens to at most 125 or"),

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from support.http_client import JSON, Server, running
 from support.http_server import ADMIN_KEY
+from support.needs import Need, lacking
 
 from penstock.errors import ConfigError
 from penstock.server.keys import Keys, bearer, fingerprint
@@ -250,7 +251,7 @@ def test_tls(tokenizer_folder: Path, tmp_path: Path) -> None:
     try:
         subprocess.run(command, check=True, capture_output=True)
     except FileNotFoundError:
-        pytest.skip("there is no openssl to make a certificate")
+        lacking(Need.PROGRAM, "openssl, to make a certificate")
     with running(tokenizer_folder, 1, tls=[str(certificate), str(key)]) as server:
         trusting = ssl.create_default_context(cafile=str(certificate))
         with httpx.Client(base_url=server.url, verify=trusting) as client:

@@ -16,8 +16,8 @@ import llguidance
 import pytest
 
 from penstock.grammar.spec import GrammarSpec
-from penstock.server.parsing.answer import AnswerDelta, AnswerParser
 from penstock.server.parsing.answer_grammar import Beginning, Calls, Function, answer_grammar
+from penstock.server.parsing.answer_parser import AnswerDelta, AnswerParser
 from penstock.server.parsing.styles import REASONING_STYLES, TOOL_STYLES, ToolStyle
 
 EOS = 256

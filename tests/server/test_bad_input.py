@@ -331,6 +331,7 @@ def test_an_unsupported_part_is_refused_by_its_type(server: Server) -> None:
 
 def test_a_prompt_over_the_context_is_refused_with_the_arithmetic(server: Server) -> None:
     error = refused(server.post(COMPLETIONS, completion(prompt="a" * 600)))
+    assert error["code"] == "context_length_exceeded"
     assert "600 tokens" in error["message"]
     assert str(MAX_MODEL_LEN) in error["message"]
     assert f"{600 - MAX_MODEL_LEN + 1} tokens shorter" in error["message"]

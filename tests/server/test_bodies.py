@@ -10,13 +10,13 @@ import msgspec
 import pytest
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
+from support.waiting import PATIENCE_S
 
 from penstock.server.bodies import MAX_IN_LOOP_BYTES, Bodies
 from penstock.server.body_room import ALWAYS_BYTES
 from penstock.server.errors import ApiError
 from penstock.server.openai.body import BodyDecoder, Decoded
 
-PATIENCE_S = 60.0
 MIB = 1 << 20
 
 

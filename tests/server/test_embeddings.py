@@ -13,7 +13,7 @@ import openai
 import pytest
 from support.fake_core import BOS, MAX_MODEL_LEN, VOCAB, embedding
 from support.http_client import Server, running
-from support.streams import until
+from support.waiting import until
 
 from penstock.pooling.params import PoolingParams
 

@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import openai
 import pytest
+from support.needs import needs_shared, shared
 from support.served import Served, serving
 
 from penstock import LLM, PoolingParams
 
-MODEL = Path(__file__).parents[3] / "shared" / "models" / "stories260k"
+STORIES = "models/stories260k"
+MODEL = shared(STORIES)
 STORY = (
     ", there was a little girl named Lily. She loved to play outside in the park. One day, she "
     "saw a big, red ball. She wanted to play with it, but it was too high."
 )
 """What llama2.c's documentation shows for this model at temperature 0."""
 
-pytestmark = pytest.mark.skipif(not MODEL.is_dir(), reason=f"{MODEL} is not there")
+pytestmark = needs_shared(STORIES)
 
 
 @pytest.fixture(scope="module")

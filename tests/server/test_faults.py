@@ -12,8 +12,9 @@ from typing import Any
 import openai
 import pytest
 from support.fake_core import completion
-from support.http_client import PATIENCE_S, Server
-from support.streams import posted, raw, until
+from support.http_client import Server
+from support.streams import posted, raw
+from support.waiting import PATIENCE_S, until
 
 BODY = {"model": "fake", "prompt": "abc", "max_tokens": 400}
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from support.http_client import PATIENCE_S, Server, running
-from support.streams import bystanders, expected, nothing_left, until, written
+from support.http_client import Server, running
+from support.streams import bystanders, expected, nothing_left, written
+from support.waiting import PATIENCE_S, until
 
 BODY = {"model": "fake", "prompt": "abc", "max_tokens": 400}
 
@@ -123,17 +124,6 @@ def test_an_engine_that_hangs_is_replaced(tokenizer_folder: Path, how: str) -> N
             "served again",
         )
         assert answers[-1].json()["choices"][0]["text"] == expected("abc", 20)
-
-
-@pytest.mark.slow
-def test_a_server_that_was_stopped_does_not_blame_its_engine(tokenizer_folder: Path) -> None:
-    with running(tokenizer_folder, 5, hang_s=5) as server:
-        server.process.send_signal(signal.SIGSTOP)
-        time.sleep(6.5)
-        server.process.send_signal(signal.SIGCONT)
-        until(server.ready, PATIENCE_S, "ready")
-        time.sleep(2)
-        assert server.metric("engine_restarts_total") == 0
 
 
 def test_a_server_whose_engines_keep_dying_gives_up(tokenizer_folder: Path, tmp_path: Path) -> None:

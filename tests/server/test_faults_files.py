@@ -8,8 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
-from support.http_client import PATIENCE_S, Server, running
-from support.streams import bystanders, raw, until
+from support.http_client import Server, running
+from support.streams import bystanders, raw
+from support.waiting import PATIENCE_S, until
 
 from penstock.bench.processes import cpu_seconds, descriptors
 

@@ -14,24 +14,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.http_client import PATIENCE_S
-
-from penstock.backends.cpu import native
-from penstock.errors import ConfigError
+from support.needs import needs_native
+from support.waiting import PATIENCE_S
 
 KEY = {"authorization": "Bearer admin-key"}
 PROMPTS = [f"def f{i}(x):" for i in range(12)]
 
 
-def _has_native() -> bool:
-    try:
-        native.note()
-    except ConfigError:
-        return False
-    return True
-
-
-pytestmark = pytest.mark.skipif(not _has_native(), reason="the native library is not built")
+pytestmark = needs_native
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.http_client import PATIENCE_S
-from support.streams import until
+from support.waiting import PATIENCE_S, until
 
 
 @dataclass

@@ -14,25 +14,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.http_client import PATIENCE_S
-from support.streams import until
-
-from penstock.backends.cpu import native
-from penstock.errors import ConfigError
+from support.needs import needs_native
+from support.waiting import PATIENCE_S, until
 
 BODY = {"model": "penstock-demo", "prompt": "def f(x):", "max_tokens": 8, "temperature": 0}
 LONG = {**BODY, "max_tokens": 200, "ignore_eos": True, "n": 16, "temperature": 1}
 
 
-def _has_native() -> bool:
-    try:
-        native.note()
-    except ConfigError:
-        return False
-    return True
-
-
-pytestmark = pytest.mark.skipif(not _has_native(), reason="the native library is not built")
+pytestmark = needs_native
 
 
 def children(pid: int) -> list[int]:
@@ -64,7 +53,7 @@ def engine_of(serving: int) -> int:
     (engine,) = (
         pid
         for pid in children(serving)
-        if b"penstock.engine.child" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"penstock.engine.ipc.child" in Path(f"/proc/{pid}/cmdline").read_bytes()
     )
     return engine
 

@@ -6,9 +6,10 @@ import json
 import socket
 
 from support.fake_core import completion
-from support.http_client import PATIENCE_S, Server
+from support.http_client import Server
 from support.http_server import MAX_BODY_BYTES
-from support.streams import expected, nothing_left, posted, raw, until, written
+from support.streams import expected, nothing_left, posted, raw, written
+from support.waiting import PATIENCE_S, until
 
 LONG = {"model": "fake", "prompt": "abc", "max_tokens": 250}  # 2.5 s
 SHORT = {**LONG, "max_tokens": 20}

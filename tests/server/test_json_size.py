@@ -15,7 +15,7 @@ from penstock.server.openai.body import BodyDecoder
 from penstock.server.openai.fields import CHAT, RESPONSES
 from penstock.server.openai.json_size import MAX_NODES, MAX_VALUES, check_nodes, check_unique
 from penstock.server.openai.protocol import ChatRequest
-from penstock.server.openai.responses_protocol import ResponseRequest
+from penstock.server.openai.responses.protocol import ResponseRequest
 
 TEXTS = st.text(alphabet='a:\\"{[,]} \n\u20ac\x00', max_size=4)
 VALUES = st.recursive(

@@ -7,8 +7,9 @@ import logging
 import os
 from pathlib import Path
 
-from support.http_client import PATIENCE_S, running
-from support.streams import bystanders, until
+from support.http_client import running
+from support.streams import bystanders
+from support.waiting import PATIENCE_S, until
 
 from penstock.server.logs import QUEUE_LINES, LogOptions, logging_to
 from penstock.server.repeats import A_SECOND, MAX_LINES, Line, Repeats

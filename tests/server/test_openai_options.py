@@ -14,11 +14,10 @@ from typing import Any
 import msgspec
 import openai
 import pytest
+from support.needs import needs_native
 
 from penstock import LLM, SamplingParams
-from penstock.backends.cpu import native
-from penstock.engine.output import RequestOutput
-from penstock.errors import ConfigError
+from penstock.frontend.outputs import RequestOutput
 
 MODEL = "penstock-demo"
 PROMPT = "def quicksort(items):"
@@ -28,15 +27,7 @@ MESSAGES: Any = [
 ]
 
 
-def _has_native() -> bool:
-    try:
-        native.note()
-    except ConfigError:
-        return False
-    return True
-
-
-pytestmark = pytest.mark.skipif(not _has_native(), reason="the native library is not built")
+pytestmark = needs_native
 
 
 @pytest.fixture(scope="module")

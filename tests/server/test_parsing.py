@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
-from penstock.server.openai.answers import has_special_marks, opened
-from penstock.server.parsing.answer import AnswerParser
+from penstock.server.openai.choice_stream import has_special_marks, opened
+from penstock.server.parsing.answer_parser import AnswerParser
 from penstock.server.parsing.styles import REASONING_STYLES, TOOL_STYLES, ReasoningStyle, Styles
 from penstock.tokenizer import load_tokenizer
 

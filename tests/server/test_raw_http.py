@@ -9,8 +9,9 @@ import socket
 from dataclasses import dataclass
 
 import pytest
-from support.http_client import PATIENCE_S, Server
+from support.http_client import Server
 from support.streams import raw
+from support.waiting import PATIENCE_S
 
 from penstock.server.strict_http import MAX_HEAD_BYTES, MAX_HEADERS
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import openai
 import pytest
-from support.http_client import PATIENCE_S, Server
-from support.streams import until
+from support.http_client import Server
+from support.waiting import PATIENCE_S, until
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.http_client import PATIENCE_S, Server, running
-from support.streams import bystanders, expected, until, written
+from support.http_client import Server, running
+from support.streams import bystanders, expected, written
+from support.waiting import PATIENCE_S, until
 
 BODY = {"model": "fake", "prompt": "abc", "max_tokens": 400}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.engine.completion import (
+from penstock.frontend.outputs import (
     CompletionOutput,
     RequestMetrics,
     RequestOutput,
@@ -12,7 +12,7 @@ from penstock.engine.completion import (
 )
 from penstock.interface.messages import EngineStats
 from penstock.server.metrics import Counts, ServerState, render
-from penstock.server.openai.responses import usage
+from penstock.server.openai.answer_structs import usage
 from penstock.speculate.figures import Figures
 
 

@@ -8,7 +8,8 @@ from http.client import HTTPConnection
 
 import pytest
 from support.fake_core import completion
-from support.http_client import JSON, PATIENCE_S, Server
+from support.http_client import JSON, Server
+from support.waiting import PATIENCE_S
 
 BODY = {"model": "fake", "prompt": "abc", "max_tokens": 40, "stream": True}
 

@@ -29,7 +29,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import (
 )
 from opentelemetry.trace import SpanKind, StatusCode
 from support.http_client import Server, running
-from support.streams import until
+from support.waiting import until
 
 from penstock.errors import ConfigError
 from penstock.server.open_requests import OpenRequest

@@ -34,7 +34,11 @@ class Engine:
         self.model = SimpleNamespace(max_model_len=99, vocab_size=300, served_model_name="fake")
         self.tokenizer = SimpleNamespace(settings=SimpleNamespace(chat_templates={}))
 
-    async def encode_all(self, texts: Any, *_: Any, tenant: str = "", **__: Any) -> list[list[int]]:
+    @property
+    def inputs(self) -> Engine:
+        return self
+
+    async def encode(self, texts: Any, *_: Any, tenant: str = "", **__: Any) -> list[list[int]]:
         if self.texts:
             raise Reached(tenant)
         return [[1] for _ in texts]

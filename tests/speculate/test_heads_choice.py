@@ -24,11 +24,11 @@ from support.head_checkpoints import (
     target_folder,
     write_heads,
 )
+from support.needs import needs_native
 from support.tiny_plans import Chunk, step_of
 
 from penstock.api import engine_config
 from penstock.artifact.key import artifact_key
-from penstock.backends.cpu import native
 from penstock.cache.geometry import layer_block_bytes
 from penstock.engine.loader import Blueprint, draft_tokens, draw, load
 from penstock.errors import ConfigError, ModelError, WeightError
@@ -180,7 +180,7 @@ def test_artifacts_know_the_target(eagle1: Path, eagle3: Path, medusa: Path) -> 
         assert len(key(method, heads, first).weights) == 1 + shared
 
 
-@pytest.mark.skipif(not native.runnable(), reason="needs the native runtime")
+@needs_native
 @pytest.mark.parametrize("kind", ["medusa", "eagle1", "eagle3"])
 def test_packed_heads_are_restored(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str

@@ -17,10 +17,10 @@ from support.head_checkpoints import (
     target_folder,
     write_heads,
 )
+from support.needs import require_native
 
 from penstock import EngineConfig
 from penstock.engine.core import EngineCore
-from penstock.errors import ConfigError
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.messages import EngineRequest, SequenceUpdate
 from penstock.sampling.params import SamplingParams
@@ -79,12 +79,8 @@ def start(**options: Any) -> EngineCore:
         artifact=False,
         **options,
     )
-    try:
-        return EngineCore.start(config)
-    except ConfigError as error:
-        if "native" in str(error):
-            pytest.skip(str(error))
-        raise
+    require_native()
+    return EngineCore.start(config)
 
 
 def play(core: EngineCore) -> HiddenRows:

@@ -7,9 +7,9 @@ from array import array
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.needs import native_module, needs_native
 
 from penstock.backends.cpu import native
-from penstock.errors import ConfigError
 from penstock.speculate.suffix import Automaton, SuffixAutomaton
 
 TEXTS = st.one_of(
@@ -80,10 +80,8 @@ def test_states_grow_with_the_text_at_most() -> None:
 
 @pytest.fixture(scope="module", params=native.runnable())
 def compiled(request: pytest.FixtureRequest) -> type[Automaton]:
-    try:
-        return native.load(request.param).SuffixAutomaton
-    except ConfigError as error:
-        pytest.skip(str(error))
+    automaton: type[Automaton] = native_module(request.param).SuffixAutomaton
+    return automaton
 
 
 @settings(max_examples=300, deadline=None)
@@ -155,7 +153,7 @@ def test_native_code_refuses_what_are_no_tokens(compiled: type[Automaton], token
         compiled().extend(tokens)  # type: ignore[arg-type]
 
 
-@pytest.mark.skipif(not native.runnable(), reason="no native module is built")
+@needs_native
 def test_the_native_one_takes_what_it_is_asked_for_and_nothing_else() -> None:
     made = native.load().SuffixAutomaton
     automaton, text = made(), array("i", [1, 2, 1, 2])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from penstock.tokenizer.pieces import byte_alphabet
 
@@ -23,7 +24,7 @@ TEMPLATE = (
 def write(folder: Path) -> Path:
     """Write tokenizer.json and its companions to ``folder``, and return it."""
     alphabet = byte_alphabet()
-    tokenizer = {
+    tokenizer: dict[str, Any] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,

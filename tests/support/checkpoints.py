@@ -63,7 +63,7 @@ def load_oracle(folder: Path) -> Any:
     """transformers' model of the folder, float32, with the plainest attention."""
     import transformers
 
-    model = transformers.AutoModelForCausalLM.from_pretrained(
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype="float32", attn_implementation="eager", local_files_only=True
     )
     return model.eval()

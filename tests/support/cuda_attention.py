@@ -72,11 +72,11 @@ def write(cache: LayerCache, table: NDArray[np.int32], first: int, keys: F32, va
     offset = torch.from_numpy(positions % BLOCK_SIZE).to(block.device)
     pairs = ((cache.keys, cache.key_scales, keys), (cache.values, cache.value_scales, values))
     for array, scales, x in pairs:
+        stored: NDArray[Any] = x
         if scales is not None:
-            codes, by = quantize_heads(x)
+            stored, by = quantize_heads(x)
             scales[block, :, offset] = torch.from_numpy(by.astype(np.float32)).to(scales)
-            x = codes
-        array[block, :, offset] = torch.from_numpy(np.ascontiguousarray(x)).to(array)
+        array[block, :, offset] = torch.from_numpy(np.ascontiguousarray(stored)).to(array)
 
 
 def make(

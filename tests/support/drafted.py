@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
@@ -45,7 +46,10 @@ plays: st.SearchStrategy[Play] = st.builds(
 
 def check_same(blueprint: Blueprint, play: Play, make: Callable[[Texts], Proposer]) -> None:
     """What is told with the proposer that is made for these texts is what is told without."""
-    limits = {"max_num_seqs": play.seqs, "max_num_batched_tokens": play.seqs + play.more}
+    limits: dict[str, Any] = {
+        "max_num_seqs": play.seqs,
+        "max_num_batched_tokens": play.seqs + play.more,
+    }
     shared = (play.num_tokens, play.num_blocks)
     recorder = Recorder()
     plain, _ = told(blueprint, play.listed, recorder, *shared, **limits)
@@ -60,7 +64,7 @@ def told(
     num_tokens: int = 4,
     num_blocks: int = 30,
     typical: Typical | None = None,
-    **limits: int,
+    **limits: Any,
 ) -> tuple[Stories, EngineStats]:
     executor = HashExecutor(num_blocks, VOCAB, POISON)
     speculation = Speculation(proposer, num_tokens, typical=typical)
@@ -95,7 +99,7 @@ def mixed() -> list[Arrival]:
     ]
 
 
-LIMITS = {"max_num_seqs": 6, "max_num_batched_tokens": 30}
+LIMITS: dict[str, Any] = {"max_num_seqs": 6, "max_num_batched_tokens": 30}
 
 
 def plain_stories(blueprint: Blueprint) -> tuple[Stories, Texts, EngineStats]:

@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from penstock.config import EngineConfig
-from penstock.engine.process import EngineProcess
-from penstock.engine.spawn import EngineChild
-from penstock.engine.wire import Ready, Refused
+from penstock.engine.ipc.process import EngineProcess
+from penstock.engine.ipc.spawn import EngineChild
+from penstock.engine.ipc.wire import Ready, Refused
 from penstock.errors import PenstockError
 from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
 from penstock.sampling.params import SamplingParams
+from support.waiting import PATIENCE_S
 
-PATIENCE_S = 60.0
 """For what takes milliseconds, on a machine that is slow and busy with other work."""
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
 
 from penstock.config import EngineConfig
-from penstock.engine.child import LoadedCore, Startup
-from penstock.engine.wire import ModelFacts
+from penstock.engine.ipc.child import LoadedCore, Startup
+from penstock.engine.ipc.wire import ModelFacts
 from penstock.errors import RequestError, WeightError
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.messages import EngineRequest, EngineStats, FinishReason, SequenceUpdate
@@ -91,7 +91,7 @@ class FakeCore:
         for index in range(request.params.n):
             self.outputs[request.request_id, index] = []
 
-    def abort(self, request_ids: Sequence[str], index: int | None = None) -> list[SequenceUpdate]:
+    def abort(self, request_ids: Iterable[str], index: int | None = None) -> list[SequenceUpdate]:
         updates = []
         for request_id in request_ids:
             keys = [k for k in self.outputs if k[0] == request_id and index in (None, k[1])]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.cache.kv_cache import BlockTable, KvCache
-from penstock.engine.pooled import give_rows
+from penstock.engine.pooling import give_rows
 from penstock.engine.step_builder import build_step_input
 from penstock.interface.messages import SequenceUpdate
 from penstock.interface.step import StepInput
@@ -37,7 +37,9 @@ def reference(
     prompt: list[int], key: int, vocab: int, total: int, ends: frozenset[int] = frozenset()
 ) -> tuple[list[int], list[int]]:
     """(output tokens, logits of each prompt position) of a sequence run alone, uncached."""
-    tokens, entries, rows = list(prompt), [], []
+    tokens = list(prompt)
+    entries: list[Entry] = []
+    rows: list[int] = []
     while len(tokens) < total:
         for position in range(len(entries), len(tokens)):
             before = entries[-1][2] if entries else 0

@@ -99,7 +99,7 @@ def eagle3_arrays(
     embed: bool = False, taps: int = 3, at: str = "midlayer.", seed: int = 0
 ) -> Arrays:
     make = _Random(seed)
-    arrays = {"fc.weight": make.matrix(HIDDEN, taps * HIDDEN)}
+    arrays: Arrays = {"fc.weight": make.matrix(HIDDEN, taps * HIDDEN)}
     if embed:
         arrays["embed_tokens.weight"] = make.matrix(VOCAB, HIDDEN)
     arrays |= _layer(make, at, 2 * HIDDEN)

@@ -16,9 +16,9 @@ import httpx
 import openai
 
 from support.http_server import ADMIN_KEY
+from support.waiting import PATIENCE_S
 
 JSON = {"content-type": "application/json"}
-PATIENCE_S = 60.0
 """For what takes milliseconds, on a machine that is slow and busy with other work."""
 
 
@@ -29,19 +29,23 @@ class Server:
         self.process = process
         self.url = url
         self.engine_pid = engine_pid
-        self.http = httpx.Client(base_url=url, verify=False, timeout=PATIENCE_S)
+        self.http: Any = httpx.Client(base_url=url, verify=False, timeout=PATIENCE_S)
 
     def client(self) -> openai.OpenAI:
         return openai.OpenAI(
-            base_url=f"{self.url}/v1", api_key="none", max_retries=0, http_client=self.http
+            base_url=f"{self.url}/v1",
+            api_key="none",
+            max_retries=0,
+            http_client=self.http,
         )
 
     def async_client(self) -> openai.AsyncOpenAI:
+        http: Any = httpx.AsyncClient(verify=False, timeout=PATIENCE_S)
         return openai.AsyncOpenAI(
             base_url=f"{self.url}/v1",
             api_key="none",
             max_retries=0,
-            http_client=httpx.AsyncClient(verify=False, timeout=PATIENCE_S),
+            http_client=http,
         )
 
     def post(self, path: str, body: object) -> httpx.Response:

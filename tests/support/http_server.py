@@ -17,8 +17,8 @@ import msgspec
 
 from penstock.cli.listen import bind
 from penstock.config import EngineConfig
-from penstock.engine.async_llm import AsyncLLM
-from penstock.engine.spawn import EngineChild
+from penstock.engine.ipc.spawn import EngineChild
+from penstock.frontend.async_llm import AsyncLLM
 from penstock.server.hosts import HostRule
 from penstock.server.keys import Keys
 from penstock.server.logs import LogOptions

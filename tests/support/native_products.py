@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
 
 from penstock.backends.reference.numerics import activate
+from penstock.models.spec import Activation
 from penstock.quant import (
     GridScheme,
     GridTensor,
@@ -20,6 +21,7 @@ from penstock.quant import (
 )
 from support.native_arrays import as_bytes
 
+Gate = Activation | Literal["none"]
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
 
 
@@ -28,7 +30,7 @@ class QuantizedProduct:
     """Parts ``[n, k]`` of one scheme, joined, or gate and up; bias float32 ``[all n]``."""
 
     parts: tuple[GridTensor | GroupTensor, ...]
-    gate: str = "none"
+    gate: Gate = "none"
     bias: np.ndarray | None = None
     weight_only: bool = False
 
@@ -39,7 +41,7 @@ class QuantizedProduct:
         sizes: tuple[int, ...],
         k: int,
         scheme: QuantScheme,
-        gate: str = "none",
+        gate: Gate = "none",
         bias: bool = False,
         weight_only: bool = False,
     ) -> QuantizedProduct:
@@ -57,7 +59,7 @@ class QuantizedProduct:
         total = sum(len(p.codes) for p in self.parts)
         n = total if self.gate == "none" else total // 2
         out = np.full((len(x), n * np.dtype(DTYPES[out_elem]).itemsize), 0xA5, np.uint8)
-        options = {
+        options: dict[str, Any] = {
             "bits": self.parts[0].scheme.bits,
             "bias": self.bias,
             "gate": self.gate,
@@ -68,14 +70,14 @@ class QuantizedProduct:
             "weight_only": self.weight_only,
             "threads": threads,
         }
-        if isinstance(self.parts[0], GridTensor):
-            module.grid_linear(
-                parts=[(p.codes, p.windows, p.scales) for p in self.parts], **options
-            )
+        grids = [p for p in self.parts if isinstance(p, GridTensor)]
+        groups = [p for p in self.parts if isinstance(p, GroupTensor)]
+        if grids:
+            module.grid_linear(parts=[(p.codes, p.windows, p.scales) for p in grids], **options)
         else:
-            group = self.parts[0].scheme.group_size or 0
+            group = groups[0].scheme.group_size or 0
             module.int_linear(
-                parts=[(p.codes, p.scales, p.zeros) for p in self.parts], group=group, **options
+                parts=[(p.codes, p.scales, p.zeros) for p in groups], group=group, **options
             )
         return out.view(DTYPES[out_elem])
 

@@ -31,6 +31,7 @@ class HashExecutor:
     """
 
     packed = None
+    tunable = None
 
     def __init__(self, num_blocks: int, vocab: int, poison: int | None = None) -> None:
         self.num_blocks = num_blocks

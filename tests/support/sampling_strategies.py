@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 from hypothesis import strategies as st
@@ -34,7 +36,9 @@ def rows(draw: st.DrawFn, vocab: int, count: int) -> np.ndarray:
 
 @st.composite
 def options(draw: st.DrawFn, vocab: int) -> SamplingParams:
-    pick = lambda *values: draw(st.sampled_from(values))  # noqa: E731
+    def pick(*values: Any) -> Any:
+        return draw(st.sampled_from(values))
+
     token = st.integers(0, vocab - 1)
     return SamplingParams(
         temperature=pick(0.0, 1e-300, 1e-6, 0.3, 0.7, 1.0, 1.5, 100.0, 1e4),
@@ -57,10 +61,10 @@ def masks(draw: st.DrawFn, vocab: int, count: int) -> list[TokenMask | None]:
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     found: list[TokenMask | None] = []
     for _ in range(count):
-        share = draw(st.sampled_from([None, None, 0.0, 0.02, 0.5, 0.98, 1.0, "one"]))
+        share = draw(st.sampled_from([None, None, 0.0, 0.02, 0.5, 0.98, 1.0, -1.0]))
         if share is None:
             found.append(None)
-        elif share == "one":
+        elif share < 0:  # one
             found.append(mask_of(np.arange(vocab) == rng.integers(vocab)))
         else:
             found.append(mask_of(rng.random(vocab) < share))

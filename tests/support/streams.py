@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock.bench.processes import descriptors, resident_mib
 from support.fake_core import completion
-from support.http_client import PATIENCE_S, Server
+from support.http_client import Server
+from support.waiting import PATIENCE_S, until
 
 TOKENS = 60
 
@@ -87,15 +87,6 @@ def written(body: bytes) -> tuple[str, str | None]:
             text += choice["text"]
             reason = choice["finish_reason"] or reason
     return text, reason
-
-
-def until(condition: Callable[[], object], seconds: float, what: str) -> float:
-    """Wait for ``condition``; returns how long it took."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < seconds, f"{what}: not after {seconds} s"
-        time.sleep(0.02)
-    return time.monotonic() - began
 
 
 @contextmanager

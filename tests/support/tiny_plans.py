@@ -106,4 +106,5 @@ def tokens_of(seed: int, length: int) -> NDArray[np.int32]:
 
 
 def broken(step: StepInput, **changes: Any) -> StepInput:
-    return replace(step, **{k: np.asarray(v, np.int32) for k, v in changes.items()})
+    arrays: dict[str, Any] = {k: np.asarray(v, np.int32) for k, v in changes.items()}
+    return replace(step, **arrays)

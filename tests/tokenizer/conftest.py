@@ -8,13 +8,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from support.needs import require_shared
 from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
 from penstock.tokenizer import Tokenizer, load_tokenizer
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 TEXT = [
     "the quick brown fox jumps over the lazy dog, don't they? 123 4567",
     "Größe naïve café 你好世界 こんにちは 🦙🚀 \n\n\t  if x:\n    return y",
@@ -27,20 +27,14 @@ def gguf_tokenizer() -> Callable[[str], Tokenizer]:
 
     @cache
     def load(name: str) -> Tokenizer:
-        path = SHARED / f"data/vocab/ggml-vocab-{name}.gguf"
-        if not path.is_file():
-            pytest.skip(f"{path} is absent")
-        return load_tokenizer(path)
+        return load_tokenizer(require_shared(f"data/vocab/ggml-vocab-{name}.gguf"))
 
     return load
 
 
 @pytest.fixture(scope="session")
 def stories() -> Tokenizer:
-    folder = SHARED / "models/stories260k"
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is absent")
-    return load_tokenizer(folder)
+    return load_tokenizer(require_shared("models/stories260k"))
 
 
 @pytest.fixture(scope="session")

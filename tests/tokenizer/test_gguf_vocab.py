@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.needs import require_shared
 
 from penstock.errors import TokenizerError
 from penstock.tokenizer import Tokenizer
 from penstock.tokenizer.gguf import read_metadata
 from penstock.tokenizer.gguf_vocab import build_vocab
 
-VOCAB = Path(__file__).resolve().parents[2].parent / "shared/data/vocab"
 NAMES = ["falcon", "llama-bpe", "llama-spm", "mpt", "qwen2"]
 
 
@@ -28,7 +28,7 @@ def test_llama_cpp_vectors(
     gguf_tokenizer: Callable[[str], Tokenizer], name: str, parse_special: bool
 ) -> None:
     tokenizer = gguf_tokenizer(name)
-    file = VOCAB / f"ggml-vocab-{name}.gguf"
+    file = require_shared(f"data/vocab/ggml-vocab-{name}.gguf")
     texts = Path(f"{file}.inp").read_bytes().decode().split("\n__ggml_vocab_test__\n")
     lines = Path(f"{file}.out").read_text().split("\n")
     assert len(texts) == len(lines) > 40
@@ -78,9 +78,7 @@ def sentencepiece(text: str, scores: dict[str, float]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def spm_scores() -> dict[str, float]:
-    path = VOCAB / "ggml-vocab-llama-spm.gguf"
-    if not path.is_file():
-        pytest.skip(f"{path} is absent")
+    path = require_shared("data/vocab/ggml-vocab-llama-spm.gguf")
     fields: dict[str, Any] = read_metadata(path)
     names = ("tokens", "scores", "token_type")
     columns = [fields[f"tokenizer.ggml.{name}"] for name in names]

@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.checkpoints import VOCAB, tiny_checkpoint
+from support.needs import require_native
 
-from penstock.backends.cpu import native
 from penstock.cli import main as cli
 
 H, FFN = 64, 100
@@ -140,8 +140,7 @@ def test_a_seed_gives_the_same_heads(
 def test_the_model_writes_its_own_training_text(
     folder: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if not native.runnable():
-        pytest.skip("no native module is built")
+    require_native()
     options = ["medusa", folder, "--self-generate", "--max-tokens", "24", "--prefix-tokens", "8"]
     printed, record = train(capsys, data, tmp_path / "out", *options, "--max-steps", "2")
     assert printed.startswith("the model continues the text of 60 documents\n")

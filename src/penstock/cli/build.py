@@ -42,8 +42,8 @@ def run(args: argparse.Namespace) -> int:
                 raise UsageError(f"argument {option}: takes no {option_name(name)}; leave it out")
         root = _root(args)
         return _list(root) if args.list else _remove(root, args.remove)
+    from penstock.engine.ipc.startup import Ledger, describe, process_started_at
     from penstock.engine.loader import draw, load
-    from penstock.engine.startup import Ledger, describe, process_started_at
 
     config = engine_config(args)
     if config.backend in ("reference", "cuda"):

@@ -32,7 +32,7 @@ from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.api import LLM, PromptDict
-    from penstock.engine.output import CompletionOutput, RequestOutput
+    from penstock.frontend.outputs import CompletionOutput, RequestOutput
     from penstock.sampling.params import SamplingParams
 
 DEFAULT_MAX_TOKENS = 128

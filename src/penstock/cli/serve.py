@@ -20,13 +20,13 @@ from penstock.cli.main import debugging, outcome
 from penstock.cli.options import engine_config
 from penstock.cli.serve_options import add_arguments
 from penstock.config import EngineConfig
-from penstock.engine.spawn import EngineChild
-from penstock.engine.startup import Ledger, describe, process_started_at
+from penstock.engine.ipc.spawn import EngineChild
+from penstock.engine.ipc.startup import Ledger, describe, process_started_at
 from penstock.errors import ConfigError, PenstockError
 from penstock.server.guardian import Guardian, GuardOptions, Life
 
 if TYPE_CHECKING:
-    from penstock.engine.async_llm import AsyncLLM
+    from penstock.frontend.async_llm import AsyncLLM
     from penstock.server.parsing.styles import Styles
     from penstock.server.run import RunOptions
 

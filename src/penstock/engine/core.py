@@ -13,8 +13,8 @@ from penstock.config import EngineConfig, ResolvedConfig
 from penstock.engine.constraints import Constraints
 from penstock.engine.loader import Blueprint, Mark, draw, load
 from penstock.engine.masks import MaskThreads
-from penstock.engine.pooled import add_embeddings, give_rows
-from penstock.engine.prompt_reports import PromptReports
+from penstock.engine.pooling import add_embeddings, give_rows
+from penstock.engine.prompt_logprobs import PromptReports
 from penstock.engine.step_runner import Executed, OverlappingRunner, SerialRunner, StepRunner
 from penstock.errors import RequestError
 from penstock.interface.executor import Executor, overlapping
@@ -24,8 +24,8 @@ from penstock.interface.messages import (
     EngineStats,
     FinishReason,
     SequenceUpdate,
-    first_bad_token,
 )
+from penstock.interface.request_checks import check_request
 from penstock.models.spec import ModelSpec
 from penstock.pooling.pooler import Pooler
 from penstock.sampling.logprobs import OF_THE_REQUEST
@@ -126,21 +126,8 @@ class EngineCore:
 
     def check(self, request: EngineRequest) -> None:
         """Raise RequestError if the request could not be served; changes nothing."""
-        vocab_size, pooling = self.spec.vocab_size, request.pooling
-        if pooling is None:
-            request.params.validate(vocab_size)
-        else:
-            pooling.validate(self.spec.hidden_size)
-        bad = first_bad_token(request.prompt_token_ids, vocab_size)
-        if bad is not None:
-            token = request.prompt_token_ids[bad]
-            if type(token) is not int:
-                raise RequestError(f"prompt token ids must be integers, not {token!r}", "prompt")
-            raise RequestError(
-                f"the prompt holds token id {token}, outside the vocabulary of {vocab_size}",
-                "prompt",
-            )
-        answer = request.params if pooling is None else None
+        spec, answer = self.spec, request.params if request.pooling is None else None
+        check_request(request, spec.vocab_size, self.max_model_len, spec.hidden_size)
         self._scheduler.check(len(request.prompt_token_ids), answer)
 
     def add_request(self, request: EngineRequest) -> None:

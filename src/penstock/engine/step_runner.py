@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from penstock.engine.constraints import Constraints
 from penstock.engine.masks import NO_MASKS
-from penstock.engine.prompt_reports import PromptReports, WantedRows
+from penstock.engine.prompt_logprobs import PromptReports, WantedRows
 from penstock.engine.step_builder import build_step_input
 from penstock.errors import RequestError
 from penstock.interface.executor import (

@@ -6,7 +6,6 @@ A front end owns text (tokenizing, detokenizing, stop strings); the engine owns 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
 
 import msgspec
 
@@ -61,19 +60,27 @@ class EngineRequest(msgspec.Struct, tag="request", frozen=True, kw_only=True):
     cache_salt: str = ""
     tenant: Tenant = Tenant()
 
-
-def first_bad_token(token_ids: Sequence[int], vocab_size: int) -> int | None:
-    """Return the index of the first token id that is not an ``int`` in ``[0, vocab_size)``, if any.
-
-    Good prompts, which are nearly all, are not looked at token by token in Python.
-    """
-    if (
-        set(map(type, token_ids)) <= {int}
-        and min(token_ids, default=0) >= 0
-        and max(token_ids, default=0) < vocab_size
-    ):
-        return None
-    return next(i for i, t in enumerate(token_ids) if type(t) is not int or not 0 <= t < vocab_size)
+    @classmethod
+    def of(
+        cls,
+        request_id: str,
+        prompt_token_ids: list[int],
+        asked: SamplingParams | PoolingParams,
+        options: RequestOptions,
+    ) -> EngineRequest:
+        """A prompt to complete, or one to embed, as the type of ``asked`` says."""
+        params, pooling = (
+            (SamplingParams(), asked) if isinstance(asked, PoolingParams) else (asked, None)
+        )
+        return cls(
+            request_id=request_id,
+            prompt_token_ids=prompt_token_ids,
+            params=params,
+            pooling=pooling,
+            priority=options.priority,
+            cache_salt=options.cache_salt,
+            tenant=options.tenant,
+        )
 
 
 class Abort(msgspec.Struct, tag="abort", frozen=True):

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from penstock.errors import RequestError
+from penstock.errors import RequestError, shown
 
 PoolingKind = Literal["last", "mean", "cls"]
 
@@ -38,21 +38,21 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         kinds = get_args(PoolingKind)
         if self.pooling not in kinds:
             raise RequestError(
-                f"pooling must be one of {', '.join(kinds)}, not {self.pooling!r}", "pooling"
+                f"pooling must be one of {', '.join(kinds)}, not {shown(self.pooling)}", "pooling"
             )
         if not isinstance(self.normalize, bool):
             raise RequestError(
-                f"normalize must be true or false, not {self.normalize!r}", "normalize"
+                f"normalize must be true or false, not {shown(self.normalize)}", "normalize"
             )
         size = self.dimensions
         if size is None:
             return
         if isinstance(size, bool) or not isinstance(size, int):
-            raise RequestError(f"dimensions must be an integer, not {size!r}", "dimensions")
+            raise RequestError(f"dimensions must be an integer, not {shown(size)}", "dimensions")
         if size < 1:
-            raise RequestError(f"dimensions must be at least 1, not {size}", "dimensions")
+            raise RequestError(f"dimensions must be at least 1, not {shown(size)}", "dimensions")
         if hidden_size is not None and size > hidden_size:
             raise RequestError(
-                f"dimensions is {size}, and this model's embeddings have {hidden_size}",
+                f"dimensions is {shown(size)}, and this model's embeddings have {hidden_size}",
                 "dimensions",
             )

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import astuple, force_setattr
 
-from penstock.errors import RequestError
+from penstock.errors import RequestError, shown
 from penstock.grammar.spec import GrammarSpec
+from penstock.interface.token_ids import check_token_ids
 
 MAX_LOGPROBS = 20
 MAX_SEQUENCES = 128
@@ -140,14 +141,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(
-                    f"{name} must be true or false, not {_shown(getattr(self, name))}", name
+                    f"{name} must be true or false, not {shown(getattr(self, name))}", name
                 )
         if self.max_tokens is not None:
             _check("min_tokens", self.min_tokens, Range(0, self.max_tokens))
         for name, what in (("stop", "a text or a list of texts"), ("stop_token_ids", "token ids")):
             value = getattr(self, name)
             if not isinstance(value, tuple):
-                raise RequestError(f"{name} must be {what}, not {_shown(value)}", name)
+                raise RequestError(f"{name} must be {what}, not {shown(value)}", name)
             if len(value) > MAX_STOPS:
                 raise RequestError(f"{name} may hold {MAX_STOPS}, not {len(value)}", name)
         if any(not isinstance(s, str) or not s for s in self.stop):
@@ -158,15 +159,17 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             )
         if not isinstance(self.logit_bias, dict | None):
             raise RequestError(
-                "logit_bias must be a dict of token ids and numbers, not "
-                f"{_shown(self.logit_bias)}",
+                f"logit_bias must be a dict of token ids and numbers, not {shown(self.logit_bias)}",
                 "logit_bias",
             )
         for token, bias in (self.logit_bias or {}).items():
             _check("logit_bias", bias, RANGES["logit_bias"])
-            _token("logit_bias", token, vocab_size)
+            _check("logit_bias", token, Range(0))
         for token in self.stop_token_ids:
-            _token("stop_token_ids", token, vocab_size)
+            _check("stop_token_ids", token, Range(0))
+        if vocab_size is not None:
+            check_token_ids(self.logit_bias or (), vocab_size, "logit_bias")
+            check_token_ids(self.stop_token_ids, vocab_size, "stop_token_ids")
         if self.grammar is not None and not isinstance(self.grammar, GrammarSpec):
             raise RequestError(
                 f"grammar must be a GrammarSpec, not {type(self.grammar).__name__}", "grammar"
@@ -227,14 +230,6 @@ def _plain_bias(value: Any) -> Any:
     return {_plain(token): _plain(bias) for token, bias in value.items()}
 
 
-def _shown(value: object) -> str:
-    try:
-        shown = repr(value)
-    except (ValueError, RecursionError):  # an integer of thousands of digits, a deep list
-        return f"this {type(value).__name__}"
-    return shown if len(shown) <= 80 else shown[:77] + "..."
-
-
 def _check(name: str, value: float, allowed: Range) -> None:
     if isinstance(allowed.low, int):
         _check_integer(name, value, allowed)
@@ -245,12 +240,12 @@ def _check(name: str, value: float, allowed: Range) -> None:
 def _check_number(name: str, value: float, allowed: Range) -> None:
     low, high, open_low = allowed
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
-        raise RequestError(f"{name} must be a finite number, not {_shown(value)}", name)
+        raise RequestError(f"{name} must be a finite number, not {shown(value)}", name)
     if value < low or (high is not None and value > high) or (open_low and value == low):
         assert high is not None  # every range of numbers has two ends
         bracket = "(" if open_low else "["
         raise RequestError(
-            f"{name} must be in {bracket}{low:g}, {high:g}], not {_shown(value)}", name
+            f"{name} must be in {bracket}{low:g}, {high:g}], not {shown(value)}", name
         )
 
 
@@ -263,18 +258,10 @@ def _finite(value: float) -> bool:
 def _check_integer(name: str, value: float, allowed: Range) -> None:
     low, high, _ = allowed
     if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestError(f"{name} must be an integer, not {_shown(value)}", name)
+        raise RequestError(f"{name} must be an integer, not {shown(value)}", name)
     if value < low or (high is not None and value > high):
         if high == MAX_INT64:
             limit = f"be at least {low}" if value < low else "fit in 64 bits"
         else:
             limit = f"be at least {low}" if high is None else f"be from {low} to {high}"
-        raise RequestError(f"{name} must {limit}, not {_shown(value)}", name)
-
-
-def _token(name: str, token: int, vocab_size: int | None) -> None:
-    _check(name, token, Range(0))
-    if vocab_size is not None and token >= vocab_size:
-        raise RequestError(
-            f"{name} holds token id {_shown(token)}, outside the vocabulary of {vocab_size}", name
-        )
+        raise RequestError(f"{name} must {limit}, not {shown(value)}", name)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import RequestError
+from penstock.interface.token_ids import check_token_ids
 from penstock.sampling.draws import draw64
 from penstock.sampling.params import SamplingParams
 
@@ -56,7 +56,7 @@ class SequenceSampler:
         self._seen = _TokenCounts()
         self._output = _TokenCounts()
         if self._penalizes_seen:
-            for token in checked(prompt_token_ids, vocab_size):
+            for token in check_token_ids(prompt_token_ids, vocab_size):
                 self._seen.add(token)
 
     def append(self, token_id: int) -> None:
@@ -137,7 +137,7 @@ def bias_of(
     """Token ids with a logit bias, and the biases. Raises RequestError."""
     if not params.logit_bias:
         return _NONE, np.empty(0, np.float32)
-    ids = checked(params.logit_bias, vocab_size, "logit_bias")
+    ids = check_token_ids(params.logit_bias, vocab_size, "logit_bias")
     return np.array(ids, np.int64), np.array(list(params.logit_bias.values()), np.float32)
 
 
@@ -147,19 +147,8 @@ def ending_of(
     """Token ids that ``min_tokens`` forbids at first, ascending. Raises RequestError."""
     if params.min_tokens == 0:
         return _NONE
-    ids = set(checked(params.stop_token_ids, vocab_size, "stop_token_ids"))
+    ids = set(check_token_ids(params.stop_token_ids, vocab_size, "stop_token_ids"))
     if not params.ignore_eos:
         # A checkpoint may declare an end token that its model has no logit for.
         ids.update(token for token in eos_token_ids if 0 <= token < vocab_size)
     return np.array(sorted(ids), np.int64)
-
-
-def checked(token_ids: Iterable[int], vocab_size: int, param: str = "prompt") -> list[int]:
-    """The ids as a list. Raises RequestError if one is outside the vocabulary."""
-    tokens = list(token_ids)
-    for token in tokens:
-        if not 0 <= token < vocab_size:
-            raise RequestError(
-                f"{param} holds token id {token}, outside the vocabulary of {vocab_size}", param
-            )
-    return tokens

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-import msgspec
-
 from penstock.errors import UnavailableError
-from penstock.sandbox import wire
+from penstock.processes.frames import FrameReader, WireError
 from penstock.sandbox.jobs import Answer, Died, End, Started, Told
 from penstock.sandbox.process import START_S, WALL_S, ForkServer, WorkerDied, WorkerProcess
 
@@ -17,7 +15,7 @@ class Connection(asyncio.Protocol):
     """A worker, which does one job at a time. All methods belong to one event loop."""
 
     def __init__(self) -> None:
-        self._frames: wire.FrameBuffer[Told] = wire.FrameBuffer(Told)
+        self._frames: FrameReader[Told] = FrameReader(Told)
         self._transport: asyncio.Transport | None = None
         self._started: asyncio.Future[WorkerProcess]
         self._started = asyncio.get_running_loop().create_future()
@@ -122,7 +120,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             messages = self._frames.feed(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except WireError:
             assert self._transport is not None
             self._transport.abort()
             return

@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.errors import RequestError
 from penstock.grammar.spec import GrammarSpec
+from penstock.processes.frames import encode
 
 Cause = Literal["time", "memory", "crash"]
 """How a job killed its worker: by processor time, by memory, or by a crash of native code (mostly a
@@ -245,3 +246,13 @@ class Task(msgspec.Struct, frozen=True):
 
 def _text_seconds(size: int) -> float:
     return round(min(_TEXT_S + _SECONDS_PER_MB * size / 1e6, _MOST_TEXT_S), 1)
+
+
+def encode_job(job: Job) -> bytes:
+    """Return the frame of a job for a worker. Raises RequestError for a lone surrogate."""
+    try:
+        return encode(Task(job.cpu_s, job))
+    except UnicodeEncodeError:
+        raise RequestError(
+            f"the {job.param} holds a lone surrogate; send valid UTF-8", job.param
+        ) from None

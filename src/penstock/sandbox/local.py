@@ -7,8 +7,8 @@ import socket
 import time
 
 from penstock.errors import UnavailableError
-from penstock.sandbox import wire
-from penstock.sandbox.jobs import Answer, Died, Job, Started, Told
+from penstock.processes.frames import FrameReader, WireError
+from penstock.sandbox.jobs import Answer, Died, Job, Started, Told, encode_job
 from penstock.sandbox.process import START_S, WALL_S, ForkServer, WorkerDied, WorkerProcess
 from penstock.sandbox.results import failure, result
 
@@ -24,7 +24,7 @@ class LocalWorker:
         self._owner = os.getpid()
         self._server = ForkServer()
         self._socket: socket.socket | None = None
-        self._frames: wire.FrameBuffer[Told] = wire.FrameBuffer(Told)
+        self._frames: FrameReader[Told] = FrameReader(Told)
         self._process: WorkerProcess | None = None
 
     @property
@@ -43,7 +43,7 @@ class LocalWorker:
                 "this process was forked from the one that has the worker process; make what "
                 "needs one here"
             )
-        frame = wire.encode_job(job)
+        frame = encode_job(job)
         try:
             try:
                 answer = self._ask(frame)
@@ -81,7 +81,7 @@ class LocalWorker:
                 sock.settimeout(max(ends - time.monotonic(), 0.001))
         except TimeoutError:
             raise WorkerDied("late") from None
-        except OSError:
+        except (OSError, WireError):
             pass
         finally:
             if not done:
@@ -93,7 +93,7 @@ class LocalWorker:
         if self._server.has_ended:
             self.close()
         if self._socket is None:
-            self._socket, self._frames = self._server.fork(), wire.FrameBuffer(Told)
+            self._socket, self._frames = self._server.fork(), FrameReader(Told)
             self._socket.settimeout(START_S)
             try:
                 first = self._frames.receive(self._socket)

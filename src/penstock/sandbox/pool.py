@@ -8,9 +8,8 @@ import os
 from collections import Counter
 
 from penstock.errors import OverloadedError, UnavailableError
-from penstock.sandbox import wire
 from penstock.sandbox.connection import Connection
-from penstock.sandbox.jobs import Answer, CheckGrammar, Exhausted, Job
+from penstock.sandbox.jobs import Answer, CheckGrammar, Exhausted, Job, encode_job
 from penstock.sandbox.lanes import Lane, Seat
 from penstock.sandbox.process import ForkServer, WorkerDied
 from penstock.sandbox.results import failure, result
@@ -100,7 +99,7 @@ class WorkerPool:
         self._server.close()
 
     async def _run(self, job: Job, tenant: str) -> Answer:
-        frame = wire.encode_job(job)
+        frame = encode_job(job)
         with Seat(tenant) as seat:
             quick = self._grammars if isinstance(job, CheckGrammar) else self._texts
             await seat.move(self._slow if job.is_long else quick)

@@ -8,11 +8,11 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 from penstock.errors import UnavailableError
+from penstock.processes.spawn import spawn
 from penstock.sandbox.jobs import End
 
 WALL_S = 120.0
@@ -85,25 +85,18 @@ class ForkServer:
             self._process = None
 
     def _spawn(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        command = [sys.executable, "-P", "-m", "penstock.sandbox.worker"]
         # What is forked must have one thread; and panics print what a request holds.
         alone = {"TOKENIZERS_PARALLELISM": "false", "OPENBLAS_NUM_THREADS": "1"}
-        with theirs:
-            try:
-                self._process = subprocess.Popen(
-                    [*command, "--fd", str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                    process_group=0,  # out of reach of the terminal's Ctrl-C from the start
-                    env={**_environment(), **alone, "RUST_BACKTRACE": "0", "PYTHONPATH": path},
-                )
-            except OSError as error:
-                ours.close()
-                raise UnavailableError(f"a worker process cannot be started: {error}") from error
+        try:
+            self._process, ours = spawn(
+                "penstock.sandbox.worker",
+                kind=socket.SOCK_SEQPACKET,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                environment={**_environment(), **alone, "RUST_BACKTRACE": "0"},
+            )
+        except OSError as error:
+            raise UnavailableError(f"a worker process cannot be started: {error}") from error
         ours.setblocking(False)  # a server that takes no orders any more is replaced
         self._socket = ours
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import gc
 import os
 import resource
@@ -25,7 +24,8 @@ from collections.abc import Sequence
 
 from penstock.errors import PenstockError, RequestError, as_error
 from penstock.grammar.compile import check
-from penstock.sandbox import wire
+from penstock.processes.family import end_with_parent
+from penstock.processes.frames import FrameReader, encode
 from penstock.sandbox.jobs import (
     Answer,
     Cause,
@@ -53,7 +53,6 @@ times as much (``engine.constraints``), so a grammar that fits here cannot overf
 suffices for a chain of 430 object schemas that refer to each other."""
 DATA_BYTES = 2 << 30
 """Memory limit of a worker, in bytes. Tokenizing takes up to 200 bytes for each byte of a text."""
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class Worker:
@@ -152,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _keep(worker: Worker, fd: int, server: int) -> int:
     """Run a worker on the socket ``fd``, and report on that socket why it ended."""
-    _die_with(server)
+    _end_with(server)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with socket.socket(fileno=fd) as sock:
         keeper = os.getpid()
@@ -164,22 +163,22 @@ def _keep(worker: Worker, fd: int, server: int) -> int:
             os._exit(_serve(worker, sock, keeper))
         gone = contextlib.suppress(OSError)  # the front end, as the worker finds too
         with gone:
-            sock.sendall(wire.encode(Started(pid)))
+            sock.sendall(encode(Started(pid)))
         _, status = os.waitpid(pid, 0)
         cause = _cause(status)
         if cause is not None:
             with gone:
-                sock.sendall(wire.encode(Died(cause)))
+                sock.sendall(encode(Died(cause)))
     return 0
 
 
 def _serve(worker: Worker, sock: socket.socket, keeper: int) -> int:
-    _die_with(keeper)
+    _end_with(keeper)
     limit(resource.RLIMIT_CORE, 0)
     limit(resource.RLIMIT_STACK, STACK_BYTES)
     limit(resource.RLIMIT_DATA, DATA_BYTES)
     limit(resource.RLIMIT_AS, 2 * DATA_BYTES)
-    frames: wire.FrameBuffer[Task] = wire.FrameBuffer(Task)
+    frames: FrameReader[Task] = FrameReader(Task)
     while tasks := frames.receive(sock):
         (task,) = tasks
         signal.setitimer(signal.ITIMER_PROF, task.cpu_s)
@@ -204,10 +203,9 @@ def _cause(status: int) -> Cause | None:
     return "crash"
 
 
-def _die_with(parent: int) -> None:
-    """Have the kernel end this process when its parent ends, which must have a single thread."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it has ended before that
+def _end_with(parent: int) -> None:
+    """End with the parent, which must have a single thread."""
+    if not end_with_parent(parent):
         os._exit(1)
 
 
@@ -221,9 +219,9 @@ def limit(what: int, value: int) -> None:
 
 def _frame(answer: Answer) -> bytes:
     try:
-        return wire.encode(answer)
+        return encode(answer)
     except UnicodeEncodeError:  # a message may quote what a template has made
-        return wire.encode(Refused("the chat template wrote what is not Unicode text", "messages"))
+        return encode(Refused("the chat template wrote what is not Unicode text", "messages"))
 
 
 if __name__ == "__main__":

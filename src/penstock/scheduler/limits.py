@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.cache.kv_cache import KvCache
 from penstock.errors import ConfigError, RequestError
+from penstock.interface.request_checks import check_length
 from penstock.sampling.params import SamplingParams
 
 PROMPT_LOGIT_ROWS = 256
@@ -39,57 +40,25 @@ def most_tokens(
     without output (None): it is empty, fills the context, leaves less of it than output is asked
     for, or could not finish even with the whole cache to itself.
     """
-    if prompt == 0:
-        raise RequestError("the prompt is empty; give it at least one token", "prompt")
+    check_length(prompt, params, max_model_len)
     if params is None:
-        _check_unanswered(prompt, max_model_len, cache)
+        _check_blocks(prompt, 0, "prompt", cache)
         return prompt
-    if prompt >= max_model_len:
-        raise RequestError(
-            f"the prompt has {prompt} tokens, which leaves no room to answer in a context "
-            f"(max_model_len) of {max_model_len}; shorten the prompt",
-            "prompt",
-        )
-    check_room(prompt, params, max_model_len)
     total = max_model_len if params.max_tokens is None else prompt + params.max_tokens
-    needed = cache.blocks_for(total - 1)  # the last token is never fed back
-    if needed > cache.num_blocks:
-        raise RequestError(
-            f"{prompt} prompt and up to {total - prompt} output tokens need {needed} cache "
-            f"blocks of {cache.block_size} tokens, and there are {cache.num_blocks}; "
-            "lower max_tokens, shorten the prompt, or give the KV cache more memory",
-            "max_tokens",
-        )
+    _check_blocks(prompt, total - prompt, "max_tokens", cache)
     return total
 
 
-def check_room(prompt: int, params: SamplingParams, max_model_len: int) -> None:
-    """Raise RequestError if more output is asked for than the context leaves after a prompt of
-    ``prompt`` tokens."""
-    room = max_model_len - prompt
-    for name, asked in (("min_tokens", params.min_tokens), ("max_tokens", params.max_tokens)):
-        if asked is not None and asked > room:
-            raise RequestError(
-                f"the prompt has {prompt} tokens and {name} asks for {asked} more, but the "
-                f"context (max_model_len) holds {max_model_len}; lower {name} to at most {room}"
-                + (", leave it out" if name == "max_tokens" else "")
-                + " or shorten the prompt",
-                name,
-            )
-
-
-def _check_unanswered(prompt: int, max_model_len: int, cache: KvCache) -> None:
-    """Raise RequestError unless the whole prompt fits the context and the cache."""
-    if prompt > max_model_len:
-        raise RequestError(
-            f"the prompt has {prompt} tokens, and the context (max_model_len) holds "
-            f"{max_model_len}; shorten the prompt",
-            "prompt",
-        )
-    needed = cache.blocks_for(prompt)
-    if needed > cache.num_blocks:
-        raise RequestError(
-            f"{prompt} prompt tokens need {needed} cache blocks of {cache.block_size} tokens, and "
-            f"there are {cache.num_blocks}; shorten the prompt, or give the KV cache more memory",
-            "prompt",
-        )
+def _check_blocks(prompt: int, output: int, param: str, cache: KvCache) -> None:
+    """Raise RequestError naming ``param`` if the whole cache could not hold the request."""
+    needed = cache.blocks_for(prompt + max(output - 1, 0))  # the last token is never fed back
+    if needed <= cache.num_blocks:
+        return
+    asked, less = f"{prompt} prompt tokens", "shorten the prompt"
+    if output:
+        asked, less = f"{prompt} prompt and up to {output} output tokens", f"lower {param}, {less}"
+    raise RequestError(
+        f"{asked} need {needed} cache blocks of {cache.block_size} tokens, and there are "
+        f"{cache.num_blocks}; {less}, or give the KV cache more memory",
+        param,
+    )

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.engine.wire import ModelFacts
+from penstock.engine.ipc.wire import ModelFacts
 from penstock.sampling.params import MAX_STOP_CHARS, MAX_STOPS, RANGES, Range
 from penstock.server.logs import LEVELS
 from penstock.server.openai.completions import MAX_PROMPTS
 from penstock.server.openai.embeddings import MAX_INPUTS
 from penstock.server.openai.field_table import rules_of
 from penstock.server.openai.fields import CHAT
-from penstock.server.openai.responses_protocol import LOGPROBS
+from penstock.server.openai.responses.protocol import LOGPROBS
 
 Schema = dict[str, Any]
 Keywords = Mapping[str, Schema]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator
+from typing import Protocol
 
-from penstock.engine.async_llm import DEFAULT_OPTIONS
-from penstock.engine.output import RequestOutput
-from penstock.engine.wire import ModelFacts
-from penstock.interface.messages import RequestOptions
-from penstock.pooling.params import PoolingParams
-from penstock.sampling.params import SamplingParams
+from penstock.engine.ipc.wire import ModelFacts
+from penstock.frontend.input_processor import InputProcessor
+from penstock.frontend.outputs import RequestOutput
+from penstock.interface.messages import EngineRequest
 from penstock.tokenizer import Tokenizer
 
 
@@ -23,41 +21,13 @@ class Engine(Protocol):
     @property
     def tokenizer(self) -> Tokenizer: ...
 
-    async def encode_all(
-        self,
-        texts: Sequence[str],
-        params: Sequence[str],
-        *,
-        add_special_tokens: bool = True,
-        tenant: str = "",
-    ) -> list[list[int]]: ...
+    @property
+    def inputs(self) -> InputProcessor:
+        """What turns texts and chats into token ids."""
+        ...
 
-    async def encode_chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] = (),
-        template_options: Mapping[str, Any] | None = None,
-        *,
-        add_generation_prompt: bool = True,
-        add_special_tokens: bool = False,
-        tenant: str = "",
-    ) -> list[int]: ...
-
-    def generate(
-        self,
-        prompt: str | Sequence[int],
-        params: SamplingParams | None = None,
-        *,
-        request_id: str | None = None,
-        options: RequestOptions = DEFAULT_OPTIONS,
-        prompt_text: str | None = None,
-    ) -> AsyncGenerator[RequestOutput, None]: ...
-
-    def embed(
-        self,
-        prompt: str | Sequence[int],
-        pooling: PoolingParams | None = None,
-        *,
-        request_id: str | None = None,
-        options: RequestOptions = DEFAULT_OPTIONS,
-    ) -> AsyncGenerator[RequestOutput, None]: ...
+    def outputs(
+        self, request: EngineRequest, prompt_text: str | None = None
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Serve a request; as :meth:`penstock.frontend.async_llm.AsyncLLM.outputs`."""
+        ...

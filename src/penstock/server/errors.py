@@ -6,6 +6,7 @@ import msgspec
 from starlette.responses import Response
 
 from penstock.errors import (
+    ContextLengthError,
     EngineDeadError,
     OverloadedError,
     PenstockError,
@@ -90,7 +91,8 @@ def api_error(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, RequestError):
-        return ApiError(400, str(error), param=error.param)
+        code = "context_length_exceeded" if isinstance(error, ContextLengthError) else None
+        return ApiError(400, str(error), param=error.param, code=code)
     if isinstance(error, OverloadedError):
         return overloaded(str(error), RETRY_AFTER_S)
     if isinstance(error, UnavailableError):

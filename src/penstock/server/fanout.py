@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from penstock.engine.output import CompletionOutput, RequestOutput
 from penstock.errors import PenstockError, RequestError
+from penstock.frontend.outputs import CompletionOutput, RequestOutput
 
 
 class GenerationError(PenstockError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
+from penstock.processes.family import adopt_orphans, describe_exit, end_with_parent
 
 if TYPE_CHECKING:
     from penstock.server.logs import LogFormat
@@ -27,8 +27,6 @@ LOG_WAIT_S = 1.0
 """Seconds after which a line is dropped if the log cannot be written."""
 
 _WATCHED = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM)
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 _STDERR = 2
 
 
@@ -77,14 +75,8 @@ class _Death:
         return self.code if self.code >= 0 else 128 - self.code
 
     def __str__(self) -> str:
-        if self.code >= 0:
-            return f"the server's process (pid {self.pid}) ended with exit code {self.code}"
-        try:
-            name = signal.Signals(-self.code).name
-        except ValueError:
-            name = f"signal {-self.code}"
-        hint = " (if nobody killed it, memory ran out)" if name == "SIGKILL" else ""
-        return f"the server's process (pid {self.pid}) was ended by {name}{hint}"
+        hint = " (if nobody killed it, memory ran out)" if self.code == -signal.SIGKILL else ""
+        return f"the server's process (pid {self.pid}) {describe_exit(self.code)}{hint}"
 
 
 class Guardian:
@@ -111,7 +103,7 @@ class Guardian:
         tried again only if an earlier one succeeded and this one told no error of its own.
         Raises PenstockError if the server dies before it is ready, or too often.
         """
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        adopt_orphans()
         deaths = restarts = 0
         with _blocked() as mask:
             while True:
@@ -227,8 +219,7 @@ def _be_server(serve: Callable[[], int], guardian: int, mask: set[signal.Signals
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == guardian:  # otherwise it died before we asked to follow it
+        if end_with_parent(guardian):
             code = serve()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -257,8 +248,3 @@ def _blocked() -> Generator[set[signal.Signals], None, None]:
         yield mask
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def _prctl(option: int, value: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value) != 0:
-        print(f"penstock: prctl({option}) failed; continuing without", file=sys.stderr)

@@ -14,7 +14,6 @@ from starlette.responses import Response
 
 from penstock.errors import OverloadedError, PenstockError
 from penstock.interface.messages import EngineStats
-from penstock.server.answers import Alive, ModelCard, ModelList, Ready, Version
 from penstock.server.bodies import Bodies
 from penstock.server.callers import Caller
 from penstock.server.errors import RETRY_AFTER_S, model_not_found, overloaded, unavailable
@@ -29,8 +28,8 @@ from penstock.server.openai.embeddings import EmbeddingJob, EmbeddingRequest
 from penstock.server.openai.fields import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, TOKENIZE
 from penstock.server.openai.job import Job
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
-from penstock.server.openai.responses_api import ResponseJob
-from penstock.server.openai.responses_protocol import ResponseRequest
+from penstock.server.openai.responses.api import ResponseJob
+from penstock.server.openai.responses.protocol import ResponseRequest
 from penstock.server.openai.thinking import template_reads
 from penstock.server.openai.tokenizing import (
     DetokenizeRequest,
@@ -42,6 +41,7 @@ from penstock.server.options import ServerOptions
 from penstock.server.parsing.styles import Styles
 from penstock.server.serving import Serving
 from penstock.server.sse import EventStream, unless_ended
+from penstock.server.status_structs import Alive, ModelCard, ModelList, Ready, Version
 from penstock.server.supervisor import Supervisor
 from penstock.version import __version__
 
@@ -77,7 +77,7 @@ class Handlers:
             options.reasoning_parser,
             engine.tokenizer.settings.chat_templates,
         )
-        self._serving = Serving(engine, styles, engine.front_end.grammars, Caller())
+        self._serving = Serving(engine, styles, engine.inputs.grammars, Caller())
         model, reads = self._card.id, template_reads(engine.tokenizer.settings.chat_templates)
         self._completion_decoder = BodyDecoder(CompletionRequest, COMPLETIONS, model)
         self._chat_decoder = BodyDecoder(ChatRequest, CHAT, model, reads)
@@ -151,7 +151,7 @@ class Handlers:
         state.server_restarts = self._options.restarts
         state.open_requests = len(self._requests)
         state.dropped_log_lines = self._dropped_log_lines()
-        state.ended_jobs = self._engine.front_end.workers.ended
+        state.ended_jobs = self._engine.inputs.workers.ended
         try:
             async with asyncio.timeout(STATS_TIMEOUT_S):
                 self._known = await self._engine.stats()

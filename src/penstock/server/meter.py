@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from penstock.engine.output import CompletionOutput, RequestOutput
 from penstock.errors import OverloadedError
+from penstock.frontend.outputs import CompletionOutput, RequestOutput
 from penstock.server.metrics import Counts
 from penstock.server.open_requests import OpenRequest
 from penstock.server.traced import TracedGeneration

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 from starlette.requests import Request
 
-from penstock.engine.wire import ModelFacts
+from penstock.engine.ipc.wire import ModelFacts
 from penstock.server.bounds import bound
 from penstock.server.errors import ErrorResponse
 from penstock.server.open_requests import REQUEST_ID, TIMEOUT

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from penstock.server.answers import Alive, ModelCard, ModelList, OpenApi, Ready, Version
 from penstock.server.handlers import Handlers
-from penstock.server.openai import responses_protocol
+from penstock.server.openai.answer_structs import Chat, ChatChunk, Completion
 from penstock.server.openai.embeddings import EmbeddingRequest, Embeddings
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
-from penstock.server.openai.responses import Chat, ChatChunk, Completion
-from penstock.server.openai.responses_protocol import ResponseEvent, ResponseRequest
+from penstock.server.openai.responses import protocol as responses_protocol
+from penstock.server.openai.responses.protocol import ResponseEvent, ResponseRequest
 from penstock.server.openai.tokenizing import (
     DetokenizeRequest,
     Text,
@@ -16,6 +15,7 @@ from penstock.server.openai.tokenizing import (
     Tokens,
 )
 from penstock.server.openapi import Endpoint
+from penstock.server.status_structs import Alive, ModelCard, ModelList, OpenApi, Ready, Version
 
 
 def endpoints(handlers: Handlers) -> list[Endpoint]:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from penstock.engine.async_llm import AsyncLLM
-from penstock.engine.front_end import FrontEnd
-from penstock.engine.spawn import EngineChild
+from penstock.engine.ipc.spawn import EngineChild
+from penstock.frontend.async_llm import AsyncLLM
+from penstock.frontend.input_processor import InputProcessor
 from penstock.server.acceptor import Acceptor, ConnectionLimit, Place
 from penstock.server.app import build_app
 from penstock.server.connection import HEADERS_TIMEOUT_S, Connection
@@ -95,15 +95,15 @@ async def serve(
         loop.add_signal_handler(number, on_signal, number)
     loop.set_exception_handler(_on_loop_error)
     with logging_to(options.logs) as log:
-        async with contextlib.aclosing(FrontEnd()) as front_end:  # outlives engines
-            llm = await _start(child, stop, front_end)
+        async with contextlib.aclosing(InputProcessor()) as inputs:  # outlives engines
+            llm = await _start(child, stop, inputs)
             if llm is None:
                 return
             supervisor = Supervisor(llm, spawn, options.supervisor)
 
             def started() -> None:
                 on_ready(llm)
-                front_end.warm()  # only now, since it takes a second of a processor
+                inputs.warm()  # only now, since it takes a second of a processor
                 # What is loaded lives until the end. A body of many objects has the collector run,
                 # which would walk all of it while everybody waits.
                 gc.collect()
@@ -133,9 +133,11 @@ def _tracing(options: TraceOptions | None) -> Generator[Tracing | None, None, No
         tracing.close()
 
 
-async def _start(child: EngineChild, stop: asyncio.Event, front_end: FrontEnd) -> AsyncLLM | None:
+async def _start(
+    child: EngineChild, stop: asyncio.Event, inputs: InputProcessor
+) -> AsyncLLM | None:
     """The engine once it is ready; None if the server was told to stop before."""
-    starting = asyncio.ensure_future(AsyncLLM.attach(child, front_end=front_end))
+    starting = asyncio.ensure_future(AsyncLLM.attach(child, inputs=inputs))
     stopping = asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)

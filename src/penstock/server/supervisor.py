@@ -6,21 +6,18 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from typing import Any
 
-from penstock.engine.async_llm import DEFAULT_OPTIONS, AsyncLLM
-from penstock.engine.front_end import FrontEnd
-from penstock.engine.output import RequestOutput
-from penstock.engine.pacing import LONGEST_PAUSE_S
-from penstock.engine.process import START_TIMEOUT_S
-from penstock.engine.spawn import EngineChild
-from penstock.engine.wire import ModelFacts
+from penstock.engine.ipc.process import START_TIMEOUT_S
+from penstock.engine.ipc.spawn import EngineChild
+from penstock.engine.ipc.wire import ModelFacts
 from penstock.errors import EngineDeadError, PenstockError
-from penstock.interface.messages import EngineStats, RequestOptions, Tenant
-from penstock.pooling.params import PoolingParams
-from penstock.sampling.params import SamplingParams
+from penstock.frontend.async_llm import AsyncLLM
+from penstock.frontend.input_processor import InputProcessor
+from penstock.frontend.outputs import RequestOutput
+from penstock.frontend.pacing import LONGEST_PAUSE_S
+from penstock.interface.messages import EngineRequest, EngineStats, Tenant
 from penstock.server.errors import unavailable
 from penstock.tokenizer import Tokenizer
 
@@ -52,7 +49,7 @@ class SupervisorOptions:
     """Seconds in one step after which an engine process is killed."""
     max_waiting: int = 1024
     """Most waiting sequences beyond those that can run at once; further ones are refused, except
-    for tenants below their share (``penstock.engine.room``)."""
+    for tenants below their share (``penstock.frontend.room``)."""
     start_timeout_s: float = START_TIMEOUT_S
     stream_interval_s: float = LONGEST_PAUSE_S
     """Most seconds that a token waits to be sent with others while many sequences are open."""
@@ -85,11 +82,11 @@ class Supervisor:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return self.front_end.tokenizer
+        return self.inputs.tokenizer
 
     @property
-    def front_end(self) -> FrontEnd:
-        return self._llm.front_end
+    def inputs(self) -> InputProcessor:
+        return self._llm.inputs
 
     @property
     def llm(self) -> AsyncLLM:
@@ -126,65 +123,11 @@ class Supervisor:
             )
         llm.room.check(tenant, 1)
 
-    async def encode_all(
-        self,
-        texts: Sequence[str],
-        params: Sequence[str],
-        *,
-        add_special_tokens: bool = True,
-        tenant: str = "",
-    ) -> list[list[int]]:
-        return await self._llm.encode_all(
-            texts, params, add_special_tokens=add_special_tokens, tenant=tenant
-        )
-
-    async def encode_chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] = (),
-        template_options: Mapping[str, Any] | None = None,
-        *,
-        add_generation_prompt: bool = True,
-        add_special_tokens: bool = False,
-        tenant: str = "",
-    ) -> list[int]:
-        return await self._llm.encode_chat(
-            messages,
-            tools,
-            template_options,
-            add_generation_prompt=add_generation_prompt,
-            add_special_tokens=add_special_tokens,
-            tenant=tenant,
-        )
-
-    def generate(
-        self,
-        prompt: str | Sequence[int],
-        params: SamplingParams | None = None,
-        *,
-        request_id: str | None = None,
-        options: RequestOptions = DEFAULT_OPTIONS,
-        prompt_text: str | None = None,
+    def outputs(
+        self, request: EngineRequest, prompt_text: str | None = None
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Generate with the current engine, as AsyncLLM.generate does."""
-        return self._llm.generate(
-            prompt,
-            params,
-            request_id=request_id,
-            options=options,
-            prompt_text=prompt_text,
-        )
-
-    def embed(
-        self,
-        prompt: str | Sequence[int],
-        pooling: PoolingParams | None = None,
-        *,
-        request_id: str | None = None,
-        options: RequestOptions = DEFAULT_OPTIONS,
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """Embed with the current engine, as AsyncLLM.embed does."""
-        return self._llm.embed(prompt, pooling, request_id=request_id, options=options)
+        """Serve a request with the current engine, as AsyncLLM.outputs does."""
+        return self._llm.outputs(request, prompt_text)
 
     async def stats(self) -> EngineStats:
         """Return the engine's statistics. Raises EngineDeadError."""
@@ -253,7 +196,7 @@ class Supervisor:
         await self._llm.aclose()
         began = time.monotonic()
         llm = await AsyncLLM.attach(
-            self._spawn(), timeout=self._options.start_timeout_s, front_end=self.front_end
+            self._spawn(), timeout=self._options.start_timeout_s, inputs=self.inputs
         )
         self._limit(llm)
         self._llm = llm

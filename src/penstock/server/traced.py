@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.engine.completion import RequestOutput
+from penstock.frontend.outputs import RequestOutput
 
 
 @dataclass(frozen=True)

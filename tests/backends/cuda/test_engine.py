@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.needs import needs_shared, shared
 
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
@@ -14,7 +15,7 @@ import penstock
 from penstock import LLM, GrammarSpec, SamplingParams
 
 DRAFT = Path(penstock.__file__).parent / "demo" / "draft"
-STORIES = Path(__file__).parents[4] / "shared" / "models" / "stories260k"
+STORIES = "models/stories260k"
 SMALL: dict[str, Any] = {
     "dtype": "float32",
     "max_num_seqs": 2,
@@ -50,12 +51,13 @@ def test_sampled_tokens_do_not_depend_on_the_batch() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not STORIES.is_dir(), reason=f"{STORIES} is not there")
+@needs_shared(STORIES)
 def test_the_story_begins_as_published() -> None:
-    lines = (STORIES / "SOURCE.md").read_text(encoding="utf-8").splitlines()
+    lines = (shared(STORIES) / "SOURCE.md").read_text(encoding="utf-8").splitlines()
     published = "\n".join(line.removeprefix("> ") for line in lines if line.startswith("> "))
     prompt = "Once upon a time"
-    with LLM(str(STORIES), backend="cuda", max_num_seqs=1, max_num_batched_tokens=16) as llm:
+    model = str(shared(STORIES))
+    with LLM(model, backend="cuda", max_num_seqs=1, max_num_batched_tokens=16) as llm:
         (output,) = llm.generate(prompt, SamplingParams(temperature=0, max_tokens=10))
     text = prompt + output.outputs[0].text
     assert len(text) > 40

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support.needs import Need, lacking
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
@@ -68,7 +69,7 @@ ERRORS: dict[str, tuple[Callable[[], Exception], str]] = {
 @pytest.fixture
 def executor(device: Any) -> Iterator[CudaExecutor]:
     if device.type != "cpu":
-        pytest.skip("launches fail in the interpreter alone")
+        lacking(Need.INTERPRETER, "launches fail in the interpreter alone")
     spec = make_spec()
     plan = fuse(lower(spec, "float32"))
     executor = binding.bind(plan, DummyWeights(spec, 1, "float32"), LIMITS, device)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.needs import Need, lacking
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
@@ -45,7 +46,7 @@ def tensor_bytes() -> dict[int, int]:
 def test_what_is_reckoned_is_what_binding_allocates(name: Any, device: Any) -> None:
     """But for attention's scratch, which is less where kernels are interpreted."""
     if device.type != "cpu":
-        pytest.skip("other tensors of a GPU's process come and go")
+        lacking(Need.INTERPRETER, "other tensors of a GPU's process come and go")
     plan = plan_with(choose(name, None, True, activations=False))
     need = needs(plan, LIMITS)
     gc.collect()

@@ -11,9 +11,10 @@ from penstock.backends.cpu.interface import NativeExecutor, NativeModule, Native
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.mask import TokenMask
 from penstock.interface.sampler import NON_FINITE, Sampler
+from penstock.interface.token_ids import check_token_ids
 from penstock.sampling.logprobs import NO_TOKEN_LEFT, report
 from penstock.sampling.params import SamplingParams
-from penstock.sampling.sequence import bias_of, checked, ending_of
+from penstock.sampling.sequence import bias_of, ending_of
 
 _ERRORS = {
     1: NON_FINITE.format(what="NaN"),
@@ -57,7 +58,7 @@ class NativeSampler(Sampler[NativeSampleState]):
             constrained=params.grammar is not None,
             logit_bias=list(zip(bias_ids.tolist(), biases.tolist(), strict=True)),
             ending=ending_of(params, eos_token_ids, vocab_size).tolist(),
-            prompt=checked(prompt_token_ids, vocab_size) if penalized else [],
+            prompt=check_token_ids(prompt_token_ids, vocab_size) if penalized else [],
         )
 
     def draw(

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.backends.cuda.kernels import sample_jobs as jobs
+from penstock.interface.token_ids import check_token_ids
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.select import ONE
-from penstock.sampling.sequence import bias_of, checked, ending_of
+from penstock.sampling.sequence import bias_of, ending_of
 
 _TINY = float(np.finfo(np.float32).tiny)
 
@@ -56,7 +57,7 @@ class DeviceSampleState:
                 ending.astype(np.int32),
             ]
         )
-        self._prompt = checked(prompt_token_ids, vocab_size) if penalizes_seen else []
+        self._prompt = check_token_ids(prompt_token_ids, vocab_size) if penalizes_seen else []
         self._unsent: list[int] = []  # output that the device has not been told
         self._device_lists: Tensor | None = None
         self._device_counts: Tensor | None = None

@@ -9,13 +9,22 @@ from contextlib import aclosing
 
 import msgspec
 
-from penstock.engine.completion import PositionLogprobs
-from penstock.engine.output import CompletionOutput, RequestOutput
+from penstock.frontend.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from penstock.server.errors import ApiError
 from penstock.server.fanout import last, merged
 from penstock.server.meter import Meter
-from penstock.server.openai import responses
-from penstock.server.openai.answers import ChoiceStream, finish_reason
+from penstock.server.openai import answer_structs
+from penstock.server.openai.answer_structs import (
+    Chat,
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatDelta,
+    ChatLogprobs,
+    PromptLogprobs,
+    Usage,
+)
+from penstock.server.openai.choice_stream import ChoiceStream, finish_reason
 from penstock.server.openai.functions import (
     is_old,
     old_delta,
@@ -26,15 +35,7 @@ from penstock.server.openai.functions import (
 from penstock.server.openai.names import CHAT, FUNCTIONS
 from penstock.server.openai.prepare import PreparedChat, prepare_chat
 from penstock.server.openai.protocol import ChatRequest
-from penstock.server.openai.responses import (
-    Chat,
-    ChatChoice,
-    ChatChunk,
-    ChatChunkChoice,
-    ChatDelta,
-    ChatLogprobs,
-)
-from penstock.server.parsing.answer import AnswerDelta
+from penstock.server.parsing.answer_parser import AnswerDelta
 from penstock.server.serving import Serving
 from penstock.server.sse import DONE, event
 
@@ -67,7 +68,7 @@ class ChatJob:
                 created=self._created,
                 model=self._request.model,
                 choices=choices,
-                usage=responses.usage([output]),
+                usage=answer_structs.usage([output]),
                 prompt_logprobs=self._prompt_logprobs(output),
             )
         )
@@ -77,13 +78,13 @@ class ChatJob:
         options = self._request.stream_options
         with_usage = options is not None and bool(options.include_usage)
         continuous = options is not None and bool(options.continuous_usage_stats)
-        usage: responses.Usage | msgspec.UnsetType | None = None if with_usage else msgspec.UNSET
+        usage: Usage | msgspec.UnsetType | None = None if with_usage else msgspec.UNSET
         streams: dict[int, ChoiceStream] = {}
         output: RequestOutput | None = None
         async with aclosing(merged([self._chat.generation(self._id)])) as outputs:
             async for _, output in outputs:
                 if continuous:
-                    usage = responses.usage([output])
+                    usage = answer_structs.usage([output])
                 if not streams:
                     for choice in output.outputs:
                         streams[choice.index] = ChoiceStream(self._reading)
@@ -102,7 +103,7 @@ class ChatJob:
                     )
                     yield event(self._chunk([part], usage))
         if with_usage and output is not None:
-            yield event(self._chunk([], responses.usage([output])))
+            yield event(self._chunk([], answer_structs.usage([output])))
         yield DONE
 
     def error(self, failure: ApiError) -> bytes:
@@ -130,17 +131,15 @@ class ChatJob:
         if not self._request.logprobs:
             return None
         top = self._request.top_logprobs or 0
-        return responses.chat_logprobs(self._chat.engine.tokenizer, positions or [], top)
+        return answer_structs.chat_logprobs(self._chat.engine.tokenizer, positions or [], top)
 
-    def _prompt_logprobs(
-        self, output: RequestOutput
-    ) -> responses.PromptLogprobs | msgspec.UnsetType:
+    def _prompt_logprobs(self, output: RequestOutput) -> PromptLogprobs | msgspec.UnsetType:
         if self._request.prompt_logprobs is None:
             return msgspec.UNSET
         return output.prompt_logprobs or []
 
     def _opening(
-        self, index: int, output: RequestOutput, usage: responses.Usage | msgspec.UnsetType | None
+        self, index: int, output: RequestOutput, usage: Usage | msgspec.UnsetType | None
     ) -> bytes:
         """The first chunk of a choice; that of choice 0 brings what belongs to the prompt."""
         choice = ChatChunkChoice(index=index, delta=ChatDelta("assistant", ""))
@@ -150,8 +149,8 @@ class ChatJob:
     def _chunk(
         self,
         choices: list[ChatChunkChoice],
-        usage: responses.Usage | msgspec.UnsetType | None,
-        prompt_logprobs: responses.PromptLogprobs | msgspec.UnsetType = msgspec.UNSET,
+        usage: Usage | msgspec.UnsetType | None,
+        prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET,
     ) -> bytes:
         return msgspec.json.encode(
             ChatChunk(

@@ -10,17 +10,24 @@ from dataclasses import dataclass
 
 import msgspec
 
-from penstock.engine.output import CompletionOutput, RequestOutput
-from penstock.interface.messages import RequestOptions
+from penstock.frontend.outputs import CompletionOutput, RequestOutput
+from penstock.interface.messages import EngineRequest, RequestOptions
+from penstock.interface.token_ids import check_token_ids
 from penstock.sampling.params import SamplingParams
 from penstock.server.engine import Engine
 from penstock.server.errors import ApiError
 from penstock.server.fanout import Generation, has_news, last, merged, refused_by_name
 from penstock.server.meter import Meter
-from penstock.server.openai import responses
+from penstock.server.openai import answer_structs
+from penstock.server.openai.answer_structs import (
+    Completion,
+    CompletionChoice,
+    CompletionLogprobs,
+    PromptLogprobs,
+    Usage,
+)
 from penstock.server.openai.constraint import asked_constraint
 from penstock.server.openai.protocol import CompletionRequest, Prompt
-from penstock.server.openai.responses import Completion, CompletionChoice, CompletionLogprobs
 from penstock.server.openai.sampling import completion_params
 from penstock.server.serving import Serving
 from penstock.server.sse import DONE, event
@@ -75,9 +82,9 @@ class CompletionJob:
         add_special = request.add_special_tokens is not False
         texts = [prompt for prompt in given if isinstance(prompt, str)]
         tokens = iter(
-            await engine.encode_all(
+            await engine.inputs.encode(
                 texts,
-                names_of(texts, "prompt"),
+                params=names_of(texts, "prompt"),
                 add_special_tokens=add_special,
                 tenant=serving.caller.name,
             )
@@ -109,21 +116,21 @@ class CompletionJob:
             for p, output in enumerate(outputs)
             for i, choice in enumerate(self._best(output.outputs))
         ]
-        return self._encode(choices, responses.usage(outputs, self._hidden))
+        return self._encode(choices, answer_structs.usage(outputs, self._hidden))
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The answer as server-sent events, one or more for each choice."""
         options = self._request.stream_options
         with_usage = options is not None and bool(options.include_usage)
         continuous = options is not None and bool(options.continuous_usage_stats)
-        usage: responses.Usage | msgspec.UnsetType | None = None if with_usage else msgspec.UNSET
+        usage: Usage | msgspec.UnsetType | None = None if with_usage else msgspec.UNSET
         sent: dict[tuple[int, int], CompletionOutput] = {}
         newest: dict[int, RequestOutput] = {}
         async with aclosing(merged(self._generations())) as outputs:
             async for p, output in outputs:
                 newest[p] = output
                 if continuous:
-                    usage = responses.usage(list(newest.values()), self._hidden)
+                    usage = answer_structs.usage(list(newest.values()), self._hidden)
                 for choice in output.outputs:
                     before = sent.get((p, choice.index))
                     if has_news(choice, before):
@@ -131,7 +138,7 @@ class CompletionJob:
                         part = self._choice(p, choice.index, output, choice, before)
                         yield event(self._encode([part], usage))
         if with_usage:
-            yield event(self._encode([], responses.usage(list(newest.values()), self._hidden)))
+            yield event(self._encode([], answer_structs.usage(list(newest.values()), self._hidden)))
         yield DONE
 
     def error(self, failure: ApiError) -> bytes:
@@ -139,12 +146,9 @@ class CompletionJob:
 
     def _generations(self) -> list[Generation]:
         generations = [
-            self._engine.generate(
-                prompt.token_ids,
-                self._params,
-                request_id=f"{self._id}-{i}",
-                options=self._options,
-                prompt_text=prompt.text,
+            self._engine.outputs(
+                EngineRequest.of(f"{self._id}-{i}", prompt.token_ids, self._params, self._options),
+                prompt.text,
             )
             for i, prompt in enumerate(self._prompts)
         ]
@@ -174,7 +178,7 @@ class CompletionJob:
         """What is new in choice ``i`` of prompt ``p`` since ``before``."""
         delta = choice.since(before)
         echoed = (self._prompts[p].text or "") if self._request.echo else ""
-        prompt: responses.PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
+        prompt: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
         if before is None and self._request.prompt_logprobs is not None:
             prompt = output.prompt_logprobs or []
         text = "" if self._hidden else delta.text
@@ -183,12 +187,12 @@ class CompletionJob:
             top = self._request.logprobs
             offset = len(echoed) + (0 if before is None else len(before.text))
             fresh = [] if self._hidden else delta.logprobs or []
-            logprobs = responses.completion_logprobs(fresh, offset, top)
+            logprobs = answer_structs.completion_logprobs(fresh, offset, top)
             if self._request.echo and before is None:
                 first = self._engine.tokenizer.token_text(output.prompt_token_ids[0])
                 told = output.prompt_logprobs or []
-                known = responses.echoed_logprobs(echoed, first, told, top)
-                logprobs = responses.joined(known, logprobs)
+                known = answer_structs.echoed_logprobs(echoed, first, told, top)
+                logprobs = answer_structs.joined(known, logprobs)
         return CompletionChoice(
             index=p * self._n + i,
             text=echoed + text if before is None else text,
@@ -201,7 +205,7 @@ class CompletionJob:
     def _encode(
         self,
         choices: list[CompletionChoice],
-        usage: responses.Usage | msgspec.UnsetType | None,
+        usage: Usage | msgspec.UnsetType | None,
     ) -> bytes:
         return msgspec.json.encode(
             Completion(
@@ -243,13 +247,3 @@ def split_prompts(
 def names_of(prompts: Sequence[object], name: str) -> list[str]:
     """Return how errors name each prompt of the field ``name``."""
     return [name] if len(prompts) == 1 else [f"{name}[{i}]" for i in range(len(prompts))]
-
-
-def check_token_ids(tokens: Sequence[int], vocab_size: int) -> None:
-    for token in tokens:
-        if not 0 <= token < vocab_size:
-            raise ApiError(
-                400,
-                f"the prompt holds token id {token}, outside the vocabulary of {vocab_size}",
-                param="prompt",
-            )

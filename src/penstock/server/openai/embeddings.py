@@ -10,12 +10,13 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from penstock.engine.completion import RequestOutput
-from penstock.interface.messages import RequestOptions, first_bad_token
+from penstock.frontend.outputs import RequestOutput
+from penstock.interface.messages import EngineRequest, RequestOptions
+from penstock.interface.request_checks import check_length
+from penstock.interface.token_ids import check_token_ids
 from penstock.pooling.params import PoolingKind, PoolingParams
 from penstock.pooling.pooler import EMBEDDING_DTYPE
 from penstock.server.engine import Engine
-from penstock.server.errors import ApiError
 from penstock.server.fanout import Generation, last
 from penstock.server.meter import Meter
 from penstock.server.openai.completions import names_of, split_prompts
@@ -109,7 +110,9 @@ class EmbeddingJob:
         inputs = await _tokenized(request, serving)
         several = not isinstance(request.input, str) and type(request.input[0]) is not int
         for i, tokens in enumerate(inputs):
-            _check(tokens, f"input[{i}]" if several else "input", engine)
+            name = f"input[{i}]" if several else "input"
+            check_length(len(tokens), None, engine.model.max_model_len, name)
+            check_token_ids(tokens, engine.model.vocab_size, name)
         return cls(request, inputs, pooling, engine, meter, options)
 
     async def answer(self) -> bytes:
@@ -146,11 +149,8 @@ class EmbeddingJob:
         return [ended[i] for i in range(len(self._inputs))]
 
     def _embed(self, i: int, tokens: list[int]) -> Generation:
-        return self._engine.embed(
-            tokens,
-            self._pooling,
-            request_id=f"{self._id}-{i}",
-            options=self._options,
+        return self._engine.outputs(
+            EngineRequest.of(f"{self._id}-{i}", tokens, self._pooling, self._options)
         )
 
     def _encoded(self, embedding: bytes) -> list[float] | str:
@@ -165,30 +165,8 @@ async def _tokenized(request: EmbeddingRequest, serving: Serving) -> list[list[i
     add_special = request.add_special_tokens is not False
     texts = [each for each in given if isinstance(each, str)]
     names = names_of(texts, "input")
-    encoded = await serving.engine.encode_all(
-        texts, names, add_special_tokens=add_special, tenant=serving.caller.name
+    encoded = await serving.engine.inputs.encode(
+        texts, params=names, add_special_tokens=add_special, tenant=serving.caller.name
     )
     tokens = iter(encoded)
     return [next(tokens) if isinstance(each, str) else each for each in given]
-
-
-def _check(tokens: list[int], name: str, engine: Engine) -> None:
-    """Raise ApiError for an input that the engine would reject."""
-    longest, vocab = engine.model.max_model_len, engine.model.vocab_size
-    if not tokens:
-        raise ApiError(400, f"{name} is empty; give it at least one token", param=name)
-    if len(tokens) > longest:
-        raise ApiError(
-            400,
-            f"{name} has {len(tokens)} tokens, and this model's context holds {longest}; "
-            "split it or shorten it",
-            param=name,
-            code="context_length_exceeded",
-        )
-    bad = first_bad_token(tokens, vocab)
-    if bad is not None:
-        raise ApiError(
-            400,
-            f"{name} holds token id {tokens[bad]}; this model's are integers from 0 to {vocab - 1}",
-            param=name,
-        )

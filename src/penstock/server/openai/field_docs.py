@@ -22,7 +22,7 @@ from penstock.server.openai.fields import (
     Values,
 )
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
-from penstock.server.openai.responses_protocol import ResponseRequest
+from penstock.server.openai.responses.protocol import ResponseRequest
 from penstock.server.openai.tokenizing import TokenizeRequest
 
 BODIES: tuple[tuple[str, type[msgspec.Struct]], ...] = (

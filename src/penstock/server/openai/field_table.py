@@ -22,7 +22,7 @@ from penstock.server.openai.fields import (
     any_of,
     these,
 )
-from penstock.server.openai.responses_protocol import LOGPROBS
+from penstock.server.openai.responses.protocol import LOGPROBS
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 """How much a model is to reason, in the words of all who have such an option."""

@@ -12,9 +12,9 @@ import msgspec
 from msgspec import UNSET
 
 from penstock.server.errors import ApiError
+from penstock.server.openai.answer_structs import ChatDelta, ChatMessage
 from penstock.server.openai.messages import read_arguments
 from penstock.server.openai.protocol import ChatRequest, Message, MessageCall
-from penstock.server.openai.responses import ChatDelta, ChatMessage
 
 ToolChoice = str | dict[str, object]
 

@@ -33,7 +33,7 @@ async def chat_prompt(
         _template_message(message, f"messages[{i}]", developer)
         for i, message in enumerate(request.messages)
     ]
-    return await engine.encode_chat(
+    return await engine.inputs.encode_chat(
         messages,
         tools,
         request.chat_template_kwargs or {},

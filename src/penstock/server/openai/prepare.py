@@ -8,13 +8,13 @@ import msgspec
 
 from penstock.errors import RequestError
 from penstock.grammar.spec import GrammarSpec
-from penstock.interface.messages import RequestOptions
+from penstock.interface.messages import EngineRequest, RequestOptions
 from penstock.sampling.params import SamplingParams
 from penstock.server.engine import Engine
 from penstock.server.errors import ApiError
 from penstock.server.fanout import Generation, refused_by_name
 from penstock.server.meter import Meter
-from penstock.server.openai.answers import Reading, has_special_marks, opened
+from penstock.server.openai.choice_stream import Reading, has_special_marks, opened
 from penstock.server.openai.constraint import Constraint, asked_constraint, schema_text
 from penstock.server.openai.messages import chat_prompt
 from penstock.server.openai.names import CHAT, Names
@@ -43,11 +43,8 @@ class PreparedChat:
 
     def generation(self, request_id: str) -> Generation:
         """Start the generation; call it once."""
-        outputs = self.engine.generate(
-            self.prompt,
-            self.params,
-            request_id=request_id,
-            options=self.options,
+        outputs = self.engine.outputs(
+            EngineRequest.of(request_id, self.prompt, self.params, self.options)
         )
         if self.bound_by:
             outputs = refused_by_name(outputs, self.bound_by)

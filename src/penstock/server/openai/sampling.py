@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.interface.request_checks import check_output
 from penstock.sampling.params import MAX_LOGPROBS, MAX_SEQUENCES, SamplingParams
 from penstock.server.errors import ApiError
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest, Sampling
@@ -53,7 +54,7 @@ def completion_params(
         request, n=n, max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=prompt_logprobs
     )
     params.validate(vocab_size)
-    _check_room(request.max_tokens, "max_tokens", room, longest)
+    _check_room("max_tokens", request.max_tokens, room, longest)
     return params
 
 
@@ -93,7 +94,7 @@ def chat_params(
         raise ApiError(400, "top_logprobs is only allowed with logprobs=true", param="top_logprobs")
     params = _params(request, max_tokens=asked, logprobs=logprobs)
     params.validate(vocab_size)
-    _check_room(asked, name, room, longest)
+    _check_room(name, asked, room, longest)
     return params
 
 
@@ -134,14 +135,7 @@ def _params(request: Sampling, **values: Any) -> SamplingParams:
     return SamplingParams(**values)
 
 
-def _check_room(asked: int | None, name: str, room: int, longest: int) -> None:
+def _check_room(name: str, asked: int | None, room: int, longest: int) -> None:
     """Refuse more output than can be had; a prompt that leaves no room at all fails elsewhere."""
-    if asked is not None and asked > room > 0:
-        raise ApiError(
-            400,
-            f"the prompt has {longest - room} tokens and {name} asks for {asked} more, together "
-            f"{longest - room + asked}, but the context holds {longest}; lower {name} to at most "
-            f"{room} or shorten the prompt",
-            param=name,
-            code="context_length_exceeded",
-        )
+    if room > 0:
+        check_output(longest - room, name, asked, longest)

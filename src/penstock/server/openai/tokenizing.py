@@ -6,6 +6,7 @@ import asyncio
 
 import msgspec
 
+from penstock.interface.token_ids import check_token_ids, first_bad_token
 from penstock.server.engine import Engine
 from penstock.server.errors import ApiError
 from penstock.server.openai.functions import with_tools
@@ -61,8 +62,8 @@ async def tokenized(request: TokenizeRequest, serving: Serving) -> Tokens:
                 raise ApiError(400, f"{name} is only allowed with messages", param=name)
         assert request.prompt is not None
         add_special = request.add_special_tokens is not False
-        (tokens,) = await engine.encode_all(
-            [request.prompt], ["prompt"], add_special_tokens=add_special, tenant=tenant
+        (tokens,) = await engine.inputs.encode(
+            [request.prompt], params=["prompt"], add_special_tokens=add_special, tenant=tenant
         )
     else:
         chat = ChatRequest(
@@ -94,12 +95,8 @@ async def detokenized(request: DetokenizeRequest, engine: Engine) -> Text:
             "once; send them in several requests",
             param="tokens",
         )
-    for i, token in enumerate(request.tokens):
-        if not 0 <= token < vocab:
-            raise ApiError(
-                400,
-                f"tokens[{i}] is {token}; this model's are integers from 0 to {vocab - 1}",
-                param=f"tokens[{i}]",
-            )
+    bad = first_bad_token(request.tokens, vocab)
+    if bad is not None:
+        check_token_ids(request.tokens[bad : bad + 1], vocab, f"tokens[{bad}]")
     skip = request.skip_special_tokens is True
     return Text(await asyncio.to_thread(engine.tokenizer.decode, request.tokens, skip))

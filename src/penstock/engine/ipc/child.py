@@ -1,0 +1,318 @@
+"""The engine's own process: load a core, report ready, then step while there is work.
+
+Started by :class:`penstock.engine.ipc.spawn.EngineChild` as
+``python -m penstock.engine.ipc.child --fd N --core module:function``. The core is a plug point: the
+function is called with the :class:`~penstock.config.EngineConfig` and a :class:`Startup`, and
+returns a :class:`LoadedCore`; :func:`load_core` is the one that everybody uses.
+"""
+
+from __future__ import annotations
+
+import time
+
+_ENTERED_AT = time.monotonic()  # before the imports below, which the ledger counts apart
+
+import argparse  # noqa: E402
+import contextlib  # noqa: E402
+import gc  # noqa: E402
+import importlib  # noqa: E402
+import os  # noqa: E402
+import signal  # noqa: E402
+import socket  # noqa: E402
+import sys  # noqa: E402
+import threading  # noqa: E402
+import traceback  # noqa: E402
+from collections.abc import Callable, Iterable, Iterator, Sequence  # noqa: E402
+from dataclasses import dataclass  # noqa: E402
+from typing import Protocol  # noqa: E402
+
+from penstock.config import EngineConfig, ResolvedConfig  # noqa: E402
+from penstock.engine.ipc.startup import Ledger  # noqa: E402
+from penstock.engine.ipc.step_meter import StepMeter  # noqa: E402
+from penstock.engine.ipc.wire import (  # noqa: E402
+    BEAT_S,
+    Beat,
+    CheckIntegrity,
+    Done,
+    Fatal,
+    FrameSocket,
+    FromEngine,
+    Located,
+    ModelFacts,
+    Ready,
+    Refused,
+    ResetCache,
+    Shutdown,
+    Start,
+    StatsQuery,
+    StatsReply,
+    encode_frame,
+    encode_updates,
+)
+from penstock.errors import ConfigError, EngineDeadError, PenstockError, RequestError  # noqa: E402
+from penstock.interface.messages import (  # noqa: E402
+    Abort,
+    EngineRequest,
+    EngineStats,
+    FinishReason,
+    SequenceUpdate,
+)
+from penstock.processes.family import end_with_parent  # noqa: E402
+from penstock.processes.frames import WireError  # noqa: E402
+from penstock.sampling.params import SamplingParams  # noqa: E402
+
+_WARM_UP_ID = "penstock-warm-up"
+
+
+class Core(Protocol):
+    """What the engine loop drives. :class:`penstock.engine.core.EngineCore` is the real one."""
+
+    @property
+    def has_work(self) -> bool: ...
+
+    @property
+    def tokens_computed(self) -> int: ...
+
+    def add_request(self, request: EngineRequest) -> None: ...
+
+    def abort(
+        self, request_ids: Iterable[str], index: int | None = None
+    ) -> list[SequenceUpdate]: ...
+
+    def step(self) -> list[SequenceUpdate]: ...
+
+    def stats(self) -> EngineStats: ...
+
+    def reset_prefix_cache(self) -> None: ...
+
+    def check_integrity(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class LoadedCore:
+    core: Core
+    model: ModelFacts
+    config: ResolvedConfig | None = None
+
+
+class Startup:
+    """What a core's loader reports while it works."""
+
+    def __init__(self, ledger: Ledger, send: Callable[[FromEngine], None]) -> None:
+        self.ledger = ledger
+        self._send = send
+
+    def located(self, tokenizer_path: str) -> None:
+        """The tokenizer is in this folder: the front end may load it now."""
+        self._send(Located(tokenizer_path))
+
+
+CoreLoader = Callable[[EngineConfig, Startup], LoadedCore]
+
+
+class EngineLoop:
+    """Receives messages, steps the core and sends the results, until it is shut down."""
+
+    def __init__(self, core: Core, frames: FrameSocket) -> None:
+        self._core = core
+        self._frames = frames
+        self._meter = StepMeter()
+
+    def run(self) -> None:
+        """Returns after Shutdown, or when the front end is gone."""
+        with self._heart():
+            self._loop()
+
+    def _loop(self) -> None:
+        while True:
+            # Never wait while there is work: arrivals join the very next step.
+            messages = self._frames.receive(wait=not self._core.has_work)
+            if messages is None:
+                return
+            for message in messages:
+                if isinstance(message, Shutdown):
+                    return
+                self._handle(message)
+            if self._core.has_work:
+                self._send_updates(self._step())
+
+    def _step(self) -> list[SequenceUpdate]:
+        before = self._core.tokens_computed
+        self._meter.begin()
+        updates = self._core.step()
+        self._meter.end(self._core.tokens_computed - before)
+        return updates
+
+    def _handle(self, message: object) -> None:
+        match message:
+            case EngineRequest():
+                try:
+                    self._core.add_request(message)
+                except RequestError as error:
+                    self._send(Refused(message.request_id, str(error), error.param))
+            case Abort():
+                self._send_updates(self._core.abort(message.request_ids, message.index))
+            case StatsQuery():
+                stats = self._meter.added_to(self._core.stats())
+                self._send(StatsReply(message.query_id, stats))
+            case ResetCache():
+                self._send(Done(message.query_id, _trouble(self._core.reset_prefix_cache)))
+            case CheckIntegrity():
+                self._send(Done(message.query_id, _trouble(self._core.check_integrity)))
+            case _:
+                raise WireError(f"a {type(message).__name__} message came out of turn")
+
+    def _send_updates(self, updates: list[SequenceUpdate]) -> None:
+        if not updates:
+            return
+        frames, failed = encode_updates(updates)
+        for frame in frames:
+            self._frames.send(frame)
+        for update, error in failed:
+            self._core.abort([update.request_id])
+            self._send_updates(
+                [
+                    SequenceUpdate(
+                        request_id=update.request_id,
+                        index=update.index,
+                        token_ids=[],
+                        finish_reason=FinishReason.ERROR,
+                        error=str(error),
+                    )
+                ]
+            )
+
+    def _send(self, message: FromEngine) -> None:
+        self._frames.send(encode_frame(message))
+
+    @contextlib.contextmanager
+    def _heart(self) -> Iterator[None]:
+        """A thread that tells every BEAT_S seconds that this process runs, and how its step does.
+
+        It tells apart a process that was stopped or swapped out, of which nothing comes, and a
+        step that does not end, which a message between steps could not.
+        """
+        stop = threading.Event()
+
+        def beat() -> None:
+            with contextlib.suppress(OSError):  # the front end is gone, as the loop will see
+                while not stop.wait(BEAT_S):
+                    self._send(Beat(self._meter.seconds_in_step()))
+
+        thread = threading.Thread(target=beat, name="penstock-heart", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+
+
+def _trouble(command: Callable[[], None]) -> str | None:
+    """Carry out a command that may be refused, or that asserts; returns what it says."""
+    try:
+        command()
+    except (PenstockError, AssertionError) as error:
+        return str(error) or type(error).__name__
+    return None
+
+
+def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
+    """The real engine: resolve the options, load the model, bind it."""
+    from penstock.engine.core import EngineCore
+    from penstock.engine.loader import draw, load
+
+    mark = startup.ledger.mark
+    mark("engine imports")
+    blueprint = draw(config)
+    startup.located(blueprint.config.tokenizer_path)
+    mark("config")
+    core = EngineCore(blueprint, load(blueprint, mark, startup.ledger.note))
+    facts = ModelFacts(
+        served_model_name=core.config.served_model_name,
+        tokenizer_path=core.config.tokenizer_path,
+        max_model_len=core.max_model_len,
+        vocab_size=core.spec.vocab_size,
+        bos_token_id=core.spec.bos_token_id,
+        eos_token_ids=core.spec.eos_token_ids,
+    )
+    return LoadedCore(core, facts, core.config)
+
+
+def warm_up(core: Core) -> None:
+    """Generate one real token, so that ready means that generation works on this machine."""
+    params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
+    core.add_request(EngineRequest(request_id=_WARM_UP_ID, prompt_token_ids=[0], params=params))
+    while core.has_work:
+        for update in core.step():
+            if update.error is not None:
+                raise EngineDeadError(f"the first token could not be generated: {update.error}")
+
+
+def import_loader(name: str) -> CoreLoader:
+    """The function named ``module:function``."""
+    module, colon, function = name.partition(":")
+    try:
+        loader = getattr(importlib.import_module(module), function) if colon else None
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"the engine core {name!r} cannot be imported: {error}") from error
+    if not callable(loader):
+        raise ConfigError(f"the engine core must be given as module:function, not {name!r}")
+    return loader  # type: ignore[no-any-return]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="penstock.engine.ipc.child", description=__doc__)
+    parser.add_argument("--fd", type=int, required=True, help="the inherited socket")
+    parser.add_argument("--core", required=True, help="module:function that loads the core")
+    options = parser.parse_args(arguments)
+    # Ctrl-C reaches the whole terminal group, and a process manager may tell every process to
+    # end; only the front end decides what that means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    end_with_parent(os.getppid())  # a parent that has ended by now has closed the socket
+    with socket.socket(fileno=options.fd) as sock:
+        frames = FrameSocket(sock)
+        try:
+            return _run(frames, options.core)
+        except PenstockError as error:
+            fatal = Fatal(type(error).__name__, str(error))
+        except (BrokenPipeError, ConnectionResetError):
+            return 0  # the front end is gone, and with it whoever could be told
+        except BaseException:
+            fatal = Fatal(EngineDeadError.__name__, f"the engine failed:\n{traceback.format_exc()}")
+        with contextlib.suppress(OSError):
+            frames.send(encode_frame(fatal))
+        return 1
+
+
+def _run(frames: FrameSocket, loader: str) -> int:
+    messages = frames.receive(wait=True)
+    if messages is None:
+        return 0
+    if len(messages) != 1 or not isinstance(messages[0], Start):
+        raise WireError("the first message must be one Start")
+    start = messages[0]
+    ledger = Ledger(start.spawned_at)
+    ledger.mark("engine python", _ENTERED_AT - start.spawned_at)
+    load = import_loader(loader)
+    loaded = load(start.config, Startup(ledger, lambda m: frames.send(encode_frame(m))))
+    warm_up(loaded.core)
+    ledger.mark("first token")
+    # What is loaded lives until the end: keep the collector from walking it in every full pass.
+    gc.collect()
+    gc.freeze()
+    ready = Ready(
+        model=loaded.model, phases=ledger.phases, notes=ledger.notes, config=loaded.config
+    )
+    frames.send(encode_frame(ready))
+    try:
+        EngineLoop(loaded.core, frames).run()
+    finally:
+        loaded.core.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,258 @@
+"""The front end's side of the engine process: talk to it, notice its death."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import time
+from typing import Protocol
+
+import penstock.errors as errors
+from penstock.engine.ipc.spawn import EngineChild
+from penstock.engine.ipc.wire import (
+    MAX_FRAME_BYTES,
+    Beat,
+    CheckIntegrity,
+    Done,
+    Fatal,
+    FromEngine,
+    Located,
+    Ready,
+    Refused,
+    ResetCache,
+    Shutdown,
+    StatsQuery,
+    StatsReply,
+    ToEngine,
+    Updates,
+    encode_frame,
+)
+from penstock.errors import EngineDeadError, PenstockError
+from penstock.interface.messages import Abort, EngineRequest, EngineStats, SequenceUpdate
+from penstock.processes.family import describe_exit
+from penstock.processes.frames import FrameReader, WireError
+
+START_TIMEOUT_S = 1800.0
+"""A start this long is taken for hung; reading 500 GB at 0.5 GB/s takes 1000 s."""
+EXIT_GRACE_S = 5.0
+
+
+class Listener(Protocol):
+    """Receives the messages of the engine. Called on the event loop; must not block."""
+
+    def located(self, tokenizer_path: str) -> None: ...
+
+    def updated(self, updates: list[SequenceUpdate]) -> None: ...
+
+    def refused(self, refused: Refused) -> None: ...
+
+    def died(self, error: PenstockError) -> None:
+        """Called once, also after a wanted close."""
+        ...
+
+
+class EngineProcess(asyncio.Protocol):
+    """A connection to an engine process; all methods belong to one event loop."""
+
+    def __init__(self, child: EngineChild, listener: Listener) -> None:
+        self._child = child
+        self._listener = listener
+        self._frames: FrameReader[FromEngine] = FrameReader(FromEngine, MAX_FRAME_BYTES)
+        self._transport: asyncio.Transport | None = None
+        self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        self._queries: dict[int, asyncio.Future[StatsReply | Done]] = {}
+        self._next_query = 0
+        self._fatal: PenstockError | None = None
+        self._closing = False
+        self._burial: asyncio.Task[None] | None = None
+        self._heard_at = time.monotonic()
+        self.step_s = 0.0
+        """Seconds that the engine's current step had run at the last sign of life."""
+        self.death: PenstockError | None = None
+        """Why the engine is gone, once it is."""
+
+    @classmethod
+    async def connect(cls, child: EngineChild, listener: Listener) -> EngineProcess:
+        loop = asyncio.get_running_loop()
+        engine = cls(child, listener)
+        child.socket.setblocking(False)
+        await loop.create_unix_connection(lambda: engine, sock=child.socket)
+        return engine
+
+    @property
+    def pid(self) -> int:
+        return self._child.process.pid
+
+    @property
+    def connected(self) -> bool:
+        """False from the moment at which the engine's end of the socket was closed."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since anything came from the engine; it beats every ``wire.BEAT_S``."""
+        return time.monotonic() - self._heard_at
+
+    async def ready(self, timeout: float = START_TIMEOUT_S) -> Ready:
+        """Wait until the engine has generated its first token.
+
+        Raises the engine's own ConfigError, ModelError or WeightError if it cannot start, and
+        EngineDeadError if it died, or took more than ``timeout`` seconds and was killed.
+        """
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._ready), timeout)
+        except TimeoutError:
+            await self.aclose(grace=0.0)
+            raise EngineDeadError(
+                f"the engine was not ready after {timeout:g} s and was stopped"
+            ) from None
+
+    def add_request(self, request: EngineRequest) -> None:
+        """Send a request. Raises EngineDeadError, or WireError if the prompt is too long for one
+        frame."""
+        self._send(request)
+
+    def abort(self, abort: Abort) -> None:
+        """Send an abort to the engine. Raises EngineDeadError."""
+        self._send(abort)
+
+    async def stats(self) -> EngineStats:
+        """Return the engine's statistics. Raises EngineDeadError."""
+        reply = await self._query(StatsQuery)
+        assert isinstance(reply, StatsReply)
+        return reply.stats
+
+    async def reset_prefix_cache(self) -> None:
+        """Forget every cached prefix. Raises EngineDeadError, or PenstockError with the engine's
+        reason for refusing."""
+        reply = await self._query(ResetCache)
+        if isinstance(reply, Done) and reply.error is not None:
+            raise PenstockError(reply.error)
+
+    async def check_integrity(self) -> None:
+        """Check the engine's bookkeeping. Raises PenstockError if it is inconsistent, or
+        EngineDeadError."""
+        reply = await self._query(CheckIntegrity)
+        if isinstance(reply, Done) and reply.error is not None:
+            raise PenstockError(f"the engine's books do not agree: {reply.error}")
+
+    def kill(self, reason: str) -> None:
+        """End the process at once; ``reason`` is reported as the cause of its death."""
+        self._fatal = EngineDeadError(reason)
+        self._child.process.kill()
+
+    async def aclose(self, grace: float = EXIT_GRACE_S) -> None:
+        """Ask the engine to end, and kill it after ``grace`` seconds. Safe to repeat."""
+        self._closing = True
+        if self.death is None and grace > 0:
+            with contextlib.suppress(EngineDeadError):
+                self._send(Shutdown())
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(self._child.process.wait, grace)
+        if self._child.process.poll() is None:
+            self._child.process.kill()
+        if self._transport is not None:
+            self._transport.close()
+        if self._burial is None:
+            self._burial = asyncio.get_running_loop().create_task(self._bury())
+        await self._burial
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = time.monotonic()
+        try:
+            messages = self._frames.feed(data)
+        except WireError as error:
+            self._fatal = EngineDeadError(f"the engine sent {error}")
+            self._child.process.kill()
+            return
+        for message in messages:
+            self._dispatch(message)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._burial is None:
+            self._burial = asyncio.get_running_loop().create_task(self._bury())
+
+    # Private
+
+    def _dispatch(self, message: FromEngine) -> None:
+        match message:
+            case Updates():
+                self._listener.updated(message.updates)
+            case Refused():
+                self._listener.refused(message)
+            case StatsReply() | Done():
+                waiter = self._queries.pop(message.query_id, None)
+                if waiter is not None and not waiter.done():
+                    waiter.set_result(message)
+            case Beat():
+                self.step_s = message.step_s
+            case Located():
+                self._listener.located(message.tokenizer_path)
+            case Ready():
+                if not self._ready.done():
+                    self._ready.set_result(message)
+            case Fatal():
+                self._fatal = _error(message)
+
+    def _send(self, message: ToEngine) -> None:
+        if self.death is not None or self._transport is None or self._transport.is_closing():
+            raise EngineDeadError(str(self.death or "the engine process has closed its socket"))
+        self._transport.write(encode_frame(message))
+
+    async def _query(
+        self, kind: type[StatsQuery] | type[ResetCache] | type[CheckIntegrity]
+    ) -> StatsReply | Done:
+        query_id = self._next_query
+        self._next_query += 1
+        waiter: asyncio.Future[StatsReply | Done] = asyncio.get_running_loop().create_future()
+        self._queries[query_id] = waiter
+        try:
+            self._send(kind(query_id))
+            return await waiter
+        finally:
+            self._queries.pop(query_id, None)
+
+    async def _bury(self) -> None:
+        """Collect the exit status, then tell everybody who waits."""
+        process = self._child.process
+        try:
+            await asyncio.to_thread(process.wait, EXIT_GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            await asyncio.to_thread(process.wait)
+        if self._fatal is not None:
+            self.death = self._fatal
+        elif self._closing:
+            self.death = EngineDeadError("the engine was closed")
+        else:
+            self.death = EngineDeadError(_describe_exit(process.pid, process.returncode))
+        waiters: list[asyncio.Future[Ready] | asyncio.Future[StatsReply | Done]]
+        waiters = [self._ready, *self._queries.values()]
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(self.death)
+                waiter.exception()  # a waiter that nobody awaits is not worth a warning
+        self._listener.died(self.death)
+
+
+def _describe_exit(pid: int, code: int) -> str:
+    hint = "; see its messages above" if code >= 0 else ""
+    if code == -signal.SIGKILL:
+        hint = "; if nobody killed it, memory ran out: lower kv_cache_bytes or use a smaller model"
+    return f"the engine process (pid {pid}) {describe_exit(code)}{hint}"
+
+
+def _error(fatal: Fatal) -> PenstockError:
+    """The error that crossed, as the class it had where that is one of penstock.errors."""
+    kind = getattr(errors, fatal.kind, EngineDeadError)
+    if isinstance(kind, type) and issubclass(kind, PenstockError):
+        return kind(fatal.message)
+    return EngineDeadError(fatal.message)

@@ -1,0 +1,52 @@
+"""Starting the engine's process. Imports little, so that a command can do it before all else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import time
+
+from penstock.config import EngineConfig
+from penstock.engine.ipc.wire import Start, encode_frame
+from penstock.errors import EngineDeadError
+from penstock.processes.spawn import spawn
+
+DEFAULT_CORE = "penstock.engine.ipc.child:load_core"
+
+
+class EngineChild:
+    """A started engine process and our end of its socket."""
+
+    def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
+        self.process = process
+        self.socket = sock
+
+    @classmethod
+    def spawn(cls, config: EngineConfig, core: str = DEFAULT_CORE) -> EngineChild:
+        """Start ``python -m penstock.engine.ipc.child`` and send it what to load.
+
+        The kernel kills the child when the calling thread ends, so call this from one that lives as
+        long as the engine. ``core`` is as in penstock.engine.ipc.child. Raises EngineDeadError.
+        """
+        spawned_at = time.monotonic()
+        try:
+            process, sock = spawn(
+                "penstock.engine.ipc.child",
+                ["--core", core],
+                stdout=2,  # what an engine prints must not mix with a command's output
+                environment=os.environ,
+            )
+        except OSError as error:
+            raise EngineDeadError(f"the engine process cannot be started: {error}") from error
+        # An engine that dies at once is noticed by whoever reads the socket, with its exit code.
+        with contextlib.suppress(BrokenPipeError):
+            sock.sendall(encode_frame(Start(config, spawned_at)))
+        return cls(process, sock)
+
+    def kill(self) -> None:
+        """End the process now, for a start that is given up."""
+        self.socket.close()
+        self.process.kill()
+        self.process.wait()

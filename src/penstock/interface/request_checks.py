@@ -1,0 +1,80 @@
+"""What a model refuses of a request before it is queued, whoever asks: values and lengths.
+
+What depends on the size of a cache is the scheduler's to say.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import ContextLengthError, RequestError, shown
+from penstock.interface.messages import EngineRequest
+from penstock.interface.token_ids import check_token_ids, the
+from penstock.sampling.params import SamplingParams
+
+_INT64 = range(-(2**63), 2**63)
+
+
+def check_request(
+    request: EngineRequest, vocab_size: int, max_model_len: int, hidden_size: int | None = None
+) -> None:
+    """Raise RequestError if a model with these limits cannot serve the request.
+
+    ``hidden_size`` is the number of components of an embedding, where that is known.
+    """
+    pooling = request.pooling
+    if pooling is None:
+        request.params.validate(vocab_size)
+    else:
+        pooling.validate(hidden_size)
+    for name, value in (
+        ("dimensions", 0 if pooling is None else pooling.dimensions or 0),
+        ("priority", request.priority),
+    ):
+        if value not in _INT64:
+            raise RequestError(f"{name} must fit in 64 bits, not {shown(value)}", name)
+    answer = request.params if pooling is None else None
+    check_length(len(request.prompt_token_ids), answer, max_model_len)
+    check_token_ids(request.prompt_token_ids, vocab_size)
+
+
+def check_length(
+    prompt: int, params: SamplingParams | None, max_model_len: int, param: str = "prompt"
+) -> None:
+    """Raise RequestError unless the context holds a prompt of so many tokens and what is asked for.
+
+    ``params`` is None for a prompt without output, such as one to embed. ``param`` is the field of
+    the prompt.
+    """
+    if prompt == 0:
+        raise RequestError(f"{the(param)} is empty; give it at least one token", param)
+    if params is None:
+        if prompt > max_model_len:
+            raise ContextLengthError(
+                f"{the(param)} has {prompt} tokens, and the context (max_model_len) holds "
+                f"{max_model_len}; shorten or split it",
+                param,
+            )
+        return
+    if prompt >= max_model_len:
+        raise ContextLengthError(
+            f"{the(param)} has {prompt} tokens, and the context (max_model_len) holds "
+            f"{max_model_len}, prompt and output together: it must be at least "
+            f"{prompt - max_model_len + 1} tokens shorter to leave room for one token of output",
+            param,
+        )
+    check_output(prompt, "min_tokens", params.min_tokens, max_model_len)
+    check_output(prompt, "max_tokens", params.max_tokens, max_model_len)
+
+
+def check_output(prompt: int, name: str, asked: int | None, max_model_len: int) -> None:
+    """Raise RequestError if the option ``name`` asks for more tokens of output than the context
+    leaves after a prompt of ``prompt`` tokens, which is shorter than the context."""
+    room = max_model_len - prompt
+    if asked is None or asked <= room:
+        return
+    instead = "" if name == "min_tokens" else ", leave it out"
+    raise ContextLengthError(
+        f"the prompt has {prompt} tokens and {name} asks for {shown(asked)} more, together "
+        f"{shown(prompt + asked)}, but the context (max_model_len) holds {max_model_len}; lower "
+        f"{name} to at most {room}{instead} or shorten the prompt",
+        name,
+    )
