@@ -40,6 +40,7 @@ _ACTIVATIONS: Final[dict[str, Activation]] = {
     "swish": "silu",
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 _DTYPES: Final = ("float32", "bfloat16", "float16")

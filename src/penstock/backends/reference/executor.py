@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.reference.cache import KvStore
+from penstock.backends.reference.experts import combine, expert_product, route
 from penstock.backends.reference.numerics import (
     F32,
     activate,
@@ -79,6 +80,9 @@ class ReferenceExecutor:
             ops.Join: self._join,
             ops.Activate: self._activate,
             ops.AddActivated: self._add_activated,
+            ops.Route: self._route,
+            ops.ExpertLinear: self._expert_linear,
+            ops.CombineExperts: self._combine_experts,
         }
 
     def run(self, step: StepInput) -> StepResult:
@@ -242,6 +246,20 @@ class ReferenceExecutor:
     def _add_activated(self, op: ops.AddActivated, step: StepInput) -> None:
         activated = activate(self._buffers[op.y], op.activation)
         self._put(op.out, self._buffers[op.x] + activated)
+
+    def _route(self, op: ops.Route, step: StepInput) -> None:
+        top_k, over_all = self._plan.buffers[op.ids].cols, op.scores == "all"
+        ids, shares = route(self._buffers[op.logits], top_k, over_all, op.normalize)
+        self._buffers[op.ids] = ids
+        self._put(op.shares, shares)
+
+    def _expert_linear(self, op: ops.ExpertLinear, step: StepInput) -> None:
+        parts = [self._weights[part.weight] for part in op.parts]
+        x, ids = self._buffers[op.x], self._buffers[op.ids]
+        self._put(op.out, expert_product(x, ids, parts, op.gated))
+
+    def _combine_experts(self, op: ops.CombineExperts, step: StepInput) -> None:
+        self._put(op.out, combine(self._buffers[op.x], self._buffers[op.shares]))
 
 
 def _lines(step: StepInput, sequence: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:
