@@ -57,7 +57,7 @@ def test_what_is_asked_for_is_taken_or_refused() -> None:
 
 
 def resolved(gpu: Gpu | None, **options: Any) -> ResolvedConfig:
-    return resolve(EngineConfig(**options), machine(gpu), make_spec(), Path("m"), Path("m"))
+    return resolve(EngineConfig(**options), machine(gpu), make_spec(), Path("m"), Path("m")).config
 
 
 @pytest.mark.parametrize("backend", ["auto", "cuda"])
@@ -115,13 +115,13 @@ class TestWithTorch:
     def test_a_draft_is_reckoned_beside_its_target(self) -> None:
         spec, folder = make_spec(), Path("m")
         asked = EngineConfig(speculative=QuantizedSelf(num_tokens=4))
-        config = resolve(asked, machine(H100), spec, folder, folder, spec)
+        config = resolve(asked, machine(H100), spec, folder, folder, spec).config
         assert (config.max_logit_rows, config.rows_per_sequence) == (256 * 5 + 256, 5)
         plain = resolved(H100)
         assert (plain.max_logit_rows, plain.rows_per_sequence) == (256 + 256, 1)
         assert config.num_blocks == plain.num_blocks
         assert config.kv_cache_bytes == 2 * plain.kv_cache_bytes
-        draft = resolve(EngineConfig(), machine(H100), spec, folder, folder, drafts=True)
+        draft = resolve(EngineConfig(), machine(H100), spec, folder, folder, drafts=True).config
         assert (draft.max_logit_rows, draft.rows_per_sequence) == (512, 2)
         with pytest.raises(ConfigError, match=r"has 1.00 GiB free.* of the same for the draft"):
             resolve(asked, machine(replace(H100, memory_free=GIB)), spec, folder, folder, spec)

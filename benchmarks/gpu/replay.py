@@ -212,6 +212,5 @@ def _weight_bytes(plan: Plan, op: Op) -> int:
         return 0
     if op.scheme is not None:
         return sum(op.scheme.nbytes(part.n, op.k) for part in op.parts)
-    shapes = plan.spec.weight_shapes()
     element = 4 if plan.weight_dtype == "float32" else 2
-    return sum(math.prod(shapes[part.weight]) for part in op.parts) * element
+    return sum(math.prod(plan.weights[part.weight].shape) for part in op.parts) * element

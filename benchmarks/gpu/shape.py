@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.errors import ConfigError
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
+from penstock.plan.lower import lower
 from penstock.resolve import GPU_BATCHED_TOKENS, kv_block_bytes
 
 SHAPES = ("llama-3.1-8b", "llama-3.2-1b")
@@ -20,7 +20,7 @@ _OTHER = 3 << 30
 
 def bytes_needed(spec: ModelSpec) -> int:
     """Device memory for weights in bfloat16, the largest decode batch, and a step's logits."""
-    weights = 2 * sum(math.prod(shape) for shape in spec.weight_shapes().values())
+    weights = 2 * lower(spec).num_parameters
     blocks = _SEQUENCES * -(-_CONTEXT // BLOCK_SIZE)
     cache = blocks * kv_block_bytes(spec, "bfloat16")
     return weights + cache + 4 * spec.vocab_size * GPU_BATCHED_TOKENS + _OTHER

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.cache.geometry import BLOCK_SIZE, KvDType
+from penstock.cache.geometry import BLOCK_SIZE
 from penstock.gpu import Gpu
 from penstock.interface.budget import Budget
-from penstock.models.spec import DType, ModelSpec
-from penstock.quant.memory import weight_bytes
+from penstock.plan.plan import Plan
+from penstock.plan.weight_bytes import weight_bytes
 from penstock.quant.scheme import Quantization
 
 KV_SHARE = 0.5
@@ -19,10 +20,8 @@ KV_SHARE = 0.5
 class Served:
     """The properties of a served model on which memory use depends."""
 
-    spec: ModelSpec
-    dtype: DType
-    kv_dtype: KvDType
-    quantization: Quantization
+    plan: Plan
+    """Fused, and with rope tables for ``max_len`` positions."""
     max_len: int
     max_sequences: int
     max_tokens: int
@@ -30,8 +29,6 @@ class Served:
     block_bytes: int
     """Bytes of one block of the KV cache, including the draft model's share if there is one."""
     deterministic: bool
-    taps: tuple[int, ...] = ()
-    """Layers whose input hidden states are given to the draft heads."""
 
     @property
     def all_sequences_bytes(self) -> int:
@@ -42,7 +39,7 @@ class Served:
 def host_budget(served: Served, asked: int | None, available: int) -> Budget:
     """Divide the host's ``available`` bytes; ``asked`` is the cache size that the user set, if
     any."""
-    weights = weight_bytes(served.spec, served.dtype, served.quantization)
+    weights = weight_bytes(served.plan)
     if asked is not None:
         return Budget(weights, asked, "as asked")
     free = max(0, available - weights)
@@ -54,26 +51,19 @@ def host_budget(served: Served, asked: int | None, available: int) -> Budget:
     return Budget(weights, kv_bytes, why)
 
 
-def gpu_budget(served: Served, asked: int | None, gpu: Gpu, draft: Served | None = None) -> Budget:
-    """Divide a GPU's free memory; raises ConfigError if the model, with its draft, does not fit."""
+def gpu_budget(
+    served: Served,
+    asked: int | None,
+    gpu: Gpu,
+    draft: Served | None,
+    plan_with: Callable[[Quantization], Plan],
+) -> Budget:
+    """Divide a GPU's free memory; raises ConfigError if the model, with its draft, does not fit.
+
+    ``plan_with`` makes the plan that the model would have with its weights quantized otherwise.
+    """
     from penstock.backends.cuda.memory import divide, needs
     from penstock.interface.executor import Limits
-    from penstock.plan.fuse import fuse
-    from penstock.plan.lower import lower
-    from penstock.plan.plan import Plan
-
-    def plan_of(model: Served, quantization: Quantization) -> Plan:
-        return fuse(
-            lower(
-                model.spec,
-                model.dtype,
-                model.max_len,
-                quantization,
-                model.kv_dtype,
-                taps=model.taps,
-                half=True,
-            )
-        )
 
     def limits_of(model: Served) -> Limits:
         return Limits(
@@ -87,11 +77,11 @@ def gpu_budget(served: Served, asked: int | None, gpu: Gpu, draft: Served | None
         )
 
     return divide(
-        lambda quantization: plan_of(served, quantization),
-        served.quantization,
+        served.plan,
+        plan_with,
         limits_of(served),
         gpu.memory_free,
         asked,
         served.all_sequences_bytes,
-        None if draft is None else needs(plan_of(draft, draft.quantization), limits_of(draft)),
+        None if draft is None else needs(draft.plan, limits_of(draft)),
     )

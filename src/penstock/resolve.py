@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
@@ -18,12 +19,17 @@ from penstock.config import EngineConfig, KvCacheDTypeOption, ResolvedConfig, ro
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
 from penstock.memory_budget import Served, gpu_budget, host_budget
+from penstock.models.heads import EagleSpec
 from penstock.models.spec import DType, ModelSpec
+from penstock.plan.fuse import fuse
+from penstock.plan.lower import lower
+from penstock.plan.plan import Plan
+from penstock.plan.weight_bytes import weight_bytes
 from penstock.quant.choice import choose
-from penstock.quant.memory import weight_bytes
+from penstock.quant.scheme import Quantization
 from penstock.scheduler.limits import most_logit_rows
 from penstock.speculate.config import describe
-from penstock.speculate.draft_choice import draft_logit_rows, with_draft
+from penstock.speculate.draft_choice import draft_logit_rows, served_draft
 from penstock.threads import Threads, choose_threads
 
 DEFAULT_SEQS = 64
@@ -35,6 +41,18 @@ GPU_BATCHED_TOKENS = 2048
 """A GPU computes rows beside each other: with fewer tokens its products wait for weights."""
 
 
+@dataclass(frozen=True)
+class Resolved:
+    """What an engine's options amount to on a machine."""
+
+    config: ResolvedConfig
+    plan: Plan
+    """Fused, and with rope tables for ``max_model_len`` positions."""
+    draft: Plan | None
+    """The fused plan of the model or the heads that draft, if there are any, with as many positions
+    as there could be."""
+
+
 def resolve(
     config: EngineConfig,
     hardware: Hardware,
@@ -43,11 +61,13 @@ def resolve(
     tokenizer_path: Path,
     draft: ModelSpec | None = None,
     drafts: bool = False,
-) -> ResolvedConfig:
+    plan: Plan | None = None,
+) -> Resolved:
     """Decide every open option for this machine and model; raise ConfigError naming the fix.
 
     ``draft``: a model that drafts, whose cache shares the budget, block for block. ``drafts``: this
-    one does, a token of each sequence a step.
+    one does, a token of each sequence a step. ``plan``: the model's fused plan, where that is known
+    already: of a draft, when its target was resolved.
     """
     reasons: dict[str, str] = {}
 
@@ -122,11 +142,13 @@ def resolve(
             f"max_model_len {most_len} exceeds the model's {spec.max_positions} positions; "
             "lower it, or give the model a rope scaling in its config.json"
         )
+    taps = draft.taps if isinstance(draft, EagleSpec) else ()
+
+    def plan_with(quantization: Quantization) -> Plan:
+        return fuse(lower(spec, dtype, most_len, quantization, kv_dtype, taps=taps, half=on_gpu))
+
     served = Served(
-        spec=spec,
-        dtype=dtype,
-        kv_dtype=kv_dtype,
-        quantization=schemes,
+        plan=plan or plan_with(schemes),
         max_len=most_len,
         max_sequences=max_num_seqs,
         max_tokens=budget,
@@ -138,14 +160,14 @@ def resolve(
     )
     drafting = None
     if draft is not None:
-        served, drafting = with_draft(config, served, draft, draft_bytes, on_gpu)
+        drafting = served_draft(config, served, draft, draft_bytes, on_gpu)
     asked = config.kv_cache_bytes
     if chosen.gpu is not None:
-        memory = gpu_budget(served, asked, chosen.gpu, drafting)
+        memory = gpu_budget(served, asked, chosen.gpu, drafting, plan_with)
     else:
         available = hardware.memory_available
         if drafting is not None:
-            available -= weight_bytes(drafting.spec, drafting.dtype, drafting.quantization)
+            available -= weight_bytes(drafting.plan)
         memory = host_budget(served, asked, available)
     reasons["weight_bytes"] = (
         f"all in {dtype}" if schemes.linear is None else f"codes, scales, and the rest in {dtype}"
@@ -177,7 +199,7 @@ def resolve(
         config.speculative.validate()
         reasons["speculative"] = f"{describe(config.speculative)}, as asked"
     artifact_dir, reasons["artifact_dir"] = _artifact_dir(config, backend)
-    return ResolvedConfig(
+    resolved = ResolvedConfig(
         model_path=str(model_path),
         tokenizer_path=str(tokenizer_path),
         served_model_name=config.served_model_name or config.model or "penstock-demo",
@@ -207,6 +229,11 @@ def resolve(
         seed=config.seed,
         reasons=reasons,
         notes=(*chosen.notes, *(threads.notes if backend == "cpu" else ())),
+    )
+    return Resolved(
+        resolved,
+        replace(served.plan, spec=spec, max_positions=resolved.max_model_len),
+        None if drafting is None else drafting.plan,
     )
 
 

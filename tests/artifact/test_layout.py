@@ -21,7 +21,7 @@ from penstock.config import EngineConfig
 from penstock.engine.loader import draw
 from penstock.interface.executor import Limits
 from penstock.interface.weights import Place
-from penstock.models.spec import ModelSpec
+from penstock.plan.plan import Plan
 
 LAYOUT = 1
 RECORDED = {
@@ -63,8 +63,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 class FixedWeights:
     """Values that every type holds exactly, of integer arithmetic alone: the same for ever."""
 
-    def __init__(self, spec: ModelSpec) -> None:
-        self._shapes = spec.weight_shapes()
+    def __init__(self, plan: Plan) -> None:
+        self._shapes = {name: weight.shape for name, weight in plan.weights.items()}
 
     def names(self) -> Iterable[str]:
         return self._shapes
@@ -86,7 +86,7 @@ def test_packed_bytes_are_those_of_the_layouts_number(
     model = configure(hidden_size=88, intermediate_size=150, vocab_size=301)
     blueprint = draw(EngineConfig(model=str(model), load_format="dummy", **OPTIONS[form]))
     module = native.load(isa)
-    executor = bind(blueprint.plan, FixedWeights(blueprint.spec), Limits(8, 8, 8, 1, 2), module)
+    executor = bind(blueprint.plan, FixedWeights(blueprint.plan), Limits(8, 8, 8, 1, 2), module)
     places = [Place(i, 0) for i in range(len(executor.packed.names))]
     with (tmp_path / "bytes").open("wb") as file:
         checksums = executor.packed.write(file.fileno(), places, 1 << 30)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.needs import needs_native
-from support.tiny_plans import Chunk, broken, make_spec, step_of, tokens_of
+from support.tiny_plans import Chunk, broken, dummy_weights, make_spec, step_of, tokens_of
 
 from penstock.backends.cpu import native
 from penstock.backends.cpu.bind import bind
@@ -33,7 +33,6 @@ from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.quant.choice import choose
 from penstock.resolve import kv_block_bytes
-from penstock.weights.dummy import DummyWeights
 
 VARIANTS = native.runnable()
 F32 = NDArray[np.float32]
@@ -55,7 +54,7 @@ def make_executor(
     threads: int = 2,
     kv_dtype: KvDType | None = None,
 ) -> CpuExecutor:
-    weights = DummyWeights(spec, 3, dtype)
+    weights = dummy_weights(spec, 3, dtype)
     limits = replace(LIMITS, threads=threads)
     return bind(make_plan(spec, dtype, kv_dtype), weights, limits, native.load(isa))
 
@@ -90,7 +89,7 @@ SPECS = {
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
 def test_logits_agree_with_the_reference(spec: ModelSpec, dtype: DType, isa: str) -> None:
     executor = make_executor(spec, dtype, isa)
-    reference = ReferenceExecutor(make_plan(spec, dtype), DummyWeights(spec, 3, dtype), LIMITS)
+    reference = ReferenceExecutor(make_plan(spec, dtype), dummy_weights(spec, 3, dtype), LIMITS)
     # bfloat16 rounds activations at the same places on both sides; what differs by an ulp before
     # rounding may differ by one of bfloat16 after it, 2^-8 relative.
     tolerance = {"float32": 3e-5, "float16": 3e-3, "bfloat16": 6e-2}[dtype]
@@ -110,7 +109,7 @@ def test_hidden_states_agree_with_the_reference_and_change_no_logits(
 ) -> None:
     spec = SPECS["qk_norm"]
     executor = make_executor(spec, dtype, isa)
-    reference = ReferenceExecutor(make_plan(spec, dtype), DummyWeights(spec, 3, dtype), LIMITS)
+    reference = ReferenceExecutor(make_plan(spec, dtype), dummy_weights(spec, 3, dtype), LIMITS)
     everything = Chunk(B, 0, 64, B_BLOCKS, rows=[], hidden=range(64))
     few = Chunk(C, 0, 5, C_BLOCKS, rows=[1, 4], hidden=[0, 3])
     tolerance = {"float32": 3e-5, "float16": 3e-3, "bfloat16": 6e-2}[dtype]
@@ -136,7 +135,7 @@ def test_quantized_logits_agree_with_the_reference(
     """A value on the border between two codes may go either way, and is then 1/127 of its group's
     largest apart in what follows. In float32 that is rare, and the steps
     without it, of which int8 has some here, agree to rounding."""
-    weights, schemes = DummyWeights(spec, 3, dtype), choose(name, None, True)
+    weights, schemes = dummy_weights(spec, 3, dtype), choose(name, None, True)
     plan = fuse(lower(spec, dtype, quantization=schemes))
     executor = bind(plan, weights, LIMITS, native.load(isa))
     reference = ReferenceExecutor(plan, weights, LIMITS)
@@ -169,7 +168,7 @@ def test_logits_of_quantized_weights_alone_agree_with_the_reference(
     most, mean = {"float32": (1e-4, 1e-5), "float16": (5e-3, 5e-4), "bfloat16": (0.25, 0.03)}[dtype]
     spec = SPECS["bias"]
     schemes = choose(name, group, True, zero_points=zero_points, activations=False)
-    weights = DummyWeights(spec, 3, dtype)
+    weights = dummy_weights(spec, 3, dtype)
     plan = fuse(lower(spec, dtype, quantization=schemes))
     executor = bind(plan, weights, LIMITS, native.load(isa))
     reference = ReferenceExecutor(plan, weights, LIMITS)
@@ -192,7 +191,7 @@ def test_logits_with_an_int8_cache_agree_with_the_reference(
 ) -> None:
     """A key or value on the border of two codes may go either way, as with quantized weights."""
     executor = make_executor(spec, dtype, isa, kv_dtype="int8")
-    weights = DummyWeights(spec, 3, dtype)
+    weights = dummy_weights(spec, 3, dtype)
     reference = ReferenceExecutor(make_plan(spec, dtype, "int8"), weights, LIMITS)
     exact = ReferenceExecutor(make_plan(spec, dtype, "float32"), weights, LIMITS)
     largest = 6e-2 if dtype == "bfloat16" else 1.5e-2
@@ -227,7 +226,7 @@ def test_the_cache_may_have_a_float_type_of_its_own(
 ) -> None:
     spec = SPECS["qk_norm"]
     executor = make_executor(spec, dtype, isa, kv_dtype=kv_dtype)
-    plan, weights = make_plan(spec, dtype, kv_dtype), DummyWeights(spec, 3, dtype)
+    plan, weights = make_plan(spec, dtype, kv_dtype), dummy_weights(spec, 3, dtype)
     reference = ReferenceExecutor(plan, weights, LIMITS)
     # A cache in bfloat16 has its queries and softmax weights rounded to it as well.
     tolerance = 6e-2 if "bfloat16" in (dtype, kv_dtype) else 3e-3
@@ -357,7 +356,7 @@ def test_weights_of_another_dtype_are_converted() -> None:
     step = step_of([Chunk(C, 0, 8, [1])])
     rows = []
     for source in ("float32", "bfloat16"):
-        executor = bind(plan, DummyWeights(spec, 3, source), LIMITS)
+        executor = bind(plan, dummy_weights(spec, 3, source), LIMITS)
         rows.append(executor.run(step).logits.copy())
         executor.close()
     # Norms and biases keep the source's precision; matrices are the plan's either way.
@@ -367,7 +366,7 @@ def test_weights_of_another_dtype_are_converted() -> None:
 def test_an_unfused_plan_is_refused() -> None:
     spec = SPECS["plain"]
     with pytest.raises(ConfigError, match="bind the fused plan"):
-        bind(lower(spec, "float32"), DummyWeights(spec, 0, "float32"), LIMITS)
+        bind(lower(spec, "float32"), dummy_weights(spec, 0, "float32"), LIMITS)
 
 
 def test_more_threads_than_the_system_starts_are_refused() -> None:
@@ -375,8 +374,8 @@ def test_more_threads_than_the_system_starts_are_refused() -> None:
     script = (
         "import resource\n"
         "from dataclasses import replace\n"
-        "from test_cpu_against_reference import LIMITS, SPECS, bind, make_plan, DummyWeights\n"
-        "plan, weights = make_plan(SPECS['plain'], 'float32'), DummyWeights(SPECS['plain'], 0, "
+        "from test_cpu_against_reference import LIMITS, SPECS, bind, make_plan, dummy_weights\n"
+        "plan, weights = make_plan(SPECS['plain'], 'float32'), dummy_weights(SPECS['plain'], 0, "
         "'float32')\n"
         "bind(plan, weights, LIMITS).close()\n"
         "pages = int(open('/proc/self/statm').read().split()[0])\n"
@@ -402,4 +401,4 @@ def test_a_cache_beyond_memory_is_refused_with_the_fix() -> None:
     limits = replace(LIMITS, num_blocks=60_000_000)
     wide = make_spec(dim=256, rope_dim=16, heads=(64, 64))
     with pytest.raises(ConfigError, match="kv_cache_bytes"):
-        bind(make_plan(wide, "float32"), DummyWeights(spec, 0, "float32"), limits)
+        bind(make_plan(wide, "float32"), dummy_weights(spec, 0, "float32"), limits)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.head_plans import HEADS, HIDDEN, Writer, eagle, medusa, with_features
 from support.needs import needs_native
-from support.tiny_plans import Chunk, make_spec, step_of, tokens_of
+from support.tiny_plans import Chunk, dummy_weights, make_spec, step_of, tokens_of
 from support.tree_steps import Accepted, tree_step
 
 from penstock.backends.cpu import native
@@ -50,7 +50,7 @@ def steps_of(plan: Plan) -> Iterator[StepInput]:
 
 
 def executor_of(plan: Plan, isa: str | None = None, threads: int = 2) -> CpuExecutor:
-    weights = DummyWeights(plan.spec, 3, plan.weight_dtype)
+    weights = DummyWeights(plan.weights, 3, plan.weight_dtype)
     return bind(plan, weights, replace(LIMITS, threads=threads), native.load(isa))
 
 
@@ -65,7 +65,7 @@ def arrays(result: StepResult) -> list[NDArray[Any]]:
 def test_heads_agree_with_the_reference(name: str, dtype: DType, isa: str) -> None:
     plan = fuse(HEADS[name](dtype))
     executor = executor_of(plan, isa)
-    reference = ReferenceExecutor(plan, DummyWeights(plan.spec, 3, dtype), LIMITS)
+    reference = ReferenceExecutor(plan, DummyWeights(plan.weights, 3, dtype), LIMITS)
     for step in steps_of(plan):
         result = executor.run(step)
         for got, expected in zip(arrays(result), arrays(reference.run(step)), strict=True):
@@ -162,7 +162,7 @@ def test_ops_of_any_shape_agree_with_the_reference(
     features = np.random.default_rng(seed).standard_normal((rows, plan.feature_size), np.float32)
     step = replace(step, features=features)
     executor = executor_of(plan)
-    reference = ReferenceExecutor(plan, DummyWeights(plan.spec, 3, "bfloat16"), LIMITS)
+    reference = ReferenceExecutor(plan, DummyWeights(plan.weights, 3, "bfloat16"), LIMITS)
     got, expected = executor.run(step).hidden, reference.run(step).hidden
     assert got is not None
     assert expected is not None
@@ -176,7 +176,7 @@ def test_ops_of_any_shape_agree_with_the_reference(
 def test_a_plan_without_a_cache_reads_neither_slots_nor_blocks() -> None:
     plan = fuse(medusa("float32"))
     executor = bind(
-        plan, DummyWeights(plan.spec, 3, "float32"), replace(LIMITS, num_blocks=0), native.load()
+        plan, DummyWeights(plan.weights, 3, "float32"), replace(LIMITS, num_blocks=0), native.load()
     )
     step = next(steps_of(plan))
     none = np.empty(0, np.int32)
@@ -222,7 +222,7 @@ def test_features_are_refused_before_anything_is_written() -> None:
     executor.close()
     plain = bind(
         fuse(lower(make_spec(), "float32")),
-        DummyWeights(make_spec(), 3, "float32"),
+        dummy_weights(make_spec(), 3, "float32"),
         LIMITS,
         native.load(),
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.tiny_plans import Chunk, broken, make_spec, step_of, tokens_of
+from support.tiny_plans import Chunk, broken, dummy_weights, make_spec, step_of, tokens_of
 from support.tree_steps import Branches, tree_step
 
 from penstock.backends.cpu.bind import bind
@@ -18,7 +18,6 @@ from penstock.interface.executor import Limits
 from penstock.interface.step import StepInput
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
-from penstock.weights.dummy import DummyWeights
 
 FAR = 2**31 - 1
 TOKENS = tokens_of(1, 60)
@@ -37,7 +36,7 @@ TREE = tree_step(
 @pytest.fixture(scope="module")
 def executor() -> Iterator[CpuExecutor]:
     spec = make_spec()
-    made = bind(fuse(lower(spec, "float32")), DummyWeights(spec, 3, "float32"), LIMITS)
+    made = bind(fuse(lower(spec, "float32")), dummy_weights(spec, 3, "float32"), LIMITS)
     yield made
     made.close()
 

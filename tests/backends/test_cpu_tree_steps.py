@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.draft_trees import parent_lists
 from support.needs import needs_native
-from support.tiny_plans import Chunk, make_spec, tokens_of
+from support.tiny_plans import Chunk, dummy_weights, make_spec, tokens_of
 from support.tree_steps import F32, Accepted, Branches, tree_step
 
 from penstock.backends.cpu import native
@@ -25,7 +25,6 @@ from penstock.interface.executor import Limits
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
-from penstock.weights.dummy import DummyWeights
 
 VARIANTS = native.runnable()
 
@@ -40,7 +39,7 @@ def make_executor(
 ) -> CpuExecutor:
     plan = fuse(lower(spec, dtype, kv_dtype=kv_dtype))
     limits = replace(LIMITS, threads=threads)
-    return bind(plan, DummyWeights(spec, 3, dtype), limits, native.load(isa))
+    return bind(plan, dummy_weights(spec, 3, dtype), limits, native.load(isa))
 
 
 def logits_of(
@@ -107,7 +106,7 @@ def test_trees_agree_with_the_reference(name: str, kv_dtype: KvDType) -> None:
     spec = SPECS[name]
     plan = fuse(lower(spec, "float32", kv_dtype=kv_dtype))
     executor = make_executor(spec, "float32", kv_dtype, None)
-    reference = ReferenceExecutor(plan, DummyWeights(spec, 3, "float32"), LIMITS)
+    reference = ReferenceExecutor(plan, dummy_weights(spec, 3, "float32"), LIMITS)
     known = Accepted(tokens_of(5, START), BLOCKS)
     steps = [tree_step([Chunk(known.tokens, 0, START, BLOCKS)])]
     for at, (parents, last) in enumerate(TREES):

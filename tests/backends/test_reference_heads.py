@@ -32,7 +32,7 @@ F32 = NDArray[np.float32]
 
 def run(plan: Plan, *steps: StepInput) -> StepResult:
     """The last step's result."""
-    executor = ReferenceExecutor(plan, DummyWeights(plan.spec, 3, plan.weight_dtype), LIMITS)
+    executor = ReferenceExecutor(plan, DummyWeights(plan.weights, 3, plan.weight_dtype), LIMITS)
     for step in steps:
         result = executor.run(step)
     return result
@@ -103,7 +103,7 @@ def test_a_head_of_features_alone_beside_numpy() -> None:
     plan = fuse(medusa("float32"))
     assert not plan.kv_layers
     assert plan.feature_size == HIDDEN
-    weights = DummyWeights(plan.spec, 3, "float32")
+    weights = DummyWeights(plan.weights, 3, "float32")
     step = steps_of(plan)[0]
     result = run(plan, step)
     rows = np.concatenate([step.logit_rows, step.hidden_rows])

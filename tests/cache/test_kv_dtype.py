@@ -12,6 +12,7 @@ from penstock.cache.geometry import BLOCK_SIZE, KvDType, layer_block_bytes
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.errors import ConfigError
 from penstock.hardware import detect
+from penstock.models.heads import MedusaSpec
 from penstock.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, NormSpec, RopeSpec
 from penstock.plan.explain import explain
 from penstock.plan.lower import lower
@@ -36,11 +37,13 @@ def make_spec(head_dim: int = 128, kv_heads: int = 4) -> ModelSpec:
 
 
 def resolved(spec: ModelSpec, **options: Any) -> ResolvedConfig:
-    return resolve(EngineConfig(**options), detect(), spec, Path("model"), Path("model"))
+    return resolve(EngineConfig(**options), detect(), spec, Path("model"), Path("model")).config
 
 
 def test_a_model_without_layers_gets_blocks_for_all_sequences_and_no_bytes() -> None:
-    config = resolved(replace(make_spec(), layers=()), max_model_len=100, max_num_seqs=3)
+    fields = {**vars(make_spec()), "layers": ()}
+    heads = MedusaSpec(**fields, num_heads=2, num_blocks=1)
+    config = resolved(heads, max_model_len=100, max_num_seqs=3)
     assert (config.num_blocks, config.kv_cache_bytes, config.max_model_len) == (12, 0, 100)
     assert config.reasons["num_blocks"] == "the model keeps no keys and values"
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.tiny_plans import Chunk, make_spec, step_of, tokens_of
+from support.tiny_plans import Chunk, dummy_weights, make_spec, step_of, tokens_of
 
 from penstock.errors import ConfigError, EngineDeadError
 from penstock.interface.executor import Limits
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
-from penstock.weights.dummy import DummyWeights
 
 LIMITS = Limits(num_blocks=16, max_tokens=32, max_logit_rows=32, max_sequences=4, threads=1)
 TOKENS = tokens_of(1, 20)
@@ -24,7 +23,7 @@ def make_executor(device: Any, limits: Limits = LIMITS) -> Any:
 
     spec = make_spec()
     plan = fuse(lower(spec, "bfloat16"))
-    return bind(plan, DummyWeights(spec, 3, "bfloat16"), limits, device)
+    return bind(plan, dummy_weights(spec, 3, "bfloat16"), limits, device)
 
 
 def test_copies_from_stages_keep_what_was_written(device: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.tiny_plans import Chunk, make_spec, step_of, tokens_of
+from support.tiny_plans import Chunk, dummy_weights, make_spec, step_of, tokens_of
 
 from penstock.interface.executor import Limits
 from penstock.interface.step import StepInput
@@ -16,7 +16,6 @@ from penstock.models.spec import MlpSpec, ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.quant.choice import choose
-from penstock.weights.dummy import DummyWeights
 
 LIMITS = Limits(
     num_blocks=400,
@@ -47,7 +46,7 @@ def executor(request: pytest.FixtureRequest, device: Any) -> Any:
     spec = wide_spec()
     schemes = choose(request.param, None, True, activations=False)
     plan = fuse(lower(spec, "bfloat16", quantization=schemes))
-    made = bind(plan, DummyWeights(spec, 3, "bfloat16"), LIMITS, device)
+    made = bind(plan, dummy_weights(spec, 3, "bfloat16"), LIMITS, device)
     yield made
     made.close()
 

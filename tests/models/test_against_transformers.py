@@ -149,8 +149,8 @@ def skip_without(backend: str) -> None:
 def executor(request: pytest.FixtureRequest, case: tuple[Path, Oracle]) -> Iterator[Executor]:
     skip_without(request.param)
     spec = load_model_spec(case[0])
-    weights = open_weights(case[0], spec, dtype="float32")
     plan = fuse(lower(spec, "float32", CONTEXT))
+    weights = open_weights(case[0], spec, plan.weights, dtype="float32")
     blocks = -(-CONTEXT // BLOCK_SIZE)
     limits = Limits(blocks, max_tokens=CHUNK, max_logit_rows=CHUNK, max_sequences=1, threads=2)
     bound = bind(plan, weights, request.param, limits)
@@ -214,7 +214,9 @@ def test_an_int8_cache_on_both_backends(case: tuple[Path, Oracle]) -> None:
     starts = [*range(0, PROMPT, CHUNK), *range(PROMPT, CONTEXT)]
     logits = []
     for backend in ("reference", "cpu"):
-        bound = bind(plan, open_weights(case[0], spec, dtype="float32"), backend, limits)
+        bound = bind(
+            plan, open_weights(case[0], spec, plan.weights, dtype="float32"), backend, limits
+        )
         rows = [
             bound.run(one_sequence(oracle.tokens[start:end], start)).logits.copy()
             for start, end in itertools.pairwise([*starts, CONTEXT])

@@ -9,6 +9,7 @@ import pytest
 
 from penstock import demo_model_path, draft_model_path
 from penstock.models.registry import load_model_spec
+from penstock.plan.lower import lower
 from penstock.tokenizer import load_tokenizer
 from penstock.weights.checkpoint import open_weights
 
@@ -18,11 +19,12 @@ FOLDERS = [demo_model_path(), draft_model_path()]
 @pytest.mark.parametrize("folder", FOLDERS, ids=["demo", "draft"])
 def test_checkpoint_card_and_tokenizer_agree(folder: Path) -> None:
     spec = load_model_spec(folder)
-    weights = open_weights(folder, spec)
-    assert set(weights.names()) == set(spec.weight_shapes())
+    plan = lower(spec)
+    weights = open_weights(folder, spec, plan.weights)
+    assert set(weights.names()) == set(plan.weights)
     record = json.loads((folder / "training.json").read_text())
     assert record["complete"] is True
-    assert record["parameters"] == spec.num_parameters
+    assert record["parameters"] == plan.num_parameters
     card = (folder / "README.md").read_text()
     assert f"{record['held_out_bits_per_byte']:.3f} bits per byte" in card
     tokenizer = load_tokenizer(folder)
@@ -33,7 +35,7 @@ def test_checkpoint_card_and_tokenizer_agree(folder: Path) -> None:
 
 
 def test_the_draft_speaks_the_demo_models_tokens_and_is_small() -> None:
-    demo, draft = (load_model_spec(folder) for folder in FOLDERS)
+    demo, draft = (lower(load_model_spec(folder)) for folder in FOLDERS)
     assert draft.num_parameters * 8 <= demo.num_parameters
     vocabularies = [(folder / "tokenizer.json").read_bytes() for folder in FOLDERS]
     assert vocabularies[0] == vocabularies[1]

@@ -124,7 +124,7 @@ def executor_of(
     plan = lower(spec, dtype)
     plan = fuse(plan) if fused else plan
     assert plan.feature_size == spec.feature_size
-    return bind(plan, HeadWeights(folder, spec, dtype, target), backend, LIMITS)
+    return bind(plan, HeadWeights(folder, spec, plan.weights, dtype, target), backend, LIMITS)
 
 
 def ways() -> list[Any]:
@@ -244,8 +244,9 @@ def test_files_and_prefixes_are_one(tmp_path: Path, file: str) -> None:
     other = write_heads(tmp_path / "b", MEDUSA, arrays, file, prefix="medusa_head.")
     spec = read(plain, "medusa", target)
     assert read(other, "medusa", target) == spec
-    first, second = (HeadWeights(folder, spec, "float32") for folder in (plain, other))
-    assert set(first.names()) == set(spec.weight_shapes())
+    declared = lower(spec).weights
+    first, second = (HeadWeights(at, spec, declared, "float32") for at in (plain, other))
+    assert set(first.names()) == set(declared)
     for name in first.names():
         np.testing.assert_array_equal(first.get(name), second.get(name))
 

@@ -25,6 +25,7 @@ from penstock.errors import ModelError
 from penstock.models.heads import EagleSpec, HeadsSpec, MedusaSpec
 from penstock.models.heads_config import HeadsKind, heads_in, load_heads_spec
 from penstock.models.spec import LayerSpec, ModelSpec
+from penstock.plan.lower import lower
 
 
 def target(layers: int = 32) -> ModelSpec:
@@ -52,7 +53,7 @@ def test_medusa(tmp_path: Path) -> None:
     assert isinstance(spec, MedusaSpec)
     assert (spec.num_heads, spec.num_blocks) == (3, 1)
     assert (spec.hidden_size, spec.vocab_size, spec.dtype) == (HIDDEN, 301, "bfloat16")
-    assert spec.num_parameters == 3 * (HIDDEN * HIDDEN + HIDDEN + 301 * HIDDEN)
+    assert lower(spec).num_parameters == 3 * (HIDDEN * HIDDEN + HIDDEN + 301 * HIDDEN)
     more = MEDUSA | {"hidden_size": 80, "vocab_size": 99, "torch_dtype": "float16"}
     told = read(tmp_path, "medusa", more)
     assert (told.hidden_size, told.vocab_size) == (80, 99)
@@ -90,7 +91,7 @@ def test_eagle3(tmp_path: Path) -> None:
     assert (spec.kind, spec.taps, spec.num_outputs) == ("eagle3", (2, 16, 29), 120)
     assert (spec.feature_size, spec.target_hidden_size) == (4 * HIDDEN, HIDDEN)
     wide = eagle(tmp_path, EAGLE3 | {"target_hidden_size": 100})
-    assert (wide.feature_size, wide.weight_shapes()["fc"]) == (300 + HIDDEN, (HIDDEN, 300))
+    assert (wide.feature_size, lower(wide).weights["fc"].shape) == (300 + HIDDEN, (HIDDEN, 300))
 
 
 def test_eagle3_is_known_by_its_weights(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from penstock.errors import ModelError
 from penstock.models.registry import FAMILIES as READERS
 from penstock.models.registry import load_model_spec, read_spec
 from penstock.models.spec import ModelSpec, QkNormSpec
+from penstock.plan.lower import lower
 
 # As transformers v4 wrote them.
 LLAMA: dict[str, Any] = {
@@ -173,7 +174,7 @@ def test_qwen2() -> None:
     attention = spec.layers[0].attention
     assert (attention.qkv_bias, attention.output_bias, attention.head_dim) == (True, False, 64)
     assert spec.tie_embeddings
-    assert "head" not in spec.weight_shapes()
+    assert "head" not in lower(spec).weights
 
 
 def test_qwen3() -> None:
@@ -424,4 +425,4 @@ def test_any_value_is_read_or_refused(family: str, changes: dict[str, Any]) -> N
         spec = read_spec({**CONFIGS[family], **changes})
     except ModelError:
         return
-    assert spec.weight_shapes()
+    assert lower(spec).weights

@@ -37,9 +37,10 @@ def test_taps_are_the_hidden_states_of_transformers(backend: str) -> None:
         ).hidden_states
     expected = np.concatenate([states[layer][0].numpy() for layer in TAPS], axis=1)
     limits = Limits(4, max_tokens=CHUNK, max_logit_rows=CHUNK, max_sequences=1, threads=2)
+    plan = fuse(lower(spec, "float32", 64, taps=TAPS))
     executor = bind(
-        fuse(lower(spec, "float32", 64, taps=TAPS)),
-        open_weights(folder, spec, dtype="float32"),
+        plan,
+        open_weights(folder, spec, plan.weights, dtype="float32"),
         backend,
         limits,
     )

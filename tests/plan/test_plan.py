@@ -65,12 +65,16 @@ def tiny_spec(
     )
 
 
+def shapes_of(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    return {name: weight.shape for name, weight in lower(spec).weights.items()}
+
+
 class RandomWeights:
     def __init__(self, spec: ModelSpec) -> None:
         generator = np.random.default_rng(0)
         self._arrays = {
             name: generator.standard_normal(shape).astype(np.float32) / np.sqrt(shape[-1])
-            for name, shape in spec.weight_shapes().items()
+            for name, shape in shapes_of(spec).items()
         }
 
     def get(self, name: str) -> np.ndarray:

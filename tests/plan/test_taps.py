@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.tiny_plans import Chunk, make_spec, step_of, tokens_of
+from support.tiny_plans import Chunk, dummy_weights, make_spec, step_of, tokens_of
 
 from penstock.backends import bind
 from penstock.backends.cpu import native
@@ -22,7 +22,6 @@ from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
-from penstock.weights.dummy import DummyWeights
 
 LIMITS = Limits(num_blocks=8, max_tokens=64, max_logit_rows=64, max_sequences=4, threads=2)
 TAPS = (0, 2, 3, 3, 1)
@@ -37,7 +36,7 @@ def deep_spec(layers: int = 4) -> ModelSpec:
 
 def executor_of(plan: Plan, backend: str, dtype: DType) -> Executor:
     # Of the deep model, so that a model of fewer layers has the same weights.
-    return bind(plan, DummyWeights(deep_spec(), 5, dtype), backend, LIMITS)
+    return bind(plan, dummy_weights(deep_spec(), 5, dtype), backend, LIMITS)
 
 
 def steps() -> list[StepInput]:
@@ -81,7 +80,7 @@ def test_a_tap_is_the_residual_stream_of_a_model_that_ends_there(
         for taps, hidden in zip(found, ended, strict=True):
             np.testing.assert_array_equal(taps[:, at : at + spec.hidden_size], hidden)
         executor.close()
-    embed = DummyWeights(spec, 5, dtype).get("embed").astype(np.float32)
+    embed = dummy_weights(spec, 5, dtype).get("embed").astype(np.float32)
     for step, taps, chosen in zip(steps(), found, rows, strict=True):
         np.testing.assert_array_equal(taps[:, : spec.hidden_size], embed[step.token_ids[chosen]])
         twice = taps.reshape(len(taps), len(TAPS), -1)

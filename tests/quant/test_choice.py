@@ -17,9 +17,9 @@ from penstock.plan.explain import explain
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.ops import Linear, Op
+from penstock.plan.weight_bytes import weight_bytes
 from penstock.quant import GridScheme, GroupScheme, Quantization
 from penstock.quant.choice import choose
-from penstock.quant.memory import weight_bytes
 from penstock.resolve import resolve
 
 NORM = NormSpec(eps=1e-5)
@@ -88,7 +88,8 @@ def test_zero_points_and_float_activations() -> None:
         quantize_activations=False,
         max_model_len=64,
     )
-    resolved = resolve(config, detect(), make_spec(True), Path("m"), Path("m"))
+    decided = resolve(config, detect(), make_spec(True), Path("m"), Path("m"))
+    resolved = decided.config
     assert resolved.schemes == schemes
     plan = fuse(lower(make_spec(True), quantization=schemes))
     assert all(op.weight_only for op in plan.ops if isinstance(op, Linear))
@@ -98,11 +99,12 @@ def test_zero_points_and_float_activations() -> None:
 
 def test_resolved() -> None:
     config = EngineConfig(quantization="int4", max_model_len=64, max_num_seqs=2)
-    resolved = resolve(config, detect(), make_spec(True), Path("m"), Path("m"))
+    decided = resolve(config, detect(), make_spec(True), Path("m"), Path("m"))
+    resolved = decided.config
     assert (resolved.quantization, resolved.quantization_group) == ("int4", None)
     assert resolved.schemes == Quantization(GridScheme(4), HEAD)
     assert "matrices in int4" in resolved.explain()
-    assert resolved.weight_bytes == weight_bytes(make_spec(True), "bfloat16", resolved.schemes)
+    assert resolved.weight_bytes == weight_bytes(decided.plan)
     # What is resolved can be asked for again.
     assert choose("int4", resolved.quantization_group, resolved.quantize_head) == resolved.schemes
 
@@ -117,7 +119,7 @@ def test_bytes_agree(name: Any, head: bool, tie: bool) -> None:
     per_step = weight_bytes_per_step(plan)
     shared = tie and schemes.head is None
     lookup = 0 if shared else spec.vocab_size * spec.hidden_size * 2
-    assert per_step + lookup == weight_bytes(spec, "bfloat16", schemes)
+    assert per_step + lookup == weight_bytes(plan)
     if name != "none" and head:
         assert per_step < weight_bytes_per_step(fuse(lower(spec))) * 0.6
 

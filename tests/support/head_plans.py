@@ -6,12 +6,14 @@ The three shapes of the published kinds, at sizes no vector divides.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.interface.sources import PlanWeight
 from penstock.interface.step import StepInput
+from penstock.models.names import own_names
 from penstock.models.spec import DType, LayerSpec, ModelSpec
 from penstock.plan.ops import (
     Activate,
@@ -34,22 +36,12 @@ from penstock.plan.ops import (
     Rows,
     SelectRows,
 )
-from penstock.plan.plan import KvLayer, Plan, PlanWeight
+from penstock.plan.plan import KvLayer, Plan
 from support.tiny_plans import make_spec
 
 HIDDEN = 72
 DRAFTS = 50
 """Tokens that the head of the third kind can tell; the vocabulary has 211."""
-
-
-@dataclass(frozen=True)
-class HeadSpec(ModelSpec):
-    """A model whose weights are those that a plan was given."""
-
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
-
-    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
-        return dict(self.shapes)
 
 
 class Writer:
@@ -152,11 +144,11 @@ class Writer:
         fields = {name: getattr(base, name) for name in ModelSpec.__dataclass_fields__}
         fields |= {"layers": base.layers[:1] if cached else (), "dtype": self.dtype}
         return Plan(
-            spec=HeadSpec(**fields, shapes=self.shapes),
+            spec=ModelSpec(**fields),
             weight_dtype=self.dtype,
             kv_dtype=self.dtype,
             ops=tuple(self.ops),
-            weights={name: PlanWeight(shape) for name, shape in self.shapes.items()},
+            weights={name: PlanWeight(source) for name, source in own_names(self.shapes).items()},
             buffers=self.buffers,
             ropes=(attention.rope,) if cached and attention.rope else (),
             kv_layers=(KvLayer(attention.num_kv_heads, attention.head_dim),) if cached else (),

@@ -14,6 +14,7 @@ from penstock.interface.step import StepInput
 from penstock.models.spec import (
     Activation,
     AttentionSpec,
+    DType,
     LayerSpec,
     MlpSpec,
     ModelSpec,
@@ -21,6 +22,8 @@ from penstock.models.spec import (
     QkNormSpec,
     RopeSpec,
 )
+from penstock.plan.lower import lower
+from penstock.weights.dummy import DummyWeights
 
 NORM = NormSpec(eps=1e-5)
 
@@ -57,6 +60,10 @@ def make_spec(
         max_positions=512,
         dtype="float32",
     )
+
+
+def dummy_weights(spec: ModelSpec, seed: int, dtype: DType) -> DummyWeights:
+    return DummyWeights(lower(spec).weights, seed, dtype)
 
 
 @dataclass

@@ -15,15 +15,27 @@ from safetensors.numpy import load_file, save_file
 from support.checkpoints import FAMILIES, load_oracle, tiny_checkpoint
 
 from penstock.errors import WeightError
+from penstock.interface.sources import Source, tensors
+from penstock.interface.weights import WeightSource
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import DType
+from penstock.plan.lower import lower
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.convert import convert
-from penstock.weights.mapping import checkpoint_name
 from penstock.weights.safetensors import SINGLE
 from penstock.weights.tensor_file import NUMPY_DTYPES
 
 Tensors = dict[str, Any]
+
+
+def only_tensor(source: Source) -> str:
+    (tensor,) = tensors(source)
+    return tensor.name
+
+
+def opened(folder: Path, *options: Any) -> WeightSource:
+    spec = load_model_spec(folder)
+    return open_weights(folder, spec, lower(spec).weights, *options)
 
 
 @pytest.mark.parametrize("shard_bytes", [None, 40_000])
@@ -34,20 +46,16 @@ def test_every_parameter_is_found(family: str, tied: bool, shard_bytes: int | No
     folder = tiny_checkpoint(family, tie_word_embeddings=tied, shard_bytes=shard_bytes, **biases)
     assert (folder / SINGLE).exists() is (shard_bytes is None)
     spec = load_model_spec(folder)
-    weights = open_weights(folder, spec)
+    declared = lower(spec).weights
+    weights = open_weights(folder, spec, declared)
     parameters = dict(load_oracle(folder).named_parameters())
-    names = list(weights.names())
-    assert sorted(map(checkpoint_name, names)) == sorted(parameters)
-    for name in names:
+    assert list(weights.names()) == list(declared)
+    stored = {name: only_tensor(weight.source) for name, weight in declared.items()}
+    assert sorted(stored.values()) == sorted(parameters)
+    for name in declared:
         array = weights.get(name)
-        assert array.shape == spec.weight_shapes()[name]
-        np.testing.assert_array_equal(array, parameters[checkpoint_name(name)].detach().numpy())
-
-
-def test_unknown_canonical_name() -> None:
-    for name in ("layers.0.unknown", "layers.x.q", "nothing", "Q", ""):
-        with pytest.raises(KeyError):
-            checkpoint_name(name)
+        assert array.shape == declared[name].shape
+        np.testing.assert_array_equal(array, parameters[stored[name]].detach().numpy())
 
 
 @pytest.mark.parametrize("stored", ["float32", "bfloat16", "float16"])
@@ -56,7 +64,7 @@ def test_dtypes(stored: DType, wanted: Any) -> None:
     folder = tiny_checkpoint("llama", dtype=stored)
     spec = load_model_spec(folder)
     assert spec.dtype == stored
-    array = open_weights(folder, spec, dtype=wanted).get("layers.1.down")
+    array = opened(folder, wanted).get("layers.1.down")
     expected = NUMPY_DTYPES[stored if wanted == "auto" else wanted]
     assert array.dtype == expected
     original = load_file(folder / SINGLE)["model.layers.1.mlp.down_proj.weight"]
@@ -124,15 +132,14 @@ Q = "model.layers.1.self_attn.q_proj.weight"
 def test_disagreement(tmp_path: Path, change: Callable[[Tensors], object], message: str) -> None:
     folder = edit(tmp_path, change)
     with pytest.raises(WeightError, match=message) as caught:
-        open_weights(folder, load_model_spec(folder))
+        opened(folder)
     assert str(folder) in str(caught.value)
 
 
 def test_old_rotary_buffers_are_passed_over(tmp_path: Path) -> None:
     name = "model.layers.0.self_attn.rotary_emb.inv_freq"
     folder = edit(tmp_path, lambda t: t.update({name: np.ones(8, np.float32)}))
-    weights = open_weights(folder, load_model_spec(folder))
-    assert len(list(weights.names())) == len(load_model_spec(folder).weight_shapes())
+    assert "layers.0.q" in opened(folder).names()
 
 
 def test_tied_head_that_is_stored_twice(tmp_path: Path) -> None:
@@ -140,7 +147,7 @@ def test_tied_head_that_is_stored_twice(tmp_path: Path) -> None:
         tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].copy()
 
     folder = edit(tmp_path, same, tie_word_embeddings=True)
-    assert "head" not in open_weights(folder, load_model_spec(folder)).names()
+    assert "head" not in opened(folder).names()
 
 
 def test_tied_head_that_differs(tmp_path: Path) -> None:
@@ -151,28 +158,28 @@ def test_tied_head_that_differs(tmp_path: Path) -> None:
 
     folder = edit(tmp_path, other, tie_word_embeddings=True)
     with pytest.raises(WeightError, match="tie_word_embeddings to false"):
-        open_weights(folder, load_model_spec(folder))
+        opened(folder)
 
 
 def test_dummy_needs_no_weight_files(tmp_path: Path) -> None:
     shutil.copy(tiny_checkpoint("qwen3") / "config.json", tmp_path)
     spec = load_model_spec(tmp_path)
     with pytest.raises(WeightError, match="dummy"):
-        open_weights(tmp_path, spec)
-    weights = open_weights(tmp_path, spec, load_format="dummy", seed=3)
-    for name, shape in spec.weight_shapes().items():
+        opened(tmp_path)
+    declared = lower(spec).weights
+    weights = open_weights(tmp_path, spec, declared, load_format="dummy", seed=3)
+    for name, weight in declared.items():
         array = weights.get(name)
-        assert array.shape == shape
+        assert array.shape == weight.shape
         assert array.dtype == np.float32
         assert np.isfinite(array).all()
 
 
 def test_dummy_is_decided_by_seed_and_name() -> None:
     folder = tiny_checkpoint("qwen2")
-    spec = load_model_spec(folder)
 
     def get(name: str, seed: int, dtype: Any = "float32") -> Any:
-        return open_weights(folder, spec, dtype, "dummy", seed).get(name)
+        return opened(folder, dtype, "dummy", seed).get(name)
 
     once = get("layers.0.gate", 1)
     np.testing.assert_array_equal(once, get("layers.0.gate", 1))
@@ -186,7 +193,7 @@ def test_dummy_is_decided_by_seed_and_name() -> None:
 def test_dummy_values_keep_activations_in_size() -> None:
     spec = load_model_spec(tiny_checkpoint("qwen2"))
     wide = dataclasses.replace(spec, vocab_size=3000, hidden_size=1024)
-    weights = open_weights(Path("."), wide, "float32", "dummy", 0)
+    weights = open_weights(Path("."), wide, lower(wide).weights, "float32", "dummy", 0)
     embed = weights.get("embed")  # three million values: more than are drawn
     assert embed.std() == pytest.approx(1024**-0.5, rel=0.01)
     assert abs(embed.mean()) < 1e-3

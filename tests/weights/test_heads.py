@@ -28,11 +28,17 @@ from penstock.errors import WeightError
 from penstock.models.heads import HeadsSpec
 from penstock.models.heads_config import HeadsKind, load_heads_spec
 from penstock.models.registry import load_model_spec
+from penstock.plan.lower import lower
 from penstock.weights.heads import HeadWeights, read_token_map, takes_from_target
 
 
 def spec_of(folder: Path, kind: HeadsKind, target: Path) -> HeadsSpec:
     return load_heads_spec(folder, kind, load_model_spec(target))
+
+
+def heads_of(folder: Path, kind: HeadsKind, target: Path) -> HeadWeights:
+    spec = spec_of(folder, kind, target)
+    return HeadWeights(folder, spec, lower(spec).weights, "float32", target)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -45,13 +51,13 @@ def test_eagle_1_shares_embedding_and_output_matrix(tmp_path: Path, tied: bool) 
         folder = write_heads(tmp_path / str(own), EAGLE1, arrays)
         spec = spec_of(folder, "eagle", target)
         assert takes_from_target(folder, spec)
-        weights = HeadWeights(folder, spec, "float32", target)
-        assert set(weights.names()) == set(spec.weight_shapes())
+        weights = HeadWeights(folder, spec, lower(spec).weights, "float32", target)
+        assert set(weights.names()) == set(lower(spec).weights)
         expected = arrays["embed_tokens.weight"] if own else embed
         np.testing.assert_array_equal(weights.get("embed"), expected)
         np.testing.assert_array_equal(weights.get("head"), theirs.get("lm_head.weight", embed))
         with pytest.raises(WeightError, match=r"lacks tensor '(embed_tokens|lm_head).weight'"):
-            HeadWeights(folder, spec, "float32")
+            HeadWeights(folder, spec, lower(spec).weights, "float32")
 
 
 def test_eagle_3_shares_the_embedding_at_most(tmp_path: Path) -> None:
@@ -62,14 +68,14 @@ def test_eagle_3_shares_the_embedding_at_most(tmp_path: Path) -> None:
     folder = write_heads(tmp_path / "shared", EAGLE3, arrays, dtype=ml_dtypes.bfloat16)
     spec = spec_of(folder, "eagle", target)
     assert takes_from_target(folder, spec)
-    weights = HeadWeights(folder, spec, "float32", target)
+    weights = HeadWeights(folder, spec, lower(spec).weights, "float32", target)
     assert weights.get("embed").shape == (VOCAB, 64)
     expected = arrays["midlayer.hidden_norm.weight"].astype(ml_dtypes.bfloat16)
     np.testing.assert_array_equal(weights.get("layers.0.feature_norm"), expected.astype(np.float32))
     del arrays["lm_head.weight"]
     folder = write_heads(tmp_path / "none", EAGLE3, arrays)
     with pytest.raises(WeightError, match=r"lacks tensor 'lm_head.weight'"):
-        HeadWeights(folder, spec, "float32", target)
+        HeadWeights(folder, spec, lower(spec).weights, "float32", target)
 
 
 def without(name: str) -> Callable[[Arrays], Arrays]:
@@ -130,14 +136,14 @@ def test_files_that_do_not_fit_are_refused(
     target = target_folder()
     folder = write_heads(tmp_path, config, change(arrays()))
     with pytest.raises(WeightError, match=problem):
-        HeadWeights(folder, spec_of(folder, kind, target), "float32", target)
+        heads_of(folder, kind, target)
 
 
 def test_idle_tensors_are_left(tmp_path: Path) -> None:
     name = "layers.0.self_attn.rotary_emb.inv_freq"
     arrays = eagle1_arrays() | {name: np.ones(8, np.float32)}
     folder, target = write_heads(tmp_path, EAGLE1, arrays), target_folder()
-    assert HeadWeights(folder, spec_of(folder, "eagle", target), "float32", target)
+    assert heads_of(folder, "eagle", target)
 
 
 @pytest.mark.parametrize(
@@ -179,15 +185,16 @@ def test_a_whole_vocabulary_needs_no_map(tmp_path: Path) -> None:
 )
 def test_the_demo_models_heads_are_read(kind: HeadsKind, folder: Path) -> None:
     spec = spec_of(folder, kind, demo_model_path())
-    weights = HeadWeights(folder, spec, "bfloat16", demo_model_path())
-    assert set(weights.names()) == set(spec.weight_shapes())
-    for name, shape in spec.weight_shapes().items():
+    declared = lower(spec).weights
+    weights = HeadWeights(folder, spec, declared, "bfloat16", demo_model_path())
+    assert set(weights.names()) == set(declared)
+    for name, weight in declared.items():
         array = weights.get(name)
-        assert array.shape == shape
+        assert array.shape == weight.shape
         assert np.isfinite(array.astype(np.float32)).all()
     assert read_token_map(folder, spec) is None  # they draft any token of the demo model
     (file,) = folder.glob("*.safetensors")
     stored = load_file(file)
-    ours = [weights.get(name) for name in spec.weight_shapes()]
+    ours = [weights.get(name) for name in declared]
     for name, array in stored.items():
         assert any(np.array_equal(array, each) for each in ours), f"{name} is read by nobody"

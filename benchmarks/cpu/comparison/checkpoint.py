@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from comparison.vocabulary import Vocabulary, build_vocabulary, write_tokenizer
+from penstock.interface.sources import Stored
 from penstock.models.registry import load_model_spec
+from penstock.plan.lower import lower
 from penstock.weights.dummy import DummyWeights
-from penstock.weights.mapping import checkpoint_name
 
 WEIGHTS = "model.safetensors"
 COMPLETE = "complete.json"
@@ -56,14 +57,16 @@ def prepare_checkpoint(config_folder: Path, folder: Path, seed: int) -> Checkpoi
 def _write_weights(folder: Path, seed: int) -> None:
     """One safetensors file, a tensor at a time: an 8B model is larger than memory to spare."""
     spec = load_model_spec(folder)
-    weights = DummyWeights(spec, seed, "bfloat16")
+    declared = lower(spec).weights
+    weights = DummyWeights(declared, seed, "bfloat16")
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for name, shape in spec.weight_shapes().items():
-        start, end = end, end + 2 * math.prod(shape)
-        header[checkpoint_name(name)] = {
+    for weight in declared.values():
+        assert isinstance(weight.source, Stored), "fused and transposed tensors are not written"
+        start, end = end, end + 2 * math.prod(weight.shape)
+        header[weight.source.name] = {
             "dtype": "BF16",
-            "shape": list(shape),
+            "shape": list(weight.shape),
             "data_offsets": [start, end],
         }
     encoded = json.dumps(header).encode()
@@ -71,5 +74,5 @@ def _write_weights(folder: Path, seed: int) -> None:
     with (folder / WEIGHTS).open("wb") as file:
         file.write(len(encoded).to_bytes(8, "little"))
         file.write(encoded)
-        for name in spec.weight_shapes():
+        for name in declared:
             file.write(weights.get(name).tobytes())

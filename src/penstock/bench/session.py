@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -94,7 +93,7 @@ def report(
             "layers": len(spec.layers),
             "hidden_size": spec.hidden_size,
             "vocab_size": spec.vocab_size,
-            "parameters": sum(math.prod(shape) for shape in spec.weight_shapes().values()),
+            "parameters": blueprint.plan.num_parameters,
             "flops_per_token": linear_flops(blueprint.plan, Rows.TOKENS),
             "flops_per_logit_row": linear_flops(blueprint.plan, Rows.LOGITS),
         },

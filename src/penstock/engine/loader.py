@@ -21,11 +21,9 @@ from penstock.hardware import detect, with_gpu
 from penstock.interface.executor import Executor, Limits
 from penstock.interface.tuning import Tuning
 from penstock.interface.weights import WeightSource
-from penstock.models.heads import EagleSpec, HeadsSpec
+from penstock.models.heads import HeadsSpec
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
-from penstock.plan.fuse import fuse
-from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.resolve import draft_block_bytes, resolve
 from penstock.speculate.draft_choice import draft_engine_config, draft_folder, draft_spec
@@ -67,48 +65,46 @@ def draw(config: EngineConfig) -> Blueprint:
 
 
 def _draw(
-    config: EngineConfig, folder: Path, tokenizer: Path, spec: ModelSpec, drafts: bool = False
+    config: EngineConfig,
+    folder: Path,
+    tokenizer: Path,
+    spec: ModelSpec,
+    drafts: bool = False,
+    plan: Plan | None = None,
 ) -> Blueprint:
-    """``drafts``: the model drafts for another, a token of each sequence a step."""
+    """``drafts``: the model drafts for another, a token of each sequence a step. ``plan``: what is
+    known of its plan already."""
     hardware = detect()
     if config.backend in ("auto", "cuda"):
         hardware = with_gpu(hardware)
     drafting = draft_folder(config.speculative, folder)
     draft = None if drafting is None else draft_spec(config, drafting, spec, tokenizer)
-    resolved = resolve(config, hardware, spec, folder, tokenizer, draft, drafts)
+    decided = resolve(config, hardware, spec, folder, tokenizer, draft, drafts, plan)
+    resolved = decided.config
     if resolved.backend == "cpu":
         resolved = msgspec.structs.replace(resolved, notes=(*resolved.notes, *_kernel_notes()))
-    plan = fuse(
-        lower(
-            spec,
-            resolved.dtype,
-            resolved.max_model_len,
-            resolved.schemes,
-            resolved.kv_cache_dtype,
-            taps=draft.taps if isinstance(draft, EagleSpec) else (),
-            half=resolved.backend == "cuda",
-        )
-    )
-    if drafting is None or draft is None:
-        return Blueprint(resolved, spec, plan)
+    if drafting is None or draft is None or decided.draft is None:
+        return Blueprint(resolved, spec, decided.plan)
     target = None
     if isinstance(draft, HeadsSpec):
         draft, note = stretched(draft, resolved.max_model_len, drafting)
         resolved = msgspec.structs.replace(resolved, notes=(*resolved.notes, *note))
         if config.load_format != "dummy" and takes_from_target(drafting, draft):
             target = resolved.model_path
+    draft_plan = replace(decided.draft, spec=draft)
     kv_bytes = resolved.num_blocks * draft_block_bytes(config, draft)
     drafted = _draw(
-        draft_engine_config(config, resolved, drafting, draft, kv_bytes),
+        draft_engine_config(config, resolved, drafting, draft_plan, kv_bytes),
         drafting,
         drafting,
         draft,
         drafts=not isinstance(draft, HeadsSpec),
+        plan=draft_plan,
     )
     if target is not None:
         its = msgspec.structs.replace(drafted.config, target_path=target)
         drafted = replace(drafted, config=its)
-    return Blueprint(resolved, spec, plan, drafted)
+    return Blueprint(resolved, spec, decided.plan, drafted)
 
 
 def draft_tokens(blueprint: Blueprint) -> Int32s | None:
@@ -173,7 +169,7 @@ def load(
                 shelf.is_restored(kept)
                 _tune_restored(executor, shelf, kept, mark, keeping)
                 return executor
-    weights = _open(config, blueprint.spec)
+    weights = _open(blueprint)
     mark("open weights")
     start = time.monotonic()
     executor = bind(blueprint.plan, weights, config.backend, limits)
@@ -184,13 +180,14 @@ def load(
     return executor
 
 
-def _open(config: ResolvedConfig, spec: ModelSpec) -> WeightSource:
+def _open(blueprint: Blueprint) -> WeightSource:
+    config, spec, weights = blueprint.config, blueprint.spec, blueprint.plan.weights
     folder = Path(config.model_path)
     if isinstance(spec, HeadsSpec) and config.load_format != "dummy":
         target = None if config.target_path is None else Path(config.target_path)
-        return HeadWeights(folder, spec, config.dtype, target)
+        return HeadWeights(folder, spec, weights, config.dtype, target)
     return open_weights(
-        folder, spec, dtype=config.dtype, load_format=config.load_format, seed=config.seed
+        folder, spec, weights, dtype=config.dtype, load_format=config.load_format, seed=config.seed
     )
 
 

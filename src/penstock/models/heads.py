@@ -8,11 +8,20 @@ lowered, bound and loaded like any model; ``vocab_size`` is the target's, whose 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
-from penstock.models.spec import ModelSpec, NormSpec, layer_shapes
+from penstock.models.llama import NAMES as LLAMA_NAMES
+from penstock.models.names import Name, NameMap, plain
+from penstock.models.spec import ModelSpec, NormSpec
 
 EagleKind = Literal["eagle1", "eagle3"]
+
+DRAFT_TO_TARGET: Final = "d2t"
+"""The tensor that says which token of the target's vocabulary each row of EAGLE 3's output matrix
+is."""
+TARGET_IN_DRAFT: Final = "t2d"
+"""The tensor that says which tokens of the target's vocabulary can be drafted; the inverse of
+``d2t``."""
 
 STRETCHABLE = ("default", "linear", "llama3")
 """Kinds of rope whose angle at a position does not depend on how many positions there are."""
@@ -37,16 +46,6 @@ class MedusaSpec(ModelSpec):
     @property
     def feature_size(self) -> int:
         return self.hidden_size
-
-    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
-        hidden = self.hidden_size
-        shapes: dict[str, tuple[int, ...]] = {}
-        for head in range(self.num_heads):
-            for block in range(self.num_blocks):
-                at = f"heads.{head}.blocks.{block}.fc"
-                shapes[at], shapes[at + ".bias"] = (hidden, hidden), (hidden,)
-            shapes[f"heads.{head}.head"] = (self.vocab_size, hidden)
-        return shapes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +75,8 @@ class EagleSpec(ModelSpec):
     fc_bias: bool = False
     input_norm: NormSpec | None = None
     """For ``eagle3``, the norm of the embedding and that of the residual stream beside it."""
+    target_names: NameMap | None = None
+    """What the target's checkpoint calls its weights: heads may take some of them from there."""
 
     @property
     def feature_size(self) -> int:
@@ -88,21 +89,29 @@ class EagleSpec(ModelSpec):
         """Number of feature columns that come from the target's residual streams."""
         return len(self.taps) * self.target_hidden_size
 
-    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
-        hidden = self.hidden_size
-        (layer,) = self.layers
-        eagle3 = self.kind == "eagle3"
-        shapes: dict[str, tuple[int, ...]] = {"embed": (self.vocab_size, hidden)}
-        shapes["fc"] = (hidden, self.tapped_size if eagle3 else 2 * hidden)
-        if self.fc_bias:
-            shapes["fc.bias"] = (hidden,)
-        if eagle3:
-            shapes["layers.0.input_norm"] = shapes["layers.0.feature_norm"] = (hidden,)
-        shapes |= layer_shapes(layer, "layers.0.", hidden, 2 * hidden if eagle3 else hidden)
-        if self.final_norm is not None:
-            shapes["final_norm"] = (hidden,)
-        shapes["head"] = (self.num_outputs, hidden)
-        return shapes
-
 
 HeadsSpec = MedusaSpec | EagleSpec
+
+
+def medusa_names(num_blocks: int) -> NameMap:
+    """The names of Medusa's weights, without ``medusa_head.``."""
+    return NameMap(
+        plain({"heads.*.blocks.*.fc": "*.*.linear", "heads.*.head": f"*.{num_blocks}"}),
+    )
+
+
+def eagle_names(kind: EagleKind) -> NameMap:
+    """The names of EAGLE's weights: Llama's, without ``model.``, and a few of its own."""
+    llama = {
+        pattern: Name(name.stored.removeprefix("model."))
+        for pattern, name in LLAMA_NAMES.names.items()
+    }
+    own = {
+        "fc": "fc",
+        "layers.*.input_norm": "layers.*.input_layernorm",  # EAGLE 3: of the embedding
+        "layers.*.feature_norm": "layers.*.hidden_norm",  # of what is read beside it
+    }
+    idle = r"(layers\.0\.self_attn\.)?rotary_emb\.inv_freq"
+    if kind == "eagle3":
+        idle += f"|{DRAFT_TO_TARGET}|{TARGET_IN_DRAFT}"
+    return NameMap(llama | plain(own), idle)

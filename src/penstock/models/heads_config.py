@@ -10,7 +10,13 @@ from typing import Final, Literal
 
 from penstock.errors import ModelError
 from penstock.models.blocks import default_head_dim, read_decoder, read_dtype, uniform_windows
-from penstock.models.heads import EagleSpec, HeadsSpec, MedusaSpec
+from penstock.models.heads import (
+    EagleSpec,
+    HeadsSpec,
+    MedusaSpec,
+    eagle_names,
+    medusa_names,
+)
 from penstock.models.limits import MAX_HIDDEN, MAX_VOCAB
 from penstock.models.reader import ConfigReader, read_json_object
 from penstock.models.registry import IDLE_FIELDS, refuse_unsupported
@@ -120,6 +126,7 @@ def _medusa(config: ConfigReader, shapes: Shapes, target: ModelSpec) -> MedusaSp
         tie_embeddings=False,
         max_positions=target.max_positions,
         dtype=target.dtype,
+        names=medusa_names(blocks),
         num_heads=heads,
         num_blocks=blocks,
     )
@@ -161,11 +168,13 @@ def _eagle(config: ConfigReader, shapes: Shapes, target: ModelSpec) -> EagleSpec
     fields["target_hidden_size"] = config.integer(
         "target_hidden_size", decoder.hidden_size, high=MAX_HIDDEN
     )
+    fields["target_names"] = target.names
     marks = [name for name in _EAGLE3_FIELDS if config.has(name)]
     if marks or "layers.0.hidden_norm.weight" in shapes or "eagle3" in str(names).lower():
         fields["architecture"] = "Eagle3"
         config.only("bias", False, "must be false: EAGLE 3 has none")
         outputs = config.integer("draft_vocab_size", decoder.vocab_size, high=decoder.vocab_size)
+        fields["names"] = eagle_names("eagle3")
         spec = EagleSpec(
             **fields,
             kind="eagle3",
@@ -181,6 +190,7 @@ def _eagle(config: ConfigReader, shapes: Shapes, target: ModelSpec) -> EagleSpec
         )
         bias = config.boolean("bias", "fc.bias" in shapes if shapes else True)
         fields["final_norm"] = None
+        fields["names"] = eagle_names("eagle1")
         spec = EagleSpec(**fields, kind="eagle1", num_outputs=decoder.vocab_size, fc_bias=bias)
     config.finish(IDLE_FIELDS | _EAGLE_IDLE)
     return spec

@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.models.blocks import default_head_dim, read_decoder, uniform_windows
+from penstock.models.names import NameMap, plain
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "LlamaForCausalLM"
 MODEL_TYPE = "llama"
+NAMES: Final = NameMap(
+    plain(
+        {
+            "embed": "model.embed_tokens",
+            "layers.*.attn_norm": "model.layers.*.input_layernorm",
+            "layers.*.q": "model.layers.*.self_attn.q_proj",
+            "layers.*.k": "model.layers.*.self_attn.k_proj",
+            "layers.*.v": "model.layers.*.self_attn.v_proj",
+            "layers.*.q_norm": "model.layers.*.self_attn.q_norm",
+            "layers.*.k_norm": "model.layers.*.self_attn.k_norm",
+            "layers.*.o": "model.layers.*.self_attn.o_proj",
+            "layers.*.mlp_norm": "model.layers.*.post_attention_layernorm",
+            "layers.*.gate": "model.layers.*.mlp.gate_proj",
+            "layers.*.up": "model.layers.*.mlp.up_proj",
+            "layers.*.down": "model.layers.*.mlp.down_proj",
+            "final_norm": "model.norm",
+            "head": "lm_head",
+        }
+    ),
+    idle=r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",
+)
+"""Mistral, Qwen2 and Qwen3 have the same."""
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:

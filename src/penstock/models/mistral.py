@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.models.blocks import default_head_dim, read_decoder, uniform_windows
+from penstock.models.llama import NAMES as NAMES
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import DType, ModelSpec
 

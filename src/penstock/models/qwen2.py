@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.models.blocks import default_head_dim, qwen_windows, read_decoder
+from penstock.models.llama import NAMES as NAMES
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import DType, ModelSpec
 

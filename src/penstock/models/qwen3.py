@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.models.blocks import qwen_windows, read_decoder
 from penstock.models.limits import MAX_HEAD_DIM
+from penstock.models.llama import NAMES as NAMES
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import DType, ModelSpec
 

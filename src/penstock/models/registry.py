@@ -12,6 +12,7 @@ from typing import Final
 from penstock.errors import ModelError
 from penstock.models import llama, mistral, qwen2, qwen3
 from penstock.models.blocks import read_dtype
+from penstock.models.names import NameMap
 from penstock.models.reader import ConfigReader, read_json_object
 from penstock.models.spec import DType, ModelSpec
 from penstock.weights.safetensors import stored_dtype
@@ -19,15 +20,17 @@ from penstock.weights.safetensors import stored_dtype
 
 @dataclass(frozen=True)
 class Family:
-    """One architecture: its name in ``architectures``, its ``model_type``, and its reader."""
+    """One architecture: its name in ``architectures``, its ``model_type``, its reader, and what its
+    checkpoints call the weights."""
 
     architecture: str
     model_type: str
     read: Callable[[ConfigReader, DType], ModelSpec]
+    names: NameMap
 
 
 def _family(module: ModuleType) -> Family:
-    return Family(module.ARCHITECTURE, module.MODEL_TYPE, module.read)
+    return Family(module.ARCHITECTURE, module.MODEL_TYPE, module.read, module.NAMES)
 
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -124,7 +127,7 @@ def read_spec(
     dtype = read_dtype(reader) or default_dtype
     if dtype is None:
         raise reader.error("dtype", "is required: float32, bfloat16 or float16")
-    spec = family.read(reader, dtype)
+    spec = replace(family.read(reader, dtype), names=family.names)
     reader.finish(IDLE_FIELDS)
     if generation is not None:
         more = ConfigReader(generation, where.replace("config.json", "generation_config.json"))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 from penstock.errors import ModelError
+from penstock.models.names import NameMap
 from penstock.models.rope_spec import RopeKind, RopeSpec
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "QkNormSpec",
     "RopeKind",
     "RopeSpec",
-    "layer_shapes",
 ]
 
 DType = Literal["float32", "bfloat16", "float16"]
@@ -142,7 +141,7 @@ class EmbeddingScale:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A decoder-only transformer. Weight names are canonical (see :meth:`weight_shapes`).
+    """A decoder-only transformer.
 
     Raises ModelError where a layer reads keys and values of a layer that has none like it.
     """
@@ -157,6 +156,8 @@ class ModelSpec:
     dtype: DType  # as stored in the checkpoint
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    names: NameMap | None = None
+    """What the checkpoint calls the weights; None: as the plan does."""
     embedding_scale: EmbeddingScale | None = None
     logits_scale: float = 1.0
     logits_softcap: float | None = None
@@ -173,78 +174,8 @@ class ModelSpec:
                     "before it and have its own, of the same heads and window"
                 )
 
-    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Every canonical weight name and its shape; matrices are ``[out, in]``."""
-        hidden = self.hidden_size
-        shapes: dict[str, tuple[int, ...]] = {"embed": (self.vocab_size, hidden)}
-        for i, layer in enumerate(self.layers):
-            shapes |= layer_shapes(layer, f"layers.{i}.", hidden, hidden)
-        shapes |= _norm_shapes("final_norm", self.final_norm, hidden)
-        if not self.tie_embeddings:
-            shapes["head"] = (self.vocab_size, hidden)
-        return shapes
-
-    @property
-    def num_parameters(self) -> int:
-        """Stored weights; a tied embedding counts once."""
-        return sum(math.prod(shape) for shape in self.weight_shapes().values())
-
 
 def _same_cache(source: LayerSpec, reader: LayerSpec) -> bool:
     a, b = source.attention, reader.attention
     same = (a.num_kv_heads, a.head_dim, a.window) == (b.num_kv_heads, b.head_dim, b.window)
     return same and a.kv_from is None
-
-
-def layer_shapes(
-    layer: LayerSpec, at: str, hidden: int, attention_input: int
-) -> dict[str, tuple[int, ...]]:
-    """Weights of a layer whose attention reads ``attention_input`` columns; names begin with
-    ``at``."""
-    a = layer.attention
-    q, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
-    shapes = _norm_shapes(at + "attn_norm", layer.attn_norm, attention_input)
-    own = (("q", q), ("k", kv), ("v", kv)) if a.kv_from is None else (("q", q),)
-    for name, rows in own:
-        shapes[at + name] = (rows, attention_input)
-        if a.qkv_bias:
-            shapes[at + name + ".bias"] = (rows,)
-    if a.qk_norm is not None:
-        for name, rows in own[:2]:
-            shapes[f"{at}{name}_norm"] = (a.head_dim if a.qk_norm.over == "head" else rows,)
-    if a.sinks:
-        shapes[at + "sinks"] = (a.num_heads,)
-    shapes[at + "o"] = (hidden, q)
-    if a.output_bias:
-        shapes[at + "o.bias"] = (hidden,)
-    shapes |= _norm_shapes(at + "attn_post_norm", layer.attn_post_norm, hidden)
-    shapes |= _norm_shapes(at + "mlp_norm", layer.mlp_norm, hidden)
-    shapes |= _mlp_shapes(layer.mlp, at, hidden)
-    return shapes | _norm_shapes(at + "mlp_post_norm", layer.mlp_post_norm, hidden)
-
-
-def _mlp_shapes(m: MlpSpec | ExpertsSpec, at: str, hidden: int) -> dict[str, tuple[int, ...]]:
-    if isinstance(m, ExpertsSpec):
-        wide = (m.num_experts, m.intermediate_size, hidden)
-        return {
-            at + "router": (m.num_experts, hidden),
-            at + "experts.gate": wide,
-            at + "experts.up": wide,
-            at + "experts.down": (m.num_experts, hidden, m.intermediate_size),
-        }
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name in ("gate", "up") if m.gated else ("up",):
-        shapes[at + name] = (m.intermediate_size, hidden)
-        if m.bias:
-            shapes[at + name + ".bias"] = (m.intermediate_size,)
-    shapes[at + "down"] = (hidden, m.intermediate_size)
-    if m.bias:
-        shapes[at + "down.bias"] = (hidden,)
-    return shapes
-
-
-def _norm_shapes(name: str, norm: NormSpec | None, columns: int) -> dict[str, tuple[int, ...]]:
-    if norm is None:
-        return {}
-    bias = {name + ".bias": (columns,)} if norm.bias else {}
-    return {name: (columns,), **bias}

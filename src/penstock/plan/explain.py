@@ -13,7 +13,7 @@ def explain(plan: Plan, memory: MemoryPlan | None = None) -> str:
     lines = [
         f"{spec.architecture}: {len(spec.layers)} layers, hidden {spec.hidden_size}, "
         f"vocabulary {spec.vocab_size:,}, "
-        f"{spec.num_parameters:,} parameters in {plan.weight_dtype}",
+        f"{plan.num_parameters:,} parameters in {plan.weight_dtype}",
         f"{len(plan.ops)} ops a step; T token rows, S selected, R with logits; "
         f"KV cache in {plan.kv_dtype}",
     ]

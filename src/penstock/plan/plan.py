@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from penstock.cache.geometry import KvDType
+from penstock.interface.sources import PlanWeight
 from penstock.models.spec import DType, ModelSpec, RopeSpec
 from penstock.plan.ops import Buffer, BufferName, Features, Op, WeightName
 
@@ -15,14 +17,6 @@ class KvLayer:
 
     kv_heads: int
     head_dim: int
-
-
-@dataclass(frozen=True)
-class PlanWeight:
-    """A weight that ops of a plan read."""
-
-    shape: tuple[int, ...]
-    """Matrices are ``[outputs, inputs]``."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +47,11 @@ class Plan:
     the order of the taps: ``[S, taps * hidden]`` float32."""
     more_logits: tuple[BufferName, ...] = ()
     """Logits of the second and later heads, each ``[R, outputs]``."""
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of values of all weights; a tied embedding counts once."""
+        return sum(math.prod(weight.shape) for weight in self.weights.values())
 
     @property
     def feature_size(self) -> int:

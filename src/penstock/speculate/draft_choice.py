@@ -17,10 +17,13 @@ from penstock.demo_model import (
 )
 from penstock.errors import ConfigError, TokenizerError
 from penstock.memory_budget import Served
-from penstock.models.heads import EagleSpec, HeadsSpec, MedusaSpec
+from penstock.models.heads import HeadsSpec, MedusaSpec
 from penstock.models.reader import read_json_object
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
+from penstock.plan.fuse import fuse
+from penstock.plan.lower import lower
+from penstock.plan.plan import Plan
 from penstock.quant.choice import choose
 from penstock.speculate.config import DraftModel, Eagle, Medusa, QuantizedSelf, SpeculativeConfig
 from penstock.speculate.heads_choice import heads_spec, refuse_heads
@@ -85,13 +88,14 @@ def draft_spec(config: EngineConfig, folder: Path, target: ModelSpec, tokenizer:
 
 
 def draft_engine_config(
-    config: EngineConfig, resolved: ResolvedConfig, folder: Path, spec: ModelSpec, kv_bytes: int
+    config: EngineConfig, resolved: ResolvedConfig, folder: Path, plan: Plan, kv_bytes: int
 ) -> EngineConfig:
-    """Return the configuration of the draft's engine.
+    """Return the configuration of the draft's engine, which has this ``plan``.
 
     Its steps have the target's limits, and its KV cache has ``kv_bytes``. Raises ConfigError if the
     draft has too few positions, or would be no faster.
     """
+    spec = plan.spec
     if spec.max_positions < resolved.max_model_len:  # of heads, none is left that has fewer
         raise ConfigError(
             f"the draft {folder.name} has {spec.max_positions} positions and requests may come to "
@@ -119,8 +123,7 @@ def draft_engine_config(
         "speculative": None,
     }
     changes |= _quantization(config)
-    parameters = sum(_size(shape) for shape in spec.weight_shapes().values())
-    if resolved.backend == "cpu" and parameters * 2 <= _FEW_WEIGHTS:
+    if resolved.backend == "cpu" and plan.num_parameters * 2 <= _FEW_WEIGHTS:
         changes |= {"threads": 1}
     return msgspec.structs.replace(config, **changes)
 
@@ -134,10 +137,10 @@ def draft_logit_rows(max_sequences: int, max_tokens: int) -> int:
     return min(2 * max_sequences, max_tokens)
 
 
-def with_draft(
+def served_draft(
     config: EngineConfig, target: Served, spec: ModelSpec, block_bytes: int, on_gpu: bool
-) -> tuple[Served, Served]:
-    """Return what memory planning must know of the target and of its draft.
+) -> Served:
+    """Return what memory planning must know of the draft of ``target``.
 
     ``block_bytes`` is the size of a block of the draft's KV cache.
     """
@@ -146,24 +149,23 @@ def with_draft(
     dtype = spec.dtype if config.dtype == "auto" else config.dtype
     tokens = _step_tokens(config, spec, target.max_sequences, target.max_tokens)
     heads = isinstance(spec, HeadsSpec)
-    draft = replace(
+    max_len = min(target.max_len, spec.max_positions)
+    schemes = choose(
+        options.quantization,
+        options.quantization_group,
+        options.quantize_head,
+        zero_points=options.quantization_zero_points,
+        activations=not on_gpu if activations is None else activations,
+    )
+    kv_dtype = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+    return replace(
         target,
-        spec=spec,
-        max_len=min(target.max_len, spec.max_positions),
+        plan=fuse(lower(spec, dtype, max_len, schemes, kv_dtype, half=on_gpu)),
+        max_len=max_len,
         max_tokens=tokens,
-        dtype=dtype,
-        kv_dtype=dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
-        quantization=choose(
-            options.quantization,
-            options.quantization_group,
-            options.quantize_head,
-            zero_points=options.quantization_zero_points,
-            activations=not on_gpu if activations is None else activations,
-        ),
         max_logit_rows=tokens if heads else draft_logit_rows(target.max_sequences, tokens),
         block_bytes=block_bytes,
     )
-    return replace(target, taps=spec.taps if isinstance(spec, EagleSpec) else ()), draft
 
 
 def _step_tokens(config: EngineConfig, spec: ModelSpec, max_sequences: int, max_tokens: int) -> int:
@@ -201,13 +203,6 @@ def _quantization(config: EngineConfig) -> dict[str, Any]:
 def _fits_scheme(config: EngineConfig) -> bool:
     """Return whether the target's quantization options apply to another model's columns."""
     return config.quantization_group is None and not config.quantization_zero_points
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for extent in shape:
-        size *= extent
-    return size
 
 
 def _vocabulary(folder: Path) -> object:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from penstock.config import DTypeOption, LoadFormat
 from penstock.errors import WeightError
+from penstock.interface.sources import PlanWeight, Source, Stored, tensors
 from penstock.interface.weights import WeightSource
 from penstock.models.spec import DType, ModelSpec
-from penstock.weights.convert import convert
 from penstock.weights.dummy import DummyWeights
-from penstock.weights.mapping import checkpoint_name, is_idle
 from penstock.weights.safetensors import open_folder
-from penstock.weights.tensor_file import Tensor, TensorFile
+from penstock.weights.sources import Found, check, read
+from penstock.weights.tensor_file import TensorFile
 
 _QUANTIZED: Final = (".qweight", ".qzeros", ".scales", ".g_idx", "_scale", "_scale_inv", "_packed")
 _COMPARE_BYTES: Final = 1 << 24  # at a time, so that comparing two matrices needs no copy of them
@@ -26,11 +26,13 @@ _COMPARE_BYTES: Final = 1 << 24  # at a time, so that comparing two matrices nee
 def open_weights(
     folder: Path,
     spec: ModelSpec,
+    weights: Mapping[str, PlanWeight],
     dtype: DTypeOption = "auto",
     load_format: LoadFormat = "auto",
     seed: int = 0,
 ) -> WeightSource:
-    """The weights of ``spec`` in ``dtype`` (auto: as the checkpoint's configuration says).
+    """The ``weights`` of a plan of ``spec``, in ``dtype`` (auto: as the checkpoint's configuration
+    says).
 
     Every check that needs no weight data is done here: files, headers, names, shapes, dtypes.
     With ``load_format="dummy"`` the folder's weight files are not looked at, and ``seed`` decides
@@ -38,59 +40,64 @@ def open_weights(
     """
     wanted: DType = spec.dtype if dtype == "auto" else dtype
     if load_format == "dummy":
-        return DummyWeights(spec, seed, wanted)
-    return CheckpointWeights(folder, spec, wanted)
+        return DummyWeights(weights, seed, wanted)
+    return CheckpointWeights(folder, spec, weights, wanted)
 
 
 class StoredWeights:
     """A WeightSource over tensors of files, by canonical name.
 
-    :meth:`get` converts one tensor at a time, so the memory in use beside the files' pages is one
-    tensor's; without conversion it is a view.
+    :meth:`get` reads one weight at a time, so the memory in use beside the files' pages is one
+    weight's; where nothing is converted or put together it is a view.
     """
 
     def __init__(self, dtype: DType) -> None:
         self._dtype = dtype
-        self._tensors: dict[str, tuple[TensorFile, Tensor]] = {}
+        self._sources: dict[str, tuple[Source, Found]] = {}
 
     def names(self) -> Iterable[str]:
-        return self._tensors.keys()
+        return self._sources.keys()
 
     def get(self, name: str) -> NDArray[Any]:
         """The weight in the dtype this source was opened with, read-only."""
-        file, tensor = self._tensors[name]
-        return convert(file.view(tensor.name), self._dtype, tensor.name)
+        return read(*self._sources[name], self._dtype)
 
 
 class CheckpointWeights(StoredWeights):
     """The weights of a model, in the safetensors files of a folder."""
 
-    def __init__(self, folder: Path, spec: ModelSpec, dtype: DType) -> None:
+    def __init__(
+        self, folder: Path, spec: ModelSpec, weights: Mapping[str, PlanWeight], dtype: DType
+    ) -> None:
         super().__init__(dtype)
         found = open_folder(folder)
-        for name, shape in spec.weight_shapes().items():
-            stored = checkpoint_name(name)
-            if stored not in found:
-                raise _missing(folder, stored, found)
-            file, tensor = self._tensors[name] = found.pop(stored)
-            check_tensor(file, tensor, shape)
-        if spec.tie_embeddings:
-            self._check_tied_head(found)
-        extra = sorted(name for name in found if not is_idle(name))
+        unused = dict(found)
+        for name, weight in weights.items():
+            for tensor in tensors(weight.source):
+                if tensor.name not in found:
+                    raise _missing(folder, name, tensor.name, found)
+                unused.pop(tensor.name, None)
+            check(weight.source, found)
+            self._sources[name] = weight.source, found
+        names = spec.names
+        if spec.tie_embeddings and names is not None:
+            shapes = {"head": weights["embed"].shape}
+            for tensor in tensors(names.source("head", shapes)):
+                if unused.pop(tensor.name, None) is not None:
+                    self._check_tied_head(tensor, found)
+        extra = sorted(n for n in unused if names is None or not names.is_idle(n))
         if extra:
             raise unexpected(extra, found[extra[0]][0])
 
-    def _check_tied_head(self, found: dict[str, tuple[TensorFile, Tensor]]) -> None:
+    def _check_tied_head(self, stored: Stored, found: Found) -> None:
         """Some files store a tied head again: it is the embedding, or config.json is wrong."""
-        stored = checkpoint_name("head")
-        if stored not in found:
-            return
-        head_file, head = found.pop(stored)
-        file, embed = self._tensors["embed"]
+        head_file, head = found[stored.name]
+        (embed_source,) = tensors(self._sources["embed"][0])
+        file, embed = found[embed_source.name]
         same = (head.dtype, head.shape) == (embed.dtype, embed.shape)
         if not same or not _equal_bytes(head_file.view(head.name), file.view(embed.name)):
             raise WeightError(
-                f"{head_file.path} holds {stored!r} that differs from {embed.name!r}, but "
+                f"{head_file.path} holds {head.name!r} that differs from {embed.name!r}, but "
                 "config.json says they are one; set tie_word_embeddings to false"
             )
 
@@ -103,24 +110,10 @@ def _equal_bytes(a: NDArray[Any], b: NDArray[Any]) -> bool:
     )
 
 
-def check_tensor(file: TensorFile, tensor: Tensor, shape: tuple[int, ...]) -> None:
-    """Raise WeightError unless the tensor has ``shape`` and a type that models are served from."""
-    where = f"{file.path}: tensor {tensor.name!r}"
-    if tensor.element is None:
-        raise WeightError(
-            f"{where} is stored as {tensor.dtype}; quantized checkpoints are not supported yet, "
-            "use one in F32, BF16 or F16"
-        )
-    if tensor.shape != shape:
-        raise WeightError(
-            f"{where} has shape {list(tensor.shape)}, but config.json asks for {list(shape)}; "
-            "take both from one checkpoint"
-        )
-
-
-def _missing(folder: Path, name: str, found: dict[str, tuple[TensorFile, Tensor]]) -> WeightError:
-    problem = f"{folder} lacks tensor {name!r}, which config.json asks for"
-    if name == checkpoint_name("head"):
+def _missing(folder: Path, name: str, stored: str, found: Found) -> WeightError:
+    """The error for the tensor ``stored`` of weight ``name``."""
+    problem = f"{folder} lacks tensor {stored!r}, which config.json asks for"
+    if name == "head":
         return WeightError(
             f"{problem}; if the model shares it with the embedding, set tie_word_embeddings to true"
         )

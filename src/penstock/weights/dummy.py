@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.models.spec import DType, ModelSpec
+from penstock.interface.sources import PlanWeight
+from penstock.models.spec import DType
 from penstock.weights.tensor_file import NUMPY_DTYPES
 
 _PERIOD: Final = 1_048_583
@@ -37,8 +38,8 @@ class DummyWeights:
     norms lie around 1 and biases around 0.
     """
 
-    def __init__(self, spec: ModelSpec, seed: int, dtype: DType) -> None:
-        self._shapes = spec.weight_shapes()
+    def __init__(self, weights: Mapping[str, PlanWeight], seed: int, dtype: DType) -> None:
+        self._shapes = {name: weight.shape for name, weight in weights.items()}
         self._seed = seed
         self._dtype = NUMPY_DTYPES[dtype]
         self._block = lru_cache(maxsize=8)(self._scaled)
@@ -50,8 +51,8 @@ class DummyWeights:
         """A new array in the source's dtype, read-only."""
         shape = self._shapes[name]
         size, offset = math.prod(shape), self._offset(name)
-        if len(shape) == 2:
-            mean, deviation = 0.0, 1.0 / math.sqrt(shape[1])
+        if len(shape) > 1:
+            mean, deviation = 0.0, 1.0 / math.sqrt(shape[-1])
         else:
             mean, deviation = 0.0 if name.endswith(".bias") else 1.0, 0.1
         if offset + size <= _PERIOD:  # a small weight: what it is of the block, alone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -10,19 +11,14 @@ from numpy.typing import NDArray
 
 from penstock.config import LoadFormat
 from penstock.errors import WeightError
-from penstock.models.heads import EagleSpec, HeadsSpec
+from penstock.interface.sources import PlanWeight, Shape, Source, Stored, tensors
+from penstock.models.heads import DRAFT_TO_TARGET, EagleSpec, HeadsSpec
+from penstock.models.names import NameMap
 from penstock.models.spec import DType
-from penstock.weights.checkpoint import StoredWeights, check_tensor, unexpected
-from penstock.weights.head_files import (
-    DRAFT_TO_TARGET,
-    Found,
-    is_idle,
-    open_heads,
-    stored_name,
-)
-from penstock.weights.mapping import checkpoint_name
+from penstock.weights.checkpoint import StoredWeights, unexpected
+from penstock.weights.head_files import open_heads
 from penstock.weights.safetensors import open_folder
-from penstock.weights.tensor_file import Tensor, TensorFile
+from penstock.weights.sources import Found, check
 
 Int32s = NDArray[np.int32]
 
@@ -39,24 +35,32 @@ class HeadWeights(StoredWeights):
     """
 
     def __init__(
-        self, folder: Path, spec: HeadsSpec, dtype: DType, target: Path | None = None
+        self,
+        folder: Path,
+        spec: HeadsSpec,
+        weights: Mapping[str, PlanWeight],
+        dtype: DType,
+        target: Path | None = None,
     ) -> None:
         super().__init__(dtype)
         found = open_heads(folder)
-        for name, shape in spec.weight_shapes().items():
-            stored = stored_name(spec, name)
-            if stored in found:
-                place = found.pop(stored)
-            elif name in lacking(spec) and target is not None:
-                place = _of_target(target, name)
+        unused = dict(found)
+        for name, weight in weights.items():
+            wanted = [tensor.name for tensor in tensors(weight.source)]
+            missing = [stored for stored in wanted if stored not in found]
+            if not missing:
+                self._sources[name] = weight.source, found
+            elif isinstance(spec, EagleSpec) and name in lacking(spec) and target is not None:
+                self._sources[name] = _of_target(target, spec, name, weight.shape)
             else:
                 raise WeightError(
-                    f"{folder} lacks tensor {stored!r}, which its config.json asks for; take "
+                    f"{folder} lacks tensor {missing[0]!r}, which its config.json asks for; take "
                     "configuration and weights from one checkpoint"
                 )
-            self._tensors[name] = place
-            check_tensor(*place, shape)
-        extra = sorted(name for name in found if not is_idle(spec, name))
+            check(*self._sources[name])
+            for stored in wanted:
+                unused.pop(stored, None)
+        extra = sorted(n for n in unused if spec.names is None or not spec.names.is_idle(n))
         if extra:
             raise unexpected(extra, found[extra[0]][0])
 
@@ -74,16 +78,24 @@ def takes_from_target(folder: Path, spec: HeadsSpec) -> bool:
     if not names:
         return False
     found = open_heads(folder)
-    return any(stored_name(spec, name) not in found for name in names)
+    shape = spec.vocab_size, spec.hidden_size
+    sources = (_source(spec.names, name, shape) for name in names)
+    return any(tensor.name not in found for source in sources for tensor in tensors(source))
 
 
-def _of_target(folder: Path, name: str) -> tuple[TensorFile, Tensor]:
+def _of_target(folder: Path, spec: EagleSpec, name: str, shape: Shape) -> tuple[Source, Found]:
     """A tied output matrix is the embedding; both are there only where they are equal."""
     found = open_folder(folder)
-    for stored in dict.fromkeys((checkpoint_name(name), checkpoint_name("embed"))):
-        if stored in found:
-            return found[stored]
-    raise WeightError(f"{folder} lacks tensor {checkpoint_name(name)!r}, which the heads share")
+    own = _source(spec.target_names, name, shape)
+    for source in (own, _source(spec.target_names, "embed", shape)):
+        if all(tensor.name in found for tensor in tensors(source)):
+            return source, found
+    missing = next(tensor.name for tensor in tensors(own) if tensor.name not in found)
+    raise WeightError(f"{folder} lacks tensor {missing!r}, which the heads share")
+
+
+def _source(names: NameMap | None, name: str, shape: Shape) -> Source:
+    return Stored(name, shape) if names is None else names.source(name, {name: shape})
 
 
 def read_token_map(
@@ -100,7 +112,7 @@ def read_token_map(
     rows = np.arange(spec.num_outputs, dtype=np.int64)
     if load_format == "dummy":
         return None
-    found: Found = open_heads(folder)
+    found = open_heads(folder)
     if DRAFT_TO_TARGET not in found:
         if spec.num_outputs == spec.vocab_size:
             return None

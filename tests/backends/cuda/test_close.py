@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-from support.tiny_plans import Chunk, make_spec, step_of, tokens_of  # noqa: E402
+from support.tiny_plans import Chunk, dummy_weights, make_spec, step_of, tokens_of  # noqa: E402
 
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.interface.executor import Limits, PromptRows  # noqa: E402
@@ -21,7 +21,6 @@ from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.quant.choice import choose  # noqa: E402
 from penstock.sampling.params import SamplingParams  # noqa: E402
-from penstock.weights.dummy import DummyWeights  # noqa: E402
 
 LIMITS = Limits(num_blocks=8, max_tokens=16, max_logit_rows=16, max_sequences=4, threads=1)
 
@@ -49,7 +48,7 @@ def test_no_tensor_outlives_an_executor(way: str, quantized: bool, device: Any) 
     plan = fuse(lower(spec, "bfloat16", quantization=schemes))
     with no_collector():
         before = storages(device)
-        executor = bind(plan, DummyWeights(spec, 3, "bfloat16"), LIMITS, device)
+        executor = bind(plan, dummy_weights(spec, 3, "bfloat16"), LIMITS, device)
         sampler = executor.sampler()
         step = step_of([Chunk(tokens_of(1, 8), 0, 8, [3], rows=[6, 7])])
         if way == "run":

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-from support.tiny_plans import Chunk, broken, make_spec, step_of, tokens_of  # noqa: E402
+from support.tiny_plans import Chunk, broken, dummy_weights, make_spec, step_of, tokens_of  # noqa: E402
 
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
@@ -67,7 +67,7 @@ def steps() -> Iterator[StepInput]:
 )
 def test_logits_agree_with_the_reference(name: str, dtype: DType, device: Any) -> None:
     spec = SPECS[name]
-    plan, weights = make_plan(spec, dtype), DummyWeights(spec, 3, dtype)
+    plan, weights = make_plan(spec, dtype), dummy_weights(spec, 3, dtype)
     executor = bind(plan, weights, LIMITS, device)
     reference = ReferenceExecutor(plan, weights, LIMITS)
     tolerance = {"float32": 3e-5, "bfloat16": 6e-2}[dtype]
@@ -82,7 +82,7 @@ def test_logits_agree_with_the_reference(name: str, dtype: DType, device: Any) -
 
 def test_hidden_states_agree_with_the_reference_and_change_no_logits(device: Any) -> None:
     spec = SPECS["qk_norm"]
-    plan, weights = make_plan(spec, "bfloat16"), DummyWeights(spec, 3, "bfloat16")
+    plan, weights = make_plan(spec, "bfloat16"), dummy_weights(spec, 3, "bfloat16")
     executor = bind(plan, weights, LIMITS, device)
     reference = ReferenceExecutor(plan, weights, LIMITS)
     everything = Chunk(B, 0, 36, B_BLOCKS, rows=[], hidden=range(36))
@@ -108,7 +108,7 @@ def test_hidden_states_agree_with_the_reference_and_change_no_logits(device: Any
 )
 def test_other_types(dtype: DType, kv_dtype: KvDType, tolerance: float, device: Any) -> None:
     spec = SPECS["qk_norm"]
-    plan, weights = make_plan(spec, dtype, kv_dtype), DummyWeights(spec, 3, dtype)
+    plan, weights = make_plan(spec, dtype, kv_dtype), dummy_weights(spec, 3, dtype)
     executor = bind(plan, weights, LIMITS, device)
     reference = ReferenceExecutor(plan, weights, LIMITS)
     for step in list(steps())[:2]:
@@ -120,7 +120,7 @@ def test_other_types(dtype: DType, kv_dtype: KvDType, tolerance: float, device: 
 def test_float16_is_multiplied_as_float16(quantization: Any, device: Any) -> None:
     """Within rounding of the reference that rounds where this does, and of none at all."""
     spec = SPECS["qk_norm"]
-    weights = DummyWeights(spec, 3, "float16")
+    weights = dummy_weights(spec, 3, "float16")
     schemes = choose(quantization, 32 if quantization == "int4" else None, True, activations=False)
     plan, wide = (fuse(lower(spec, "float16", None, schemes, half=half)) for half in (True, False))
     read = {plan.buffers[op.x].element for op in plan.ops if isinstance(op, ops.Linear)}
@@ -136,7 +136,7 @@ def test_float16_is_multiplied_as_float16(quantization: Any, device: Any) -> Non
 @pytest.mark.usefixtures("steady_sums")
 def test_a_residual_stream_past_what_float16_holds_is_kept(device: Any) -> None:
     spec = SPECS["qk_norm"]
-    weights = DummyWeights(spec, 3, "float16")
+    weights = dummy_weights(spec, 3, "float16")
     large = Scaled(weights, "embed", 6e4)  # times a few hundredths, and added up
     plan = fuse(lower(spec, "float16", half=True))
     assert plan.buffers["x"].element == "float32"
@@ -160,7 +160,7 @@ def test_quantized_logits_agree_with_the_reference(
     schemes = choose(name, group, True, zero_points=zero_points, activations=activations)
     plan, weights = (
         fuse(lower(spec, "bfloat16", quantization=schemes)),
-        DummyWeights(spec, 3, "bfloat16"),
+        dummy_weights(spec, 3, "bfloat16"),
     )
     executor = bind(plan, weights, LIMITS, device)
     reference = ReferenceExecutor(plan, weights, LIMITS)
@@ -194,7 +194,7 @@ def last_logits(executor: CudaExecutor, chunks: Sequence[Chunk]) -> Any:
 def test_a_row_is_bitwise_its_own(dtype: DType, kv_dtype: KvDType | None, device: Any) -> None:
     """Whatever the chunks, the batch and the blocks, the same bits come out."""
     spec = SPECS["bias"]
-    executor = bind(make_plan(spec, dtype, kv_dtype), DummyWeights(spec, 3, dtype), LIMITS, device)
+    executor = bind(make_plan(spec, dtype, kv_dtype), dummy_weights(spec, 3, dtype), LIMITS, device)
     outcomes = [last_logits(executor, [Chunk(A, 0, 45, A_BLOCKS)])]
     for cut in (32, 44):
         last_logits(executor, [Chunk(A, 0, cut, [1, 3])])
@@ -209,7 +209,7 @@ def test_a_row_is_bitwise_its_own(dtype: DType, kv_dtype: KvDType | None, device
 @pytest.fixture(scope="module")
 def tiny(device: Any) -> CudaExecutor:
     spec = SPECS["window"]
-    return bind(make_plan(spec, "float32"), DummyWeights(spec, 3, "float32"), LIMITS, device)
+    return bind(make_plan(spec, "float32"), dummy_weights(spec, 3, "float32"), LIMITS, device)
 
 
 def test_what_is_launched_before_the_first_request_leaves_the_cache_alone(
@@ -275,7 +275,7 @@ def test_a_failing_gpu_ends_the_engine_with_one_message(
 def test_a_closed_executor_runs_no_more(device: Any) -> None:
     spec = SPECS["window"]
     limits = replace(LIMITS, max_tokens=4, max_logit_rows=4)
-    executor = bind(make_plan(spec, "float32"), DummyWeights(spec, 3, "float32"), limits, device)
+    executor = bind(make_plan(spec, "float32"), dummy_weights(spec, 3, "float32"), limits, device)
     executor.close()
     executor.close()
     with pytest.raises(RuntimeError, match="closed"):
@@ -285,10 +285,10 @@ def test_a_closed_executor_runs_no_more(device: Any) -> None:
 def test_an_unfused_plan_is_refused(device: Any) -> None:
     spec = SPECS["window"]
     with pytest.raises(ConfigError, match="bind the fused plan"):
-        bind(lower(spec, "float32"), DummyWeights(spec, 0, "float32"), LIMITS, device)
+        bind(lower(spec, "float32"), dummy_weights(spec, 0, "float32"), LIMITS, device)
 
 
 def test_a_head_that_attention_lacks_is_refused(device: Any) -> None:
     spec = make_spec(dim=6, rope_dim=6)
     with pytest.raises(ConfigError, match=r"a head of 6.*--backend cpu"):
-        bind(make_plan(spec, "float32"), DummyWeights(spec, 0, "float32"), LIMITS, device)
+        bind(make_plan(spec, "float32"), dummy_weights(spec, 0, "float32"), LIMITS, device)

@@ -13,7 +13,7 @@ from support.needs import Need, lacking
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-from support.tiny_plans import Chunk, make_spec, step_of, tokens_of  # noqa: E402
+from support.tiny_plans import Chunk, dummy_weights, make_spec, step_of, tokens_of  # noqa: E402
 from triton.compiler.errors import CompilationError  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 from triton.runtime.errors import OutOfResources, PTXASError  # noqa: E402
@@ -26,7 +26,6 @@ from penstock.interface.executor import Limits  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.sampling.params import SamplingParams  # noqa: E402
-from penstock.weights.dummy import DummyWeights  # noqa: E402
 
 LIMITS = Limits(num_blocks=4, max_tokens=4, max_logit_rows=4, max_sequences=2, threads=1)
 STEP = step_of([Chunk(tokens_of(1, 2), 0, 2, [1])])
@@ -72,7 +71,7 @@ def executor(device: Any) -> Iterator[CudaExecutor]:
         lacking(Need.INTERPRETER, "launches fail in the interpreter alone")
     spec = make_spec()
     plan = fuse(lower(spec, "float32"))
-    executor = binding.bind(plan, DummyWeights(spec, 1, "float32"), LIMITS, device)
+    executor = binding.bind(plan, dummy_weights(spec, 1, "float32"), LIMITS, device)
     yield executor
     executor.close()
 

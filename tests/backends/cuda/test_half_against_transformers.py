@@ -34,8 +34,9 @@ def test_logits_are_as_near_to_exact_ones_as_those_of_transformers(device: Any) 
     exact = oracle.double()(ids).logits[0].numpy()  # of the same rounded weights
 
     spec = load_model_spec(folder)
-    weights = open_weights(folder, spec, dtype="float16")
-    executor = bind(fuse(lower(spec, "float16", half=True)), weights, LIMITS, device)
+    plan = fuse(lower(spec, "float16", half=True))
+    weights = open_weights(folder, spec, plan.weights, dtype="float16")
+    executor = bind(plan, weights, LIMITS, device)
     ours = executor.run(step_of([Chunk(tokens, 0, 40, [2, 1], rows=range(40))])).logits
     executor.close()
     scale = np.abs(exact).max()

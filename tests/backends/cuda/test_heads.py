@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
 from support.head_plans import HEADS, HIDDEN, eagle, eagle3, medusa, with_features  # noqa: E402
-from support.tiny_plans import Chunk, make_spec, step_of, tokens_of  # noqa: E402
+from support.tiny_plans import Chunk, dummy_weights, make_spec, step_of, tokens_of  # noqa: E402
 
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.buckets import Bucket  # noqa: E402
@@ -42,7 +42,7 @@ A_BLOCKS, B_BLOCKS = [7, 39], [12, 5]
 
 
 def executor_of(plan: Plan, device: Any) -> CudaExecutor:
-    return bind(plan, DummyWeights(plan.spec, 3, plan.weight_dtype), LIMITS, device)
+    return bind(plan, DummyWeights(plan.weights, 3, plan.weight_dtype), LIMITS, device)
 
 
 def steps_of(plan: Plan) -> list[StepInput]:
@@ -104,7 +104,7 @@ def test_a_sum_may_be_one_of_its_terms(device: Any) -> None:
 def test_heads_agree_with_the_reference(name: str, dtype: DType, device: Any) -> None:
     plan = fuse(HEADS[name](dtype))
     executor = executor_of(plan, device)
-    reference = ReferenceExecutor(plan, DummyWeights(plan.spec, 3, dtype), LIMITS)
+    reference = ReferenceExecutor(plan, DummyWeights(plan.weights, 3, dtype), LIMITS)
     for step in steps_of(plan):
         result = executor.run(step)
         for got, expected in zip(arrays(result), arrays(reference.run(step)), strict=True):
@@ -122,7 +122,7 @@ def test_taps_agree_with_the_reference_and_change_no_logits(device: Any) -> None
     plan = fuse(lower(spec, "float32", taps=(1, 0, 1)))
     executor = executor_of(plan, device)
     plain = executor_of(fuse(lower(spec, "float32")), device)
-    reference = ReferenceExecutor(plan, DummyWeights(spec, 3, "float32"), LIMITS)
+    reference = ReferenceExecutor(plan, dummy_weights(spec, 3, "float32"), LIMITS)
     for step in steps_of(plan):
         got, expected = executor.run(step), reference.run(step)
         assert got.taps is not None
@@ -225,5 +225,5 @@ def test_memory_is_reckoned_for_heads(make: Any) -> None:
     need, narrow = (needs(plan, each).tables_and_scratch for each in (limits, LIMITS))
     assert need - narrow >= (2000 - 48) * plan.feature_size * 4
     assert needs(plan, limits).weights > 2 * sum(
-        int(np.prod(shape)) for shape in plan.spec.weight_shapes().values()
+        int(np.prod(weight.shape)) for weight in plan.weights.values()
     )

@@ -12,7 +12,7 @@ from support.needs import Need, lacking
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-from support.tiny_plans import make_spec  # noqa: E402
+from support.tiny_plans import dummy_weights, make_spec  # noqa: E402
 
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.memory import DRAFT_RESERVE, RESERVE, divide, needs  # noqa: E402
@@ -23,7 +23,6 @@ from penstock.plan.lower import lower  # noqa: E402
 from penstock.plan.plan import Plan  # noqa: E402
 from penstock.quant.choice import choose  # noqa: E402
 from penstock.quant.scheme import Quantization  # noqa: E402
-from penstock.weights.dummy import DummyWeights  # noqa: E402
 
 GIB = 1 << 30
 SPEC = make_spec(bias=True, qk_norm=True)
@@ -51,7 +50,7 @@ def test_what_is_reckoned_is_what_binding_allocates(name: Any, device: Any) -> N
     need = needs(plan, LIMITS)
     gc.collect()
     before = tensor_bytes()
-    executor = bind(plan, DummyWeights(SPEC, 0, "bfloat16"), LIMITS, device)
+    executor = bind(plan, dummy_weights(SPEC, 0, "bfloat16"), LIMITS, device)
     gc.collect()
     kept = sum(size for at, size in tensor_bytes().items() if at not in before)
     stages = 2 * executor._buffer._stages.length * 4  # these are in the host's memory
@@ -66,25 +65,25 @@ def test_a_draft_takes_its_part_before_the_cache() -> None:
     need = needs(plan_with(NONE), LIMITS)
     assert draft.total < need.total
     both = need.total + draft.total - RESERVE + DRAFT_RESERVE
-    budget = divide(plan_with, NONE, LIMITS, both + 1000, None, 5000, draft)
+    budget = divide(plan_with(NONE), plan_with, LIMITS, both + 1000, None, 5000, draft)
     assert (budget.kv_cache, budget.weights) == (1000, need.weights)
     assert "of the same for the draft, and 1.25 GiB kept free" in budget.why
     with pytest.raises(ConfigError, match=r"for the draft.* no draft model \(speculative ngram"):
-        divide(plan_with, NONE, LIMITS, both, None, 5000, draft)
+        divide(plan_with(NONE), plan_with, LIMITS, both, None, 5000, draft)
     with pytest.raises(ConfigError, match="use a GPU with more memory"):
-        divide(plan_with, NONE, LIMITS, GIB // 4, None, 5000, draft)
+        divide(plan_with(NONE), plan_with, LIMITS, GIB // 4, None, 5000, draft)
 
 
 def test_the_cache_gets_what_is_left() -> None:
     need = needs(plan_with(NONE), LIMITS)
     free = need.total + 1000
-    assert divide(plan_with, NONE, LIMITS, free, None, 700).kv_cache == 700
-    left = divide(plan_with, NONE, LIMITS, free, None, 5000)
+    assert divide(plan_with(NONE), plan_with, LIMITS, free, None, 700).kv_cache == 700
+    left = divide(plan_with(NONE), plan_with, LIMITS, free, None, 5000)
     assert left.kv_cache == 1000
     assert left.weights == need.weights
     assert "of weights" in left.why
     assert "kept free for kernels and CUDA graphs" in left.why
-    assert divide(plan_with, NONE, LIMITS, free, 1000, 5000).kv_cache == 1000
+    assert divide(plan_with(NONE), plan_with, LIMITS, free, 1000, 5000).kv_cache == 1000
 
 
 def test_too_little_is_one_error_with_the_arithmetic() -> None:
@@ -92,10 +91,10 @@ def test_too_little_is_one_error_with_the_arithmetic() -> None:
     with pytest.raises(
         ConfigError, match=r"the GPU has 0.25 GiB free, too little for .* of weights"
     ):
-        divide(plan_with, NONE, LIMITS, GIB // 4, None, 5000)
+        divide(plan_with(NONE), plan_with, LIMITS, GIB // 4, None, 5000)
     with pytest.raises(ConfigError, match="use a GPU with more memory"):
-        divide(plan_with, NONE, LIMITS, GIB // 4, None, 5000)
+        divide(plan_with(NONE), plan_with, LIMITS, GIB // 4, None, 5000)
     with pytest.raises(ConfigError, match="kv_cache_bytes of at most 999"):
-        divide(plan_with, NONE, LIMITS, need.total + 999, 1000, 5000)
+        divide(plan_with(NONE), plan_with, LIMITS, need.total + 999, 1000, 5000)
     with pytest.raises(ConfigError, match=r"what helps: quantization int8 .* or quantization int4"):
-        divide(plan_with, NONE, LIMITS, need.total - 1, None, 5000)
+        divide(plan_with(NONE), plan_with, LIMITS, need.total - 1, None, 5000)

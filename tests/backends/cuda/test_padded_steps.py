@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-from support.tiny_plans import Chunk, make_spec, step_of, tokens_of  # noqa: E402
+from support.tiny_plans import Chunk, dummy_weights, make_spec, step_of, tokens_of  # noqa: E402
 
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.buckets import Bucket  # noqa: E402
@@ -25,7 +25,6 @@ from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.quant.choice import QuantizationName, choose  # noqa: E402
 from penstock.sampling.params import SamplingParams  # noqa: E402
-from penstock.weights.dummy import DummyWeights  # noqa: E402
 
 LIMITS = Limits(
     num_blocks=40,
@@ -89,7 +88,7 @@ class Pair:
             lower(spec, dtype, kv_dtype=kv_dtype, quantization=choose(quantization, None, True))
         )
         plain, graphed = (
-            bind(plan, DummyWeights(spec, 3, dtype), limits, device) for _ in range(2)
+            bind(plan, dummy_weights(spec, 3, dtype), limits, device) for _ in range(2)
         )
         plain._graphs = None
         graphs = Recorded(idle)

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-from support.tiny_plans import Chunk, make_spec, step_of, tokens_of  # noqa: E402
+from support.tiny_plans import Chunk, dummy_weights, make_spec, step_of, tokens_of  # noqa: E402
 
 from penstock.backends.cuda import result  # noqa: E402
 from penstock.backends.cuda.bind import bind  # noqa: E402
@@ -25,7 +25,6 @@ from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.sampling.params import SamplingParams  # noqa: E402
 from penstock.sampling.reference import NumpySampler  # noqa: E402
-from penstock.weights.dummy import DummyWeights  # noqa: E402
 
 LIMITS = Limits(num_blocks=8, max_tokens=16, max_logit_rows=16, max_sequences=4, threads=1)
 A = tokens_of(1, 12)
@@ -36,7 +35,7 @@ VOCAB = 211
 def executor(device: Any) -> CudaExecutor:
     spec = make_spec()
     plan = fuse(lower(spec, "float32"))
-    return bind(plan, DummyWeights(spec, 3, "float32"), LIMITS, device)
+    return bind(plan, dummy_weights(spec, 3, "float32"), LIMITS, device)
 
 
 def sampled(sampler: Sampler[Any], of: Any, params: list[SamplingParams]) -> Any:

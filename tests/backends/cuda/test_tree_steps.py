@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-from support.tiny_plans import Chunk, make_spec, tokens_of  # noqa: E402
+from support.tiny_plans import Chunk, dummy_weights, make_spec, tokens_of  # noqa: E402
 from support.tree_steps import Accepted, tree_step  # noqa: E402
 
 from penstock.backends.cuda.bind import bind  # noqa: E402
@@ -21,7 +21,6 @@ from penstock.cache.geometry import KvDType  # noqa: E402
 from penstock.interface.executor import Limits  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
-from penstock.weights.dummy import DummyWeights  # noqa: E402
 
 # The interpreter is NumPy: it says so where infinities meet, as they do in rows that are not used.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
@@ -34,7 +33,7 @@ PARENTS = [-1, 0, 0, 1, 2, 4]
 def make_executor(kv_dtype: KvDType, device: Any) -> CudaExecutor:
     spec = make_spec(qk_norm=True)
     plan = fuse(lower(spec, "float32", kv_dtype=kv_dtype))
-    return bind(plan, DummyWeights(spec, 3, "float32"), LIMITS, device)
+    return bind(plan, dummy_weights(spec, 3, "float32"), LIMITS, device)
 
 
 @pytest.mark.usefixtures("steady_sums")

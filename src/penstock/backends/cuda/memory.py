@@ -115,22 +115,23 @@ def needs(plan: Plan, limits: Limits) -> Needs:
 
 
 def divide(
+    plan: Plan,
     plan_with: Callable[[Quantization], Plan],
-    quantization: Quantization,
     limits: Limits,
     free: int,
     asked: int | None,
     wanted: int,
     draft: Needs | None = None,
 ) -> Budget:
-    """What the KV cache gets of ``free`` bytes.
+    """What the KV cache gets of ``free`` bytes beside what the fused ``plan`` needs.
 
-    ``plan_with`` makes the fused plan for weights quantized so. ``asked`` is the user's number of
-    bytes; without one the cache gets what is left, at most the ``wanted`` bytes that all sequences
-    could fill. ``draft``: what a model takes that drafts; its cache is part of the numbers of
-    bytes. Raises ConfigError, with the arithmetic and what would fit, where it does not.
+    ``plan_with`` makes the plan of the same model for weights quantized otherwise. ``asked`` is the
+    user's number of bytes; without one the cache gets what is left, at most the ``wanted`` bytes
+    that all sequences could fill. ``draft``: what a model takes that drafts; its cache is part of
+    the numbers of bytes. Raises ConfigError, with the arithmetic and what would fit, where it does
+    not.
     """
-    need = replace(needs(plan_with(quantization), limits), draft=draft)
+    need = replace(needs(plan, limits), draft=draft)
     left = free - need.total
     if left <= 0 or (asked is not None and asked > left):
         cache = "" if asked is None else f", and {gib(asked)} of KV cache"

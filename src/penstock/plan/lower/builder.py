@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from penstock.cache.geometry import KvDType
+from penstock.interface.sources import PlanWeight, Shape
+from penstock.models.names import own_names
 from penstock.models.spec import DType, LayerSpec, ModelSpec, NormSpec, RopeSpec
 from penstock.plan.ops import (
     Add,
@@ -23,7 +25,7 @@ from penstock.plan.ops import (
     SelectRows,
     WeightName,
 )
-from penstock.plan.plan import KvLayer, Plan, PlanWeight
+from penstock.plan.plan import KvLayer, Plan
 from penstock.quant.scheme import Quantization, QuantScheme
 
 RESIDUAL = "x"
@@ -57,7 +59,7 @@ class PlanBuilder:
         self._kv_dtype: KvDType = kv_dtype
         self._ops: list[Op] = []
         self._buffers: dict[BufferName, Buffer] = {}
-        self._weights: dict[WeightName, PlanWeight] = {}
+        self._shapes: dict[WeightName, Shape] = {}
         self._ropes: list[RopeSpec] = []
 
     @property
@@ -83,9 +85,21 @@ class PlanBuilder:
 
     def weight(self, name: WeightName, *shape: int) -> WeightName:
         """Declare a weight that the next op reads; one may be read by several, in one shape."""
-        declared = self._weights.setdefault(name, PlanWeight(shape))
-        assert declared.shape == shape, f"{name} is {declared.shape} and {shape}"
+        declared = self._shapes.setdefault(name, shape)
+        assert declared == shape, f"{name} is {declared} and {shape}"
         return name
+
+    def _declared(self) -> dict[WeightName, PlanWeight]:
+        """All weights, with the sources that the model's names give them."""
+        names, shapes = self._spec.names, self._shapes
+        sources = (
+            own_names(shapes)
+            if names is None
+            else {name: names.source(name, shapes) for name in shapes}
+        )
+        weights = {name: PlanWeight(source) for name, source in sources.items()}
+        assert all(weight.shape == shapes[name] for name, weight in weights.items())
+        return weights
 
     def norm(
         self,
@@ -208,7 +222,7 @@ class PlanBuilder:
             weight_dtype=self.dtype,
             kv_dtype=self._kv_dtype,
             ops=tuple(self._ops),
-            weights=self._weights,
+            weights=self._declared(),
             buffers=self._buffers,
             ropes=tuple(self._ropes),
             kv_layers=tuple(

@@ -1,0 +1,95 @@
+"""Where the weights of a plan are in a checkpoint, as data.
+
+A *source* says how a weight is made of a checkpoint's tensors: :class:`Stored` is one of them as it
+lies there, and the others take what they are made of apart, together or otherwise. Who declares a
+weight (``models/names.py``) writes one; who reads weights (``weights/sources.py``) carries it out;
+``plan/shard.py`` wraps it, so that a rank reads its own rows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The tensor ``name`` of a checkpoint, of this shape."""
+
+    name: str
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class RowsOf:
+    """Some rows of a tensor, those of each of ``runs`` (first, end) one after another."""
+
+    source: Source
+    runs: tuple[tuple[int, int], ...]
+
+    @property
+    def shape(self) -> Shape:
+        return (sum(end - first for first, end in self.runs), *self.source.shape[1:])
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Tensors of one shape ``[n, k]`` as one of ``[number, n, k]``, such as a layer's experts."""
+
+    sources: tuple[Source, ...]
+
+    @property
+    def shape(self) -> Shape:
+        return (len(self.sources), *self.sources[0].shape)
+
+
+@dataclass(frozen=True)
+class Transposed:
+    """A matrix that is stored as ``[inputs, outputs]``."""
+
+    source: Source
+
+    @property
+    def shape(self) -> Shape:
+        return self.source.shape[::-1]
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """A tensor plus a constant, added in float32; the sum stays in float32."""
+
+    source: Source
+    by: float
+
+    @property
+    def shape(self) -> Shape:
+        return self.source.shape
+
+
+Source = Stored | RowsOf | Stacked | Transposed | Shifted
+
+
+@dataclass(frozen=True)
+class PlanWeight:
+    """A weight that ops of a plan read, and its source."""
+
+    source: Source
+
+    @property
+    def shape(self) -> Shape:
+        """Matrices are ``[outputs, inputs]``."""
+        return self.source.shape
+
+
+def tensors(source: Source) -> Iterator[Stored]:
+    """The tensors of a checkpoint that ``source`` is made of."""
+    match source:
+        case Stored():
+            yield source
+        case Stacked(sources):
+            for each in sources:
+                yield from tensors(each)
+        case RowsOf(inner) | Transposed(inner) | Shifted(inner):
+            yield from tensors(inner)

@@ -1,0 +1,124 @@
+"""What a family's checkpoints call the weights of a model: from canonical names to sources.
+
+Canonical names are those under which lowering declares weights: ``embed``, ``layers.3.q``,
+``layers.3.q.bias``. A :class:`NameMap` has patterns of them, in which ``*`` stands for each number,
+and the names in a checkpoint, in which ``*`` stands for the same numbers in the same order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.interface.sources import (
+    RowsOf,
+    Shape,
+    Shifted,
+    Source,
+    Stacked,
+    Stored,
+    Transposed,
+)
+
+BIAS = ".bias"
+
+
+@dataclass(frozen=True)
+class Name:
+    """Where weights of one pattern are.
+
+    ``stored`` is the tensor's name without ``suffix``. A bias whose pattern is not in the map is
+    beside its matrix, with ``.bias`` for the suffix. Where ``#`` is in it, there are several
+    tensors, numbered from 0, and the weight is all of them stacked.
+    """
+
+    stored: str
+    suffix: str = ".weight"
+    fused: tuple[str, ...] = ()
+    """Patterns of the weights whose rows lie in the tensor one after another, in this order; this
+    one is among them. Empty: the tensor is this weight alone."""
+    transposed: bool = False
+    """Whether the matrix is stored as ``[inputs, outputs]``. Its bias is as any other."""
+    shift: float = 0.0
+    """Added to the stored values, in float32."""
+
+
+@dataclass(frozen=True)
+class NameMap:
+    """The names of all weights of a family."""
+
+    names: Mapping[str, Name] = field(hash=False)
+    idle: str = r"(?!)"
+    """Regular expression of tensors that checkpoints may have and that no model reads."""
+
+    def source(self, name: str, shapes: Mapping[str, Shape]) -> Source:
+        """The source of the canonical weight ``name``, of the shape that it has in ``shapes``.
+
+        ``shapes`` has all weights of the model: where tensors are fused, those before it tell which
+        rows are its own. Raises KeyError where the map does not have it.
+        """
+        numbers = [part for part in name.split(".") if part.isdigit()]
+        pattern = ".".join("*" if part.isdigit() else part for part in name.split("."))
+        stem = pattern.removesuffix(BIAS)
+        entry, bias = self.names.get(pattern), False
+        if entry is None and stem != pattern:
+            entry, bias = self.names.get(stem), True
+        if entry is None:
+            raise KeyError(name)
+        where = _filled(entry.stored, numbers) + (BIAS if bias else entry.suffix)
+        group = [_filled(each, numbers) + (BIAS if bias else "") for each in entry.fused] or [name]
+        rows = [shapes[each] for each in group]
+        place = group.index(name)
+        source: Source
+        if "#" in where:
+            source = Stacked(
+                tuple(
+                    _part(where.replace("#", str(i)), [s[1:] for s in rows], place, entry, bias)
+                    for i in range(rows[place][0])
+                )
+            )
+        else:
+            source = _part(where, rows, place, entry, bias)
+        return Shifted(source, entry.shift) if entry.shift and not bias else source
+
+    def is_idle(self, tensor: str) -> bool:
+        """Whether a checkpoint's tensor is one that files carry and no model reads."""
+        return re.fullmatch(self.idle, tensor) is not None
+
+
+def fused(stored: str, *patterns: str, transposed: bool = False) -> dict[str, Name]:
+    """The names of weights whose rows lie one after another in one tensor."""
+    return {
+        pattern: Name(stored, fused=patterns, transposed=transposed and not pattern.endswith(BIAS))
+        for pattern in patterns
+    }
+
+
+def plain(names: Mapping[str, str]) -> dict[str, Name]:
+    """The names of weights that are stored each under its own."""
+    return {pattern: Name(stored) for pattern, stored in names.items()}
+
+
+def own_names(shapes: Mapping[str, Shape]) -> dict[str, Source]:
+    """The sources of weights that are stored under their canonical names."""
+    return {name: Stored(name, shape) for name, shape in shapes.items()}
+
+
+def _filled(pattern: str, numbers: list[str]) -> str:
+    values = iter(numbers)
+    return re.sub(r"\*", lambda _: next(values), pattern)
+
+
+def _part(where: str, rows: list[Shape], place: int, entry: Name, bias: bool) -> Source:
+    """The rows of weight ``place`` among those that are fused in tensor ``where``."""
+    whole: Shape = (sum(shape[0] for shape in rows), *rows[place][1:])
+    source: Source
+    if entry.transposed and not bias:
+        source = Transposed(Stored(where, whole[::-1]))
+    else:
+        source = Stored(where, whole)
+    if len(rows) == 1:
+        return source
+    first = sum(shape[0] for shape in rows[:place])
+    return RowsOf(source, ((first, first + rows[place][0]),))

@@ -1,0 +1,25 @@
+"""How much memory the weights of a plan take."""
+
+from __future__ import annotations
+
+import math
+
+from penstock.plan.ops import Linear, WeightName
+from penstock.plan.plan import Plan
+from penstock.quant.scheme import QuantScheme
+
+
+def weight_bytes(plan: Plan) -> int:
+    """Bytes of all weights in memory, in every form in which ops read them: a tied embedding counts
+    twice where the output matrix is quantized."""
+    element = 4 if plan.weight_dtype == "float32" else 2
+    forms: set[tuple[WeightName, QuantScheme | None]] = set()
+    for op in plan.ops:
+        scheme = op.scheme if isinstance(op, Linear) else None
+        matrices = {part.weight for part in op.parts} if isinstance(op, Linear) else set()
+        forms |= {(name, scheme if name in matrices else None) for name in op.weights}
+    total = 0
+    for name, scheme in forms:
+        shape = plan.weights[name].shape
+        total += math.prod(shape) * element if scheme is None else scheme.nbytes(*shape)
+    return total

@@ -1,0 +1,141 @@
+"""Reads weights from the tensors of opened files, as their sources say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import WeightError
+from penstock.interface.sources import (
+    RowsOf,
+    Shifted,
+    Source,
+    Stacked,
+    Stored,
+    Transposed,
+    tensors,
+)
+from penstock.models.spec import DType
+from penstock.weights.convert import convert
+from penstock.weights.tensor_file import Tensor, TensorFile
+
+Found = Mapping[str, tuple[TensorFile, Tensor]]
+"""The tensors of a checkpoint by name, each with the file that it is in."""
+
+
+class Span(NamedTuple):
+    """Bytes of a file, from ``start`` to ``stop``."""
+
+    path: Path
+    start: int
+    stop: int
+
+
+def read(source: Source, found: Found, dtype: DType) -> NDArray[Any]:
+    """The weight, read-only, in ``dtype``; a shifted one in float32.
+
+    What is in ``dtype`` already and lies together in its file is a view. Every tensor is one that
+    :func:`check` has seen. Raises WeightError where a value is too large for ``dtype``.
+    """
+    array = _as_stored(source, found)
+    if not _is_shifted(source):
+        array = convert(array, dtype, ", ".join(found[t.name][1].name for t in tensors(source)))
+    array.flags.writeable = False
+    return array
+
+
+def _is_shifted(source: Source) -> bool:
+    match source:
+        case Shifted():
+            return True
+        case RowsOf(inner) | Transposed(inner):
+            return _is_shifted(inner)
+        case Stacked(sources):
+            return any(map(_is_shifted, sources))
+        case _:
+            return False
+
+
+def _as_stored(source: Source, found: Found) -> NDArray[Any]:
+    """In the type of the file."""
+    match source:
+        case Stored(name):
+            file, tensor = found[name]
+            return file.view(tensor.name)
+        case RowsOf(inner, runs):
+            whole = _as_stored(inner, found)
+            if len(runs) == 1:
+                return whole[slice(*runs[0])]
+            return np.concatenate([whole[first:end] for first, end in runs])
+        case Stacked(sources):
+            return np.stack([_as_stored(each, found) for each in sources])
+        case Transposed(inner):
+            return _as_stored(inner, found).T
+        case Shifted(inner, by):
+            return _as_stored(inner, found).astype(np.float32) + np.float32(by)
+
+
+def check(source: Source, found: Found) -> None:
+    """Raise WeightError unless each tensor, all of which are there, has the shape that is asked for
+    and a type that models are served from."""
+    for wanted in tensors(source):
+        file, tensor = found[wanted.name]
+        where = f"{file.path}: tensor {tensor.name!r}"
+        if tensor.element is None:
+            raise WeightError(
+                f"{where} is stored as {tensor.dtype}; quantized checkpoints are not supported "
+                "yet, use one in F32, BF16 or F16"
+            )
+        if tensor.shape != wanted.shape:
+            raise WeightError(
+                f"{where} has shape {list(tensor.shape)}, but config.json asks for "
+                f"{list(wanted.shape)}; take both from one checkpoint"
+            )
+
+
+def spans(source: Source, found: Found) -> Iterator[Span]:
+    """The bytes of files that :func:`read` looks at. Of a tensor that lies in its file as it is
+    read, those of the rows that are wanted; else all of it."""
+    match source:
+        case RowsOf(Stored(name, shape), runs):
+            file, tensor = found[name]
+            row = (tensor.stop - tensor.start) // max(shape[0], 1)
+            for first, end in runs:
+                yield Span(file.path, tensor.start + first * row, tensor.start + end * row)
+        case RowsOf(RowsOf(inner, of), runs):
+            yield from spans(RowsOf(inner, _within(of, runs)), found)
+        case RowsOf(Shifted(inner), runs):
+            yield from spans(RowsOf(inner, runs), found)
+        case RowsOf(Stacked(sources), runs):
+            for first, end in runs:
+                for each in sources[first:end]:
+                    yield from spans(each, found)
+        case Stacked(sources):
+            for each in sources:
+                yield from spans(each, found)
+        case Shifted(inner):
+            yield from spans(inner, found)
+        case _:
+            for stored in tensors(source):
+                file, tensor = found[stored.name]
+                yield Span(file.path, tensor.start, tensor.stop)
+
+
+def _within(
+    outer: tuple[tuple[int, int], ...], runs: tuple[tuple[int, int], ...]
+) -> tuple[tuple[int, int], ...]:
+    """Runs of the rows that ``outer`` leaves, as runs of all rows."""
+    result = []
+    for first, end in runs:
+        position = 0
+        for start, stop in outer:
+            low = max(first, position)
+            high = min(end, position + stop - start)
+            if low < high:
+                result.append((start + low - position, start + high - position))
+            position += stop - start
+    return tuple(result)

@@ -1,0 +1,117 @@
+"""Weights by their sources: values, checks, and which bytes of files are looked at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from penstock.errors import WeightError
+from penstock.interface.sources import RowsOf, Shifted, Source, Stacked, Stored, Transposed
+from penstock.weights.safetensors import open_folder
+from penstock.weights.sources import Found, check, read, spans
+
+ARRAYS: dict[str, NDArray[Any]] = {
+    "a": np.arange(48, dtype=np.float32).reshape(8, 6),
+    "b": -np.arange(48, dtype=np.float32).reshape(8, 6),
+    "c": np.arange(30, dtype=np.float32).reshape(5, 6).astype(ml_dtypes.bfloat16),
+    "square": np.arange(36, dtype=np.float32).reshape(6, 6),
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    folder: Path = tmp_path_factory.mktemp("model")
+    save_file(ARRAYS, folder / "model.safetensors")
+    return open_folder(folder)
+
+
+def value(source: Source) -> NDArray[Any]:
+    """What the words of ``interface/sources.py`` mean, in NumPy."""
+    match source:
+        case Stored(name):
+            return ARRAYS[name].astype(np.float32)
+        case RowsOf(inner, runs):
+            return np.concatenate([value(inner)[first:end] for first, end in runs])
+        case Stacked(sources):
+            return np.stack([value(each) for each in sources])
+        case Transposed(inner):
+            return value(inner).T
+        case Shifted(inner, by):
+            return value(inner) + np.float32(by)
+
+
+@st.composite
+def sources(draw: st.DrawFn) -> Source:
+    """Any but the shifted."""
+
+    def rows(inner: Source) -> st.SearchStrategy[Source]:
+        n = inner.shape[0]
+        run = st.tuples(st.integers(0, n), st.integers(0, n)).map(lambda r: (min(r), max(r)))
+        return st.lists(run, min_size=1, max_size=3).map(lambda runs: RowsOf(inner, tuple(runs)))
+
+    source: Source = draw(st.sampled_from([Stored(n, a.shape) for n, a in ARRAYS.items()]))
+    for kind in draw(st.lists(st.sampled_from(["rows", "transposed", "stacked"]), max_size=4)):
+        if kind == "rows":
+            source = draw(rows(source))
+        elif kind == "transposed" and len(source.shape) == 2:
+            source = Transposed(source)
+        elif kind == "stacked" and len(source.shape) < 4:
+            source = Stacked((source,) * draw(st.integers(1, 3)))
+    return source
+
+
+@settings(max_examples=200, deadline=None)
+@given(source=sources(), by=st.sampled_from([None, 1.0]))
+def test_any_source_is_read_as_defined(found: Found, source: Source, by: float | None) -> None:
+    source = source if by is None else Shifted(source, by)
+    check(source, found)
+    array = read(source, found, "float32")
+    assert array.shape == source.shape
+    np.testing.assert_array_equal(array, value(source))
+    assert not array.flags.writeable
+
+
+def test_a_plain_tensor_and_its_rows_are_views(found: Found) -> None:
+    whole = Stored("a", (8, 6))
+    first = read(whole, found, "float32")
+    assert read(RowsOf(whole, ((2, 4),)), found, "float32").base is not None
+    assert first.base is not None
+
+
+def test_a_shifted_weight_keeps_float32(found: Found) -> None:
+    shifted = read(Shifted(Stored("c", (5, 6)), 1.0), found, "bfloat16")
+    assert shifted.dtype == np.float32
+    rows = RowsOf(Shifted(Stored("c", (5, 6)), 1.0), ((0, 2),))
+    assert read(rows, found, "bfloat16").dtype == np.float32
+    assert read(Stored("c", (5, 6)), found, "bfloat16").dtype == ml_dtypes.bfloat16
+
+
+def test_shapes_and_types_are_checked(found: Found) -> None:
+    with pytest.raises(WeightError, match=r"'b' has shape \[8, 6\].*asks for \[7, 6\]"):
+        check(Stacked((Stored("a", (8, 6)), Stored("b", (7, 6)))), found)
+
+
+def bytes_of(source: Source, found: Found) -> bytes:
+    """All bytes that reading looks at, in order."""
+    return b"".join(span.path.read_bytes()[span.start : span.stop] for span in spans(source, found))
+
+
+def test_only_the_bytes_of_wanted_rows_are_looked_at(found: Found) -> None:
+    a, square = Stored("a", (8, 6)), Stored("square", (6, 6))
+    fused = RowsOf(a, ((0, 2), (4, 7)))
+    assert bytes_of(fused, found) == value(fused).tobytes()
+    inner = RowsOf(fused, ((1, 4),))  # rows 1, 4 and 5
+    assert bytes_of(inner, found) == ARRAYS["a"][[1, 4, 5]].tobytes()
+    experts = RowsOf(Stacked((a, Stored("b", (8, 6)))), ((1, 2),))
+    assert bytes_of(experts, found) == ARRAYS["b"].tobytes()
+    assert bytes_of(RowsOf(Shifted(a, 1.0), ((3, 5),)), found) == ARRAYS["a"][3:5].tobytes()
+    # Rows of what is stored the other way lie everywhere.
+    assert bytes_of(RowsOf(Transposed(square), ((0, 1),)), found) == ARRAYS["square"].tobytes()
