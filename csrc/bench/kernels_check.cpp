@@ -280,7 +280,7 @@ void check_attention(Elem elem, int heads, int kv_heads, int dim, int context, P
   const Array joined{reinterpret_cast<std::byte*>(qkv.data()), Elem::f32, width};
   const Array queries{reinterpret_cast<std::byte*>(q.data()), Elem::f32, int64_t(heads) * dim};
   const Array result{reinterpret_cast<std::byte*>(out.data()), Elem::f32, int64_t(heads) * dim};
-  const RopeWriteArgs rope{kv, joined, queries, heads, nullptr, nullptr, 0, nullptr, nullptr, 0};
+  const RopeWriteArgs rope{kv, joined, queries, heads, {}, nullptr, nullptr, 0};
   const float scale = 1 / std::sqrt(float(dim));
   const AttentionArgs args{kv, queries, result, heads, scale, 0};
   const AttentionShape shape{heads, kv_heads, dim, 0};

@@ -103,7 +103,7 @@ class Layer {
     executor_.append_embed(constant(kVocabulary * kHidden), Elem::f32, x);
     executor_.append_add_norm(x, kNone, normed, constant(kHidden), 1e-5f);
     executor_.append_linear(int_matrix(kJoined, 8), kNone, normed, qkv, Activation::none);
-    executor_.append_rope_write({0, qkv, q, kHeads, angles, angles, 0, kNone, kNone, 0});
+    executor_.append_rope_write({0, qkv, q, kHeads, {angles, angles, 0}, kNone, kNone, 0});
     executor_.append_attention({0, q, out, kHeads, 0.25f, 0});
     executor_.append_add_activated(x, out, x, Activation::silu);
     executor_.append_select_rows(x, last, 0);
