@@ -14,6 +14,7 @@ from penstock.backend_choice import (
     refuse_cpu_options,
     require_deterministic,
 )
+from penstock.backends.support import check_runnable
 from penstock.cache.geometry import BLOCK_SIZE, KvDType, layer_block_bytes
 from penstock.config import EngineConfig, KvCacheDTypeOption, ResolvedConfig, rows_per_sequence
 from penstock.errors import ConfigError
@@ -158,6 +159,7 @@ def resolve(
         block_bytes=block_bytes,
         deterministic=config.deterministic,
     )
+    check_runnable(served.plan, backend)
     drafting = None
     if draft is not None:
         drafting = served_draft(config, served, draft, draft_bytes, on_gpu)

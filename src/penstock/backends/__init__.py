@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from penstock.backends.support import check_runnable
 from penstock.errors import ConfigError
 from penstock.interface.executor import Executor, Limits
 from penstock.interface.weights import PackedWeights, Packing, WeightSource
@@ -33,6 +34,7 @@ def bind(
 
     Only a backend with a :func:`packing` takes PackedWeights.
     """
+    check_runnable(plan, backend)
     if backend == "reference":
         from penstock.backends.reference.executor import ReferenceExecutor
 

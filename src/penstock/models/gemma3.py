@@ -17,6 +17,8 @@ from penstock.models.blocks import (
     read_positions,
 )
 from penstock.models.limits import MAX_FACTOR, MAX_HEAD_DIM
+from penstock.models.llama import NAMES as LLAMA_NAMES
+from penstock.models.names import Name, NameMap
 from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import RopeFields, read_parameters, read_rope
 from penstock.models.rope_spec import RopeSpec
@@ -24,6 +26,23 @@ from penstock.models.spec import DType, EmbeddingScale, LayerSpec, ModelSpec, Qk
 
 ARCHITECTURE = "Gemma3ForCausalLM"
 MODEL_TYPE = "gemma3_text"
+NAMES: Final = NameMap(
+    dict(LLAMA_NAMES.names)
+    | {
+        pattern: Name(stored, shift=1.0)
+        for pattern, stored in {
+            "layers.*.attn_norm": "model.layers.*.input_layernorm",
+            "layers.*.attn_post_norm": "model.layers.*.post_attention_layernorm",
+            "layers.*.mlp_norm": "model.layers.*.pre_feedforward_layernorm",
+            "layers.*.mlp_post_norm": "model.layers.*.post_feedforward_layernorm",
+            "layers.*.q_norm": "model.layers.*.self_attn.q_norm",
+            "layers.*.k_norm": "model.layers.*.self_attn.k_norm",
+            "final_norm": "model.norm",
+        }.items()
+    },
+    LLAMA_NAMES.idle,
+)
+"""Llama's, with norms whose weights are stored less 1."""
 
 _FULL_ROPE: Final = RopeFields(default_theta=1_000_000.0)
 _LOCAL_ROPE: Final = RopeFields(theta="rope_local_base_freq")

@@ -15,6 +15,7 @@ from penstock.models.blocks import (
     read_positions,
 )
 from penstock.models.limits import MAX_HEADS
+from penstock.models.names import NameMap, fused, plain
 from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import RopeFields, extended_positions, read_rope
 from penstock.models.spec import DType, LayerSpec, ModelSpec
@@ -23,6 +24,28 @@ ARCHITECTURE = "GPTNeoXForCausalLM"
 MODEL_TYPE = "gpt_neox"
 
 _ROPE: Final = RopeFields(theta="rotary_emb_base", partial="rotary_pct", default_partial=0.25)
+
+
+def names(heads: int) -> NameMap:
+    """The names of the weights. Rows of query, key and value alternate, a head at a time."""
+    at = "gpt_neox.layers.*."
+    qkv = ("layers.*.q", "layers.*.k", "layers.*.v")
+    return NameMap(
+        plain(
+            {
+                "embed": "gpt_neox.embed_in",
+                "layers.*.attn_norm": at + "input_layernorm",
+                "layers.*.o": at + "attention.dense",
+                "layers.*.mlp_norm": at + "post_attention_layernorm",
+                "layers.*.up": at + "mlp.dense_h_to_4h",
+                "layers.*.down": at + "mlp.dense_4h_to_h",
+                "final_norm": "gpt_neox.final_layer_norm",
+                "head": "embed_out",
+            }
+        )
+        | fused(at + "attention.query_key_value", *qkv, shares=heads),
+        idle=r"gpt_neox\.layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",
+    )
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
@@ -46,7 +69,7 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         mlp_norm=norm,
         parallel=config.boolean("use_parallel_residual", True),
     )
-    return read_model(
+    model = read_model(
         config,
         ARCHITECTURE,
         dtype,
@@ -54,3 +77,4 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         final_norm=norm,
         max_positions=extended_positions(rope, positions),
     )
+    return replace(model, names=names(attention.num_heads))

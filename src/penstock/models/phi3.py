@@ -11,12 +11,20 @@ from penstock.models.blocks import (
     uniform_windows,
 )
 from penstock.models.limits import MAX_POSITIONS
+from penstock.models.llama import NAMES as LLAMA_NAMES
+from penstock.models.names import NameMap, fused
 from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import RopeFields, read_rope
 from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "Phi3ForCausalLM"
 MODEL_TYPE = "phi3"
+NAMES: Final = NameMap(
+    dict(LLAMA_NAMES.names)
+    | fused("model.layers.*.self_attn.qkv_proj", "layers.*.q", "layers.*.k", "layers.*.v")
+    | fused("model.layers.*.mlp.gate_up_proj", "layers.*.gate", "layers.*.up"),
+    LLAMA_NAMES.idle,
+)
 OWN_CODE: Final = frozenset({"configuration_phi3.Phi3Config", "modeling_phi3.Phi3ForCausalLM"})
 """Code that checkpoints bring along, which computes what transformers' class of the name does."""
 

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from penstock.models.blocks import read_activation, read_decoder, uniform_windows
 from penstock.models.limits import MAX_EXPERTS, MAX_HEAD_DIM, MAX_INTERMEDIATE
+from penstock.models.llama import NAMES as LLAMA_NAMES
+from penstock.models.names import NameMap, plain
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import DType, ExpertsSpec, ModelSpec
 
 ARCHITECTURE = "Qwen3MoeForCausalLM"
 MODEL_TYPE = "qwen3_moe"
+NAMES: Final = NameMap(
+    dict(LLAMA_NAMES.names)
+    | plain(
+        {
+            "layers.*.router": "model.layers.*.mlp.gate",
+            "layers.*.experts.gate": "model.layers.*.mlp.experts.#.gate_proj",
+            "layers.*.experts.up": "model.layers.*.mlp.experts.#.up_proj",
+            "layers.*.experts.down": "model.layers.*.mlp.experts.#.down_proj",
+        }
+    ),
+    LLAMA_NAMES.idle,
+)
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:

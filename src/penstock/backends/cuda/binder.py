@@ -122,7 +122,9 @@ class Binder:
         does what the op asks."""
         append = self._APPEND.get(type(op))
         if append is None:
-            raise ValueError(f"op {op.kind} has no GPU kernel; bind the fused plan")
+            raise ValueError(
+                f"op {op.kind} has no GPU kernel; where fusion replaces it, bind the fused plan"
+            )
         append(self, op)
 
     def _embed(self, op: ops.Embed) -> None:
@@ -187,6 +189,8 @@ class Binder:
         return joined
 
     def _rope_write(self, op: ops.RopeWrite) -> None:
+        if self._plan.ropes[op.rope].interleaved:
+            raise ValueError("rotation of neighbouring components has no GPU kernel")
         rope, cache = self._rope(op.rope), self.caches[op.layer]
         norms = None
         if op.q_norm is not None and op.k_norm is not None:
@@ -203,6 +207,9 @@ class Binder:
         self.launches.append(launch)
 
     def _attention(self, op: ops.Attention) -> None:
+        for name in ("softcap", "slopes", "sinks"):
+            if getattr(op, name) is not None:
+                raise ValueError(f"attention with {name} has no GPU kernel")
         geometry = attention_geometry(op)
         if geometry not in self._geometries:
             self._geometries[geometry] = len(self.attention)
