@@ -30,6 +30,7 @@ from penstock.engine.core import EngineCore
 from penstock.engine.ipc.wire import FromEngine, Updates, encode_updates
 from penstock.engine.loader import draw
 from penstock.frontend.output_processor import OutputProcessor
+from penstock.interface.host_executor import HostExecutor
 from penstock.interface.messages import EngineRequest, SequenceUpdate
 from penstock.interface.sampler import Sampler
 from penstock.interface.step import StepInput, StepResult
@@ -51,12 +52,15 @@ SAMPLING = {
 }
 
 
-class NullExecutor:
+class NullExecutor(HostExecutor):
     """Returns the same logits after every step: normal ones, of the spread that models show."""
+
+    packed = None
+    tunable = None
 
     def __init__(self, num_blocks: int, rows: int, vocab_size: int, sampler: Sampler[Any]) -> None:
         self.num_blocks = num_blocks
-        self._sampler = sampler
+        self._own = sampler
         rng = np.random.default_rng(0)
         self._logits = rng.standard_normal((rows, vocab_size), np.float32) * np.float32(3)
         self._logits[np.arange(rows), rng.integers(0, vocab_size, rows)] = 20.0
@@ -67,7 +71,7 @@ class NullExecutor:
         return StepResult(self._logits[:rows], self._argmax[:rows])
 
     def sampler(self) -> Sampler[Any]:
-        return self._sampler
+        return self._own
 
     def close(self) -> None:
         pass
@@ -112,7 +116,7 @@ class HostBench:
         folder = Path(blueprint.config.tokenizer_path)
         known = (folder / "tokenizer.json").exists()
         self._front = OutputProcessor(load_tokenizer(str(folder)) if known else None)
-        self._reader = FrameReader(FromEngine)
+        self._reader: FrameReader[Any] = FrameReader(FromEngine)
         self._clock = PhaseClock()
         rng = np.random.default_rng(1)
         for i in range(count):
@@ -164,7 +168,7 @@ class HostBench:
         for owner, name, phase in (
             (core._scheduler, "schedule", "schedule"),
             (step_runner, "build_step_input", "build"),
-            (core._runner._sampler, "sample", "sample"),
+            (core._executor.sampler(), "sample", "sample"),
             (self, "_core_step", "step"),
             (self, "_encode", "encode"),
             (self, "_receive", "front"),
@@ -182,7 +186,8 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=8, help="windows; the best counts")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    build = step_runner.build_step_input
+    runner: Any = step_runner  # whose name is replaced for a while
+    build = runner.build_step_input
     results = {}
     print(f"{'requests':>8}  " + "  ".join(f"{p:>9}" for p in PHASES) + f"  {'engine':>9}  us")
     for count in args.requests:
@@ -190,7 +195,7 @@ def main() -> int:
         gc.collect()
         gc.freeze()  # as the engine's process does
         windows = [bench.window() for _ in range(args.repeats)]
-        step_runner.build_step_input = build
+        runner.build_step_input = build
         gc.unfreeze()
         del bench
         gc.collect()

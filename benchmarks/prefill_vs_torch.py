@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+from turns import ask, spawn
 
 from penstock.bench.machine import describe_machine, measure_speeds
 from penstock.bench.meter import linear_flops, timed_step
@@ -43,12 +44,11 @@ def main() -> int:
     workers = {name: spawn(name) for name in rates}
     for repeat in range(args.repeats + 1):  # the first is warm-up
         for name, worker in workers.items():
-            seconds = ask(worker)
+            seconds = float(ask(worker))
             if repeat:
                 rates[name].append(flops / seconds)
     for worker in workers.values():
-        worker.stdin.close()
-        worker.wait()
+        worker.communicate()
     machine = describe_machine(before.best(measure_speeds(args.threads)), args.threads)
     print(f"{machine.cpu_model}, {args.threads} threads, {args.tokens} tokens")
     for name, values in rates.items():
@@ -127,7 +127,8 @@ class TorchWorker:
     def __post_init__(self) -> None:
         import torch
 
-        torch.set_num_threads(self.config.threads or 1)
+        threads = self.config.threads
+        torch.set_num_threads(threads if isinstance(threads, int) else 1)
         plan = draw(self.config).plan
         self.products = []
         for op in plan.ops:
@@ -145,21 +146,6 @@ class TorchWorker:
             for x, weight in self.products:
                 linear(x, weight)
             return time.perf_counter() - start
-
-
-def spawn(worker: str) -> subprocess.Popen[str]:
-    command = [sys.executable, *sys.argv, "--worker", worker]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def ask(worker: subprocess.Popen[str]) -> float:
-    """Let the worker run once; returns its seconds."""
-    worker.stdin.write("go\n")
-    worker.stdin.flush()
-    answer = worker.stdout.readline()
-    if not answer:
-        raise SystemExit(f"a worker died with exit code {worker.wait()}")
-    return float(answer)
 
 
 def serve(work: PenstockWorker | TorchWorker) -> int:

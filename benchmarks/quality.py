@@ -15,6 +15,7 @@ import math
 from pathlib import Path
 
 from penstock import LLM, SamplingParams
+from penstock.api import Prompt
 
 
 def bits_per_byte(llm: LLM, text: str, window: int) -> tuple[float, int]:
@@ -22,7 +23,7 @@ def bits_per_byte(llm: LLM, text: str, window: int) -> tuple[float, int]:
     tokens = llm.tokenizer.encode(text)
     chunks = [tokens[i : i + window] for i in range(0, len(tokens), window)]
     chunks = [chunk for chunk in chunks if len(chunk) > 1]
-    prompts = [{"prompt_token_ids": chunk} for chunk in chunks]
+    prompts: list[Prompt] = [{"prompt_token_ids": chunk} for chunk in chunks]
     params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0)
     bits, counted = 0.0, 0
     for chunk, output in zip(chunks, llm.generate(prompts, params), strict=True):

@@ -21,7 +21,7 @@ import numpy as np
 
 from penstock.backends.cpu.native import load
 from penstock.backends.cpu.sampler import NativeSampler
-from penstock.interface.sampler import Sampled, Sampler
+from penstock.interface.sampler import NewSequence, Sampled, Sampler
 from penstock.interface.step import StepResult
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.reference import NumpySampler
@@ -70,7 +70,7 @@ def measure(
     sampler: Sampler[Any], params: SamplingParams, logits: np.ndarray, repeats: int
 ) -> tuple[float, Sampled]:
     vocab = logits.shape[1]
-    states = [sampler.state(params, i, range(100), vocab) for i in range(ROWS)]
+    states = [sampler.state(NewSequence(params, i, range(100), vocab)) for i in range(ROWS)]
     for state in states:
         for token in range(200, min(300, vocab)):
             state.append(token)

@@ -48,9 +48,12 @@ class Clock:
         self.masks: list[float] = []
         self.waits: list[float] = []
         self.steps: list[float] = []
-        Matcher.compute = self._timed(Matcher.compute, self.masks, time.thread_time)
-        Constraints.masks = self._timed(Constraints.masks, self.waits, time.perf_counter)
-        CpuExecutor.run = self._timed(CpuExecutor.run, self.steps, time.perf_counter)
+        for owner, name, times, clock in (
+            (Matcher, "compute", self.masks, time.thread_time),
+            (Constraints, "masks", self.waits, time.perf_counter),
+            (CpuExecutor, "run", self.steps, time.perf_counter),
+        ):
+            setattr(owner, name, self._timed(getattr(owner, name), times, clock))
 
     def clear(self) -> None:
         for times in (self.masks, self.waits, self.steps):

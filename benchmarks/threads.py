@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from turns import ask, spawn
+
 from penstock.bench.latency import LatencyWorkload, run_latency
 from penstock.bench.session import Session
 from penstock.config import EngineConfig
@@ -82,12 +84,12 @@ def measure(
 ) -> tuple[dict[int, list[Rates]], dict[int, list[Rates]]]:
     alone: dict[int, list[Rates]] = {count: [] for count in args.threads}
     beside: dict[int, list[Rates]] = {count: [] for count in args.threads}
-    workers = {count: spawn(count) for count in args.threads}
+    workers = {count: spawn(str(count)) for count in args.threads}
     for repeat in range(args.repeats + 1):  # the first is warm-up
         for count, worker in workers.items():
-            quiet = ask(worker)
+            quiet = turn(worker)
             with neighbour(cpus[min(count, len(cpus)) - 1]):
-                noisy = ask(worker)
+                noisy = turn(worker)
             if repeat:
                 alone[count].append(quiet)
                 beside[count].append(noisy)
@@ -156,21 +158,9 @@ def serve(args: argparse.Namespace) -> int:
     return 0
 
 
-def spawn(threads: int) -> subprocess.Popen[str]:
-    command = [sys.executable, *sys.argv, "--worker", str(threads)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def ask(worker: subprocess.Popen[str]) -> Rates:
+def turn(worker: subprocess.Popen[str]) -> Rates:
     """Let the worker take one turn."""
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    worker.stdin.write("go\n")
-    worker.stdin.flush()
-    answer = worker.stdout.readline()
-    if not answer:
-        raise SystemExit(f"a worker died with exit code {worker.wait()}")
-    prefill, decode = answer.split()
+    prefill, decode = ask(worker).split()
     return Rates(float(prefill), float(decode))
 
 

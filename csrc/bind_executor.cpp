@@ -3,12 +3,14 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <optional>
 #include <system_error>
+#include <tuple>
 
 #include "bind_executor.h"
 #include "bindings.h"
@@ -40,15 +42,17 @@ RowKind parse_rows(std::string_view name) {
 void construct(PyExecutor* self, int threads, const std::vector<int>& cpus, bool crowded,
                int num_blocks, int max_tokens, int max_logits, int max_sequences,
                int max_positions, int vocabulary,
-               size_t arena_bytes, const std::string& kv_elem,
-               const std::vector<std::pair<int, int>>& kv_layers) {
-  std::vector<KvGeometry> layers;
-  for (const auto& [heads, dim] : kv_layers) layers.push_back({heads, dim});
+               size_t arena_bytes, const std::string& kv_elem, int kv_groups, int kv_parts,
+               size_t kv_part_bytes,
+               const std::vector<std::tuple<int, int, int, int, size_t>>& kv_layers) {
+  KvPages pages{kv_groups, kv_parts, kv_part_bytes, {}};
+  for (const auto& [heads, dim, group, part, offset] : kv_layers)
+    pages.layers.push_back({heads, dim, group, part, offset});
   const ExecutorShape shape{threads,    cpus,          crowded,       num_blocks, max_tokens,
                             max_logits, max_sequences, max_positions, vocabulary, arena_bytes,
                             parse_kv_elem(kv_elem)};
   try {
-    new (self) PyExecutor{std::make_unique<Executor>(shape, layers)};
+    new (self) PyExecutor{std::make_unique<Executor>(shape, pages)};
   } catch (const std::system_error& error) {
     throw std::invalid_argument("the system does not start " + std::to_string(threads) +
                                 " threads (" + error.what() + ")");
@@ -70,11 +74,14 @@ nb::object view(const PyExecutor& self, BufferId id) {
 }
 
 nb::object kv_copy(const PyExecutor& self, int layer) {
-  const auto bytes = self.get().kv_bytes(layer);
-  auto* copy = new uint8_t[bytes.size()];
-  std::copy_n(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), copy);
+  const KvLayer& kv = self.get().kv(layer);
+  const size_t blocks = size_t(self.get().shape().num_blocks), bytes = kv.block_bytes();
+  auto* copy = new uint8_t[blocks * bytes];
+  for (size_t b = 0; b < blocks; ++b)
+    std::copy_n(reinterpret_cast<const uint8_t*>(kv.base) + b * kv.stride, bytes,
+                copy + b * bytes);
   nb::capsule owner(copy, [](void* p) noexcept { delete[] static_cast<uint8_t*>(p); });
-  return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(copy, {bytes.size()}, owner).cast();
+  return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(copy, {blocks * bytes}, owner).cast();
 }
 
 // The executor's regions by number, each with its place in the file.
@@ -106,17 +113,24 @@ auto with_regions(F transfer) {
   };
 }
 
+using PyTables = std::tuple<Ints, Ints, Ints>;  // slots, block_starts, block_ids
+
 template <class F>
 auto with_step(F f) {
-  return [f](PyExecutor& self, const Ints& token_ids, const Ints& positions, const Ints& slots,
-             const Ints& query_starts, const Ints& context_lens, const Ints& block_starts,
-             const Ints& block_ids, const Ints& logit_rows, const Ints& hidden_rows,
-             const IntPairs& block_copies, const Ints& tree_parents, const IntPairs& slot_moves,
-             const std::optional<Features>& features) {
+  return [f](PyExecutor& self, const Ints& token_ids, const Ints& positions,
+             const Ints& query_starts, const Ints& context_lens,
+             const std::vector<PyTables>& groups, const Ints& logit_rows,
+             const Ints& hidden_rows, const IntPairs& block_copies, const Ints& tree_parents,
+             const IntPairs& slot_moves, const std::optional<Features>& features) {
+    std::vector<KvTables> tables;
+    tables.reserve(groups.size());
+    for (const auto& [slots, block_starts, block_ids] : groups)
+      tables.push_back(kv_tables(span_of(slots), span_of(block_starts), span_of(block_ids),
+                                 token_ids.size(), context_lens.size()));
     StepView step =
-        step_view(span_of(token_ids), span_of(positions), span_of(slots), span_of(query_starts),
-                  span_of(context_lens), span_of(block_starts), span_of(block_ids),
-                  span_of(logit_rows), span_of(hidden_rows), span_of(tree_parents));
+        step_view(span_of(token_ids), span_of(positions), span_of(query_starts),
+                  span_of(context_lens), tables, span_of(logit_rows), span_of(hidden_rows),
+                  span_of(tree_parents));
     if (features) {
       if (features->shape(0) != token_ids.size())
         throw std::invalid_argument("a step has features of " +
@@ -141,7 +155,8 @@ void bind_executor(nb::module_& m) {
       .def("__init__", &construct, nb::kw_only(), "threads"_a, "cpus"_a, "crowded"_a,
            "num_blocks"_a, "max_tokens"_a, "max_logits"_a, "max_sequences"_a, "max_positions"_a,
            "vocabulary"_a,
-           "arena_bytes"_a, "kv_elem"_a, "kv_layers"_a)
+           "arena_bytes"_a, "kv_elem"_a, "kv_groups"_a = 0, "kv_parts"_a = 0, "kv_part_bytes"_a = 0,
+           "kv_layers"_a)
       .def(
           "add_buffer",
           [](PyExecutor& self, size_t offset, const std::string& elem, int64_t cols,
@@ -279,17 +294,15 @@ void bind_executor(nb::module_& m) {
       .def("kv_copy", &kv_copy, "layer"_a)
       .def("run", with_step([](Executor& executor, const StepView& step,
                                const CacheEdits& edits) { executor.run(step, edits); }),
-           exact("token_ids"), exact("positions"), exact("slots"), exact("query_starts"),
-           exact("context_lens"), exact("block_starts"), exact("block_ids"), exact("logit_rows"),
-           exact("hidden_rows"), exact("block_copies"), exact("tree_parents"), exact("slot_moves"),
-           exact("features").none())
+           exact("token_ids"), exact("positions"), exact("query_starts"), exact("context_lens"),
+           exact("groups"), exact("logit_rows"), exact("hidden_rows"), exact("block_copies"),
+           exact("tree_parents"), exact("slot_moves"), exact("features").none())
       .def("profile",
            with_step([](Executor& executor, const StepView& step,
                         const CacheEdits& edits) { return executor.profile(step, edits); }),
-           exact("token_ids"), exact("positions"), exact("slots"), exact("query_starts"),
-           exact("context_lens"), exact("block_starts"), exact("block_ids"), exact("logit_rows"),
-           exact("hidden_rows"), exact("block_copies"), exact("tree_parents"), exact("slot_moves"),
-           exact("features").none())
+           exact("token_ids"), exact("positions"), exact("query_starts"), exact("context_lens"),
+           exact("groups"), exact("logit_rows"), exact("hidden_rows"), exact("block_copies"),
+           exact("tree_parents"), exact("slot_moves"), exact("features").none())
       .def_prop_ro("op_names", [](const PyExecutor& self) { return self.get().op_names(); })
       .def_prop_ro("weight_bytes",
                    [](const PyExecutor& self) { return self.get().weight_bytes(); })

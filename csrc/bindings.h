@@ -90,35 +90,43 @@ inline Activation parse_activation(std::string_view name) {
   throw std::invalid_argument("no activation is called '" + std::string(name) + "'");
 }
 
+inline void expect_lengths(bool agree) {
+  expect(agree, "the arrays of a step disagree in length");
+}
+
+inline void expect_indexable(size_t size) {
+  expect(size <= size_t(INT32_MAX), "an array of a step has more than 2^31 - 1 elements");
+}
+
+// As step_view(), of one group's tables.
+inline KvTables kv_tables(Indices slots, Indices block_starts, Indices block_ids, size_t tokens,
+                          size_t sequences) {
+  expect_lengths(slots.size() == tokens && block_starts.size() == sequences + 1);
+  expect_indexable(block_ids.size());
+  return {slots.data(), block_starts.data(), block_ids.data(), int(block_ids.size())};
+}
+
 // The arrays of interface/step.py as one view; tree_parents may be empty. Throws
 // std::invalid_argument if their lengths disagree; what they hold is for check_step().
-inline StepView step_view(Indices token_ids, Indices positions, Indices slots,
-                          Indices query_starts, Indices context_lens, Indices block_starts,
-                          Indices block_ids, Indices logit_rows, Indices hidden_rows,
-                          Indices tree_parents) {
+inline StepView step_view(Indices token_ids, Indices positions, Indices query_starts,
+                          Indices context_lens, std::span<const KvTables> groups,
+                          Indices logit_rows, Indices hidden_rows, Indices tree_parents) {
   const size_t tokens = token_ids.size(), sequences = context_lens.size();
-  if (positions.size() != tokens || slots.size() != tokens ||
-      query_starts.size() != sequences + 1 || block_starts.size() != sequences + 1)
-    throw std::invalid_argument("the arrays of a step disagree in length");
+  expect_lengths(positions.size() == tokens && query_starts.size() == sequences + 1);
   if (tree_parents.size() != 0 && tree_parents.size() != tokens)
     throw std::invalid_argument("a step has " + std::to_string(tree_parents.size()) +
                                 " tree_parents for " + std::to_string(tokens) +
                                 " tokens: one each, or none at all");
-  for (const size_t size :
-       {tokens, sequences, block_ids.size(), logit_rows.size(), hidden_rows.size()})
-    if (size > size_t(INT32_MAX))
-      throw std::invalid_argument("an array of a step has more than 2^31 - 1 elements");
+  for (const size_t size : {tokens, sequences, logit_rows.size(), hidden_rows.size()})
+    expect_indexable(size);
   return {.token_ids = token_ids.data(),
           .positions = positions.data(),
-          .slots = slots.data(),
           .query_starts = query_starts.data(),
           .context_lens = context_lens.data(),
-          .block_starts = block_starts.data(),
-          .block_ids = block_ids.data(),
+          .groups = groups,
           .logit_rows = logit_rows.data(),
           .tokens = int(tokens),
           .sequences = int(sequences),
-          .blocks = int(block_ids.size()),
           .logits = int(logit_rows.size()),
           .hidden_rows = hidden_rows.data(),
           .hidden = int(hidden_rows.size()),

@@ -9,9 +9,12 @@
 
 namespace penstock {
 
-Executor::Executor(const ExecutorShape& shape, const std::vector<KvGeometry>& kv_layers)
-    : shape_(shape), pool_(shape.threads < 1 ? 1 : shape.threads, shape.cpus, shape.crowded) {
-  const int least_blocks = kv_layers.empty() ? 0 : 1;
+Executor::Executor(const ExecutorShape& shape, const KvPages& pages)
+    : shape_(shape),
+      kv_groups_(pages.groups),
+      kv_part_bytes_(pages.part_bytes),
+      pool_(shape.threads < 1 ? 1 : shape.threads, shape.cpus, shape.crowded) {
+  const int least_blocks = pages.layers.empty() ? 0 : 1;
   if (shape.threads < 1 || shape.num_blocks < least_blocks || shape.max_tokens < 1 ||
       shape.max_logits < 1 || shape.max_sequences < 1 || shape.max_positions < 1 ||
       shape.vocabulary < 1)
@@ -24,16 +27,34 @@ Executor::Executor(const ExecutorShape& shape, const std::vector<KvGeometry>& kv
   if (shape.kv_elem == Elem::i32)
     refuse("a KV cache holds float32, bfloat16, float16 or int8");
   arena_ = std::make_shared<Memory>(shape.arena_bytes);
-  for (const KvGeometry& g : kv_layers) {
+  if (pages.groups < least_blocks || pages.parts < least_blocks)
+    refuse("layers that are cached have groups and a place in their pages");
+  for (int part = 0; part < pages.parts; ++part)
+    kv_parts_.emplace_back(size_t(checked_product(
+        "a KV cache", {int64_t(pages.part_bytes), int64_t(shape.num_blocks)})));
+  bool alike = true;
+  for (const KvGeometry& g : pages.layers) {
     if (g.kv_heads < 1 || g.head_dim < 1) refuse("a KV layer needs heads and a head size");
     if (g.head_dim % 2 != 0 || g.head_dim > kMostHeadDim)
       refuse("heads of a KV layer have an even size up to " + std::to_string(kMostHeadDim) +
              ", not " + std::to_string(g.head_dim));
-    KvLayer layer{nullptr, shape.kv_elem, g.kv_heads, g.head_dim};
-    Memory memory(size_t(checked_product(
-        "a KV cache", {2 * int64_t(layer.part_bytes()), g.kv_heads, shape.num_blocks})));
-    layer.base = memory.data();
-    kv_.push_back({layer, std::move(memory)});
+    if (g.group < 0 || g.group >= pages.groups || g.part < 0 || g.part >= pages.parts)
+      refuse("a KV layer is of no group, or in no part of its pages");
+    KvLayer layer{nullptr, shape.kv_elem, g.kv_heads, g.head_dim, pages.part_bytes, g.group};
+    if (g.offset % 64 != 0 || g.offset > pages.part_bytes ||
+        layer.block_bytes() > pages.part_bytes - g.offset)
+      refuse("a KV layer lies outside its page, or not on a cache line");
+    layer.base = kv_parts_[size_t(g.part)].data() + g.offset;
+    kv_.push_back(layer);
+    const size_t head = 2 * layer.part_bytes();
+    alike = alike && g.head_dim == pages.layers[0].head_dim && g.offset % head == 0 &&
+            pages.part_bytes % head == 0;
+  }
+  for (size_t part = 0; alike && part < kv_parts_.size(); ++part) {
+    KvLayer all = kv_[0];
+    all.base = kv_parts_[part].data();
+    all.kv_heads = int(pages.part_bytes / (2 * all.part_bytes()));
+    movable_.push_back(all);
   }
 }
 
@@ -120,13 +141,7 @@ Executor::Matrix& Executor::matrix(MatrixId id) {
 
 const KvLayer& Executor::kv(int layer) const {
   if (layer < 0 || size_t(layer) >= kv_.size()) refuse("no such KV layer");
-  return kv_[size_t(layer)].layer;
-}
-
-std::span<const std::byte> Executor::kv_bytes(int layer) const {
-  kv(layer);
-  const Memory& memory = kv_[size_t(layer)].memory;
-  return {memory.data(), memory.bytes()};
+  return kv_[size_t(layer)];
 }
 
 int64_t Executor::max_rows(BufferId id) const {
@@ -143,7 +158,9 @@ size_t Executor::weight_bytes() const {
 AttentionWork* Executor::work_for(const AttentionShape& shape) {
   for (const auto& work : works_)
     if (work->shape() == shape) return work.get();
-  const int64_t cached = int64_t(shape_.num_blocks) * kBlockSize;
+  // Of what lies behind a window, a sequence keeps no blocks.
+  const int64_t cached =
+      shape.window > 0 ? shape_.max_positions : int64_t(shape_.num_blocks) * kBlockSize;
   const AttentionLimits limits{shape_.max_tokens, shape_.max_sequences,
                                int(std::min<int64_t>(cached, shape_.max_positions)),
                                shape_.threads};

@@ -32,9 +32,22 @@ struct ExecutorShape {
   Elem kv_elem;
 };
 
+// A layer's cache and its place in a page.
 struct KvGeometry {
   int kv_heads;
   int head_dim;
+  int group;      // of the step's tables
+  int part;       // of the page
+  size_t offset;  // bytes in the part
+};
+
+// A block id is a page: `part_bytes` at the place of its number in each of `parts` memories. Layers
+// of equal size have a part each, so that a layer's blocks lie one behind the other.
+struct KvPages {
+  int groups;
+  int parts;
+  size_t part_bytes;
+  std::vector<KvGeometry> layers;
 };
 
 // Handles are indices, in the order of creation.
@@ -44,7 +57,7 @@ constexpr int kNone = -1;
 
 class Executor {
  public:
-  Executor(const ExecutorShape& shape, const std::vector<KvGeometry>& kv_layers);
+  Executor(const ExecutorShape& shape, const KvPages& pages);
 
   // --- building; every call throws std::invalid_argument on a handle or size that cannot be
   // row_bytes: from row to row, of `cols` elements or more.
@@ -161,7 +174,7 @@ class Executor {
   // What a buffer lies in.
   const std::shared_ptr<Memory>& memory_of(BufferId id) const { return bound(id).memory; }
   int64_t max_rows(BufferId id) const;
-  std::span<const std::byte> kv_bytes(int layer) const;
+  const KvLayer& kv(int layer) const;
   size_t weight_bytes() const;
 
  private:
@@ -175,11 +188,6 @@ class Executor {
     AnyMatrix packed;
     Memory memory;
   };
-  struct KvStore {
-    KvLayer layer;
-    Memory memory;
-  };
-
   struct Runner;
 
   const Buffer& bound(BufferId id) const;
@@ -208,14 +216,19 @@ class Executor {
   int64_t most_rows(RowKind rows) const {
     return rows == RowKind::tokens ? shape_.max_tokens : shape_.max_logits;
   }
-  const KvLayer& kv(int layer) const;
   AttentionWork* work_for(const AttentionShape& shape);
   void prepare(const StepView& step, const CacheEdits& edits);
   void edit_cache(const CacheEdits& edits, const Worker& worker) const;
 
   ExecutorShape shape_;
   std::shared_ptr<Memory> arena_;
-  std::vector<KvStore> kv_;
+  std::vector<KvLayer> kv_;
+  int kv_groups_;
+  std::vector<Memory> kv_parts_;
+  // Each part of all pages as one layer, which has every head of every group there. None where
+  // heads differ in size: what lies where then depends on the page's group.
+  std::vector<KvLayer> movable_;
+  size_t kv_part_bytes_;
   std::vector<Buffer> buffers_;
   std::vector<Memory> constants_;
   std::vector<Matrix> matrices_;

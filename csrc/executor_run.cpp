@@ -22,21 +22,22 @@ int64_t rows_of(RowKind kind, const StepView& step) {
 }  // namespace
 
 void Executor::prepare(const StepView& step, const CacheEdits& edits) {
-  check_step(step, edits, shape_, {!kv_.empty(), feature_cols_});
+  const bool moves = movable_.size() == kv_parts_.size();
+  check_step(step, edits, shape_, {kv_groups_, feature_cols_, moves});
   for (const auto& work : works_) build_attention_work(step, *work);
 }
 
 void Executor::edit_cache(const CacheEdits& edits, const Worker& worker) const {
-  const Share mine = share(int64_t(kv_.size()), worker);  // whole layers: an edit may feed the next
+  // Whole parts of all pages: an edit may feed the next.
+  const Share mine = share(int64_t(kv_parts_.size()), worker);
   const auto copies = edits.block_copies;
+  const size_t bytes = kv_part_bytes_;
   for (int64_t i = mine.begin; i < mine.end; ++i) {
-    const KvLayer& layer = kv_[size_t(i)].layer;
-    move_slots(layer, edits.slot_moves);
-    const size_t bytes = layer.block_bytes();
+    if (!edits.slot_moves.empty()) move_slots(movable_[size_t(i)], edits.slot_moves);
+    std::byte* const base = kv_parts_[size_t(i)].data();
     for (size_t c = 0; c + 1 < copies.size(); c += 2)
       if (copies[c] != copies[c + 1])
-        std::memcpy(layer.base + size_t(copies[c + 1]) * bytes,
-                    layer.base + size_t(copies[c]) * bytes, bytes);
+        std::memcpy(base + size_t(copies[c + 1]) * bytes, base + size_t(copies[c]) * bytes, bytes);
   }
 }
 

@@ -67,16 +67,16 @@ void check_line(const StepView& s, int sequence) {
 }
 
 // Rows lie in the cache where the sequence's blocks have its last tokens, those of a tree too.
-void check_slots(const StepView& s, int sequence) {
+void check_slots(const StepView& s, const KvTables& tables, int sequence) {
   const int first = s.query_starts[sequence], end = s.query_starts[sequence + 1];
   const int ahead = s.context_lens[sequence] - end;
-  const int32_t* blocks = s.block_ids + s.block_starts[sequence];
+  const int32_t* blocks = tables.block_ids + tables.block_starts[sequence];
   for (int r = first; r < end; ++r) {
     const int place = ahead + r;
     const int slot = blocks[place / kBlockSize] * kBlockSize + place % kBlockSize;
-    if (s.slots[r] != slot)
+    if (tables.slots[r] != slot)
       refuse("row " + std::to_string(r - first) + " of sequence " + std::to_string(sequence) +
-             " of the step has slot " + std::to_string(s.slots[r]) +
+             " of the step has slot " + std::to_string(tables.slots[r]) +
              ", where its blocks have " + std::to_string(slot));
   }
 }
@@ -108,25 +108,34 @@ void check_step(const StepView& s, const CacheEdits& edits, const ExecutorShape&
                "copied block");
   check_within(edits.slot_moves.data(), int64_t(edits.slot_moves.size()), slots, "moved slot");
   check_starts(s.query_starts, s.sequences, s.tokens, 1, "query_starts", "tokens");
-  check_starts(s.block_starts, s.sequences, s.blocks, 0, "block_starts", "block_ids");
-  if (reads.cache) {
-    check_within(s.slots, s.tokens, slots, "slot");
-    check_within(s.block_ids, s.blocks, shape.num_blocks, "block id");
+  if (int64_t(s.groups.size()) != reads.groups)
+    refuse("a step has tables of " + std::to_string(s.groups.size()) +
+           " groups of layers where " + std::to_string(reads.groups) + " are cached");
+  if (!edits.slot_moves.empty() && !reads.moves)
+    refuse("slots cannot be moved in a cache whose heads differ in size: draft no trees");
+  for (const KvTables& tables : s.groups) {
+    check_starts(tables.block_starts, s.sequences, tables.blocks, 0, "block_starts", "block_ids");
+    check_within(tables.slots, s.tokens, slots, "slot");
+    check_within(tables.block_ids, tables.blocks, shape.num_blocks, "block id");
   }
   for (int i = 0; i < s.sequences; ++i) {
     const int64_t queries = int64_t(s.query_starts[i + 1]) - s.query_starts[i];
-    const int64_t blocks = int64_t(s.block_starts[i + 1]) - s.block_starts[i];
     const int64_t context = s.context_lens[i];
-    if (context < queries || context > shape.max_positions ||
-        (reads.cache && context > blocks * kBlockSize))
+    if (context < queries || context > shape.max_positions)
       refuse("sequence " + std::to_string(i) + " of the step has " + std::to_string(queries) +
-             " tokens, a context of " + std::to_string(context) + " and " +
-             std::to_string(blocks) + " blocks, which do not agree");
+             " tokens and a context of " + std::to_string(context) + ", which do not agree");
+    for (const KvTables& tables : s.groups) {
+      const int64_t blocks = int64_t(tables.block_starts[i + 1]) - tables.block_starts[i];
+      if (context > blocks * kBlockSize)
+        refuse("sequence " + std::to_string(i) + " of the step has a context of " +
+               std::to_string(context) + " and " + std::to_string(blocks) +
+               " blocks, which do not agree");
+    }
     if (s.tree_parents)
       check_tree(s, i);
     else
       check_line(s, i);
-    if (reads.cache) check_slots(s, i);
+    for (const KvTables& tables : s.groups) check_slots(s, tables, i);
   }
 }
 

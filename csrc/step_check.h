@@ -11,8 +11,9 @@ namespace penstock {
 
 // What the ops read beside tokens.
 struct StepReads {
-  bool cache;  // without one, slots and blocks mean nothing
+  int groups;  // of layers that are cached; the step has tables of each
   int64_t feature_cols;
+  bool moves = true;  // whether slots can be moved: heads are of one size
 };
 
 // Throws std::invalid_argument on a step that is malformed or exceeds the shape.

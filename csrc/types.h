@@ -22,19 +22,24 @@ constexpr size_t elem_bytes(Elem e) {
   return e == Elem::f32 || e == Elem::i32 ? 4 : e == Elem::i8 ? 1 : 2;
 }
 
+// Where a step's tokens lie in the cache of one group of layers.
+struct KvTables {
+  const int32_t* slots;
+  const int32_t* block_starts;
+  const int32_t* block_ids;
+  int blocks;  // of block_ids
+};
+
 // One step, as borrowed arrays; interface/step.py documents each.
 struct StepView {
   const int32_t* token_ids;
   const int32_t* positions;
-  const int32_t* slots;
   const int32_t* query_starts;
   const int32_t* context_lens;
-  const int32_t* block_starts;
-  const int32_t* block_ids;
+  std::span<const KvTables> groups;  // as many as the cache has
   const int32_t* logit_rows;
   int tokens;
   int sequences;
-  int blocks;  // of block_ids
   int logits;
   const int32_t* hidden_rows = nullptr;
   int hidden = 0;
@@ -75,11 +80,23 @@ struct Array {
 //           multiple of 4 (the codes that are added to keys are zeros); each tile is followed by a
 //           scale per token, bf16 [32]: one cache line.
 // f32, f16: keys [D][32], values [32][D].
+// A block id is a page of the cache, which holds a block of tokens in every layer of one group: so
+// from a layer's block to its next it is further than the layer's own bytes, or the layer has a part
+// of all pages for itself (executor.h).
 struct KvLayer {
-  std::byte* base;
+  std::byte* base;  // of block 0
   Elem elem;
   int kv_heads;
   int head_dim;
+  size_t stride;  // bytes from block to block
+  int group = 0;  // of StepView::groups
+
+  // A layer whose blocks lie one behind the other.
+  static KvLayer alone(std::byte* base, Elem elem, int kv_heads, int head_dim) {
+    KvLayer layer{base, elem, kv_heads, head_dim, 0};
+    layer.stride = layer.block_bytes();
+    return layer;
+  }
 
   int padded_dim() const { return elem == Elem::i8 ? (head_dim + 3) / 4 * 4 : head_dim; }
   size_t scale_bytes() const { return elem == Elem::i8 ? 2 * kBlockSize : 0; }
@@ -88,7 +105,7 @@ struct KvLayer {
   size_t part_bytes() const { return tile_bytes() + scale_bytes(); }
   size_t block_bytes() const { return 2 * part_bytes() * kv_heads; }
   std::byte* keys(int64_t block, int head) const {
-    return base + block * block_bytes() + 2 * part_bytes() * head;
+    return base + size_t(block) * stride + 2 * part_bytes() * head;
   }
   std::byte* values(int64_t block, int head) const { return keys(block, head) + part_bytes(); }
 };

@@ -1,6 +1,6 @@
 """What holds for every test: a cache of its own, one thread for an array library, and workers.
 
-The whole suite (``pytest``) runs on as many workers as this process may use cores, at most four,
+The whole suite (``pytest``) runs on one more worker than this process may use cores, at most four,
 without the tests that are marked ``slow``; ``--slow`` adds these. Files and folders that are named
 (``pytest tests/engine``) run whole and in this process alone, as a debugger needs it. ``-m`` and
 ``-n`` override this.
@@ -13,7 +13,7 @@ import tempfile
 
 import pytest
 
-pytest_plugins = ["pytester", "support.no_skips"]
+pytest_plugins = ["pytester", "support.no_skips", "support.thinned"]
 
 _CACHE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 _MOST_WORKERS = 4
@@ -46,8 +46,11 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         and option.dist == "no"
         and not option.usepdb
     ):
-        workers = min(len(os.sched_getaffinity(0)), _MOST_WORKERS)
-        option.numprocesses = workers if workers > 1 else 0
+        cores = os.cpu_count() or 1
+        if hasattr(os, "sched_getaffinity"):
+            cores = len(os.sched_getaffinity(0))
+        # One more than cores: many tests wait, for clients that stall and processes that start.
+        option.numprocesses = min(cores + 1, _MOST_WORKERS) if cores > 1 else 0
         # Each worker begins with an equal run of neighbours, which share their fixtures.
         option.dist = "worksteal"
 

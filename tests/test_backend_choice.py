@@ -15,7 +15,7 @@ from penstock.errors import ConfigError
 from penstock.gpu import Gpu, GpuSearch
 from penstock.hardware import Hardware, detect
 from penstock.resolve import resolve
-from penstock.speculate.config import QuantizedSelf
+from penstock.speculative_config import QuantizedSelf
 
 GIB = 1 << 30
 H100 = Gpu("NVIDIA H100", 80 * GIB, 79 * GIB, 132, (9, 0))

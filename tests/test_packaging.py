@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -38,6 +40,27 @@ def test_continuous_integration_runs_the_readmes_commands() -> None:
     assert second in script
     install, run = first.split(" && ")
     assert f"{install} && {run}" in script
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text()
+    assert "run: .ci/run\n" in workflow
+    tested = {each for each in PROJECT["project"]["classifiers"] if re.search(r":: 3\.\d+$", each)}
+    assert {each.rpartition(" ")[2] for each in tested} == set(re.findall(r'"(3\.\d+)"', workflow))
+
+
+def test_a_tag_is_released_with_its_version_and_its_changes(tmp_path: Path) -> None:
+    def refused(tag: str) -> str:
+        return subprocess.run([script, tag], capture_output=True, text=True).stderr
+
+    (tmp_path / ".ci").mkdir()
+    script = shutil.copy(ROOT / ".ci/check_tag", tmp_path / ".ci")
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.3"\n')
+    changes = tmp_path / "CHANGELOG.md"
+    changes.write_text("# Changelog\n\n## Unreleased\n\n## 1.2.2 - 2026-01-02\n")
+    assert "has no section '## 1.2.3 - " in refused("v1.2.3")
+    changes.write_text("# Changelog\n\n## Unreleased\n\n## 1.2.3 - 2026-02-03\n")
+    assert refused("v1.2.3") == ""
+    assert "the version in pyproject.toml is 1.2.3" in refused("v1.2.4")
+    for tag in ("1.2.3", "v1.2", "v1.2.3rc1", "version"):
+        assert "not of the form vX.Y.Z" in refused(tag)
 
 
 def test_the_core_needs_no_torch() -> None:

@@ -18,7 +18,7 @@ _BLOCKS = ((1024, 16), (2048, 8), (4096, 8))
 _MATRIX_SIZES = (4096, 8192)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _read(numbers, sums, BLOCK: tl.constexpr, TIMES: tl.constexpr):  # type: ignore[no-untyped-def]
     first = tl.program_id(0).to(tl.int64) * BLOCK * TIMES
     total = tl.zeros((BLOCK,), tl.int32)

@@ -21,6 +21,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 ROWS = (1, 2, 8, 16, 17, 32, 64, 65, 128, 256, 2048)
 SHAPES = {  # columns of the result, and of what is multiplied
@@ -66,7 +70,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if equal else 1
 
 
-def compare(name: str, n: int, k: int, dtype: object, device: object, end: float) -> bool:
+def compare(
+    name: str, n: int, k: int, dtype: torch.dtype, device: torch.device, end: float
+) -> bool:
     """Whether rows are the same at every number of rows, as far as there was time to look."""
     import torch
 
@@ -93,9 +99,10 @@ def compare(name: str, n: int, k: int, dtype: object, device: object, end: float
         told["rows_that_differ"] = int(wrong.sum())
         told["most"] = float((found - whole[:rows]).abs().max())
         out = torch.empty_like(found)
-        told["cublas_us"] = microseconds(lambda: multiply(some, w, out))  # noqa: B023
-        told["bytes_per_s"] = w.nbytes / told["cublas_us"] * 1e6
-        told["flops"] = 2 * rows * n * k / told["cublas_us"] * 1e6
+        taken = microseconds(lambda: multiply(some, w, out))  # noqa: B023
+        told["cublas_us"] = taken
+        told["bytes_per_s"] = w.nbytes / taken * 1e6
+        told["flops"] = 2 * rows * n * k / taken * 1e6
         if own is not None and whole_own is not None:
             told["own_rows_that_differ"] = int(differ(own(some), whole_own[:rows]).sum())
             told["own_us"] = microseconds(lambda: own(some))  # noqa: B023
@@ -104,14 +111,14 @@ def compare(name: str, n: int, k: int, dtype: object, device: object, end: float
     return equal
 
 
-def differ(x, y):  # type: ignore[no-untyped-def]
+def differ(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Which rows have other bits."""
     import torch
 
     return (x.view(torch.int32) != y.view(torch.int32)).any(dim=1)
 
 
-def multiply(x, w, out=None):  # type: ignore[no-untyped-def]
+def multiply(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     """``x @ w.T`` in float32."""
     import torch
 
@@ -122,7 +129,7 @@ def multiply(x, w, out=None):  # type: ignore[no-untyped-def]
     return torch.mm(x, w.t(), out_dtype=torch.float32, out=out)
 
 
-def own_product(w, max_rows: int):  # type: ignore[no-untyped-def]
+def own_product(w: torch.Tensor, max_rows: int) -> Callable[[torch.Tensor], torch.Tensor] | None:
     """Penstock's product with ``w``; None where there is no GPU to compile it for."""
     if w.device.type == "cpu":
         return None
@@ -131,9 +138,10 @@ def own_product(w, max_rows: int):  # type: ignore[no-untyped-def]
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
     from penstock.backends.cuda.matrix import Shape, make_matrix
     from penstock.backends.cuda.workspace import Workspace
+    from penstock.models.spec import DType
 
     n, k = w.shape
-    name = "float16" if w.dtype == torch.float16 else "bfloat16"
+    name: DType = "float16" if w.dtype == torch.float16 else "bfloat16"
     shape = Shape(n, k, max_rows)
     matrix = make_matrix(shape, name, None, Workspace(w.device), w.dtype)
     matrix.fill(0, w, "w")

@@ -20,7 +20,7 @@ from gpu.timing import Timer, best
 from penstock.backends.cuda.executor import CudaExecutor
 from penstock.backends.cuda.step import Layout, arrays_of
 from penstock.cache.geometry import BLOCK_SIZE
-from penstock.interface.step import StepInput
+from penstock.interface.step import KvTables, StepInput
 from penstock.plan.ops import Linear, Op
 from penstock.plan.plan import Plan
 
@@ -77,15 +77,15 @@ def chunk_step(chunk: int, decodes: int, context: int, num_blocks: int) -> StepI
         raise ValueError(f"a chunk of {chunk} tokens does not fit a context of {context}")
     step = decode_step(decodes + 1, context, num_blocks)
     read = np.arange(context - chunk, context, dtype=np.int32)
-    table = step.block_ids[: step.block_starts[1]]
+    (tables,) = step.groups
+    table = tables.block_ids[: tables.block_starts[1]]
+    slots = table[read // BLOCK_SIZE] * BLOCK_SIZE + read % BLOCK_SIZE
     ends = np.arange(chunk, chunk + decodes + 1, dtype=np.int32)
     return replace(
         step,
         token_ids=np.ones(chunk + decodes, np.int32),
         positions=np.concatenate([read, step.positions[1:]]),
-        slots=np.concatenate(
-            [table[read // BLOCK_SIZE] * BLOCK_SIZE + read % BLOCK_SIZE, step.slots[1:]]
-        ),
+        groups=(tables._replace(slots=np.concatenate([slots, tables.slots[1:]])),),
         query_starts=np.concatenate([np.zeros(1, np.int32), ends]),
         logit_rows=ends - 1,
     )
@@ -103,11 +103,13 @@ def _step(
     return StepInput(
         token_ids=np.ones(len(positions), np.int32),
         positions=positions.astype(np.int32),
-        slots=slots.astype(np.int32),
+        groups=(
+            KvTables(
+                slots.astype(np.int32), starts.astype(np.int32), tables.reshape(-1).astype(np.int32)
+            ),
+        ),
         query_starts=query_starts.astype(np.int32),
         context_lens=context_lens.astype(np.int32),
-        block_starts=starts.astype(np.int32),
-        block_ids=tables.reshape(-1).astype(np.int32),
         logit_rows=logit_rows.astype(np.int32),
         block_copies=np.empty((0, 2), np.int32),
     )

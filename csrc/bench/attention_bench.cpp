@@ -70,6 +70,7 @@ struct Setup {
   std::vector<int32_t> positions, slots, query_starts{0}, context_lens, block_starts{0}, block_ids;
   Memory cache;
   std::vector<std::byte> qkv, q, out;
+  KvTables tables{};
   StepView step{};
 
   Setup(const Model& m, Elem e, int sequences, int queries, int context) : model(m), elem(e) {
@@ -98,17 +99,17 @@ struct Setup {
     for (size_t i = 0; i < qkv.size() / sizeof(float); ++i) x[i] = float(random() % 1000) / 500 - 1;
     fill(q.data(), q.size(), activations(), random);
     step.positions = positions.data();
-    step.slots = slots.data();
     step.query_starts = query_starts.data();
     step.context_lens = context_lens.data();
-    step.block_starts = block_starts.data();
-    step.block_ids = block_ids.data();
+    tables = {slots.data(), block_starts.data(), block_ids.data(), int(block_ids.size())};
+    step.groups = {&tables, 1};
     step.tokens = int(tokens);
     step.sequences = sequences;
   }
 
   KvLayer kv() const {
-    return {const_cast<std::byte*>(cache.data()), elem, model.kv_heads, model.head_dim};
+    return KvLayer::alone(const_cast<std::byte*>(cache.data()), elem, model.kv_heads,
+                          model.head_dim);
   }
   Elem activations() const {
     return elem == Elem::bf16 || elem == Elem::i8 ? Elem::bf16 : Elem::f32;

@@ -81,7 +81,7 @@ void check_tickets(Pool& pool, int rounds) {
   }
 }
 
-// A layer of a model, small and with a cache: all ops that share work.
+// Two layers of a model, small and with a cache: all ops that share work, fused and apart.
 class Layer {
  public:
   static constexpr int kTokens = 40, kBlocks = 8, kHeads = 4, kKvHeads = 2, kDim = 16;
@@ -89,8 +89,9 @@ class Layer {
 
   Layer(int threads, bool crowded, Elem kv)
       : executor_({threads, {}, crowded, kBlocks, kTokens, kTokens, 4, 256, kVocabulary,
-                   size_t(kTokens) * 4 * (4 * kHidden + 2 * kJoined + kVocabulary + 64), kv},
-                  {{kKvHeads, kDim}}) {
+                   size_t(kTokens) * 4 * (4 * kHidden + 4 * kJoined + kVocabulary + 64), kv},
+                  {1, 2, KvLayer::alone(nullptr, kv, kKvHeads, kDim).block_bytes(),
+                   {{kKvHeads, kDim, 0, 0, 0}, {kKvHeads, kDim, 0, 1, 0}}}) {
     const BufferId x = buffer(Elem::f32, kHidden, RowKind::tokens);
     const BufferId normed = buffer(Elem::f32, kHidden, RowKind::tokens);
     const BufferId qkv = buffer(Elem::f32, kJoined, RowKind::tokens);
@@ -106,6 +107,7 @@ class Layer {
     executor_.append_rope_write({0, qkv, q, kHeads, {angles, angles, 0}, kNone, kNone, 0});
     executor_.append_attention({0, q, out, kHeads, 0.25f, 0});
     executor_.append_add_activated(x, out, x, Activation::silu);
+    append_apart(x, normed, q, out);
     executor_.append_select_rows(x, last, 0);
     executor_.append_linear(matrix(kVocabulary), kNone, last, logits_, Activation::none);
     executor_.append_argmax(logits_, best_);
@@ -133,17 +135,15 @@ class Layer {
       std::vector<int32_t> blocks;
       for (int b = 0; b < kBlocks; ++b) blocks.push_back(b);
       const int32_t block_starts[] = {0, kBlocks / 2, kBlocks};
+      const KvTables tables{slots.data(), block_starts, blocks.data(), kBlocks};
       executor_.run({.token_ids = tokens.data(),
                      .positions = positions.data(),
-                     .slots = slots.data(),
                      .query_starts = starts.data(),
                      .context_lens = lens.data(),
-                     .block_starts = block_starts,
-                     .block_ids = blocks.data(),
+                     .groups = {&tables, 1},
                      .logit_rows = rows.data(),
                      .tokens = int(tokens.size()),
                      .sequences = 2,
-                     .blocks = kBlocks,
                      .logits = 2},
                     {});
       for (int r = 0; r < 2; ++r) {
@@ -157,6 +157,30 @@ class Layer {
 
  private:
   static constexpr int kVocabulary = 300;
+
+  // The second layer: a line of mathematics each, and all that attention does to scores.
+  void append_apart(BufferId x, BufferId normed, BufferId q, BufferId out) {
+    constexpr int kWidth = kKvHeads * kDim;
+    const BufferId k = buffer(Elem::f32, kWidth, RowKind::tokens);
+    const BufferId v = buffer(Elem::f32, kWidth, RowKind::tokens);
+    const Executor::RotationSpec rotation{constant(256 * kDim / 4), constant(256 * kDim / 4),
+                                          kDim / 2, true};
+    executor_.append_rms_norm(x, normed, constant(kHidden), 1e-5f);
+    executor_.append_linear(int_matrix(kHidden, 8), kNone, normed, q, Activation::none);
+    executor_.append_linear(int_matrix(kWidth, 4), kNone, normed, k, Activation::none);
+    executor_.append_linear(int_matrix(kWidth, 8), kNone, normed, v, Activation::none);
+    executor_.append_head_norm(q, q, kDim, constant(kDim), 1e-5f);
+    executor_.append_rope(q, q, kDim, rotation);
+    executor_.append_rope(k, k, kDim, rotation);
+    executor_.append_kv_write(1, k, v);
+    executor_.append_attention(
+        {1, q, out, kHeads, 0.25f, 0, 3.0f, constant(kHeads), constant(kHeads)});
+    executor_.append_layer_norm(out, out, constant(kHidden), constant(kHidden), 1e-5f);
+    executor_.append_gate(out, q, out, Activation::silu);
+    executor_.append_scale(out, out, 0.5f);
+    executor_.append_soft_cap(out, out, 2.0f);
+    executor_.append_add_activated(x, out, x, Activation::none);
+  }
 
   BufferId buffer(Elem elem, int cols, RowKind rows) {
     const size_t row = size_t(cols * 4 + 63) / 64 * 64;

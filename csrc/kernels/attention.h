@@ -1,4 +1,4 @@
-// Causal attention over the paged cache: the `Attention` op of plan/ops.py.
+// Causal attention over the paged cache: the `Attention` op of plan/ops.
 //
 // A row is one (query token, query head); the heads that share a KV head are folded into rows, so
 // row r of a sequence is token r / group and head r % group. A tile is up to kTileRows consecutive

@@ -66,7 +66,8 @@ struct Tile {
 
   Tile(const AttentionArgs& args, const StepView& step, const AttentionItem& item, int kv_head)
       : args(args),
-        blocks(step.block_ids + step.block_starts[item.sequence]),
+        blocks(step.groups[size_t(args.kv.group)].block_ids +
+               step.groups[size_t(args.kv.group)].block_starts[item.sequence]),
         kv_head(kv_head),
         rows(item.rows),
         fork(item.fork) {

@@ -39,12 +39,13 @@ struct Cache {
   int blocks;
 
   Cache(MutableBytes bytes, const std::string& element, int kv_heads, int64_t head_dim)
-      : layer{reinterpret_cast<std::byte*>(bytes.data()), parse_kv_elem(element), kv_heads, 0} {
+      : layer(KvLayer::alone(reinterpret_cast<std::byte*>(bytes.data()), parse_kv_elem(element),
+                             kv_heads, 0)) {
     expect(layer.elem != Elem::i32, "a KV cache holds float32, bfloat16, float16 or int8");
     expect(kv_heads >= 1 && kv_heads <= 1 << 16, "a cache has heads");
     expect(head_dim >= 2 && head_dim % 2 == 0 && head_dim <= kMostHeadDim,
            "heads have an even size up to 512");
-    layer.head_dim = int(head_dim);
+    layer = KvLayer::alone(layer.base, layer.elem, kv_heads, int(head_dim));
     expect(bytes.size() % layer.block_bytes() == 0 &&
                bytes.size() / layer.block_bytes() <= size_t(INT32_MAX / kBlockSize),
            "a cache is whole blocks");
@@ -98,7 +99,8 @@ void run_rope_write(Matrix qkv, Matrix q, MutableBytes bytes, const std::string&
   cache.check_slots({slots.data(), tokens});
   StepView step{};
   step.positions = positions.data();
-  step.slots = slots.data();
+  const KvTables tables{slots.data(), nullptr, nullptr, 0};
+  step.groups = {&tables, 1};
   step.tokens = int(tokens);
   Pool pool(threads, false);
   pool.run([&](Worker& worker) { rope_write(args, step, worker); });
@@ -111,10 +113,11 @@ void run_attention(Matrix q, Matrix out, MutableBytes bytes, const std::string& 
                    std::optional<Floats> slopes, std::optional<Floats> sinks) {
   const Cache cache(bytes, element, kv_heads, head_dim_of(q, heads));
   const std::vector<int32_t> token_ids(positions.size());  // not looked at
+  const KvTables tables = kv_tables(span_of(slots), span_of(block_starts), span_of(block_ids),
+                                    positions.size(), context_lens.size());
   const StepView step =
-      step_view(token_ids, span_of(positions), span_of(slots), span_of(query_starts),
-                span_of(context_lens), span_of(block_starts), span_of(block_ids), {}, {},
-                tree_parents ? span_of(*tree_parents) : Indices{});
+      step_view(token_ids, span_of(positions), span_of(query_starts), span_of(context_lens),
+                {&tables, 1}, {}, {}, tree_parents ? span_of(*tree_parents) : Indices{});
   expect(q.shape(0) == positions.size() && out.shape(0) == q.shape(0) &&
              out.shape(1) == q.shape(1),
          "queries, output and positions differ in number");
@@ -124,7 +127,7 @@ void run_attention(Matrix q, Matrix out, MutableBytes bytes, const std::string& 
   limits.max_sequences = std::max(step.sequences, 1);
   limits.max_positions = kMostPositions;
   limits.vocabulary = 1;
-  check_step(step, {}, limits, {true, 0});
+  check_step(step, {}, limits, {1, 0});
   const auto of_heads = [&](const std::optional<Floats>& x) {
     expect(!x || x->size() == size_t(heads), "slopes and sinks are one for each head");
     return x ? x->data() : nullptr;

@@ -12,11 +12,12 @@ template <class Cache>
 void kv_write_heads(const KvWriteArgs& args, const StepView& step, Share some) {
   const int dim = args.kv.head_dim, heads = args.kv.kv_heads;
   const CacheWriter<Cache> cache{args.kv};
+  const int32_t* const slots = step.groups[size_t(args.kv.group)].slots;
   for (int64_t i = some.begin; i < some.end; ++i) {
     const int64_t token = i / (2 * heads);
     const int unit = int(i % (2 * heads)), head = unit % heads;
-    const int64_t block = step.slots[token] / kBlockSize;
-    const int offset = step.slots[token] % kBlockSize;
+    const int64_t block = slots[token] / kBlockSize;
+    const int offset = slots[token] % kBlockSize;
     if (unit < heads)
       cache.key(block, head, args.k.row<const float>(token) + int64_t(head) * dim, offset);
     else

@@ -14,12 +14,13 @@ void rope_write_heads(const RopeWriteArgs& args, const StepView& step, Share som
   const int units = args.heads + 2 * args.kv.kv_heads;
   alignas(64) float x[kMostHeadDim];
   const CacheWriter<Cache> cache{args.kv};
+  const int32_t* const slots = step.groups[size_t(args.kv.group)].slots;
   for (int64_t i = some.begin; i < some.end; ++i) {
     const int64_t token = i / units;
     const int unit = int(i % units);
     const float* in = args.qkv.row<const float>(token) + int64_t(unit) * dim;
-    const int64_t block = step.slots[token] / kBlockSize;
-    const int offset = step.slots[token] % kBlockSize;
+    const int64_t block = slots[token] / kBlockSize;
+    const int offset = slots[token] % kBlockSize;
 
     const int value_head = unit - args.heads - args.kv.kv_heads;
     if (value_head >= 0) {

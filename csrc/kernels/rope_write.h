@@ -1,4 +1,4 @@
-// QK-norm, rotary embedding and the cache write in one pass: the `RopeWrite` op of plan/ops.py.
+// QK-norm, rotary embedding and the cache write in one pass: the `RopeWrite` op of plan/ops.
 #pragma once
 
 #include "../types.h"

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypedDict
 
 from penstock.config import EngineConfig, ResolvedConfig
@@ -24,7 +23,7 @@ from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
 from penstock.sandbox.jobs import Checked, CheckGrammar
 from penstock.sandbox.local import LocalWorker
-from penstock.speculate.config import SpeculativeConfig, parse_speculative, speculative_config
+from penstock.speculative_config import SpeculativeConfig, parse_speculative, speculative_config
 from penstock.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -220,12 +219,7 @@ class LLM:
     def __enter__(self) -> LLM:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _requests(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from penstock.backend_choice import BackendName, ChosenBackend
 from penstock.cache.geometry import KvDType
 from penstock.models.spec import DType
 from penstock.quant.choice import QuantizationName, choose
 from penstock.quant.scheme import Quantization
-from penstock.speculate.config import SpeculativeConfig
+from penstock.speculative_config import SpeculativeConfig
 
 LoadFormat = Literal["auto", "dummy"]
 DTypeOption = Literal["auto", "float32", "bfloat16", "float16"]
@@ -22,67 +23,177 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What a user asks for. ``None`` and ``"auto"`` mean: chosen for the machine and the model.
 
     :func:`~penstock.resolve.resolve` turns it into a :class:`ResolvedConfig`; nothing else reads a
-    ``None``.
+    ``None``. ``--help`` shows the descriptions.
     """
 
-    model: str = ""
-    """A checkpoint folder, a hub id, or empty for the demo model that ships with Penstock."""
-    revision: str | None = None
-    tokenizer: str | None = None
-    """Folder or hub id of the tokenizer; None: the model's own."""
-    served_model_name: str | None = None
-    dtype: DTypeOption = "auto"
-    """Type of the weights in memory; auto keeps the checkpoint's."""
-    load_format: LoadFormat = "auto"
-    """dummy: seeded random weights from a config alone."""
-    quantization: QuantizationName = "none"
-    """int8 or int4: round the matrices to so many bits while they are loaded."""
-    quantization_group: int | None = None
-    """Columns that share a float32 scale: 32, 64, 128, or 0 for whole rows; None: whole rows, and
-    in int4 windows of 32 columns on the row's 8-bit grid."""
-    quantization_zero_points: bool = False
-    """With a quantization_group, give each group the code that stands for 0, so that its codes span
-    the values it has; else they are symmetric."""
-    quantize_activations: bool | None = None
-    """With quantization, also round what a product multiplies to 8 bits; None: yes on the CPU, no
-    on a GPU. Else weights alone are quantized."""
-    quantize_head: bool = True
-    """With quantization, keep the output matrix in int8; else it stays in dtype."""
-    backend: BackendName = "auto"
-    """cuda: an NVIDIA GPU; auto: that if there is one that serves, else cpu."""
-    threads: int | str | None = None
-    """Compute threads of the CPU, as a number, or as a list of CPUs such as 0-7,16-23 that each get
-    one; None: one for each physical core this process may use."""
-    deterministic: bool = True
-    """A request's tokens never depend on what else runs. On a GPU, without it products are
-    cuBLAS's, which may be faster and may differ in the last bits; the CPU always is."""
-    max_model_len: int | None = None
-    """Longest prompt plus output, in tokens; None: the model's limit, or what the cache holds."""
-    kv_cache_bytes: int | None = None
-    """Memory for the KV cache; None: what the sequences can fill, at most half of what is free,
-    or on a GPU all that is left there."""
-    kv_cache_dtype: KvCacheDTypeOption = "auto"
-    """Type of cached keys and values; auto: the weights' type. int8 holds nearly twice the tokens
-    of a 16-bit type."""
-    max_num_seqs: int | None = None
-    """Sequences that run in one step; None: 64, on a GPU 256, or the token budget if that is
-    less."""
-    max_num_batched_tokens: int | None = None
-    """Tokens computed in one step, by decode and prefill together; None: 512, on a GPU 2048, or
-    max_num_seqs."""
-    enable_prefix_caching: bool = True
-    speculative: SpeculativeConfig | None = None
-    """Draft tokens and verify several a step, which changes speed and nothing else. ngram:
-    what the text repeats; draft:model=PATH: by a smaller model; self: by the model itself in int4;
-    medusa:model=PATH, eagle:model=PATH: by heads that read its hidden states.
-    Options are listed in docs/speculation.md."""
-    artifact: bool = True
-    """Start from weights that an earlier start packed and kept on disk, and keep them."""
-    artifact_dir: str | None = None
-    """Folder of kept engine artifacts; None: engines in $PENSTOCK_CACHE_DIR, or in
-    ~/.cache/penstock."""
-    seed: int = 0
-    """Seed of dummy weights and of the seeds given to requests that name none."""
+    model: Annotated[
+        str,
+        Meta(
+            description="The model to serve: a checkpoint folder, a hub id, or nothing for the "
+            "demo model that ships with Penstock."
+        ),
+    ] = ""
+    revision: Annotated[
+        str | None,
+        Meta(
+            description="The branch, tag or commit of the model on the hub. The default is its "
+            "main branch."
+        ),
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        Meta(description="A folder or hub id of the tokenizer. The default is the model's own."),
+    ] = None
+    served_model_name: Annotated[
+        str | None,
+        Meta(
+            description="The name by which clients ask for the model. The default is MODEL as it "
+            "was given."
+        ),
+    ] = None
+    dtype: Annotated[
+        DTypeOption,
+        Meta(description="The type of the weights in memory; auto keeps the checkpoint's."),
+    ] = "auto"
+    load_format: Annotated[
+        LoadFormat,
+        Meta(
+            description="Where weights come from: auto reads the checkpoint, dummy draws random "
+            "ones from the seed and needs a config.json alone."
+        ),
+    ] = "auto"
+    quantization: Annotated[
+        QuantizationName,
+        Meta(
+            description="Rounds the matrices to so many bits while they are loaded: none, int8 "
+            "or int4."
+        ),
+    ] = "none"
+    quantization_group: Annotated[
+        int | None,
+        Meta(
+            description="How many columns share a float32 scale: 32, 64 or 128, or 0 for whole "
+            "rows. The default is whole rows, and in int4 windows of 32 columns on the row's "
+            "8-bit grid."
+        ),
+    ] = None
+    quantization_zero_points: Annotated[
+        bool,
+        Meta(
+            description="With --quantization-group, gives each group the code that stands for 0, "
+            "so that its codes span the values it has. Without, they are symmetric."
+        ),
+    ] = False
+    quantize_activations: Annotated[
+        bool | None,
+        Meta(
+            description="With --quantization, also rounds what a product multiplies to 8 bits. "
+            "The default is yes on the CPU, and no on a GPU, where weights alone are quantized."
+        ),
+    ] = None
+    quantize_head: Annotated[
+        bool,
+        Meta(
+            description="With --quantization, keeps the output matrix in int8. Without, it stays "
+            "in --dtype."
+        ),
+    ] = True
+    backend: Annotated[
+        BackendName,
+        Meta(
+            description="What computes: cpu, cuda (an NVIDIA GPU), or reference (NumPy, for "
+            "tests). auto takes a GPU if there is one that serves, and the CPU otherwise."
+        ),
+    ] = "auto"
+    threads: Annotated[
+        int | str | None,
+        Meta(
+            description="The compute threads of the CPU: a number, or a list of CPUs such as "
+            "0-7,16-23 that get one each. The default is one for each physical core that this "
+            "process may use."
+        ),
+    ] = None
+    deterministic: Annotated[
+        bool,
+        Meta(
+            description="A request's tokens never depend on what else runs. Turned off on a GPU, "
+            "products are cuBLAS's, which may be faster and may differ in the last bits. The CPU "
+            "is always deterministic."
+        ),
+    ] = True
+    max_model_len: Annotated[
+        int | None,
+        Meta(
+            description="The longest prompt and output together, in tokens. The default is the "
+            "model's limit, or what the KV cache holds."
+        ),
+    ] = None
+    kv_cache_bytes: Annotated[
+        int | None,
+        Meta(
+            description="The memory for the KV cache. The default is what all sequences can "
+            "fill, at most half of the memory that is free, or on a GPU all that is left there."
+        ),
+    ] = None
+    kv_cache_dtype: Annotated[
+        KvCacheDTypeOption,
+        Meta(
+            description="The type of cached keys and values; auto takes the weights' type. int8 "
+            "holds nearly twice the tokens of a 16-bit type."
+        ),
+    ] = "auto"
+    max_num_seqs: Annotated[
+        int | None,
+        Meta(
+            description="How many sequences run in one step at most. The default is 64, on a GPU "
+            "256, or --max-num-batched-tokens if that is less."
+        ),
+    ] = None
+    max_num_batched_tokens: Annotated[
+        int | None,
+        Meta(
+            description="How many tokens one step computes at most, of prompts and of sequences "
+            "that decode together. The default is 512, on a GPU 2048, or --max-num-seqs if that "
+            "is more."
+        ),
+    ] = None
+    enable_prefix_caching: Annotated[
+        bool,
+        Meta(
+            description="Keeps the keys and values of prompts, so that a request that begins "
+            "like an earlier one need not compute them again."
+        ),
+    ] = True
+    speculative: Annotated[
+        SpeculativeConfig | None,
+        Meta(
+            description="Drafts tokens and verifies several in a step, which changes speed and "
+            "nothing else. ngram drafts what the text repeats; draft:model=PATH by a smaller "
+            "model; self by the model itself in int4; medusa:model=PATH and eagle:model=PATH by "
+            "heads that read its hidden states. docs/speculation.md lists the options."
+        ),
+    ] = None
+    artifact: Annotated[
+        bool,
+        Meta(
+            description="Starts from weights that an earlier start packed and kept on disk, and "
+            "keeps them there."
+        ),
+    ] = True
+    artifact_dir: Annotated[
+        str | None,
+        Meta(
+            description="The folder of kept engine artifacts. The default is engines in "
+            "$PENSTOCK_CACHE_DIR, or in ~/.cache/penstock."
+        ),
+    ] = None
+    seed: Annotated[
+        int,
+        Meta(
+            description="The seed of dummy weights, and of the seeds that requests get which "
+            "name none."
+        ),
+    ] = 0
 
 
 class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,8 +29,8 @@ from penstock.plan.weight_bytes import weight_bytes
 from penstock.quant.choice import choose
 from penstock.quant.scheme import Quantization
 from penstock.scheduler.limits import most_logit_rows
-from penstock.speculate.config import describe
 from penstock.speculate.draft_choice import draft_logit_rows, served_draft
+from penstock.speculative_config import describe
 from penstock.threads import Threads, choose_threads
 
 DEFAULT_SEQS = 64

@@ -59,6 +59,7 @@ def change(path: Path) -> None:
     assert path.stat().st_size == times.st_size
 
 
+@pytest.mark.slow
 def test_a_changed_value_is_never_served_from_before(model: Path, tmp_path: Path) -> None:
     root = tmp_path / "engines"
     first = begin(model, root)

@@ -172,6 +172,7 @@ def serve(root: Path) -> list[str]:
     return lines
 
 
+@pytest.mark.slow
 def test_a_server_says_what_it_started_from(tmp_path: Path) -> None:
     root = tmp_path / "engines"
     assert not any(str(root) in line for line in serve(root))

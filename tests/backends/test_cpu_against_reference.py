@@ -14,7 +14,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.needs import needs_native
-from support.tiny_plans import Chunk, broken, dummy_weights, make_spec, step_of, tokens_of
+from support.tiny_plans import (
+    MALFORMED,
+    Chunk,
+    broken,
+    dummy_weights,
+    make_spec,
+    step_of,
+    tokens_of,
+)
 
 from penstock.backends.cpu import native
 from penstock.backends.cpu.bind import bind
@@ -289,26 +297,10 @@ def test_block_copies_run_in_order_and_first(kv_dtype: KvDType) -> None:
     executor.close()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"token_ids": [0, 211]}, "token id 211"),
-        ({"token_ids": [0, -1]}, "token id -1"),
-        ({"positions": [0, 512]}, "position 512"),
-        ({"slots": [0, 40 * 32]}, "slot 1280"),
-        ({"block_ids": [40]}, "block id 40"),
-        ({"logit_rows": [2]}, "logit row 2"),
-        ({"hidden_rows": [2]}, "hidden row 2"),
-        ({"block_copies": [[0, 40]]}, "copied block 40"),
-        ({"context_lens": [33]}, "do not agree"),
-        ({"context_lens": [1]}, "do not agree"),
-        ({"query_starts": [0, 1]}, "query_starts"),
-        ({"query_starts": [0]}, "length"),
-        ({"positions": [0]}, "length"),
-        ({"block_starts": [0, 2]}, "block_ids"),
-        ({"block_starts": [1, 0]}, "ascend"),
-    ],
-)
+NO_TOKEN: tuple[dict[str, Any], str] = ({"token_ids": [0, -1]}, "token id -1")
+
+
+@pytest.mark.parametrize(("changes", "message"), [*MALFORMED, NO_TOKEN])
 def test_a_malformed_step_is_refused_by_cause(changes: dict[str, Any], message: str) -> None:
     executor = make_executor(SPECS["plain"], "float32")
     step = step_of([Chunk(C, 0, 2, [1])])

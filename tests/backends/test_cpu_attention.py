@@ -55,6 +55,7 @@ def ragged(shape: Shape, seed: int) -> list[Part]:
     return [Part(sequence(shape, end, seed + i), start, end) for i, (start, end) in enumerate(ends)]
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("head_dim", [8, 50, 64, 80, 96, 128, 256, 320, 512])
 def test_head_dims(module: Any, head_dim: int, element: str) -> None:
@@ -90,6 +91,7 @@ def test_activation_elements(module: Any, bf16_activations: bool) -> None:
         np.testing.assert_array_equal(b, expected)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("window", [0, 20, 33, 300])
 @pytest.mark.parametrize("chunk", [1, 7, 32, 33])
@@ -117,6 +119,7 @@ def test_company_changes_nothing(module: Any, head_dim: int, element: str) -> No
         np.testing.assert_array_equal(rows, alone[i])
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("window", [0, 700])
 @pytest.mark.parametrize("threads", [2, 3])

@@ -22,6 +22,15 @@ def module() -> Any:
     return native.load()
 
 
+BLOCK_BYTES = 2 * 8 * 32 * 4
+CACHE = {
+    "kv_groups": 1,
+    "kv_parts": 1,
+    "kv_part_bytes": BLOCK_BYTES,
+    "kv_layers": [(1, 8, 0, 0, 0)],  # KV heads, head size, group, part and offset of a layer
+}
+
+
 def make(module: Any, **changes: Any) -> Any:
     shape = {
         "threads": 2,
@@ -71,9 +80,9 @@ def append_attention(executor: Any, q: int, out: int, **changes: Any) -> None:
     "changes",
     [
         {"kv_elem": "int32"},
-        {"kv_layers": [(1, 514)]},
-        {"kv_layers": [(1, 33)]},
-        {"kv_layers": [(2**31 - 1, 512)], "num_blocks": 2**26 - 1},
+        CACHE | {"kv_layers": [(1, 514, 0, 0, 0)], "kv_part_bytes": 2**20},
+        CACHE | {"kv_layers": [(1, 33, 0, 0, 0)], "kv_part_bytes": 2**20},
+        CACHE | {"kv_part_bytes": 2**47, "num_blocks": 2**26 - 1},
         {"max_positions": 2**31 - 1},
         {"threads": -1},
         {"num_blocks": 2**26},
@@ -196,7 +205,7 @@ def test_regions_lie_in_files_and_have_chunks(executor: Any, tmp_path: Any) -> N
 
 
 def test_what_an_op_writes_is_not_what_it_reads(module: Any) -> None:
-    executor = make(module, kv_layers=[(1, 8)])
+    executor = make(module, **CACHE)
     a = executor.add_buffer(0, "float32", 16, 64, "T")
     inside = executor.add_buffer(3 * 64, "float32", 16, 64, "T")  # the last row of a
     wide = executor.add_buffer(0, "float32", 32, 128, "T")
@@ -287,14 +296,14 @@ def test_a_matrix_in_two_products_has_the_bias_of_each(executor: Any) -> None:
     one, none = np.zeros(1, np.int32), np.empty(0, np.int32)
     pairs = np.empty((0, 2), np.int32)
     bounds = np.array([0, 1], np.int32)
-    executor.run(one, one, one, bounds, one + 1, bounds, one, none, none, pairs, none, pairs, None)
+    executor.run(one, one, bounds, one + 1, (), none, none, pairs, none, pairs, None)
     assert (executor.view(biased).view(np.float32)[0] == 7).all()
     assert (executor.view(plain).view(np.float32)[0] == 0).all()
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, np.nan])
 def test_attention_has_a_positive_scale(module: Any, scale: float) -> None:
-    executor = make(module, kv_layers=[(1, 8)])
+    executor = make(module, **CACHE)
     buffers = Buffers(executor)
     q, out = buffers.add(8), buffers.add(8)
     with pytest.raises(ValueError, match="scale"):
@@ -303,7 +312,7 @@ def test_attention_has_a_positive_scale(module: Any, scale: float) -> None:
 
 @pytest.mark.parametrize("softcap", [0.0, -1.0, np.nan])
 def test_attention_has_a_positive_soft_cap_or_none(module: Any, softcap: float) -> None:
-    executor = make(module, kv_layers=[(1, 8)])
+    executor = make(module, **CACHE)
     buffers = Buffers(executor)
     q, out = buffers.add(8), buffers.add(8)
     with pytest.raises(ValueError, match="soft cap"):
@@ -313,7 +322,7 @@ def test_attention_has_a_positive_soft_cap_or_none(module: Any, softcap: float) 
 
 @pytest.mark.parametrize("name", ["slopes", "sinks"])
 def test_attention_has_a_slope_and_a_sink_for_each_head(module: Any, name: str) -> None:
-    executor = make(module, kv_layers=[(1, 8)])
+    executor = make(module, **CACHE)
     buffers = Buffers(executor)
     q, out = buffers.add(16), buffers.add(16)
     for heads in (1, 3):
@@ -359,7 +368,9 @@ def test_an_even_part_of_a_head_is_rotated(executor: Any, rope_dim: int, interle
 
 
 def test_keys_and_values_are_those_of_the_layer(module: Any) -> None:
-    executor = make(module, kv_layers=[(2, 8)])
+    executor = make(
+        module, **(CACHE | {"kv_part_bytes": 2 * BLOCK_BYTES, "kv_layers": [(2, 8, 0, 0, 0)]})
+    )
     buffers = Buffers(executor)
     k, wide, rounded = buffers.add(16), buffers.add(32), buffers.add(16, "bfloat16")
     selected = buffers.add(16, rows="S")
@@ -416,3 +427,25 @@ def test_norms_agree_in_shape(executor: Any) -> None:
         executor.append_rms_norm(x, x, short, 0.0)
     with pytest.raises(ValueError, match="bias"):
         executor.append_layer_norm(x, x, weight, short, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"kv_groups": 0}, "groups and a place"),
+        ({"kv_parts": 0}, "groups and a place"),
+        ({"kv_layers": [(1, 8, 1, 0, 0)]}, "of no group"),
+        ({"kv_layers": [(1, 8, 0, 1, 0)]}, "no part"),
+        ({"kv_layers": [(1, 8, 0, -1, 0)]}, "no part"),
+        ({"kv_layers": [(1, 8, 0, 0, 64)]}, "outside its page"),
+        ({"kv_layers": [(2, 8, 0, 0, 0)]}, "outside its page"),
+        ({"kv_layers": [(1, 8, 0, 0, 32)], "kv_part_bytes": 2 * BLOCK_BYTES}, "cache line"),
+        ({"kv_part_bytes": 2**62}, "KV cache"),
+        ({"kv_part_bytes": 2**64 - 64}, "KV cache"),
+    ],
+)
+def test_layers_of_a_cache_lie_in_its_pages(
+    module: Any, changes: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        make(module, **(CACHE | changes))

@@ -148,6 +148,7 @@ def test_gated(module: Any, elem: str, gate: str) -> None:
             check(module, product, activations(rng, m, 48, "bfloat16"), out_elem, 2)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("x_elem", ACTIVATIONS)
 @pytest.mark.parametrize("elem", WEIGHTS)
 @pytest.mark.parametrize("gate", ["none", "silu"])

@@ -23,7 +23,7 @@ from support.native_products import (
 from penstock.backends.cpu import native
 from penstock.backends.reference.numerics import int_product, quantize_rows
 from penstock.errors import ConfigError
-from penstock.quant import GroupScheme, points, quantize
+from penstock.quant import GroupScheme, quantize
 
 SCHEMES = [
     GroupScheme(bits, size, zero_points)
@@ -35,7 +35,7 @@ SCHEMES = [
 
 def sums(product: QuantizedProduct, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Exact sums with bias ``[m, total]`` in float64, and the sums of their terms' sizes."""
-    codes = np.concatenate([points(p) for p in product.parts])
+    codes = np.concatenate([p.points() for p in product.parts])
     scales = np.concatenate([p.scales for p in product.parts])
     k = codes.shape[1]
     size = product.parts[0].scheme.group_size or k
@@ -61,6 +61,7 @@ def check(module: Any, product: QuantizedProduct, x: np.ndarray, threads: int) -
     assert_within(product.run(module, x, threads), product, expected, error)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("k", [1, 5, 31, 64, 100, 257, 688])
 def test_odd_sizes(module: Any, k: int, scheme: GroupScheme) -> None:
@@ -85,7 +86,7 @@ def test_codes_at_their_limits(module: Any, bits: Any) -> None:
         np.testing.assert_allclose(product.run(module, x), x @ matrix.T, rtol=1e-6)
     # All of one sign, zero is the least or the greatest code: points of 255 or 15.
     spanned = QuantizedProduct((quantize(matrix, GroupScheme(bits, None, True)),))
-    assert np.abs(points(spanned.parts[0])).min() == 2**bits - 1
+    assert np.abs(spanned.parts[0].points()).min() == 2**bits - 1
     for m in (1, 5, 33):
         x = np.ones((m, 512), np.float32)
         x[::2] *= -1
@@ -113,6 +114,7 @@ def test_gated(module: Any, scheme: GroupScheme, gate: str) -> None:
         check(module, product, rng.standard_normal((m, 80)).astype(np.float32), 2)
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("gate", ["none", "silu"])
 def test_a_row_does_not_depend_on_its_batch(module: Any, gate: str, scheme: GroupScheme) -> None:

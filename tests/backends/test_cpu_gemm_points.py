@@ -73,6 +73,7 @@ def check(module: Any, product: QuantizedProduct, x: np.ndarray, threads: int) -
     assert_within(product.run(module, x, threads), product, expected, error)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("k", [1, 5, 31, 64, 100, 257, 688])
 def test_odd_sizes(module: Any, k: int, scheme: QuantScheme) -> None:
@@ -119,6 +120,7 @@ def test_gated(module: Any, scheme: QuantScheme, gate: str) -> None:
         check(module, product, x, 2)
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("gate", ["none", "silu"])

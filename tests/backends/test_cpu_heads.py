@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.head_plans import HEADS, HIDDEN, Writer, eagle, medusa, with_features
+from support.kv_tables import changed
 from support.needs import needs_native
 from support.tiny_plans import Chunk, dummy_weights, make_spec, step_of, tokens_of
 from support.tree_steps import Accepted, tree_step
@@ -160,7 +161,7 @@ def test_ops_of_any_shape_agree_with_the_reference(
     plan = w.plan(w.linear(whole, "head", 3, logits=True), whole, cached=False)
     step = step_of([Chunk(A, 0, rows, [0, 1], rows=range(rows))])
     features = np.random.default_rng(seed).standard_normal((rows, plan.feature_size), np.float32)
-    step = replace(step, features=features)
+    step = replace(step, features=features, groups=())
     executor = executor_of(plan)
     reference = ReferenceExecutor(plan, DummyWeights(plan.weights, 3, "bfloat16"), LIMITS)
     got, expected = executor.run(step).hidden, reference.run(step).hidden
@@ -173,23 +174,19 @@ def test_ops_of_any_shape_agree_with_the_reference(
     executor.close()
 
 
-def test_a_plan_without_a_cache_reads_neither_slots_nor_blocks() -> None:
+def test_a_plan_without_a_cache_has_no_tables() -> None:
     plan = fuse(medusa("float32"))
     executor = bind(
         plan, DummyWeights(plan.weights, 3, "float32"), replace(LIMITS, num_blocks=0), native.load()
     )
     step = next(steps_of(plan))
-    none = np.empty(0, np.int32)
-    bare = replace(
-        step,
-        slots=np.full_like(step.slots, -1),
-        block_ids=none,
-        block_starts=np.zeros_like(step.block_starts),
-    )
     for got, expected in zip(
-        arrays(executor.run(bare)), arrays(executor_of(plan).run(step)), strict=True
+        arrays(executor.run(step)), arrays(executor_of(plan).run(step)), strict=True
     ):
         np.testing.assert_array_equal(got, expected)
+    tables = next(steps_of(fuse(eagle("float32")))).groups
+    with pytest.raises(ValueError, match="tables of 1 groups of layers where 0 are cached"):
+        executor.run(replace(step, groups=tables))
     with pytest.raises(ValueError, match="no such KV layer"):
         executor._native.kv_copy(0)
     executor.close()
@@ -200,7 +197,7 @@ def test_a_plan_with_a_cache_still_does() -> None:
     executor = executor_of(plan)
     step = next(steps_of(plan))
     with pytest.raises(ValueError, match="slot -1"):
-        executor.run(replace(step, slots=np.full_like(step.slots, -1)))
+        executor.run(changed(step, slots=np.full_like(step.groups[0].slots, -1)))
     executor.close()
 
 

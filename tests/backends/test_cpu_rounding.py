@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from support.native_sampler import bare_executor
 
 from penstock.backends.cpu import native
-from penstock.backends.cpu.pack import round_weights
+from penstock.backends.cpu.forms import round_weights
 from penstock.errors import WeightError
 from penstock.quant import GroupScheme, quantize
 
@@ -23,24 +24,6 @@ SCHEMES = [
     for zero_points in (False, True)
 ]
 DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16]
-
-
-def executor(module: Any, threads: int = 1) -> Any:
-    """One that has no ops: only its threads are of interest."""
-    return module.Executor(
-        threads=threads,
-        cpus=[],
-        crowded=False,
-        num_blocks=1,
-        max_tokens=1,
-        max_logits=1,
-        max_sequences=1,
-        max_positions=1,
-        vocabulary=1,
-        arena_bytes=64,
-        kv_elem="float32",
-        kv_layers=[],
-    )
 
 
 def same(native_executor: Any, matrix: np.ndarray, scheme: GroupScheme) -> None:
@@ -56,12 +39,13 @@ def same(native_executor: Any, matrix: np.ndarray, scheme: GroupScheme) -> None:
     np.testing.assert_array_equal(got.zeros, expected.zeros)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: np.dtype(t).name)
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_random_weights(module: Any, scheme: GroupScheme, dtype: Any, threads: int) -> None:
     rng = np.random.default_rng(scheme.bits)
-    pool = executor(module, threads)
+    pool = bare_executor(module, 1, threads)
     for n, k in ((1, 1), (3, 31), (7, 64), (17, 200), (64, 513)):
         matrix = rng.standard_normal((n, k)) * 0.1
         same(pool, matrix.astype(dtype), scheme)
@@ -84,7 +68,7 @@ matrices = hnp.arrays(
 @settings(max_examples=150, deadline=None)
 @given(matrix=matrices, scheme=st.sampled_from(SCHEMES))
 def test_any_finite_values(isa: str, matrix: np.ndarray, scheme: GroupScheme) -> None:
-    pool = executor(native.load(isa))
+    pool = bare_executor(native.load(isa), 1)
     same(pool, matrix, scheme)
     pool.close()
 
@@ -92,7 +76,7 @@ def test_any_finite_values(isa: str, matrix: np.ndarray, scheme: GroupScheme) ->
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_values_that_are_not_finite(module: Any, scheme: GroupScheme, value: float) -> None:
-    pool = executor(module)
+    pool = bare_executor(module, 1)
     for at in (0, 15, 99, 149):
         matrix = np.ones((3, 150), np.float32)
         matrix[1, at] = value
@@ -109,7 +93,7 @@ def test_rows_at_odd_addresses(module: Any) -> None:
     raw[1:] = matrix.reshape(-1).view(np.uint8)
     codes = np.empty((5, 70), np.int8)
     scales = np.empty((5, 3), np.float32)
-    pool = executor(module)
+    pool = bare_executor(module, 1)
     pool.round_rows("float32", raw[1:], 4, 32, codes, scales, None)
     expected = quantize(matrix, scheme)
     np.testing.assert_array_equal(codes, expected.codes)
@@ -118,7 +102,7 @@ def test_rows_at_odd_addresses(module: Any) -> None:
 
 
 def test_shapes_must_agree(module: Any) -> None:
-    pool = executor(module)
+    pool = bare_executor(module, 1)
     rows = np.zeros(4 * 64 * 4, np.uint8)
     codes, scales = np.empty((4, 64), np.int8), np.empty((4, 2), np.float32)
     zeros = np.empty((4, 2), np.int8)

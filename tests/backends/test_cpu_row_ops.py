@@ -71,11 +71,9 @@ def run(
     executor.run(
         np.zeros(tokens, np.int32),
         places,
-        np.zeros(tokens, np.int32),
         starts,
         places + 1,
-        np.zeros(tokens + 1, np.int32),
-        none,
+        [],
         none,
         none,
         pairs,
@@ -287,7 +285,10 @@ def test_kv_write(module: Any, head_dim: int, element: str) -> None:
             vocabulary=1,
             arena_bytes=2 * tokens * 4 * 2 * head_dim + 4096,
             kv_elem=element,
-            kv_layers=[(2, head_dim)],
+            kv_groups=1,
+            kv_parts=1,
+            kv_part_bytes=len(Cache(shape, 1).bytes),
+            kv_layers=[(2, head_dim, 0, 0, 0)],
         )
         row = 2 * head_dim * 4
         k = executor.add_buffer(0, "float32", 2 * head_dim, row, "T")
@@ -301,11 +302,9 @@ def test_kv_write(module: Any, head_dim: int, element: str) -> None:
         executor.run(
             ids,
             places,
-            slots.astype(np.int32),
             np.array([0, tokens], np.int32),
             np.array([before + tokens], np.int32),
-            np.array([0, 2], np.int32),
-            np.array(order, np.int32),
+            [(slots.astype(np.int32), np.array([0, 2], np.int32), np.array(order, np.int32))],
             none,
             none,
             pairs,

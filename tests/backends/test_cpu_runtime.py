@@ -358,6 +358,7 @@ def test_packed_parts_multiply_as_their_concatenation(module: Any, elem: str, ga
         )
 
 
+@pytest.mark.thinned(3)
 def test_measured_ceilings_are_plausible(module: Any) -> None:
     bandwidth = module.measure_read_bandwidth(1 << 25, 1)
     assert 1e8 < bandwidth < 1e13

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.kv_tables import arrays_of, changed
 from support.tiny_plans import Chunk, broken, dummy_weights, make_spec, step_of, tokens_of
 from support.tree_steps import Branches, tree_step
 
@@ -113,8 +114,7 @@ def test_a_step_that_disagrees_with_itself(
 def test_arrays_of_other_types_and_strides_are_not_taken(
     executor: CpuExecutor, name: str, spoil: Any
 ) -> None:
-    arrays = {k: getattr(LINES, k) for k in LINES.__dataclass_fields__}
-    step = StepInput(**(arrays | {name: spoil(arrays[name])}))
+    step = changed(LINES, **{name: spoil(arrays_of(LINES)[name])})
     with pytest.raises(TypeError):
         executor.run(step)
 
@@ -141,7 +141,7 @@ def test_no_numbers_crash(executor: CpuExecutor, data: st.DataObject) -> None:
     step = data.draw(st.sampled_from([LINES, TREE]))
     changes = {}
     for name in data.draw(st.lists(st.sampled_from(FIELDS), min_size=1, max_size=2)):
-        array = getattr(step, name).copy()
+        array = arrays_of(step)[name].copy()
         if len(array):
             array[data.draw(st.integers(0, len(array) - 1))] = data.draw(NUMBERS)
         changes[name] = array

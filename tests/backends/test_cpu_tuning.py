@@ -94,6 +94,7 @@ def bound(module: Any, form: str, gated: bool = False, x: str = "bfloat16") -> B
     return Bound(executor, matrix, out)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
 @pytest.mark.parametrize("form", FORMS)
 def test_no_result_depends_on_a_parameter(module: Any, form: str, gated: bool) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock.backends.reference.numerics import grid_product, int_product, weight_only_product
+from penstock.backends.reference.numerics import (
+    grid_product,
+    int_product,
+    points_by_group,
+    points_on_grid,
+)
 from penstock.quant import (
     GridScheme,
     GroupScheme,
     QuantScheme,
-    dequantize,
     quantize,
     quantize_to_grid,
 )
@@ -34,11 +38,11 @@ def test_products_are_of_what_the_codes_stand_for(scheme: QuantScheme) -> None:
     w = (rng.standard_normal((9, 100)) + 0.5).astype(np.float32)
     if isinstance(scheme, GridScheme):
         grid = quantize_to_grid(w, scheme)
-        stands_for, floats = grid.dequantize(), weight_only_product(x, grid)
+        stands_for, floats = grid.dequantize(), points_on_grid(x, grid)
         ints = grid_product(x, grid)
     else:
         tensor = quantize(w, scheme)
-        stands_for, floats = dequantize(tensor), weight_only_product(x, tensor)
+        stands_for, floats = tensor.dequantize(), points_by_group(x, tensor)
         ints = int_product(x, tensor)
     expected = x.astype(np.float64) @ stands_for.T.astype(np.float64)
     np.testing.assert_allclose(floats, expected, rtol=0, atol=2e-5)

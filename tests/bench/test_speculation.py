@@ -9,7 +9,7 @@ from penstock.bench.speculation import Scripted, formula, run_speculation
 from penstock.cli.main import main
 from penstock.config import EngineConfig
 from penstock.sampling.params import SamplingParams
-from penstock.speculate.config import Ngram
+from penstock.speculative_config import Ngram
 
 
 def test_the_formula() -> None:

@@ -35,6 +35,7 @@ def test_only_tests_that_need_a_gpu_are_run() -> None:
     assert not any("compile" in file for file in files)
 
 
+@pytest.mark.slow
 def test_files_are_told_of_one_by_one_and_what_fails_is_named(tmp_path: Path) -> None:
     tests = {"good": "def test_a(): pass", "bad": "def test_b(): assert 0", "none": ""}
     for name, text in tests.items():

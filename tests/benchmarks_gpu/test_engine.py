@@ -35,22 +35,7 @@ CONFIG = {
     "tie_word_embeddings": True,
     "torch_dtype": "float32",
 }
-SIZE = Size(
-    decode_context=8,
-    decode_steps=2,
-    host_batch=2,
-    host_context=8,
-    prefill=12,
-    chunk=4,
-    chunk_decodes=1,
-    positions=(4,),
-    position_steps=2,
-    mixed=2,
-    mixed_prompt=(2, 4),
-    mixed_output=(2, 2),
-    repeats=1,
-    replays=1,
-)
+SIZE = Size().smallest()
 
 
 class FakeTimer:
@@ -103,9 +88,9 @@ def test_an_engine_is_measured(tmp_path: Path) -> None:
 def test_a_decode_step_is_one_token_of_each() -> None:
     step = decode_step(batch=3, context=40, num_blocks=6)
     assert step.num_tokens == step.num_sequences == 3
-    assert len(set(step.slots.tolist())) == 3
-    assert (step.slots % 32 == 39 % 32).all()
-    assert sorted(step.block_ids.tolist()) == list(range(6))
+    assert len(set(step.groups[0].slots.tolist())) == 3
+    assert (step.groups[0].slots % 32 == 39 % 32).all()
+    assert sorted(step.groups[0].block_ids.tolist()) == list(range(6))
     shared = decode_step(batch=3, context=70, num_blocks=4)  # of nine blocks, four are there
     assert shared.block_ids.max() < 4
     assert len(set(shared.slots.tolist())) == 3
@@ -119,8 +104,8 @@ def test_a_chunk_step_reads_beside_those_that_decode() -> None:
     assert step.query_starts.tolist() == [0, 34, 35, 36]
     assert step.positions.tolist() == [*range(6, 40), 39, 39]
     assert step.logit_rows.tolist() == [33, 34, 35]
-    assert len(set(step.slots.tolist())) == 36
-    assert (step.slots % 32 == step.positions % 32).all()
+    assert len(set(step.groups[0].slots.tolist())) == 36
+    assert (step.groups[0].slots % 32 == step.positions % 32).all()
     with pytest.raises(ValueError, match="a chunk of 8 tokens does not fit a context of 7"):
         chunk_step(chunk=8, decodes=1, context=7, num_blocks=2)
 

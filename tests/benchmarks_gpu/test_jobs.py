@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from gpu.jobs import MEASURES, Job, in_process, plan_jobs, run_jobs, select
 from gpu.redact import redacted_command, without_folders
+from support.waiting import PATIENCE_S, runs, until
 
 from penstock.errors import ConfigError
 
@@ -116,19 +116,7 @@ def test_a_worker_that_takes_too_long_ends_with_its_children(tmp_path: Path) -> 
             in_process(worker(code), tmp_path / "out", limit_s)
         if mark.exists() and mark.read_text():
             break
-    deadline = time.monotonic() + 60
-    while _runs(int(mark.read_text())):
-        assert time.monotonic() < deadline, "the child outlived its parent"
-        time.sleep(0.02)
-
-
-def _runs(pid: int) -> bool:
-    """Whether the process runs; a zombie that nobody has collected does not."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    until(lambda: not runs(int(mark.read_text())), PATIENCE_S, "the child ends with its parent")
 
 
 def test_no_folder_is_told() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 import msgspec
 import pytest
@@ -10,8 +11,8 @@ import pytest
 from penstock.cli.options import (
     add_engine_arguments,
     add_sampling_arguments,
+    described,
     engine_config,
-    field_docs,
     option_name,
     parse_logit_bias,
     parse_size,
@@ -149,13 +150,20 @@ def test_logit_bias_syntax() -> None:
     assert parse_logit_bias("12:-0.5") == (12, -0.5)
 
 
-def test_help_comes_from_the_source() -> None:
-    docs = field_docs(SamplingParams)
-    assert docs["temperature"] == "Divides the logits before sampling; 0 means greedy decoding."
-    assert docs["ignore_eos"] == ""
+@pytest.mark.parametrize("struct", [EngineConfig, SamplingParams])
+def test_every_option_is_described_in_sentences(struct: type[msgspec.Struct]) -> None:
+    for name, (_, text) in described(struct).items():
+        if name != "grammar":  # has options of its own
+            assert re.fullmatch(r"[A-Za-z].*\.", text), name
+            assert "`" not in text
+            assert text == " ".join(text.split())
+
+
+def test_help_is_the_descriptions() -> None:
     parser = Parser("penstock test", "")
     add_engine_arguments(parser)
     text = " ".join(parser.format_help().split())
-    assert docs["temperature"] not in text
-    assert field_docs(EngineConfig)["max_num_seqs"].rstrip(".") in text
+    assert described(SamplingParams)["temperature"][1] not in text
+    assert described(EngineConfig)["max_model_len"][1] in text
+    assert "The seed of dummy weights, and of the seeds that requests get which name none." in text
     assert "(default: 0)" in text

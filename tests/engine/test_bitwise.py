@@ -124,6 +124,7 @@ def expected(plain: LLM) -> list[Any]:
     return alone(plain)
 
 
+@pytest.mark.thinned(3)
 def test_among_32_strangers(plain: LLM, expected: list[Any]) -> None:
     strangers = [prompt(1000 + i, 1 + 13 * i) for i in range(32)]
     busy = [SamplingParams(seed=i, max_tokens=8 + i, ignore_eos=True) for i in range(32)]
@@ -135,6 +136,7 @@ def test_among_32_strangers(plain: LLM, expected: list[Any]) -> None:
         assert bits(output) == wanted
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("budget", [16, 4096])
 def test_token_budget(model: Model, expected: list[Any], budget: int) -> None:
     with start(model, max_num_batched_tokens=budget, max_num_seqs=16) as llm:
@@ -151,6 +153,7 @@ def test_prefix_hits(model: Model, expected: list[Any]) -> None:
         ) * len(PARAMS)
 
 
+@pytest.mark.thinned(5)
 def test_preemption(model: Model, plain: LLM) -> None:
     prompts = [prompt(50 + i, 20 + i) for i in range(8)]
     params = [
@@ -167,6 +170,7 @@ def test_preemption(model: Model, plain: LLM) -> None:
         llm.check_integrity()
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("threads", [2, 3])
 def test_threads(model: Model, expected: list[Any], threads: int) -> None:
     with start(model, threads=threads) as llm:

@@ -110,6 +110,7 @@ def test_together(plain: LLM, expected: list[Any]) -> None:
     assert [bits(o) for o in run(plain, PROMPTS + crowd)][: len(PROMPTS)] == expected
 
 
+@pytest.mark.thinned(3)
 def test_chunks_prefix_hits_and_threads(model: Path, options: Options, expected: list[Any]) -> None:
     with start(model, options, max_num_batched_tokens=16, max_num_seqs=8, threads=3) as llm:
         assert [bits(o) for o in run(llm, PROMPTS)] == expected

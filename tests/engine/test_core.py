@@ -13,6 +13,7 @@ from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import draw, load
 from penstock.errors import ConfigError, ModelError, RequestError
+from penstock.interface.host_executor import HostExecutor
 from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
 from penstock.interface.step import StepInput, StepResult
 from penstock.sampling.params import SamplingParams
@@ -183,7 +184,7 @@ def test_one_sequence_of_a_request_is_stopped_alone(core: EngineCore) -> None:
     assert tokens(updates, index=1) == tokens(expected, index=1)[:2]
 
 
-class Poisoned:
+class Poisoned(HostExecutor):
     """An executor that writes NaN into the logits of sequences whose first token is 63."""
 
     def __init__(self, inner: object) -> None:

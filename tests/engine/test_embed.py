@@ -16,9 +16,10 @@ from penstock import LLM, EngineConfig, PoolingParams, RequestError, SamplingPar
 from penstock.cache.geometry import layer_block_bytes
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import draw, load
-from penstock.engine.step_runner import SerialRunner
 from penstock.interface.executor import Executor
+from penstock.interface.host_executor import HostExecutor
 from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
+from penstock.interface.sampler import Sampler
 from penstock.interface.step import StepInput, StepResult
 
 VOCABULARY, HIDDEN = 300, 72
@@ -286,7 +287,6 @@ def test_a_prompt_may_fill_the_context_and_no_more(core: EngineCore) -> None:
 @ONE_TYPE
 def test_one_that_fails_fails_alone(core: EngineCore) -> None:
     runner = core._runner
-    assert isinstance(runner, SerialRunner)
     runner._executor = Spoiled(runner._executor)
     core.add_request(embedding("good", PROMPTS[3], LAST))
     core.add_request(embedding("bad", PROMPTS[4], MEAN))
@@ -297,7 +297,7 @@ def test_one_that_fails_fails_alone(core: EngineCore) -> None:
     assert "NaN or infinite" in (ended["bad"].error or "")
 
 
-class Spoiled:
+class Spoiled(HostExecutor):
     """Hidden states of the step's last row are NaN."""
 
     def __init__(self, inner: Executor) -> None:
@@ -308,6 +308,9 @@ class Spoiled:
         assert result.hidden is not None
         result.hidden[-1] = np.nan
         return result
+
+    def sampler(self) -> Sampler[Any]:
+        return self._inner.sampler()
 
     def close(self) -> None:
         self._inner.close()

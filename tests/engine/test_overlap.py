@@ -1,4 +1,4 @@
-"""Steps launched one behind the other give what steps one after the other give."""
+"""Steps submitted one behind the other give what steps one after the other give."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def test_whatever_happens_it_is_the_same(
     seqs: int,
     more: int,
     num_blocks: int,
-    knows_states: bool,
+    draws_ahead: bool,
 ) -> None:
     limits = {"max_num_seqs": seqs, "max_num_batched_tokens": seqs + more}
     stories = []
     for ahead in (True, False):
         inner = HashExecutor(num_blocks, VOCAB, POISON)
-        executor = Deferred(inner, knows_states, failed_token=9) if ahead else inner
+        executor = Deferred(inner, draws_ahead, failed_token=9) if ahead else inner
         core = make_core(blueprint, executor, **limits)
         stories.append(play(core, arrivals, lambda c=core, i=inner: check(c, i)))  # type: ignore
         assert core.stats().kv_blocks_used == 0

@@ -1,4 +1,4 @@
-"""What may happen to a sequence while its token is awaited, case by case."""
+"""What may happen to a sequence while a placeholder stands for its token, case by case."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def alone(blueprint: Blueprint, prompt: list[int], params: SamplingParams = GREE
     return tokens(finish(core))
 
 
-def test_every_step_of_a_decode_is_launched_behind_another_and_no_row_is_wasted(
+def test_every_step_of_a_decode_is_submitted_behind_another_and_no_row_is_wasted(
     blueprint: Blueprint, core: EngineCore, executor: Deferred
 ) -> None:
     add(core, [3, 4, 5])
-    assert core.step() == []  # launched
+    assert core.step() == []  # submitted
     updates = finish(core)
     assert tokens(updates) == alone(blueprint, [3, 4, 5])
     assert updates[-1].finish_reason is FinishReason.LENGTH
-    assert (executor.launches, executor.rows, executor.behind) == (8, 8, 7)
+    assert (executor.submissions, executor.rows, executor.behind) == (8, 8, 7)
     assert core.stats().tokens_computed == 3 + 7
 
 
@@ -118,13 +118,13 @@ def test_what_a_wasted_row_wrote_is_not_found(
 def test_a_draw_that_must_be_told_the_last_token_waits_for_it(
     blueprint: Blueprint, inner: HashExecutor
 ) -> None:
-    executor = Deferred(inner, knows_states=False)
+    executor = Deferred(inner, draws_ahead=False)
     core = make_core(blueprint, executor)
     params = SamplingParams(seed=1, repetition_penalty=1.2, max_tokens=9, ignore_eos=True)
     add(core, [3, 4], params)
     expected = alone(blueprint, [3, 4], params)
     assert tokens(finish(core)) == expected
-    assert (executor.launches, executor.behind) == (9, 0)
+    assert (executor.submissions, executor.behind) == (9, 0)
     add(core, [3, 4], params, "told")
     add(core, [3, 4], GREEDY, "greedy")
     updates = finish(core)
@@ -166,7 +166,7 @@ def test_the_error_of_a_request_is_not_put_on_another_of_its_id(
         assert len(updates[0].prompt_logprobs or []) == 2
 
 
-def test_a_failed_row_ends_its_own_request_whatever_was_launched_behind_it(
+def test_a_failed_row_ends_its_own_request_whatever_was_submitted_behind_it(
     blueprint: Blueprint,
 ) -> None:
     executor = Deferred(HashExecutor(20, VOCAB, POISON), failed_token=POISON)
@@ -196,11 +196,11 @@ def test_sequences_of_one_prompt_follow_it_in_flight(
             [[(u.token_ids, u.logprobs) for u in updates if u.index == i] for i in range(5)]
         )
     assert outputs[0] == outputs[1]
-    if seqs == 8:  # the second step is launched before the prompt's tokens are known
-        assert executor.launches == 6
+    if seqs == 8:  # the second step is submitted before the prompt's tokens are known
+        assert executor.submissions == 6
 
 
-def test_a_sequence_is_preempted_while_its_token_is_awaited(
+def test_a_sequence_is_preempted_while_its_token_is_a_placeholder(
     blueprint: Blueprint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The third, in its second block, when the second wants its fourth."""
@@ -241,10 +241,10 @@ def test_a_real_plan_gives_the_same_bits(blueprint: Blueprint) -> None:
         ]
 
 
-def test_an_executor_that_launches_nothing_refuses_an_awaited_token(blueprint: Blueprint) -> None:
+def test_an_executor_of_depth_1_refuses_a_placeholder(blueprint: Blueprint) -> None:
     lists = {"token_ids": [~0], "positions": [0], "slots": [0], "query_starts": [0, 1]}
     lists |= {"context_lens": [1], "block_starts": [0, 1], "block_ids": [0], "logit_rows": [0]}
     arrays = {name: np.array(values, np.int32) for name, values in lists.items()}
     step = StepInput(**arrays, block_copies=np.empty((0, 2), np.int32))
-    with pytest.raises(ValueError, match="awaited"):
-        load(blueprint).run(step)
+    with pytest.raises(ValueError, match="placeholder"):
+        load(blueprint).submit(step)

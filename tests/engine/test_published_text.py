@@ -37,6 +37,7 @@ def test_published_text(backend: str) -> None:
     assert (PROMPT + output.outputs[0].text).startswith(text)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("isa", runnable())
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_every_instruction_set_begins_the_story(isa: str, dtype: str) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.kv_tables import arrays_of
 
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import BlockCopy, BlockTable, KvCache
@@ -49,7 +50,7 @@ def _next(scheduler: Scheduler, step: ScheduledStep) -> ScheduledStep:
 
 def _lists(step: ScheduledStep, size: int) -> dict[str, list[int]]:
     built = build_step_input(step, size)
-    arrays = {name: getattr(built, name) for name in built.__dataclass_fields__}
+    arrays = arrays_of(built)
     assert not arrays.pop("features").size  # no model that is scheduled reads any
     assert all(a.dtype == np.int32 and a.flags.c_contiguous for a in arrays.values())
     assert arrays["block_copies"].shape == (len(step.block_copies), 2)
@@ -126,14 +127,15 @@ def check_against_one_row_at_a_time(step: ScheduledStep, built: StepInput, size:
     row, logit_rows, hidden_rows = 0, [], []
     for s, entry in enumerate(step.sequences):
         table = entry.sequence.table.block_ids
-        first, last = built.block_starts[s], built.block_starts[s + 1]
-        assert built.block_ids[first:last].tolist() == list(table)
+        (tables,) = built.groups
+        first, last = tables.block_starts[s], tables.block_starts[s + 1]
+        assert tables.block_ids[first:last].tolist() == list(table)
         assert built.query_starts[s] == row
         assert built.context_lens[s] == entry.start + entry.num_tokens
         for position in range(entry.start, entry.start + entry.num_tokens):
             assert built.token_ids[row] == entry.sequence.token_ids[position]
             assert built.positions[row] == position
-            assert built.slots[row] == table[position // size] * size + position % size
+            assert tables.slots[row] == table[position // size] * size + position % size
             row += 1
         logit_rows += range(row - entry.num_logits, row)
         hidden_rows += range(row - entry.num_hidden, row)
@@ -225,7 +227,7 @@ def _steps_of(cache: KvCache, arrivals: list[Arrival]) -> Iterator[dict[str, lis
                 break
             built = build_step_input(step, cache.block_size)
             check_against_one_row_at_a_time(step, built, cache.block_size)
-            yield {name: getattr(built, name).tolist() for name in built.__dataclass_fields__}
+            yield {name: array.tolist() for name, array in arrays_of(built).items()}
             sampled = [[(s.key + s.num_tokens) % 2] for s in step.samples]
             scheduler.update(step, sampled)
             scheduler.check_integrity()
@@ -258,4 +260,4 @@ def test_arrays_do_not_change_when_sequences_go_on() -> None:
     _next(scheduler, step)
     assert built.token_ids.tolist() == [1, 2, 3]
     with pytest.raises(AttributeError):
-        built.token_ids = built.slots  # type: ignore[misc]
+        built.token_ids = built.positions  # type: ignore[misc]

@@ -126,6 +126,7 @@ def test_bad_grammars_are_refused(check: Check, bad: GrammarSpec, message: str) 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_patterns_that_take_for_ever_are_given_up(check: Check) -> None:
     value = {"allOf": [{"type": "string", "pattern": f".*a.{{{i * 13}}}b.*"} for i in range(1, 20)]}
     before = os.times()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from support.draft_trees import ancestors, parent_lists
 
 from penstock.interface.draft_tree import MAX_ROWS, check_tree, path_rows, trunk_rows
-from penstock.interface.step import StepInput
+from penstock.interface.step import KvTables, StepInput
 
 NONE = np.zeros(0, np.int32)
 
@@ -30,11 +30,9 @@ def step_of(trees: list[list[int]], start: int = 40) -> StepInput:
     return StepInput(
         token_ids=np.zeros(sum(counts), np.int32),
         positions=ints(positions),
-        slots=np.zeros(sum(counts), np.int32),
+        groups=(KvTables(np.zeros(sum(counts), np.int32), NONE, NONE),),
         query_starts=np.cumsum([0, *counts], dtype=np.int32),
         context_lens=ints([start + count for count in counts]),
-        block_starts=NONE,
-        block_ids=NONE,
         logit_rows=NONE,
         block_copies=NONE.reshape(0, 2),
         tree_parents=ints([parent for parents in trees for parent in parents]),

@@ -22,7 +22,7 @@ from penstock import LLM, SamplingParams
 from penstock.backends import bind
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.executor import Executor, Limits
-from penstock.interface.step import StepInput
+from penstock.interface.step import KvTables, StepInput
 from penstock.models.registry import load_model_spec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
@@ -120,11 +120,15 @@ def one_sequence(tokens: list[int], start: int) -> StepInput:
     return StepInput(
         token_ids=int32(tokens),
         positions=int32(positions),
-        slots=int32(ids[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE),
+        groups=(
+            KvTables(
+                int32(ids[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE),
+                int32([0, used]),
+                int32(ids[:used]),
+            ),
+        ),
         query_starts=int32([0, count]),
         context_lens=int32([start + count]),
-        block_starts=int32([0, used]),
-        block_ids=int32(ids[:used]),
         logit_rows=int32(range(count)),
         block_copies=int32(np.zeros((0, 2))),
     )
@@ -149,6 +153,7 @@ def test_logits_and_greedy_tokens(name: str, backend: str) -> None:
     assert np.max(np.abs(ours - oracle.logits) / scale) < 1e-4
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("name", DENSE)
 def test_an_int8_cache_on_both_backends(name: str) -> None:
     """The oracle's tokens, in chunks and then one by one, with keys and values in int8.

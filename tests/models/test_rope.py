@@ -65,6 +65,7 @@ def oracle_tables(module: Any, positions: np.ndarray) -> tuple[np.ndarray, np.nd
     return cos[0, :, :half].numpy(), sin[0, :, :half].numpy()
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(("head_dim", "theta"), [(8, 1e4), (80, 1e4), (128, 1e6)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_tables_equal_transformers(kind: str, head_dim: int, theta: float) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.backends import bind
 from penstock.cache.geometry import KvDType
 from penstock.interface.executor import Limits
-from penstock.interface.step import StepInput
+from penstock.interface.step import KvTables, StepInput
 from penstock.models.spec import (
     Activation,
     AttentionSpec,
@@ -95,11 +95,9 @@ def one_sequence(tokens: list[int], start: int, logit_rows: list[int]) -> StepIn
     return StepInput(
         token_ids=int32(tokens),
         positions=positions,
-        slots=blocks[positions // 32] * 32 + positions % 32,
+        groups=(KvTables(blocks[positions // 32] * 32 + positions % 32, int32([0, 3]), blocks),),
         query_starts=int32([0, len(tokens)]),
         context_lens=int32([start + len(tokens)]),
-        block_starts=int32([0, 3]),
-        block_ids=blocks,
         logit_rows=int32(logit_rows),
         block_copies=int32(np.zeros((0, 2))),
     )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from penstock.errors import WeightError
-from penstock.quant import GroupScheme, GroupTensor, dequantize, points, quantize
+from penstock.quant import GroupScheme, GroupTensor, quantize
 
 SCHEMES = [
     GroupScheme(bits, size, zero_points)
@@ -44,7 +44,7 @@ def test_every_value_goes_to_its_nearest_code(matrix: np.ndarray, scheme: GroupS
     assert tensor.codes.min() >= scheme.lowest
     assert tensor.codes.max() <= scheme.highest
     scales = spread(tensor)
-    error = np.abs(points(tensor) * scales - matrix.astype(np.float64))
+    error = np.abs(tensor.points() * scales - matrix.astype(np.float64))
     # The quotient is rounded in float32 before it is rounded to a code.
     half = np.abs(scales) * (0.5 + 2.0**-16)
     clamped = tensor.codes == scheme.highest
@@ -58,8 +58,8 @@ def test_every_value_goes_to_its_nearest_code(matrix: np.ndarray, scheme: GroupS
 def test_what_is_on_the_grid_stays(matrix: np.ndarray, scheme: GroupScheme) -> None:
     """Quantizing what was dequantized gives the same codes, up to the sign of a scale."""
     once = quantize(matrix, scheme)
-    again = quantize(dequantize(once), scheme)
-    np.testing.assert_allclose(dequantize(again), dequantize(once), rtol=1e-6, atol=0)
+    again = quantize(once.dequantize(), scheme)
+    np.testing.assert_allclose(again.dequantize(), once.dequantize(), rtol=1e-6, atol=0)
 
 
 @settings(max_examples=50, deadline=None)
@@ -81,7 +81,7 @@ def test_the_largest_value_is_exact_and_zeros_stay(scheme: GroupScheme) -> None:
     matrix = np.zeros((3, 70), np.float32)
     matrix[0, 3], matrix[1, 65] = 8.0, -16.0
     tensor = quantize(matrix, scheme)
-    np.testing.assert_allclose(dequantize(tensor), matrix, rtol=1e-6)
+    np.testing.assert_allclose(tensor.dequantize(), matrix, rtol=1e-6)
     assert not tensor.codes[2].any()
     assert not tensor.scales[2].any()
 
@@ -98,9 +98,9 @@ def test_zero_points_spend_codes_on_the_side_that_has_values(scheme: GroupScheme
         assert (spans == scheme.highest - scheme.lowest).all()
         assert tensor.zeros[:2, 0].tolist() == [scheme.lowest, scheme.highest]
     symmetric = quantize(matrix, GroupScheme(scheme.bits, scheme.group_size))
-    error, other = (np.abs(dequantize(t) - matrix)[:2].mean() for t in (tensor, symmetric))
+    error, other = (np.abs(t.dequantize() - matrix)[:2].mean() for t in (tensor, symmetric))
     assert error < other * 0.75
-    assert (dequantize(tensor)[matrix == 0] == 0).all()
+    assert (tensor.dequantize()[matrix == 0] == 0).all()
 
 
 def test_four_bits_use_sixteen_codes() -> None:

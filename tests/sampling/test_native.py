@@ -16,7 +16,7 @@ from penstock.backends.cpu import native
 from penstock.backends.cpu.sampler import NativeSampler
 from penstock.errors import ConfigError
 from penstock.interface.mask import TokenMask, mask_of
-from penstock.interface.sampler import Sampled
+from penstock.interface.sampler import NewSequence, Sampled
 from penstock.interface.step import StepResult
 from penstock.sampling.draws import sequence_key
 from penstock.sampling.params import SamplingParams
@@ -54,7 +54,7 @@ def run(
     """Row ``i`` with ``params[i]``; every sequence has the same prompt and output so far."""
     states = []
     for i, each in enumerate(params):
-        state = sampler.state(each, sequence_key(i, 0), prompt, logits.shape[1], [0])
+        state = sampler.state(NewSequence(each, sequence_key(i, 0), prompt, logits.shape[1], [0]))
         for token in output:
             state.append(token)
         states.append(state)
@@ -126,7 +126,9 @@ def test_several_sequences_of_one_prompt_read_one_row() -> None:
     params = SamplingParams(n=32, temperature=1.5, top_p=0.9, logprobs=2)
     found = []
     for sampler in (NumpySampler(), *(native_sampler(m, 500, 2) for m in MODULES)):
-        states = [sampler.state(params, sequence_key(9, i), [1], 500) for i in range(32)]
+        states = [
+            sampler.state(NewSequence(params, sequence_key(9, i), [1], 500)) for i in range(32)
+        ]
         found.append(sampler.sample(result_of(logits), [0] * 32, states))
     assert all(each == found[0] for each in found)
     assert len(set(found[0].token_ids)) > 8
@@ -163,7 +165,7 @@ def test_a_grammar_acts_after_bias_and_penalties_and_before_temperature() -> Non
 def test_what_no_row_can_be_is_refused() -> None:
     for module in MODULES:
         sampler = native_sampler(module, 20)
-        state = sampler.state(SamplingParams(), 1, [], 20)
+        state = sampler.state(NewSequence(SamplingParams(), 1, [], 20))
         logits = np.zeros((2, 20), np.float32)
         with pytest.raises(ValueError, match="outside the logits"):
             sampler.draw(logits, [2], [state])
@@ -178,7 +180,7 @@ def test_what_no_row_can_be_is_refused() -> None:
         for token in (-1, 20):
             with pytest.raises(ValueError, match="outside the vocabulary"):
                 state.append(token)
-        other = native_sampler(module, 30).state(SamplingParams(), 1, [], 30)
+        other = native_sampler(module, 30).state(NewSequence(SamplingParams(), 1, [], 30))
         with pytest.raises(ValueError, match="a state has another vocabulary"):
             sampler.draw(logits, [0], [other])
         with pytest.raises(ValueError, match="one state a row"):
@@ -189,7 +191,7 @@ def test_a_closed_executor_samples_no_more() -> None:
     for module in MODULES:
         executor = bare_executor(module, 20)
         sampler = NativeSampler(module, executor, 20)
-        state = sampler.state(SamplingParams(), 1, [], 20)
+        state = sampler.state(NewSequence(SamplingParams(), 1, [], 20))
         executor.close()
         with pytest.raises(RuntimeError, match="closed"):
             sampler.draw(np.zeros((1, 20), np.float32), [0], [state])

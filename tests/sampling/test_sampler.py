@@ -14,7 +14,7 @@ from support.needs import native_module
 from penstock.backends.cpu import native
 from penstock.errors import RequestError
 from penstock.interface.logprobs import TokenLogprobs
-from penstock.interface.sampler import Sampler
+from penstock.interface.sampler import NewSequence, Sampler
 from penstock.interface.step import StepResult
 from penstock.sampling.draws import sequence_key
 from penstock.sampling.params import SamplingParams
@@ -42,7 +42,7 @@ class Chooser:
         self, params: SamplingParams, seed: int = 1, prompt: list[int] | None = None, index: int = 0
     ) -> Any:
         key = sequence_key(seed, index)
-        return self.sampler.state(params, key, prompt or [1, 2, 3], VOCAB, [EOS])
+        return self.sampler.state(NewSequence(params, key, prompt or [1, 2, 3], VOCAB, [EOS]))
 
     def all(
         self, logits: np.ndarray | StepResult, states: list[Any], rows: list[int] | None = None
@@ -166,8 +166,8 @@ def test_processors_against_their_definition(chooser: Chooser) -> None:
             min_tokens=20,
             stop_token_ids=(11, 12),
         )
-        definition = SequenceSampler(params, 0, prompt, VOCAB, [EOS])
-        state = chooser.sampler.state(params, 0, prompt, VOCAB, [EOS])
+        definition = SequenceSampler(NewSequence(params, 0, prompt, VOCAB, [EOS]))
+        state = chooser.sampler.state(NewSequence(params, 0, prompt, VOCAB, [EOS]))
         for token in output:
             definition.append(token)
             state.append(token)
@@ -205,7 +205,7 @@ def test_sampled_frequencies_follow_softmax(chooser: Chooser) -> None:
     logits = random_logits(1, scale=1.5)[0][:40]
     params = SamplingParams(temperature=0.7)
     sampler = chooser.make(40)
-    state = sampler.state(params, 11, [0], 40)
+    state = sampler.state(NewSequence(params, 11, [0], 40))
     result = result_of(logits[None])
     counts = np.zeros(40)
     for _ in range(20000):

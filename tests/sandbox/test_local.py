@@ -73,6 +73,7 @@ def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[Pensto
     return thread, raised
 
 
+@pytest.mark.slow
 def test_a_thread_that_ends_leaves_the_job_of_another_alone(
     worker: LocalWorker, endless: TokenizeChat
 ) -> None:

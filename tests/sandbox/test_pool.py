@@ -249,6 +249,7 @@ async def kill_server(workers: WorkerPool, cpu_s: float) -> None:
     await until(lambda: not processes.of({server}) & set(workers.pids))
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_lost_is_no_fault_of_its_job(folder: str) -> None:
     async def work(workers: WorkerPool) -> None:
         long = text(folder, "some words " * 200_000)
@@ -269,6 +270,7 @@ def test_a_worker_that_is_lost_is_no_fault_of_its_job(folder: str) -> None:
     with_pool(work)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_told_to_end_is_no_fault_of_its_job(folder: str) -> None:
     async def work(workers: WorkerPool) -> None:
         bomb = asyncio.ensure_future(workers.run(chat(folder, "endless")))

@@ -13,9 +13,9 @@ from starlette.types import Message
 from support.waiting import PATIENCE_S
 
 from penstock.server.bodies import MAX_IN_LOOP_BYTES, Bodies
+from penstock.server.body_decoder import BodyDecoder, Decoded
 from penstock.server.body_room import ALWAYS_BYTES
 from penstock.server.errors import ApiError
-from penstock.server.openai.body import BodyDecoder, Decoded
 
 MIB = 1 << 20
 

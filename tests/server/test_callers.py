@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,14 @@ def read(text: str, folder: Path, **options: int) -> Keys:
     file = folder / "keys"
     file.write_text(text)
     return Keys.read(file, None, {}, **options)
+
+
+@dataclass(frozen=True)
+class Body:
+    priority: int | None = None
+    cache_salt: str | None = None
+    safety_identifier: str | None = None
+    user: str | None = None
 
 
 def test_properties_of_keys(tmp_path: Path) -> None:
@@ -77,18 +86,18 @@ def test_a_key_is_one_key(tmp_path: Path) -> None:
 def test_what_a_caller_may_ask_for() -> None:
     caller = Caller("k", 2.0, -2)
     for priority in (None, 0, -2, 7):
-        options = caller.options(priority, None, None)
+        options = caller.options(Body(priority))
         assert options.priority == (priority or 0)
     with pytest.raises(ApiError) as caught:
-        caller.options(-3, None, None)
+        caller.options(Body(-3))
     assert caught.value.status == 403
     assert caught.value.body.error.param == "priority"
-    assert Caller("k", 1.0, None).options(-(2**62), "salt", None).cache_salt == "salt"
-    one, two = (caller.options(None, None, user).tenant for user in ("one", "two" * 10**6))
+    assert Caller("k", 1.0, None).options(Body(-(2**62), "salt")).cache_salt == "salt"
+    one, two = (caller.options(Body(user=user)).tenant for user in ("one", "two" * 10**6))
     assert (one.name, one.weight) == (two.name, two.weight) == ("k", 2.0)
     assert one.user != two.user
     assert len(two.user) == 16
-    assert caller.options(None, None, "").tenant.user == ""
+    assert caller.options(Body(user="")).tenant.user == ""
 
 
 def test_addresses() -> None:

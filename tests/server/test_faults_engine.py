@@ -13,18 +13,9 @@ import openai
 import pytest
 from support.http_client import Server, running
 from support.streams import bystanders, expected, nothing_left, written
-from support.waiting import PATIENCE_S, until
+from support.waiting import PATIENCE_S, runs, until
 
 BODY = {"model": "fake", "prompt": "abc", "max_tokens": 400}
-
-
-def alive(pid: int) -> bool:
-    """Whether the process runs; a zombie that nobody has collected does not."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_a_server_is_ready_and_alive(server: Server) -> None:
@@ -111,7 +102,7 @@ def test_an_engine_that_hangs_is_replaced(tokenizer_folder: Path, how: str) -> N
         assert response.status_code == 503
         assert response.json()["error"]["code"] == "engine_dead"
         until(server.ready, PATIENCE_S, "ready again")
-        assert not alive(server.engine_pid)
+        assert not runs(server.engine_pid)
         # On a busy machine the next engine, too, may be silent for longer than these limits.
         short = {**BODY, "max_tokens": 20}
         answers: list[httpx.Response] = []
@@ -162,4 +153,4 @@ def test_the_engine_ends_with_the_server(fresh_server: Server) -> None:
         next(parts)
         fresh_server.process.kill()
         fresh_server.process.wait()
-    until(lambda: not alive(fresh_server.engine_pid), PATIENCE_S, "the engine ends")
+    until(lambda: not runs(fresh_server.engine_pid), PATIENCE_S, "the engine ends")

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.server.errors import ApiError
-from penstock.server.openai.body import BodyDecoder
+from penstock.server.fields.places import Place
+from penstock.server.fields.rules import EVERY_NAME, Values, any_of, these
+from penstock.server.openai.body import DialectDecoder
 from penstock.server.openai.field_docs import BODIES, markdown
 from penstock.server.openai.field_table import TABLE, rules_of
-from penstock.server.openai.fields import EVERY_NAME, Values, any_of, these
-from penstock.server.openai.places import Place
 from penstock.server.openai.protocol import ChatRequest
 from penstock.server.openai.thinking import template_reads
 
@@ -112,7 +112,7 @@ MESSAGES = st.lists(st.dictionaries(st.sampled_from(MESSAGE_KEYS), JSON, max_siz
 def test_any_body_is_decoded_or_refused_by_name(
     fields: dict[str, Any], messages: list[dict[str, Any]]
 ) -> None:
-    decoder = BodyDecoder(ChatRequest, CHAT, "fake", frozenset(["thinking"]))
+    decoder = DialectDecoder(ChatRequest, CHAT, "fake", frozenset(["thinking"]))
     body = {"messages": [{"role": "user", "content": "a"}, *messages], **fields}
     refused: ApiError | None = None
     try:

@@ -323,6 +323,7 @@ def asked_of(server: Server) -> None:
         assert server.post("/v1/completions", body).status_code == 200
 
 
+@pytest.mark.slow
 def test_a_collector_that_is_gone_or_silent_harms_no_request(
     tokenizer_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from support.oracle import Oracle, name
 from support.overlapped import make_core
 
 from penstock.engine.loader import Blueprint
+from penstock.interface.host_executor import HostExecutor
 from penstock.interface.messages import EngineRequest
 from penstock.interface.step import StepInput, StepResult
 from penstock.sampling.params import SamplingParams
@@ -25,8 +26,7 @@ def said(positions: np.ndarray) -> np.ndarray:
     return (positions * 7 + 3) % VOCAB
 
 
-class Reciter:
-    packed = None
+class Reciter(HostExecutor):
     num_blocks = REQUESTS * (LENGTH // 32 + 2)
 
     def run(self, step: StepInput) -> StepResult:

@@ -28,9 +28,9 @@ def eagle(head: FakeEagle, depth: int = 4, width: int = 1, max_tokens: int = 64)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(plays, st.integers(1, 5), st.integers(0, 3))
+@given(plays, st.integers(1, 5), st.integers(0, 3), st.sampled_from([None, 0.0, 0.5, 0.9]))
 def test_whatever_happens_it_is_the_same(
-    blueprint: Blueprint, play: Play, depth: int, width: int
+    blueprint: Blueprint, play: Play, depth: int, width: int, quiet: float | None
 ) -> None:
     def make(texts: Texts) -> Proposer:
         truth = Truth(texts)
@@ -39,22 +39,28 @@ def test_whatever_happens_it_is_the_same(
         head = FakeEagle(truth, play.num_blocks, VOCAB)
         return eagle(head, depth, width, play.seqs + play.more)
 
-    check_same(blueprint, play, make)
+    check_same(blueprint, play, make, quiet)
 
 
+@pytest.mark.parametrize("quiet", [None, 0.6])
 @pytest.mark.parametrize("kept", [16 << 20, 100])
 @pytest.mark.parametrize("width", [1, 3])
 def test_what_an_eagle_head_is_given_is_right_under_preemption(
-    blueprint: Blueprint, monkeypatch: pytest.MonkeyPatch, width: int, kept: int
+    blueprint: Blueprint,
+    monkeypatch: pytest.MonkeyPatch,
+    width: int,
+    kept: int,
+    quiet: float | None,
 ) -> None:
     """Whether it keeps what it is told until it drafts, or must read a part before."""
     monkeypatch.setattr("penstock.speculate.eagle_reading._MOST_PENDING", kept)
     plain, texts, without = plain_stories(blueprint)
     head = FakeEagle(Truth(texts), 40, VOCAB)
-    stories, stats = told(blueprint, mixed(), eagle(head, width=width), num_blocks=9, **LIMITS)
+    proposer = eagle(head, width=width)
+    stories, stats = told(blueprint, mixed(), proposer, num_blocks=9, quiet=quiet, **LIMITS)
     same(stories, plain)
     assert stats.preemptions > 0
-    assert stats.steps < without.steps * 0.6
+    assert stats.steps < without.steps * (0.6 if quiet is None else 0.9)
     assert stats.drafts is not None
     # Of three on a level one is right; rows at the end of a text are counted as wrong.
     assert head.right > head.rows * (0.9 if width == 1 else 0.3)

@@ -34,6 +34,7 @@ from penstock.engine.loader import Blueprint, draft_tokens, draw, load
 from penstock.errors import ConfigError, ModelError, WeightError
 from penstock.interface.weights import Packing
 from penstock.models.heads import EagleSpec, MedusaSpec
+from penstock.plan.plan import Plan
 from penstock.quant.scheme import GridScheme
 
 
@@ -59,10 +60,10 @@ def eagle3(tmp_path: Path) -> Path:
     return write_heads(tmp_path / "eagle3", EAGLE3, eagle3_arrays(), dtype=np.float16)
 
 
-def row(executor: Any, features: int) -> Any:
+def row(executor: Any, plan: Plan) -> Any:
     step = step_of([Chunk(np.array([7], np.int32), 0, 1, [0])])
-    given = np.random.default_rng(0).standard_normal((1, features), np.float32)
-    return executor.run(replace(step, features=given))
+    given = np.random.default_rng(0).standard_normal((1, plan.feature_size), np.float32)
+    return executor.run(replace(step, features=given, groups=step.groups[: len(plan.kv_groups)]))
 
 
 def test_medusa(medusa: Path) -> None:
@@ -81,7 +82,7 @@ def test_medusa(medusa: Path) -> None:
     assert blueprint.config.num_blocks == plain.config.num_blocks
     assert blueprint.plan == plain.plan
     assert draft_tokens(draft) is None
-    result = row(load(draft), HIDDEN)
+    result = row(load(draft), draft.plan)
     assert [x.shape for x in (result.logits, *result.more_logits)] == [(1, VOCAB)] * 3
 
 
@@ -97,7 +98,7 @@ def test_eagle1(eagle1: Path) -> None:
     assert blueprint.config.kv_cache_bytes == draft.config.num_blocks * own * (TARGET_LAYERS + 1)
     assert blueprint.plan.taps is None
     assert draft_tokens(draft) is None
-    result = row(load(draft), HIDDEN)
+    result = row(load(draft), draft.plan)
     assert result.logits.shape == (1, VOCAB)
     assert result.hidden.shape == (1, HIDDEN)
 
@@ -119,7 +120,7 @@ def test_eagle3(eagle3: Path) -> None:
     taps = target.run(step).taps
     assert taps is not None
     assert taps.shape == (5, 3 * HIDDEN)
-    assert row(load(draft), 4 * HIDDEN).logits.shape == (1, DRAFT_VOCAB)
+    assert row(load(draft), draft.plan).logits.shape == (1, DRAFT_VOCAB)
 
 
 @pytest.mark.parametrize("method", ["medusa", "eagle"])
@@ -128,8 +129,7 @@ def test_dummy_weights_need_no_files(tmp_path: Path, method: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     draft = drawn(method, tmp_path, load_format="dummy").draft
     assert draft is not None
-    features = draft.spec.feature_size  # type: ignore[attr-defined]
-    assert np.isfinite(row(load(draft), features).logits).all()
+    assert np.isfinite(row(load(draft), draft.plan).logits).all()
     with pytest.raises(WeightError, match="has no weights of heads"):
         drawn(method, tmp_path)
 
@@ -147,7 +147,7 @@ def test_quantization_is_asked_for_or_the_targets_or_int8(eagle1: Path) -> None:
     assert scheme(",quantization=int4") == GridScheme(4)
     draft = drawn(f"eagle:model={eagle1},quantization=int8", eagle1).draft
     assert draft is not None
-    assert np.isfinite(row(load(draft), HIDDEN).logits).all()
+    assert np.isfinite(row(load(draft), draft.plan).logits).all()
 
 
 def test_fewer_positions_are_stretched_with_a_note(eagle1: Path, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_packed_heads_are_restored(
     results, marks = [], []
     for _ in range(2):
         executor = load(draft, marks.append, keeping="always")
-        result = row(executor, draft.spec.feature_size)  # type: ignore[attr-defined]
+        result = row(executor, draft.plan)
         results.append([x.copy() for x in (result.logits, result.hidden, *result.more_logits)])
         executor.close()
     assert marks.count("pack weights") == marks.count("restore weights") == 1

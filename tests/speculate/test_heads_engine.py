@@ -24,7 +24,7 @@ from penstock.engine.core import EngineCore
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.messages import EngineRequest, SequenceUpdate
 from penstock.sampling.params import SamplingParams
-from penstock.speculate.config import speculative_config
+from penstock.speculative_config import speculative_config
 
 KINDS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "medusa": lambda path: {

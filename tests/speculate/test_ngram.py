@@ -6,9 +6,9 @@ from penstock.interface.messages import EngineRequest, FinishReason
 from penstock.sampling.params import SamplingParams
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.sequence import Sequence, make_sequences
-from penstock.speculate.config import Ngram
 from penstock.speculate.draft import Wanted
 from penstock.speculate.ngram import NgramProposer
+from penstock.speculative_config import Ngram
 
 
 def sequence(tokens: list[int], salt: str = "") -> Sequence:

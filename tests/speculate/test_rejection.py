@@ -10,6 +10,7 @@ import pytest
 from support.distributions import PARAMS, PROMPT, VOCAB, Model, chi_square
 from support.rejection import SampledTree, draw_candidates, verify_node, verify_tree
 
+from penstock.interface.sampler import NewSequence
 from penstock.sampling.draws import sequence_key
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.select import pick
@@ -99,7 +100,7 @@ def test_without_candidates_it_is_the_draw_of_plain_decoding() -> None:
     model = Model(1, PARAMS)
     for index in range(50):
         key = sequence_key(3, index)
-        state = SequenceSampler(PARAMS, key, PROMPT, VOCAB)
+        state = SequenceSampler(NewSequence(PARAMS, key, PROMPT, VOCAB))
         weights = model.weights([])
         expected = pick(np.array(weights), state.draw())
         assert verify_tree(SampledTree([], [], [[]]), model.weights, key, 0) == [expected]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from support.needs import native_module, needs_native
 
 from penstock.backends.cpu import native
-from penstock.speculate.suffix import Automaton, SuffixAutomaton
+from penstock.interface.automaton import Automaton
+from penstock.speculate.suffix import SuffixAutomaton
 
 TEXTS = st.one_of(
     st.lists(st.integers(0, 2), max_size=60),

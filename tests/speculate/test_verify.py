@@ -12,6 +12,7 @@ import pytest
 from support.distributions import PARAMS, PROMPT, VOCAB, Model, chi_square
 
 from penstock.interface.messages import EngineRequest
+from penstock.interface.sampler import NewSequence
 from penstock.interface.step import StepResult
 from penstock.sampling.reference import NumpySampler
 from penstock.scheduler.draft import Draft, draft_tree
@@ -43,7 +44,7 @@ def sequence(number: int, sampler: NumpySampler) -> Sequence:
     made = make_sequences(
         EngineRequest(request_id=f"{number}", prompt_token_ids=PROMPT, params=params), number
     )
-    made.sampling_state = sampler.state(params, made.key, PROMPT, VOCAB)
+    made.sampling_state = sampler.state(NewSequence(params, made.key, PROMPT, VOCAB))
     return made
 
 

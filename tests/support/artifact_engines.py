@@ -11,7 +11,8 @@ import numpy as np
 from penstock.artifact.shelf import Keeping
 from penstock.config import EngineConfig
 from penstock.engine.loader import draw, load
-from penstock.interface.step import StepInput
+from penstock.interface.executor import run
+from penstock.interface.step import KvTables, StepInput
 
 
 @dataclass
@@ -39,7 +40,7 @@ def start(model: Path, root: Path | None, keeping: Keeping = "always", **options
         lambda level, text: done.notes.append(text),
         keeping=keeping,
     )
-    done.logits = executor.run(prompt([3, 1, 4, 1, 5, 9, 2, 6])).logits.tobytes()
+    done.logits = run(executor, prompt([3, 1, 4, 1, 5, 9, 2, 6])).logits.tobytes()
     executor.close()
     return done
 
@@ -54,11 +55,9 @@ def prompt(tokens: list[int]) -> StepInput:
     return StepInput(
         token_ids=ints(tokens),
         positions=ints(range(n)),
-        slots=ints(range(n)),
+        groups=(KvTables(ints(range(n)), ints([0, 1]), ints([0])),),
         query_starts=ints([0, n]),
         context_lens=ints([n]),
-        block_starts=ints([0, 1]),
-        block_ids=ints([0]),
         logit_rows=ints(range(n)),
         block_copies=np.zeros((0, 2), np.int32),
     )

@@ -8,6 +8,7 @@ from collections import Counter
 
 import numpy as np
 
+from penstock.interface.sampler import NewSequence
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.sequence import SequenceSampler
 from support.rejection import processed_weights
@@ -29,7 +30,7 @@ class Model:
     def weights(self, path: list[int]) -> list[int]:
         key = tuple(path)
         if key not in self._known:
-            state = SequenceSampler(self._params, 0, PROMPT, VOCAB)
+            state = SequenceSampler(NewSequence(self._params, 0, PROMPT, VOCAB))
             for token in path:
                 state.append(token)
             row = self.logits[path[-1] if path else PROMPT[-1]]

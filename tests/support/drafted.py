@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +11,15 @@ import msgspec
 from hypothesis import strategies as st
 
 from penstock.engine.loader import Blueprint
+from penstock.interface.executor import Executor
 from penstock.interface.messages import EngineStats
 from penstock.sampling.params import SamplingParams
+from penstock.scheduler.sequence import Sequence
 from penstock.speculate.draft import Proposer
 from penstock.speculate.speculation import Speculation
 from penstock.speculate.typical import Typical
 from support.oracle import Recorder, Texts
-from support.overlap_executor import HashExecutor
+from support.overlap_executor import Deferred, HashExecutor
 from support.overlapped import POISON, VOCAB, check, make_core
 from support.stories import Arrival, Stories, arrivals, play, same
 
@@ -44,8 +47,29 @@ plays: st.SearchStrategy[Play] = st.builds(
 )
 
 
-def check_same(blueprint: Blueprint, play: Play, make: Callable[[Texts], Proposer]) -> None:
-    """What is told with the proposer that is made for these texts is what is told without."""
+class Fickle(Speculation):
+    """Drafts before some steps alone, as chance has it: the others may overlap."""
+
+    def __init__(self, proposer: Proposer, num_tokens: int, quiet: float, **options: Any) -> None:
+        """``quiet``: the probability that a step behind one in flight has no drafts."""
+        super().__init__(proposer, num_tokens, **options)
+        self._quiet = quiet
+        self._random = random.Random(3)
+
+    def may_draft(self, running: Iterable[Sequence], budget: int) -> bool:
+        return super().may_draft(running, budget) and self._random.random() >= self._quiet
+
+
+def check_same(
+    blueprint: Blueprint,
+    play: Play,
+    make: Callable[[Texts], Proposer],
+    quiet: float | None = None,
+) -> None:
+    """What is told with the proposer that is made for these texts is what is told without.
+
+    ``quiet``: see :func:`told`.
+    """
     limits: dict[str, Any] = {
         "max_num_seqs": play.seqs,
         "max_num_batched_tokens": play.seqs + play.more,
@@ -53,7 +77,8 @@ def check_same(blueprint: Blueprint, play: Play, make: Callable[[Texts], Propose
     shared = (play.num_tokens, play.num_blocks)
     recorder = Recorder()
     plain, _ = told(blueprint, play.listed, recorder, *shared, **limits)
-    stories, _ = told(blueprint, play.listed, make(recorder.texts()), *shared, **limits)
+    proposer = make(recorder.texts())
+    stories, _ = told(blueprint, play.listed, proposer, *shared, quiet=quiet, **limits)
     same(stories, plain)
 
 
@@ -64,12 +89,18 @@ def told(
     num_tokens: int = 4,
     num_blocks: int = 30,
     typical: Typical | None = None,
+    quiet: float | None = None,
     **limits: Any,
 ) -> tuple[Stories, EngineStats]:
-    executor = HashExecutor(num_blocks, VOCAB, POISON)
+    """``quiet``: steps overlap, where nothing is drafted by this probability; None: they do not."""
+    inner = HashExecutor(num_blocks, VOCAB, POISON)
+    executor: Executor = inner
     speculation = Speculation(proposer, num_tokens, typical=typical)
+    if quiet is not None:
+        executor = Deferred(inner, failed_token=9)
+        speculation = Fickle(proposer, num_tokens, quiet, typical=typical)
     core = make_core(blueprint, executor, speculation, **limits)
-    stories = play(core, listed, lambda: check(core, executor))
+    stories = play(core, listed, lambda: check(core, inner))
     stats = core.stats()
     assert stats.kv_blocks_used == 0
     core.close()

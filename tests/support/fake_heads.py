@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.cache.geometry import BLOCK_SIZE
+from penstock.interface.host_executor import HostExecutor
 from penstock.interface.step import StepInput, StepResult
 from penstock.sampling.reference import NumpySampler
 from support.fake_model import Entry, FakeModel, _entry, as_hidden
@@ -61,11 +62,8 @@ class _Past(FakeModel):
         return len(self.pasts) - 1
 
 
-class FakeEagle:
+class FakeEagle(HostExecutor):
     """Features ``[T, 2]``: the target's hidden state, and its own; one of them is 0."""
-
-    packed = None
-    tunable = None
 
     def __init__(self, truth: Truth, num_blocks: int, vocab: int) -> None:
         self.num_blocks = num_blocks
@@ -105,11 +103,9 @@ class FakeEagle:
         return None
 
 
-class FakeMedusa:
+class FakeMedusa(HostExecutor):
     """Three heads; features ``[T, 1]``: the target's hidden state."""
 
-    packed = None
-    tunable = None
     num_blocks = 1
 
     def __init__(self, truth: Truth, vocab: int) -> None:

@@ -85,7 +85,7 @@ class ToldCache(KvCache):
 
 
 def resolved(step: StepInput, previous: list[int]) -> StepInput:
-    """The step with every awaited token known, from what the launch before it sampled."""
+    """The step with every placeholder replaced by what the step before it sampled."""
     known = [previous[~token] if token < 0 else token for token in step.token_ids.tolist()]
     return replace(step, token_ids=np.array(known, np.int32))
 
@@ -123,14 +123,15 @@ class FakeModel:
         logits: dict[int, int] = {}
         order = list(range(step.num_sequences))
         self.random.shuffle(order)
-        assert len(set(step.slots.tolist())) == step.num_tokens, "a slot is written twice"
+        (tables,) = step.groups
+        assert len(set(tables.slots.tolist())) == step.num_tokens, "a slot is written twice"
         for s in order:
             first, last = int(step.query_starts[s]), int(step.query_starts[s + 1])
-            blocks = step.block_ids[step.block_starts[s] : step.block_starts[s + 1]].tolist()
+            blocks = tables.block_ids[tables.block_starts[s] : tables.block_starts[s + 1]].tolist()
             start = int(step.context_lens[s]) - (last - first)
             assert len(blocks) * size >= step.context_lens[s]
             slots = [blocks[p // size] * size + p % size for p in range(step.context_lens[s])]
-            assert step.slots[first:last].tolist() == slots[start:]
+            assert tables.slots[first:last].tolist() == slots[start:]
             cached = [self.memory[slot] for slot in slots[:start]]
             parents = list(range(-1, last - first - 1))
             if len(step.tree_parents):
@@ -142,7 +143,7 @@ class FakeModel:
                 assert position == len(past)
                 before = past[-1][2] if past else 0
                 entry = _entry(before, int(step.token_ids[row]), position)
-                self.memory[int(step.slots[row])] = entry
+                self.memory[int(tables.slots[row])] = entry
                 pasts[row - first] = [*past, entry]
                 if row in wanted:
                     logits[row] = self.seen((*past, entry))
@@ -157,7 +158,7 @@ class FakeModel:
 class Loop:
     """Scheduler and fake model, stepped with every check that can be made on the way.
 
-    With ``ahead``, a step runs only after the next has been scheduled and launched.
+    With ``ahead``, a step runs only after the next has been scheduled and submitted.
     """
 
     scheduler: Scheduler
@@ -193,7 +194,7 @@ class Loop:
             return None
         if self.ahead:
             if step is not None:
-                self.scheduler.launched(step)
+                self.scheduler.submitted(step)
                 self.scheduler.check_integrity()
             current, self.in_flight = self.in_flight, current
         if current is None:

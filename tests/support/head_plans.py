@@ -15,6 +15,7 @@ from penstock.interface.sources import PlanWeight
 from penstock.interface.step import StepInput
 from penstock.models.names import own_names
 from penstock.models.spec import DType, LayerSpec, ModelSpec
+from penstock.plan.kv_groups import KvLayer
 from penstock.plan.ops import (
     Activate,
     Add,
@@ -36,7 +37,7 @@ from penstock.plan.ops import (
     Rows,
     SelectRows,
 )
-from penstock.plan.plan import KvLayer, Plan
+from penstock.plan.plan import Plan
 from support.tiny_plans import make_spec
 
 HIDDEN = 72
@@ -219,7 +220,8 @@ def with_features(step: StepInput, plan: Plan, rows: Sequence[int] | None = None
             for token, position in zip(step.token_ids, step.positions, strict=True)
         ]
     made = [feature_row(seed, plan.feature_size) for seed in rows]
-    return replace(step, features=np.stack(made))
+    groups = step.groups[: len(plan.kv_groups)]  # heads without attention have none
+    return replace(step, features=np.stack(made), groups=groups)
 
 
 def feature_row(seed: int, size: int) -> NDArray[np.float32]:

@@ -29,14 +29,12 @@ class Server:
         self.process = process
         self.url = url
         self.engine_pid = engine_pid
-        self.http: Any = httpx.Client(base_url=url, verify=False, timeout=PATIENCE_S)
+        self.http = httpx.Client(base_url=url, verify=False, timeout=PATIENCE_S)
 
     def client(self) -> openai.OpenAI:
+        http: Any = self.http  # openai's types are those of a package of its own
         return openai.OpenAI(
-            base_url=f"{self.url}/v1",
-            api_key="none",
-            max_retries=0,
-            http_client=self.http,
+            base_url=f"{self.url}/v1", api_key="none", max_retries=0, http_client=http
         )
 
     def async_client(self) -> openai.AsyncOpenAI:

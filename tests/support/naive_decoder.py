@@ -19,7 +19,7 @@ from penstock.models.spec import (
     NormSpec,
 )
 
-F64 = NDArray[np.float64]
+F64 = Any  # of float64; arithmetic of arrays is typed too loosely to be checked
 Weight = Callable[[str], F64]
 
 
@@ -53,8 +53,11 @@ def logits_of(spec: ModelSpec, get: Callable[[str], NDArray[Any]], tokens: NDArr
         g = normed(x, layer.mlp_norm, at + "mlp_norm")
         if layer.parallel and layer.mlp_norm is None:
             g = h
-        made = _experts if isinstance(layer.mlp, ExpertsSpec) else _mlp
-        out = normed(made(layer.mlp, g, weight, at), layer.mlp_post_norm, at + "mlp_post_norm")
+        if isinstance(layer.mlp, ExpertsSpec):
+            out = _experts(layer.mlp, g, weight, at)
+        else:
+            out = _mlp(layer.mlp, g, weight, at)
+        out = normed(out, layer.mlp_post_norm, at + "mlp_post_norm")
         x = x + layer.residual_scale * out
         if layer.parallel:
             x = x + attended
@@ -136,8 +139,7 @@ def _activated(x: F64, kind: Activation) -> F64:
         return x / (1 + np.exp(-x))
     if kind == "gelu_tanh":
         return x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-    result: F64 = x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
-    return result
+    return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
 
 
 def _mlp(m: MlpSpec, x: F64, weight: Weight, at: str) -> F64:

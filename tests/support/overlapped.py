@@ -58,4 +58,6 @@ def check(core: EngineCore, inner: HashExecutor) -> None:
     core.check_integrity()
     cache = core._scheduler.cache
     assert isinstance(cache, ToldCache)
-    cache.check_content(moved(inner.model.memory, core._scheduler._accepted.moves))
+    in_flight = core._runner._in_flight
+    moves = [] if in_flight is None else in_flight.step.slot_moves
+    cache.check_content(moved(inner.model.memory, [*moves, *core._scheduler._accepted.moves]))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.cache.geometry import BLOCK_SIZE
-from penstock.interface.step import StepInput
+from penstock.interface.step import KvTables, StepInput
 from penstock.models.spec import (
     Activation,
     AttentionSpec,
@@ -24,6 +24,7 @@ from penstock.models.spec import (
 )
 from penstock.plan.lower import lower
 from penstock.weights.dummy import DummyWeights
+from support.kv_tables import changed
 
 NORM = NormSpec(eps=1e-5)
 
@@ -97,11 +98,15 @@ def step_of(chunks: Sequence[Chunk], copies: Sequence[tuple[int, int]] = ()) -> 
     return StepInput(
         token_ids=ints(np.concatenate([c.tokens[c.start : c.stop] for c in chunks])),
         positions=ints(positions),
-        slots=ints(owned * BLOCK_SIZE + positions % BLOCK_SIZE),
+        groups=(
+            KvTables(
+                ints(owned * BLOCK_SIZE + positions % BLOCK_SIZE),
+                ints(np.cumsum([0] + [len(t) for t in tables])),
+                ints([b for t in tables for b in t]),
+            ),
+        ),
         query_starts=ints(starts),
         context_lens=ints([c.stop for c in chunks]),
-        block_starts=ints(np.cumsum([0] + [len(t) for t in tables])),
-        block_ids=ints([b for t in tables for b in t]),
         logit_rows=ints(rows),
         block_copies=ints(copies).reshape(-1, 2),
         hidden_rows=ints(hidden),
@@ -114,4 +119,25 @@ def tokens_of(seed: int, length: int) -> NDArray[np.int32]:
 
 def broken(step: StepInput, **changes: Any) -> StepInput:
     arrays: dict[str, Any] = {k: np.asarray(v, np.int32) for k, v in changes.items()}
-    return replace(step, **arrays)
+    return changed(step, **arrays)
+
+
+MALFORMED: list[tuple[dict[str, Any], str]] = [
+    ({"token_ids": [0, 211]}, "token id 211"),
+    ({"token_ids": [0, -99]}, "token id -99"),
+    ({"positions": [0, 512]}, "position 512"),
+    ({"slots": [0, 40 * 32]}, "slot 1280"),
+    ({"block_ids": [40]}, "block id 40"),
+    ({"logit_rows": [2]}, "logit row 2"),
+    ({"hidden_rows": [2]}, "hidden row 2"),
+    ({"block_copies": [[0, 40]]}, "copied block 40"),
+    ({"context_lens": [33]}, "do not agree"),
+    ({"context_lens": [1]}, "do not agree"),
+    ({"query_starts": [0, 1]}, "query_starts"),
+    ({"query_starts": [0]}, "length"),
+    ({"positions": [0]}, "length"),
+    ({"block_starts": [0, 2]}, "block_ids"),
+    ({"block_starts": [1, 0]}, "ascend"),
+]
+"""What :func:`broken` makes of a step of two tokens in block 1, and what the error says; there are
+211 tokens, 512 positions and 40 blocks."""

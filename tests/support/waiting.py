@@ -15,3 +15,12 @@ def until(condition: Callable[[], object], seconds: float, what: str) -> float:
         assert time.monotonic() - began < seconds, f"{what}: not after {seconds} s"
         time.sleep(0.02)
     return time.monotonic() - began
+
+
+def runs(pid: int) -> bool:
+    """Whether the process runs; a zombie that nobody has collected does not."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

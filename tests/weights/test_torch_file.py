@@ -312,6 +312,7 @@ BOMBS: dict[str, bytes] = {
 }
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("case", BOMBS)
 def test_bombs_end(case: str) -> None:
     with pytest.raises(UnreadablePickle) as caught:

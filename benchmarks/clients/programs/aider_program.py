@@ -14,7 +14,7 @@ AIDER = Path(sys.executable).parent / "aider"
 QUIET = "--no-git --yes-always --no-check-update --no-show-model-warnings --analytics-disable"
 
 
-def one_message(stream):
+def one_message(stream: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "a.py").write_text("import os\n")
         command = [str(AIDER), "--model", f"openai/{MODEL}", *QUIET.split(), stream]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import instructor
 import openai
 from checks import HI, KEY, MODEL, URL, Trip, attempt
@@ -9,7 +12,7 @@ from checks import HI, KEY, MODEL, URL, Trip, attempt
 client = openai.OpenAI(base_url=URL, api_key=KEY, max_retries=0)
 
 
-def made(mode):
+def made(mode: Any) -> None:
     fields = {"max_tokens": 200, "temperature": 0}
     if "RESPONSES" in mode.name:
         fields = {"max_output_tokens": 200, "temperature": 0}
@@ -20,8 +23,8 @@ def made(mode):
     assert isinstance(trip, Trip)
 
 
-def streamed(mode):
-    patched = instructor.from_openai(client, mode=mode)
+def streamed(name: str) -> None:
+    patched = instructor.from_openai(client, mode=getattr(instructor.Mode, name))
     *_, last = patched.chat.completions.create_partial(
         model=MODEL, messages=HI, response_model=Trip, max_tokens=200, temperature=0
     )
@@ -32,6 +35,6 @@ MODES = ("TOOLS", "TOOLS_STRICT", "JSON_SCHEMA", "RESPONSES_TOOLS")
 for name in MODES:
     mode = getattr(instructor.Mode, name, None)
     if mode is not None:
-        attempt(f"{name}", lambda mode=mode: made(mode))
+        attempt(f"{name}", partial(made, mode))
 for name in ("TOOLS", "JSON_SCHEMA"):
-    attempt(f"{name}, streamed", lambda name=name: streamed(getattr(instructor.Mode, name)))
+    attempt(f"{name}, streamed", partial(streamed, name))

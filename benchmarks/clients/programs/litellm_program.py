@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import litellm
 from checks import HI, KEY, MODEL, TOKENS, TOOL, URL, Trip, attempt, booked
 
 PROVIDERS = ("openai", "hosted_vllm")
 
 
-def ask(provider, messages=HI, **fields):
+def ask(provider: str, messages: Any = HI, **fields: Any) -> Any:
     return litellm.completion(
         model=f"{provider}/{MODEL}", api_base=URL, api_key=KEY, messages=messages,
         temperature=0, **{"max_tokens": TOKENS, **fields},
     )  # fmt: skip
 
 
-def two_turns(provider):
+def two_turns(provider: str) -> None:
     said = ask(provider).choices[0].message
     assert said.content
     assert ask(provider, [*HI, said.model_dump(), *HI]).choices[0].message.content
     assert ask(provider, [*HI, said, *HI]).choices[0].message.content
 
 
-def streams(provider):
+def streams(provider: str) -> None:
     text = "".join(c.choices[0].delta.content or "" for c in ask(provider, stream=True))
     assert text == ask(provider).choices[0].message.content
 
 
-def tools(provider):
+def tools(provider: str) -> None:
     choice = {"type": "function", "function": {"name": "book_trip"}}
     # This provider takes additionalProperties out of schemas, and then a small model goes on.
     calm = {"extra_body": {"repetition_penalty": 1.5}} if provider == "hosted_vllm" else {}
@@ -41,12 +44,12 @@ def tools(provider):
     booked(message.tool_calls[0].function.arguments)
 
 
-def structured(provider):
+def structured(provider: str) -> None:
     answer = ask(provider, response_format=Trip, max_tokens=100)
     Trip.model_validate_json(answer.choices[0].message.content)
 
 
-def reasoning(provider):
+def reasoning(provider: str) -> None:
     thinking = {"type": "enabled", "budget_tokens": 1024}
     assert ask(provider, reasoning_effort="low", allowed_openai_params=["reasoning_effort"]).choices
     assert ask(provider, extra_body={"thinking": thinking}).choices
@@ -54,7 +57,7 @@ def reasoning(provider):
         assert ask(provider, thinking=thinking).choices
 
 
-def hints(provider):
+def hints(provider: str) -> None:
     cached = [
         {
             "role": "user",
@@ -75,7 +78,7 @@ def hints(provider):
     assert answer.choices
 
 
-def responses():
+def responses() -> None:
     answer = litellm.responses(
         model=f"openai/{MODEL}", api_base=URL, api_key=KEY, input="import os",
         max_output_tokens=TOKENS, reasoning={"effort": "low"}, store=True,
@@ -83,7 +86,7 @@ def responses():
     assert answer.output
 
 
-def embeddings():
+def embeddings() -> None:
     answer = litellm.embedding(
         model=f"openai/{MODEL}", api_base=URL, api_key=KEY, input=["import os", "import sys"]
     )
@@ -91,11 +94,11 @@ def embeddings():
 
 
 for name in PROVIDERS:
-    attempt(f"{name}: two turns", lambda name=name: two_turns(name))
-    attempt(f"{name}: stream", lambda name=name: streams(name))
-    attempt(f"{name}: tools, two turns, streamed", lambda name=name: tools(name))
-    attempt(f"{name}: structured output", lambda name=name: structured(name))
-    attempt(f"{name}: reasoning_effort, thinking", lambda name=name: reasoning(name))
-    attempt(f"{name}: hints, cache_control", lambda name=name: hints(name))
+    attempt(f"{name}: two turns", partial(two_turns, name))
+    attempt(f"{name}: stream", partial(streams, name))
+    attempt(f"{name}: tools, two turns, streamed", partial(tools, name))
+    attempt(f"{name}: structured output", partial(structured, name))
+    attempt(f"{name}: reasoning_effort, thinking", partial(reasoning, name))
+    attempt(f"{name}: hints, cache_control", partial(hints, name))
 attempt("responses", responses)
 attempt("embeddings", embeddings)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from checks import KEY, MODEL, TOKENS, URL, Trip, attempt
 from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
@@ -10,7 +12,7 @@ from llama_index.llms.openai_like import OpenAILike
 HI = ChatMessage(role="user", content="import os")
 
 
-def model(**fields):
+def model(**fields: Any) -> Any:
     fields = {"max_tokens": TOKENS, "temperature": 0, "is_chat_model": True, **fields}
     return OpenAILike(
         model=MODEL, api_base=URL, api_key=KEY, context_window=512, max_retries=0,
@@ -23,18 +25,18 @@ def book_trip(city: str, days: int) -> str:
     return "booked"
 
 
-def two_turns():
+def two_turns() -> None:
     said = model().chat([HI]).message
     assert said.content
     assert model().chat([HI, said, HI]).message.content
 
 
-def streams():
+def streams() -> None:
     text = "".join(part.delta or "" for part in model().stream_chat([HI]))
     assert text == model().chat([HI]).message.content
 
 
-def tools():
+def tools() -> None:
     tool = FunctionTool.from_defaults(book_trip)
     llm = model(max_tokens=100)
     for parallel in (False, True):
@@ -49,7 +51,7 @@ def tools():
     assert llm.chat_with_tools([tool], chat_history=[HI, answer.message, done])
 
 
-def structured():
+def structured() -> None:
     made = model(max_tokens=200, should_use_structured_outputs=True).as_structured_llm(Trip)
     assert isinstance(made.chat([HI]).raw, Trip)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import transformers
 from transformers import AutoModelForCausalLM, StoppingCriteria, StoppingCriteriaList
@@ -23,7 +25,8 @@ class Clock(StoppingCriteria):
             if self.steps < request.output:
                 self.times.add(i)
         self.steps += 1
-        return torch.zeros(input_ids.shape[0], dtype=torch.bool)
+        ended = torch.zeros(input_ids.shape[0], dtype=torch.bool)
+        return cast(torch.BoolTensor, ended)
 
 
 class Transformers:

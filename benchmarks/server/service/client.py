@@ -134,7 +134,7 @@ def read(reply: Reply) -> Said:
 
 def unchunked(data: bytes) -> bytes:
     """The body that chunks hold. Raises RuntimeError if they are not complete."""
-    parts = []
+    parts: list[bytes] = []
     at = 0
     while True:
         line = data.find(b"\r\n", at)

@@ -12,7 +12,6 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Final
 
 import msgspec
@@ -198,12 +197,7 @@ class Artifact:
     def __enter__(self) -> Artifact:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _unusable(self, problem: str) -> ArtifactError:

@@ -11,7 +11,8 @@ import numpy as np
 
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.config import ResolvedConfig
-from penstock.interface.executor import Executor
+from penstock.interface.executor import Executor, run
+from penstock.interface.host_executor import HostExecutor
 from penstock.interface.messages import EngineRequest, SequenceUpdate
 from penstock.interface.sampler import Sampler
 from penstock.interface.step import StepInput, StepResult
@@ -56,10 +57,10 @@ class Step:
         return self.seconds - (self.run.seconds if self.run else 0.0)
 
 
-class MeteredExecutor:
+class MeteredExecutor(HostExecutor):
     """Passes every call on, and remembers how long the last one took and what it moved.
 
-    It launches nothing: steps run one after the other, so that each can be told from the next.
+    It does not work ahead: steps run one after the other, so that each can be told from the next.
     """
 
     def __init__(self, executor: Executor, spec: ModelSpec, config: ResolvedConfig) -> None:
@@ -72,7 +73,7 @@ class MeteredExecutor:
 
     def run(self, step: StepInput) -> StepResult:
         start = time.perf_counter()
-        result = self._executor.run(step)
+        result = run(self._executor, step)
         seconds = time.perf_counter() - start
         self._last = ExecutorRun(
             seconds=seconds,

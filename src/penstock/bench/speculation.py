@@ -16,8 +16,8 @@ from penstock.engine.core import EngineCore
 from penstock.errors import EngineDeadError
 from penstock.interface.messages import DraftStats, EngineRequest
 from penstock.sampling.params import SamplingParams
-from penstock.speculate.config import SpeculativeConfig, describe
 from penstock.speculate.speculation import Speculation
+from penstock.speculative_config import SpeculativeConfig, describe
 
 
 class Scripted(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ the memory behind the numbers. The policy, in full:
   What it got for drafts that were rejected it gives back after the step (``trim``).
 - A full block becomes findable once the step that wrote it has been executed (``commit``), never
   before: a second request of the same step must not read what is still being written. Where steps
-  are launched one behind the other, ``launched`` and ``publish`` are the two halves of that.
+  are submitted one behind the other, ``submitted`` and ``publish`` are the two halves of that.
 - When two sequences computed the same block at once, the first to commit is found; the other
   block stays private and is blank when freed.
 - A freed block that can be found stays so until it is reused. Reuse takes blank blocks first, then
@@ -177,7 +177,7 @@ class KvCache:
         if num_computed >= table.full_at:
             self.publish(table, tokens, num_computed)
 
-    def launched(self, table: BlockTable, num_computed: int) -> None:
+    def submitted(self, table: BlockTable, num_computed: int) -> None:
         """Note that slots below ``num_computed`` are written by a step in flight: steps behind it
         may read them by this table and its forks, and nobody finds them before ``publish``."""
         table.num_committed = num_computed

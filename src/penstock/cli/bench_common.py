@@ -30,6 +30,12 @@ def add_counts(group: argparse._ArgumentGroup, *counts: tuple[str, int, str]) ->
         )
 
 
+def add_trace_arguments(group: argparse._ArgumentGroup, requests: int) -> None:
+    """Options for a trace, and for how many of its requests to replay."""
+    group.add_argument("--trace", type=Path, required=True, metavar="FILE", help="the trace")
+    add_counts(group, ("--requests", requests, "replay the first N"))
+
+
 def command_line() -> list[str]:
     """The words after ``penstock``, to be repeated."""
     return sys.argv[1:]

@@ -14,13 +14,13 @@ The trace is a .csv of Azure's LLM inference traces, with ContextTokens and Gene
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock.cli.bench_common import (
     add_json_argument,
+    add_trace_arguments,
     command_line,
     machine_rows,
     print_table,
@@ -35,14 +35,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine_arguments(parser)
     group = parser.add_argument_group("workload")
-    group.add_argument("--trace", type=Path, required=True, metavar="FILE", help="the trace")
-    group.add_argument(
-        "--requests",
-        type=positive_int,
-        default=500,
-        metavar="N",
-        help="replay the first N (default: 500)",
-    )
+    add_trace_arguments(group, 500)
     group.add_argument(
         "--scale",
         type=float,

@@ -10,9 +10,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import shlex
-from pathlib import Path
 
-from penstock.cli.bench_common import add_json_argument, command_line, print_table
+from penstock.cli.bench_common import (
+    add_json_argument,
+    add_trace_arguments,
+    command_line,
+    print_table,
+)
 from penstock.cli.options import positive_int
 
 _DEFAULT_BLOCKS = (1000, 2000, 4000, 8000, 16000, 32000)
@@ -20,14 +24,7 @@ _DEFAULT_BLOCKS = (1000, 2000, 4000, 8000, 16000, 32000)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("workload")
-    group.add_argument("--trace", type=Path, required=True, metavar="FILE", help="the trace")
-    group.add_argument(
-        "--requests",
-        type=positive_int,
-        default=1000,
-        metavar="N",
-        help="replay the first N (default: 1000)",
-    )
+    add_trace_arguments(group, 1000)
     group.add_argument(
         "--blocks",
         type=positive_int,

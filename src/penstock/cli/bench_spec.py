@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.bench.spec_plot import check_plot, draw
     from penstock.bench.speculation import run_speculation
     from penstock.sampling.params import SamplingParams
-    from penstock.speculate.config import Ngram
+    from penstock.speculative_config import Ngram
 
     params = SamplingParams(
         temperature=args.temperature, max_tokens=args.output_len, ignore_eos=True, seed=0

@@ -1,21 +1,18 @@
 """Command-line options made from the option structs, so that each is declared in one place.
 
 A struct field gives the option its name (``kv_cache_bytes``: ``--kv-cache-bytes``), type,
-default, and, through the string below it in the source, its help. Options that are not given
+default, and by its description (``msgspec.Meta``) its help. Options that are not given
 leave no trace in the namespace, so the struct's own defaults hold.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
-import itertools
 import re
-import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_origin
 
 import msgspec
 
@@ -23,7 +20,7 @@ from penstock.cli.parser import UsageError
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError, RequestError
 from penstock.sampling.params import SamplingParams
-from penstock.speculate.config import SpeculativeConfig, parse_speculative
+from penstock.speculative_config import SpeculativeConfig, parse_speculative
 
 S = TypeVar("S", bound=msgspec.Struct)
 Values = Mapping[str, object]
@@ -41,7 +38,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser, skip: Collection[str] 
         nargs="?",
         default="",
         metavar="MODEL",
-        help=_help(field_docs(EngineConfig)["model"]),
+        help=_help(described(EngineConfig)["model"][1]),
     )
     group = parser.add_argument_group("engine options")
     _add_fields(group, EngineConfig, _NOTHING, {"model", *skip})
@@ -102,29 +99,16 @@ def parse_logit_bias(text: str) -> tuple[int, float]:
         raise argparse.ArgumentTypeError(f"not TOKEN_ID:BIAS: {text!r} (like 42:-5)") from None
 
 
-def field_docs(struct: type[msgspec.Struct]) -> dict[str, str]:
-    """The string below each field in the struct's source; empty where no source is at hand."""
-    path = getattr(sys.modules[struct.__module__], "__file__", None)
-    try:
-        with open(path or "", encoding="utf-8") as file:
-            module = ast.parse(file.read())
-    except OSError:
-        return dict.fromkeys(struct.__struct_fields__, "")
-    body = next(
-        node.body
-        for node in module.body
-        if isinstance(node, ast.ClassDef) and node.name == struct.__name__
-    )
-    docs = dict.fromkeys(struct.__struct_fields__, "")
-    for field, below in itertools.pairwise(body):
-        if (
-            isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(below, ast.Expr)
-            and isinstance(below.value, ast.Constant)
-        ):
-            docs[field.target.id] = " ".join(str(below.value.value).split())
-    return docs
+def described(struct: type[msgspec.Struct]) -> dict[str, tuple[Any, str]]:
+    """The type of each field, and its description (``msgspec.Meta``); empty where it has none."""
+    found: dict[str, tuple[Any, str]] = {}
+    for name, hint in typing.get_type_hints(struct, include_extras=True).items():
+        if name not in struct.__struct_fields__:
+            continue
+        kind, *notes = typing.get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        texts = (each.description for each in notes if isinstance(each, msgspec.Meta))
+        found[name] = kind, next(filter(None, texts), "")
+    return found
 
 
 def _add_fields(
@@ -133,19 +117,20 @@ def _add_fields(
     defaults: Values,
     skip: Collection[str],
 ) -> None:
-    hints, docs = typing.get_type_hints(struct), field_docs(struct)
+    options = described(struct)
     for field in msgspec.structs.fields(struct):
         if field.name in skip:
             continue
         default = defaults.get(field.name, field.default)
-        notes = [docs[field.name]]
+        kind, description = options[field.name]
+        notes = [description]
         if default not in (None, (), ""):
             notes.append(f"(default: {default})")
         group.add_argument(
             option_name(field.name),
             default=defaults.get(field.name, argparse.SUPPRESS),
             help=_help(" ".join(note for note in notes if note)),
-            **_argument(field.name, hints[field.name]),
+            **_argument(field.name, kind),
         )
 
 
@@ -203,7 +188,7 @@ def _metavar(name: str, kind: type) -> str:
 
 
 def _help(text: str) -> str:
-    return text.replace("``", "").replace("%", "%%")  # argparse formats help with %
+    return text.replace("%", "%%")  # argparse formats help with %
 
 
 def _struct(struct: type[S], args: argparse.Namespace) -> S:

@@ -189,7 +189,7 @@ def run(args: argparse.Namespace) -> int:
 
     from penstock.train.run import run as train
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()
     if args.threads:
         torch.set_num_threads(args.threads)
     report = train(args.model or "the demo model", folder, _settings(args), _say)

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.engine.masks import NO_MASKS, Masks, MaskThreads, Pools, StepMasks
+from penstock.engine.masks import Masks, MaskThreads, Pools
 from penstock.errors import PenstockError, RequestError, first_line
 from penstock.grammar.cache import GrammarCache
 from penstock.grammar.spec import GrammarSpec
 from penstock.grammar.threads import Bell, Job, Workers
+from penstock.interface.mask import NO_MASKS, StepMasks
 
 if TYPE_CHECKING:
     from penstock.grammar.compile import CompiledGrammar

@@ -15,9 +15,9 @@ from penstock.engine.loader import Blueprint, Mark, draw, load
 from penstock.engine.masks import MaskThreads
 from penstock.engine.pooling import add_embeddings, give_rows
 from penstock.engine.prompt_logprobs import PromptReports
-from penstock.engine.step_runner import Executed, OverlappingRunner, SerialRunner, StepRunner
+from penstock.engine.step_runner import Executed, StepRunner
 from penstock.errors import RequestError
-from penstock.interface.executor import Executor, overlapping
+from penstock.interface.executor import Executor
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.messages import (
     EngineRequest,
@@ -26,9 +26,11 @@ from penstock.interface.messages import (
     SequenceUpdate,
 )
 from penstock.interface.request_checks import check_request
+from penstock.interface.sampler import NewSequence
 from penstock.models.spec import ModelSpec
 from penstock.pooling.pooler import Pooler
 from penstock.sampling.logprobs import OF_THE_REQUEST
+from penstock.scheduler.draft import Draft
 from penstock.scheduler.limits import PROMPT_LOGIT_ROWS
 from penstock.scheduler.output import ScheduledStep
 from penstock.scheduler.scheduler import Scheduler
@@ -47,8 +49,9 @@ class EngineCore:
     put its own executor around the real one. A request that fails on the way (NaN logits, say)
     ends with ``FinishReason.ERROR`` and its message; the others go on.
 
-    With an OverlappingExecutor a step is scheduled and launched while the one before it runs, of
-    which :meth:`step` then returns what came; what comes is the same. Not with speculation.
+    With an executor of depth 2 a step is scheduled and submitted while the one before it runs, of
+    which :meth:`step` then returns what came; what comes is the same. Before a step for which
+    there may be drafts, and after one that has some, the step in flight is taken in first.
     """
 
     def __init__(
@@ -62,8 +65,8 @@ class EngineCore:
         self._blueprint = blueprint
         self._executor = executor
         self._speculation = speculation or make_speculation(blueprint)
-        # What may be drafted next depends on what was accepted, so such steps do not overlap.
-        self._overlapping = None if self._speculation is not None else overlapping(executor)
+        self._works_ahead = executor.capabilities.depth > 1
+        self._draws_ahead = executor.capabilities.draws_ahead
         cache = KvCache(
             executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=config.enable_prefix_caching
         )
@@ -81,14 +84,13 @@ class EngineCore:
         self._constraints = Constraints(
             config.tokenizer_path, self.spec.vocab_size, self.spec.eos_token_ids, mask_threads
         )
-        self._runner: StepRunner
-        if self._overlapping is None:
-            typical = None if self._speculation is None else self._speculation.typical
-            self._runner = SerialRunner(executor, self._constraints, self._prompts, typical)
-        else:
-            self._runner = OverlappingRunner(
-                self._overlapping, self._scheduler, self._constraints, self._prompts
-            )
+        self._runner = StepRunner(
+            executor,
+            self._scheduler,
+            self._constraints,
+            self._prompts,
+            None if self._speculation is None else self._speculation.typical,
+        )
 
     @classmethod
     def start(cls, config: EngineConfig, mark: Mark = lambda phase: None) -> EngineCore:
@@ -147,17 +149,16 @@ class EngineCore:
         leader = make_sequences(request, seed, self.spec.eos_token_ids)
         for sequence in (leader, *leader.siblings):
             sequence.sampling_state = self._sampler.state(
-                params,
-                sequence.key,
-                request.prompt_token_ids,
-                self.spec.vocab_size,
-                self.spec.eos_token_ids,
-            )
-            if self._overlapping is not None:
-                # The next mask depends on the token.
-                sequence.runs_ahead = params.grammar is None and self._overlapping.runs_ahead(
-                    sequence.sampling_state
+                NewSequence(
+                    params,
+                    sequence.key,
+                    request.prompt_token_ids,
+                    self.spec.vocab_size,
+                    self.spec.eos_token_ids,
                 )
+            )
+            if self._works_ahead and params.grammar is None:  # the next mask depends on the token
+                sequence.runs_ahead = self._draws_ahead or sequence.sampling_state.greedy
         if params.grammar is None:
             self._scheduler.add(leader)
         else:
@@ -184,7 +185,7 @@ class EngineCore:
     def step(self) -> list[SequenceUpdate]:
         """Run one step, if there is work; returns what it produced.
 
-        Where steps overlap: launch one, and return what the one before it produced.
+        Where steps overlap: submit one, and return what the one before it produced.
         """
         if self._constraints.num_waiting:
             return [*self._admit(), *self._step()]
@@ -208,25 +209,47 @@ class EngineCore:
         ended: list[SequenceUpdate] = []
         if constraints.num_awaiting:
             ended = [self._scheduler.conclude(sequence) for sequence in constraints.release()]
-        if self._overlapping is not None and constraints.active:
-            constraints.settle(_PATIENCE_S)
-        drafts = None
+        drafts, features = None, False
         if self._speculation is not None:
-            scheduler = self._scheduler
-            drafts = self._speculation.drafts(scheduler.running, scheduler.max_num_batched_tokens)
-        step = self._scheduler.schedule(drafts, constraints.num_awaiting > 0)
-        if step is None and not self._runner.in_flight and constraints.num_awaiting:
+            if self._must_be_taken_in(self._speculation):
+                ended += self._take_in(self._runner.take_in())
+            drafts = self._drafts(self._speculation)
+        awaited = unsettled = False
+        if constraints.active:
+            if self._works_ahead and drafts:  # they take the step in before the next, so masks wait
+                unsettled = True
+            elif self._works_ahead:
+                constraints.settle(_PATIENCE_S)
+            awaited = constraints.num_awaiting > 0
+        step = self._scheduler.schedule(drafts, awaited)
+        if step is None and awaited and not self._runner.in_flight:
             if not ended:
                 constraints.wait()
             return ended
-        executed = self._runner.advance(step)
-        if executed is not None:
-            ended += self._take_in(executed)
+        if self._speculation is not None and step is not None:
+            features = self._speculation.wants_features(step)
+        ended += self._take_in(self._runner.advance(step, features, unsettled))
         return ended
 
-    def _take_in(self, executed: Executed) -> list[SequenceUpdate]:
-        """Tell the sequences, and whoever else wants to know, what came of a step."""
-        step, verified, errors, hidden, result, late = executed
+    def _must_be_taken_in(self, speculation: Speculation) -> bool:
+        """Whether a step is in flight whose tokens the next one's drafts, or lack of them, need."""
+        if not self._runner.in_flight:
+            return False
+        return not self._runner.can_go_on or speculation.may_draft(
+            self._scheduler.running, self._scheduler.max_num_batched_tokens
+        )
+
+    def _drafts(self, speculation: Speculation) -> dict[Sequence, Draft]:
+        if self._runner.in_flight:
+            speculation.skip()
+            return {}
+        return speculation.drafts(self._scheduler.running, self._scheduler.max_num_batched_tokens)
+
+    def _take_in(self, executed: Executed | None) -> list[SequenceUpdate]:
+        """Tell the sequences, and whoever else wants to know, what came of a step, if one ran."""
+        if executed is None:
+            return []
+        step, verified, errors = executed.step, executed.verified, executed.errors
         tokens = verified.tokens
         refused = set()
         for i, message in verified.errors.items():
@@ -240,14 +263,14 @@ class EngineCore:
                     refused.add(request_id)
                 errors.setdefault(request_id, message)
         if step.num_hidden:
-            assert hidden is not None
-            give_rows(step, hidden)
-        updates = self._scheduler.update(step, tokens, late)
+            assert executed.hidden is not None
+            give_rows(step, executed.hidden)
+        updates = self._scheduler.update(step, tokens, executed.late)
         self._constraints.prepare(step.samples)
         if self._speculation is not None:
-            assert result is not None
             self._speculation.verified(step, tokens)
-            self._speculation.observe(step, tokens, result)
+            if executed.features is not None:
+                self._speculation.observe(step, tokens, executed.features)
         if step.num_hidden:
             add_embeddings(updates, step)
         if errors:

@@ -18,6 +18,7 @@ from penstock.config import EngineConfig, ResolvedConfig
 from penstock.demo_model import demo_model_path
 from penstock.errors import ArtifactError, ConfigError
 from penstock.hardware import detect, with_gpu
+from penstock.interface.automaton import Automaton
 from penstock.interface.executor import Executor, Limits
 from penstock.interface.tuning import Tuning
 from penstock.interface.weights import WeightSource
@@ -124,6 +125,14 @@ def _kernel_notes() -> list[str]:
     except ConfigError:  # binding will say so; a plan can be shown without
         return []
     return [] if note is None else [note]
+
+
+def native_automaton() -> type[Automaton] | None:
+    """The suffix automaton of the native runtime; None where native code is missing."""
+    try:
+        return native.load().SuffixAutomaton
+    except ConfigError:
+        return None
 
 
 def step_limits(blueprint: Blueprint) -> Limits:

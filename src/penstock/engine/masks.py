@@ -6,11 +6,11 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import first_line
 from penstock.grammar.threads import SLOW_NICE, Bell, Workers
-from penstock.interface.mask import TokenMask
+from penstock.interface.mask import StepMasks, TokenMask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
@@ -24,19 +24,6 @@ _log = logging.getLogger(__name__)
 _CPUS_PER_THREAD = 8
 _MOST_THREADS = 4
 """The bounds on the threads of each kind."""
-
-
-class StepMasks(NamedTuple):
-    """The tokens that a step's samples may draw."""
-
-    masks: list[TokenMask | None] | None
-    """The mask of each sample, None where all tokens are allowed. The whole list is None if no
-    sample is constrained."""
-    late: frozenset[int]
-    """The indices of samples whose mask is not computed yet: they cannot draw in this step."""
-
-
-NO_MASKS = StepMasks(None, frozenset())
 
 
 class MaskJob:

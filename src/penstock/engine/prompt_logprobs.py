@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 from penstock.interface.executor import PromptReport, PromptRows
@@ -63,7 +64,7 @@ class PromptReports:
             found.append(WantedRows(sequence, PromptRows(first_row, targets, num_top), entries))
         return found
 
-    def add(self, wanted: list[WantedRows], reports: list[PromptReport]) -> dict[str, str]:
+    def add(self, wanted: list[WantedRows], reports: Seq[PromptReport]) -> dict[str, str]:
         """Keep the reports of a step; returns why reports failed, by request id."""
         errors: dict[str, str] = {}
         for (sequence, _, entries), report in zip(wanted, reports, strict=True):

@@ -1,29 +1,24 @@
-"""Runs scheduled steps and has their tokens chosen: one after the other, or overlapping by one."""
+"""Submits scheduled steps to the executor, and takes in what comes of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
+import msgspec
 from numpy.typing import NDArray
 
 from penstock.engine.constraints import Constraints
-from penstock.engine.masks import NO_MASKS
 from penstock.engine.prompt_logprobs import PromptReports, WantedRows
 from penstock.engine.step_builder import build_step_input
-from penstock.errors import RequestError
-from penstock.interface.executor import (
-    Executor,
-    Launched,
-    OverlappingExecutor,
-    PromptReport,
-    PromptRows,
-)
-from penstock.interface.mask import TokenMask
+from penstock.interface.executor import Executor, Pending, PromptRows, Sampling, StepOutcome
+from penstock.interface.logprobs import TokenLogprobs
+from penstock.interface.mask import NO_MASKS, StepMasks
 from penstock.interface.sampler import Sampled
-from penstock.interface.step import StepResult
 from penstock.scheduler.output import ScheduledStep
 from penstock.scheduler.scheduler import Scheduler
+from penstock.scheduler.sequence import Sequence
 from penstock.speculate.typical import Typical
 from penstock.speculate.verify import Verified, verify
 
@@ -32,7 +27,7 @@ _PATIENCE, _LEAST_PATIENCE_S = 0.5, 0.005
 system may need to let a thread run at all. Grammars that are known to be slow do not take it."""
 
 
-class Executed(NamedTuple):
+class Executed(msgspec.Struct, frozen=True):
     """A step that was run, with its results."""
 
     step: ScheduledStep
@@ -41,33 +36,35 @@ class Executed(NamedTuple):
     """Why log-probabilities of a prompt could not be computed, by request id."""
     hidden: NDArray[Any] | None
     """Hidden states ``[num_hidden, hidden]`` of the rows without logits; None if there are none."""
-    result: StepResult | None
-    """The whole result, valid until the next step; None if it stays on a device."""
-    late: frozenset[int] = frozenset()
+    features: NDArray[Any] | None
+    """What a head that drafts is given of the step's rows; None if it was not asked for."""
+    late: frozenset[int]
     """Indices of the samples that drew no token because their grammar mask was not ready."""
 
 
-class StepRunner(Protocol):
-    """Runs scheduled steps and samples their tokens. Not thread-safe."""
-
-    @property
-    def in_flight(self) -> bool:
-        """Whether it holds a step that it has not returned yet."""
-        ...
-
-    def advance(self, step: ScheduledStep | None) -> Executed | None:
-        """Accept a step, or None if there is nothing to do; return an executed step, or None."""
-        ...
+class _InFlight(msgspec.Struct, frozen=True):
+    step: ScheduledStep
+    pending: Pending
+    wanted: list[WantedRows]
+    masks: _LateMasks | None
+    verifies: bool
+    """Whether its tokens are drawn here."""
 
 
-class SerialRunner:
-    """Runs a step when it gets it."""
+class StepRunner:
+    """Runs scheduled steps on an executor, working ahead by one where it can. Not thread-safe.
 
-    in_flight = False
+    With an executor of depth 1, a step is taken in as soon as it is submitted. With one of depth 2
+    it stays in flight until the next was submitted, or until it is asked for (:meth:`take_in`). A
+    step with drafts must be taken in before the next is scheduled: what follows depends on how many
+    of them are accepted. Its tokens are drawn here, by ``verify``, and so are those of a step whose
+    masks may come late.
+    """
 
     def __init__(
         self,
         executor: Executor,
+        scheduler: Scheduler,
         constraints: Constraints,
         prompts: PromptReports,
         typical: Typical | None = None,
@@ -75,102 +72,106 @@ class SerialRunner:
         """``typical``: how drafts are accepted, if not exactly."""
         self._executor = executor
         self._sampler = executor.sampler()
-        self._constraints = constraints
-        self._prompts = prompts
-        self._typical = typical
-
-    def advance(self, step: ScheduledStep | None) -> Executed | None:
-        if step is None:
-            return None
-        began = perf_counter() if self._constraints.active else 0.0
-        result = self._executor.run(build_step_input(step))
-        masks, late = NO_MASKS
-        if self._constraints.active:
-            patience = max(_LEAST_PATIENCE_S, _PATIENCE * (perf_counter() - began))
-            masks, late = self._constraints.masks(step.samples, patience)
-        if step.num_drafted or late:
-            verified = verify(self._sampler, result, step, masks, self._typical, late)
-        else:
-            states = [sequence.sampling_state for sequence in step.samples]
-            sampled = self._sampler.sample(result, step.sample_rows, states, masks)
-            for i in sampled.particular:
-                if i not in sampled.errors:
-                    states[i].append(sampled.token_ids[i])
-            verified = _one_each(sampled)
-        errors: dict[str, str] = {}
-        if self._prompts.any:
-            wanted = self._prompts.wanted(step)
-            reports = [self._report(result, each.rows) for each in wanted]
-            errors = self._prompts.add(wanted, reports)
-        hidden = None
-        if step.num_hidden:  # a device's are fetched when they are read
-            assert result.hidden is not None
-            hidden = result.hidden[step.num_logits :]
-        return Executed(step, verified, errors, hidden, result, late)
-
-    def _report(self, result: StepResult, wanted: PromptRows) -> PromptReport:
-        rows = result.logits[wanted.first_row : wanted.first_row + len(wanted.targets)]
-        try:
-            return self._sampler.prompt_logprobs(rows, wanted.targets, wanted.num_top)
-        except RequestError as error:
-            return str(error)
-
-
-class OverlappingRunner:
-    """Launches a step when it gets it, and waits for the one before."""
-
-    def __init__(
-        self,
-        executor: OverlappingExecutor,
-        scheduler: Scheduler,
-        constraints: Constraints,
-        prompts: PromptReports,
-    ) -> None:
-        self._executor = executor
+        self._works_ahead = executor.capabilities.depth > 1
         self._scheduler = scheduler
         self._constraints = constraints
         self._prompts = prompts
-        self._launched: _Launched | None = None
+        self._typical = typical
+        self._in_flight: _InFlight | None = None
 
     @property
     def in_flight(self) -> bool:
-        return self._launched is not None
+        """Whether it holds a step that was not taken in yet."""
+        return self._in_flight is not None
 
-    def advance(self, step: ScheduledStep | None) -> Executed | None:
-        before = self._launched
-        self._launched = None if step is None else self._launch(step)
-        if before is None:
-            return None
-        outcome = before.launched.wait()
-        errors = self._prompts.add(before.wanted, outcome.prompts)
-        return Executed(before.step, _one_each(outcome.sampled), errors, outcome.hidden, None)
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the next step may be scheduled before the one in flight is taken in."""
+        return self._in_flight is None or not self._in_flight.verifies
 
-    def _launch(self, step: ScheduledStep) -> _Launched:
-        wanted = self._prompts.wanted(step)
-        launched = self._executor.launch(
-            build_step_input(step),
-            step.sample_rows,
-            [sequence.sampling_state for sequence in step.samples],
-            [each.rows for each in wanted],
-            self._masks(step),
-        )
-        self._scheduler.launched(step)
-        return _Launched(step, launched, wanted)
+    def advance(
+        self, step: ScheduledStep | None, features: bool = False, unsettled: bool = False
+    ) -> Executed | None:
+        """Submit a step, if there is one; return one that was run, if it is time to take one in.
 
-    def _masks(self, step: ScheduledStep) -> list[TokenMask | None] | None:
-        """All of them: who awaits one was not scheduled to draw (``Constraints.settle``)."""
-        masks, late = self._constraints.masks(step.samples, 0.0)
-        assert not late, "a sequence draws without its mask"
-        return masks
+        ``features``: ``Executed.features`` are wanted of this step. ``unsettled``: its masks may
+        not be ready, so that it cannot be drawn from on a device that works ahead.
+        """
+        before = self._in_flight
+        self._in_flight = None if step is None else self._submit(step, features, unsettled)
+        if not self._works_ahead:
+            return self.take_in()
+        return None if before is None else self._take_in(before)
+
+    def take_in(self) -> Executed | None:
+        """Wait for the step in flight, if there is one."""
+        before, self._in_flight = self._in_flight, None
+        return None if before is None else self._take_in(before)
+
+    def _submit(self, step: ScheduledStep, features: bool, unsettled: bool) -> _InFlight:
+        masks = None
+        if self._constraints.active:
+            masks = _LateMasks(self._constraints, step.samples)
+        wanted: list[WantedRows] = []
+        prompts: Seq[PromptRows] = ()
+        if self._prompts.any:
+            wanted = self._prompts.wanted(step)
+            prompts = [each.rows for each in wanted]
+        step_input = build_step_input(step)
+        verifies = step.num_drafted > 0 or unsettled
+        if verifies:
+            sampling = Sampling(prompts=prompts, features=features, logits=True)
+        else:
+            states = [sequence.sampling_state for sequence in step.samples]
+            sampling = Sampling(step.sample_rows, states, masks, prompts, features)
+        pending = self._executor.submit(step_input, sampling)
+        if self._works_ahead and not verifies:
+            self._scheduler.submitted(step)
+        return _InFlight(step, pending, wanted, masks, verifies)
+
+    def _take_in(self, before: _InFlight) -> Executed:
+        step, wanted = before.step, before.wanted
+        outcome = before.pending.wait()
+        if before.verifies:
+            verified, late = self._verified(step, outcome, before.masks)
+        else:
+            verified, late = _one_each(outcome), outcome.late
+        errors = self._prompts.add(wanted, outcome.prompts) if wanted else {}
+        return Executed(step, verified, errors, outcome.hidden, outcome.features, late)
+
+    def _verified(
+        self, step: ScheduledStep, outcome: StepOutcome, masks: _LateMasks | None
+    ) -> tuple[Verified, frozenset[int]]:
+        assert outcome.result is not None, "the logits were asked for"
+        allowed, late = NO_MASKS if masks is None else masks.take()
+        verified = verify(self._sampler, outcome.result, step, allowed, self._typical, late)
+        return verified, late
 
 
-class _Launched(NamedTuple):
-    step: ScheduledStep
-    launched: Launched
-    wanted: list[WantedRows]
+class _LateMasks:
+    """The masks of a step's samples, which may come a little later than its logits.
+
+    Where steps overlap, all are there: a sequence whose mask is late was not scheduled to draw
+    (``Constraints.settle``).
+    """
+
+    def __init__(self, constraints: Constraints, samples: list[Sequence]) -> None:
+        self._constraints = constraints
+        self._samples = samples
+        self._began = perf_counter()
+
+    def take(self) -> StepMasks:
+        patience = max(_LEAST_PATIENCE_S, _PATIENCE * (perf_counter() - self._began))
+        return self._constraints.masks(self._samples, patience)
 
 
-def _one_each(sampled: Sampled) -> Verified:
-    """What was drawn without drafts: a token for every sample."""
-    logprobs = {i: [entry] for i, entry in sampled.logprobs.items()}
-    return Verified([[token] for token in sampled.token_ids], sampled.errors, logprobs)
+def _one_each(outcome: StepOutcome) -> Verified:
+    """What was drawn without drafts: a token for every sample that is not late."""
+    sampled: Sampled = outcome.sampled
+    logprobs: dict[int, list[TokenLogprobs]] = {}
+    if sampled.logprobs:
+        logprobs = {i: [entry] for i, entry in sampled.logprobs.items()}
+    tokens = [[token] for token in sampled.token_ids]
+    for i in outcome.late:
+        tokens[i] = []
+    return Verified(tokens, sampled.errors, logprobs)

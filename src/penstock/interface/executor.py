@@ -1,15 +1,24 @@
-"""What a backend gives the engine: an executor bound to one plan, one set of weights, one cache."""
+"""What a backend gives the engine: an executor bound to one plan, one set of weights, one cache.
+
+All that is run goes one way, on any backend, of the target and of what drafts for it::
+
+    pending = executor.submit(step, sampling)  # a step, and what is drawn from its logits
+    outcome = pending.wait()
+
+What an executor can do beyond that is data (:class:`Capabilities`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
+import msgspec
 from numpy.typing import NDArray
 
 from penstock.interface.logprobs import TokenLogprobs
-from penstock.interface.mask import TokenMask
+from penstock.interface.mask import MaskSource
 from penstock.interface.sampler import Sampled, Sampler
 from penstock.interface.step import StepInput, StepResult
 from penstock.interface.tuning import Tunable
@@ -48,38 +57,19 @@ class Limits:
         return max(self.max_logit_rows, self.max_hidden_rows)
 
 
-class Executor(Protocol):
-    """Runs steps. Created by a backend's ``bind``; not thread-safe.
+@dataclass(frozen=True)
+class Capabilities:
+    """What an executor can do besides running one step after the other."""
 
-    The cache's memory is part of the executor; block ids index it from 0 to ``num_blocks - 1``.
-    """
-
-    num_blocks: int
-
-    @property
-    def packed(self) -> PackedRegions | None:
-        """The packed weights in memory; None if the backend packs nothing."""
-        ...
-
-    @property
-    def tunable(self) -> Tunable | None:
-        """The part of the executor that can be tuned; None if there is nothing, or nothing large
-        enough."""
-        ...
-
-    def run(self, step: StepInput) -> StepResult:
-        """Run one step and return its logits. Views in the result live until the next call."""
-        ...
-
-    def sampler(self) -> Sampler[Any]:
-        """Return a sampler, which chooses tokens from this executor's logits."""
-        ...
-
-    def close(self) -> None:
-        """Release threads and memory; the executor cannot run afterwards.
-
-        Launches that were not waited for are abandoned."""
-        ...
+    depth: int = 1
+    """Number of submissions with a ``Sampling`` that may be outstanding: 1 or 2. Submissions
+    without one are not counted."""
+    placeholders: bool = False
+    """Whether ``~i`` in ``StepInput.token_ids`` stands for what the submission before chose: for
+    its sample ``i``, or, where it had no ``Sampling``, for ``argmax[i]``."""
+    draws_ahead: bool = False
+    """Whether any sequence may be sampled again before the host was told its token. If not, only
+    one whose sampling state is ``greedy`` may. Neither may one with a grammar."""
 
 
 class PromptRows(NamedTuple):
@@ -97,81 +87,108 @@ PromptReport = list[TokenLogprobs] | str
 which the request fails."""
 
 
-class Outcome(NamedTuple):
-    """The results of a launched step, on the host."""
+class Sampling(msgspec.Struct, frozen=True):
+    """What a step's rows are for: what is drawn from its logits, and what else is told of them.
 
-    sampled: Sampled
-    """Tokens sampled from the rows that were launched. ``particular`` is not read: see
-    ``launch``."""
-    prompts: list[PromptReport]
-    """One report for each of the PromptRows that were launched."""
-    hidden: NDArray[Any] | None = None
-    """Hidden states ``[H, hidden]`` of the step's ``hidden_rows``; None if it has none."""
-
-
-class Launched(Protocol):
-    """A step that runs, or will when those before it have."""
-
-    def wait(self) -> Outcome:
-        """Block until the step is done. Called once, in the order of the launches."""
-        ...
-
-
-class OverlappingExecutor(Executor, Protocol):
-    """An executor that takes the next step while one runs: the engine then works ahead by one.
-
-    An engine that speculates calls ``run`` instead, and never ``launch``.
-    Steps run in the order of their launches, each seeing all that those before it wrote.
+    Where drafts are verified, no row is drawn from by the executor: which row comes next depends on
+    what was drawn before. The host then asks for ``logits``, and draws with ``Executor.sampler``
+    from the rows that it needs. An executor that verifies drafts itself would be given them here,
+    beside the first row of each in ``rows``.
     """
 
-    def runs_ahead(self, state: Any) -> bool:
-        """Whether a sequence with this sampling state may be in the next launch before the host has
-        waited for its token.
+    rows: Sequence[int] = ()
+    """Rows of the step's logits that are drawn from; several may be the same."""
+    states: Sequence[Any] = ()
+    """For each of ``rows``, the sampling state of its sequence. The executor tells it the token
+    (``SamplingState.append``): no one else must."""
+    masks: MaskSource | None = None
+    """The masks of the states whose options have a grammar; None if no state's have."""
+    prompts: Sequence[PromptRows] = ()
+    features: bool = False
+    """Whether ``StepOutcome.features`` are wanted."""
+    logits: bool = False
+    """Whether ``StepOutcome.result`` is wanted; then ``rows`` is empty."""
 
-        This is false if the host needs the token before the next draw; such a sequence takes part
-        in every other step.
+
+_NOTHING = Sampled([])
+
+
+class StepOutcome(msgspec.Struct, frozen=True):
+    """The results of a step, on the host.
+
+    Arrays may be views that the next submission overwrites; where ``Capabilities.depth`` is 2, only
+    ``result`` is.
+    """
+
+    sampled: Sampled = _NOTHING
+    """Tokens drawn from ``Sampling.rows``. ``particular`` is not read: states know their tokens."""
+    late: frozenset[int] = frozenset()
+    """Indices into ``Sampling.rows`` that drew nothing, since their masks were not ready."""
+    prompts: Sequence[PromptReport] = ()
+    """One report for each of ``Sampling.prompts``."""
+    hidden: NDArray[Any] | None = None
+    """Hidden states ``[H, hidden]`` of the step's ``hidden_rows``; None if it has none."""
+    features: NDArray[Any] | None = None
+    """``[R + H, F]``, what a head that drafts is given of the rows: what the plan taps
+    (``StepResult.taps``), or else the hidden states. None if not wanted."""
+    result: StepResult | None = None
+    """Everything, for ``Sampling.logits`` or of a step without ``Sampling``. Valid until the next
+    submission, but for its ``argmax`` where ``Capabilities.placeholders`` is set."""
+
+
+class Pending(Protocol):
+    """A step that was submitted: it runs, or will when those before it have, or is over."""
+
+    def wait(self) -> StepOutcome:
+        """Block until the step is done. Called once, in the order of the submissions."""
+        ...
+
+
+class Executor(Protocol):
+    """Runs steps. Created by a backend's ``bind``; not thread-safe.
+
+    The cache's memory is part of the executor; block ids index it from 0 to ``num_blocks - 1``.
+    """
+
+    num_blocks: int
+    capabilities: Capabilities
+
+    @property
+    def packed(self) -> PackedRegions | None:
+        """The packed weights in memory; None if the backend packs nothing."""
+        ...
+
+    @property
+    def tunable(self) -> Tunable | None:
+        """The part of the executor that can be tuned; None if there is nothing, or nothing large
+        enough."""
+        ...
+
+    def submit(self, step: StepInput, sampling: Sampling | None = None) -> Pending:
+        """Start a step, and then what ``sampling`` asks for; without it, nothing is drawn.
+
+        Steps run in the order of their submissions, each seeing all that those before it wrote.
+        The step's arrays must not change before it is waited for. What a placeholder stands for,
+        if drawing it failed, is any token of the vocabulary. Raises ValueError on a step that is
+        malformed or exceeds the limits of ``bind``, before anything is written; RuntimeError after
+        :meth:`close`. After any other exception the executor can only be closed.
         """
         ...
 
-    def launch(
-        self,
-        step: StepInput,
-        rows: Sequence[int],
-        states: Sequence[Any],
-        prompts: Sequence[PromptRows],
-        masks: Sequence[TokenMask | None] | None = None,
-    ) -> Launched:
-        """Start a step that samples ``states`` from these ``rows`` of its logits, without waiting
-        for anything. At most one other launch may be outstanding.
+    def sampler(self) -> Sampler[Any]:
+        """Return a sampler, which chooses tokens from this executor's logits."""
+        ...
 
-        A negative ``~i`` in ``step.token_ids`` is the token that the launch before sampled for its
-        ``states[i]``; if that failed, it is any token of the vocabulary. The executor passes each
-        state its token (``append``). The step's arrays must not change any more, nor must
-        ``masks``, which has one mask for each state whose options have a grammar. After an
-        exception the executor can only be closed.
-        """
+    def close(self) -> None:
+        """Release threads and memory; the executor cannot run afterwards.
+
+        Submissions that were not waited for are abandoned."""
         ...
 
 
-class SelfFeedingExecutor(Executor, Protocol):
-    """An executor whose next step can read the most likely tokens of the last one where they are: a
-    caller that wants only those need not wait for each step before it starts the next."""
-
-    def follow(self, step: StepInput) -> StepResult:
-        """Start a step like ``run``, but without waiting for it: reading the result waits.
-
-        A negative ``~i`` in ``step.token_ids`` is ``argmax[i]`` of the step before, which was also
-        started by ``run`` or ``follow``. The result's ``argmax`` does not change when the next step
-        begins.
-        """
-        ...
-
-
-def self_feeding(executor: Executor) -> SelfFeedingExecutor | None:
-    """The executor as one whose steps can follow each other, if they can."""
-    return cast(SelfFeedingExecutor, executor) if hasattr(executor, "follow") else None
-
-
-def overlapping(executor: Executor) -> OverlappingExecutor | None:
-    """The executor as one that can be launched ahead, if it can."""
-    return cast(OverlappingExecutor, executor) if hasattr(executor, "launch") else None
+def run(executor: Executor, step: StepInput) -> StepResult:
+    """Submit a step from which nothing is drawn, and wait for it. Views in the result live until
+    the next submission."""
+    result = executor.submit(step).wait().result
+    assert result is not None, "a step without Sampling tells everything"
+    return result

@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple, Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
 TokenMask = NDArray[np.uint32]
 """[words_for(vocab)]: token ``i`` may be chosen if bit ``i % 32`` of word ``i // 32`` is set. The
 bits behind the vocabulary are not."""
+
+
+class StepMasks(NamedTuple):
+    """The tokens that a step's samples may draw."""
+
+    masks: list[TokenMask | None] | None
+    """The mask of each sample, None where all tokens are allowed. The whole list is None if no
+    sample is constrained."""
+    late: frozenset[int]
+    """The indices of samples whose mask is not computed yet: they cannot draw in this step."""
+
+
+NO_MASKS = StepMasks(None, frozenset())
+
+
+class MaskSource(Protocol):
+    """The masks of a step, which may be computed while its logits are."""
+
+    def take(self) -> StepMasks:
+        """Return the masks; called once, as late as the executor can wait for them. It may block
+        for a moment. The masks do not change any more."""
+        ...
 
 
 def words_for(vocab_size: int) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -60,6 +61,19 @@ class SamplingState(Protocol):
 State = TypeVar("State", bound=SamplingState)
 
 
+@dataclass(frozen=True, slots=True)
+class NewSequence:
+    """What a sampler is told of a sequence, once, before its first token."""
+
+    params: SamplingParams
+    key: int
+    """What decides its random draws (:func:`~penstock.sampling.draws.sequence_key`)."""
+    prompt_token_ids: Sequence[int]
+    vocab_size: int
+    eos_token_ids: Collection[int] = ()
+    """Tokens that end it unless ``params.ignore_eos``."""
+
+
 class Sampled(msgspec.Struct, frozen=True):
     """The results of one call. Dictionary keys and ``particular`` are indices into the rows asked
     for."""
@@ -84,18 +98,11 @@ class Sampler(ABC, Generic[State]):
     """
 
     @abstractmethod
-    def state(
-        self,
-        params: SamplingParams,
-        key: int,
-        prompt_token_ids: Sequence[int],
-        vocab_size: int,
-        eos_token_ids: Iterable[int] = (),
-    ) -> State:
-        """The state of a sequence without output. ``key`` decides its random draws
-        (:func:`~penstock.sampling.draws.sequence_key`); ``eos_token_ids`` end it unless
-        ``params.ignore_eos``. Raises RequestError if the prompt or an option names a token outside
-        the vocabulary."""
+    def state(self, sequence: NewSequence) -> State:
+        """The state of a sequence without output.
+
+        Raises RequestError if the prompt or an option names a token outside the vocabulary.
+        """
 
     @abstractmethod
     def draw(

@@ -11,7 +11,7 @@ values there (``slot_moves``), and until then treats the slots as not computed.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,28 +24,41 @@ def _no_rows() -> Int32s:
     return np.empty(0, np.int32)
 
 
+class KvTables(NamedTuple):
+    """Where the tokens of a step lie in the cache of one group of layers (``Plan.kv_groups``).
+
+    The blocks of sequence ``s``, first to last, are ``block_ids[block_starts[s]:block_starts[s +
+    1]]`` and cover at least its ``context_lens[s]`` slots. A block that lies behind what any row of
+    the step sees in this group may be somebody else's by now: its id is a valid one, and nothing is
+    read there.
+    """
+
+    slots: Int32s  # [T] block id * BLOCK_SIZE + offset, where this token's K and V go
+    block_starts: Int32s  # [S + 1]
+    block_ids: Int32s  # [block_starts[-1]]
+
+
 @dataclass(frozen=True)
 class StepInput:
     """Everything that one step of the model needs, as arrays over concatenated tokens.
 
     ``T`` tokens of ``S`` sequences run in this step; sequence ``s`` owns the token rows
     ``query_starts[s]:query_starts[s + 1]``, which are the last of its ``context_lens[s]`` tokens in
-    the cache, in order. Without a tree their positions are the last ones, too. Its cache blocks,
-    first to last, are ``block_ids[block_starts[s]:block_starts[s + 1]]`` and cover at least
-    ``context_lens[s]`` slots. A model without attention has no cache, and reads neither slots nor
-    blocks. ``R`` of the token rows get logits, and of ``H`` others only the hidden states are
+    the cache, in order. Without a tree their positions are the last ones, too. ``groups`` says
+    where they are cached, for each of the plan's groups of layers; a model without attention has
+    none. ``R`` of the token rows get logits, and of ``H`` others only the hidden states are
     returned.
     """
 
     token_ids: Int32s  # [T]; ~i: what the launch before samples i-th (OverlappingExecutor.launch)
     positions: Int32s  # [T] of each token in its sequence, from 0; its parent's, and one
-    slots: Int32s  # [T] block id * BLOCK_SIZE + offset, where this token's K and V go
     query_starts: Int32s  # [S + 1]
     context_lens: Int32s  # [S] tokens in the cache after this step, those of a tree all counted
-    block_starts: Int32s  # [S + 1]
-    block_ids: Int32s  # [block_starts[-1]]
+    groups: tuple[KvTables, ...]
     logit_rows: Int32s  # [R] ascending indices into the token rows
-    block_copies: Int32s  # [C, 2] (from, to) block ids, copied in order before any op runs
+    block_copies: (
+        Int32s  # [C, 2] (from, to) block ids, copied in order before any op runs; of any group
+    )
     hidden_rows: Int32s = field(default_factory=_no_rows)
     """Token rows ``[H]`` whose hidden states are returned, ascending; none of them is in
     ``logit_rows``."""
@@ -59,8 +72,8 @@ class StepInput:
     holds), and its result is bitwise that of a step in which only they were run."""
     slot_moves: Int32s = field(default_factory=lambda: np.empty((0, 2), np.int32))
     """Moves of tokens within the KV cache, ``[M, 2]`` (from, to) slots. A token's keys and values
-    are moved in every layer. Moves are made in order, each seeing what those before it wrote. The
-    contents of ``from`` are undefined afterwards.
+    are moved in every layer of the blocks' group. Moves are made in order, each seeing what those
+    before it wrote. The contents of ``from`` are undefined afterwards.
 
     Moves come before ``block_copies``: they finish what an earlier step computed, so a copy of a
     block has what was moved into it, and a block that changed hands since is written last by its

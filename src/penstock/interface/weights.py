@@ -9,11 +9,27 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 
+class QuantizedTensor(Protocol):
+    """A matrix ``[n, k]`` that is quantized already, such as ``quant.GroupTensor``."""
+
+    @property
+    def scheme(self) -> object:
+        """What it is quantized to: the ``scheme`` of the plan's op that reads it."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+WeightValue = np.ndarray | QuantizedTensor
+
+
 class WeightSource(Protocol):
     """Canonical weights by name, read when asked for."""
 
-    def get(self, name: str) -> np.ndarray:
-        """The array in the checkpoint's dtype (float32, float16 or ml_dtypes.bfloat16), read-only.
+    def get(self, name: str) -> WeightValue:
+        """The array in the checkpoint's dtype (float32, float16 or ml_dtypes.bfloat16), read-only;
+        or the matrix as it is quantized in the checkpoint, where the plan's source says so.
 
         Usually a view of a memory-mapped file; do not hold on to it after packing.
         """

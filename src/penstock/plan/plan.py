@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from penstock.cache.geometry import KvDType
 from penstock.interface.sources import PlanWeight
 from penstock.models.spec import DType, ModelSpec, RopeSpec
+from penstock.plan.kv_groups import KvGroups, KvLayer, one_group
 from penstock.plan.ops import Buffer, BufferName, Features, Op, WeightName
-
-
-@dataclass(frozen=True)
-class KvLayer:
-    """Geometry of one layer's cache."""
-
-    kv_heads: int
-    head_dim: int
 
 
 @dataclass(frozen=True)
@@ -47,6 +41,11 @@ class Plan:
     the order of the taps: ``[S, taps * hidden]`` float32."""
     more_logits: tuple[BufferName, ...] = ()
     """Logits of the second and later heads, each ``[R, outputs]``."""
+
+    @cached_property
+    def kv_groups(self) -> KvGroups:
+        """Which cached layers share pages; ``StepInput.groups`` has tables of each group."""
+        return one_group(self.kv_layers, self.kv_dtype)
 
     @property
     def num_parameters(self) -> int:

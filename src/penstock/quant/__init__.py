@@ -3,7 +3,7 @@
 from penstock.quant.errors import not_finite
 from penstock.quant.grid import GridTensor, quantize_to_grid
 from penstock.quant.scheme import GridScheme, GroupScheme, Quantization, QuantScheme
-from penstock.quant.tensor import GroupTensor, dequantize, points, quantize, require_finite
+from penstock.quant.tensor import GroupTensor, quantize, require_finite
 
 __all__ = [
     "GridScheme",
@@ -12,9 +12,7 @@ __all__ = [
     "GroupTensor",
     "QuantScheme",
     "Quantization",
-    "dequantize",
     "not_finite",
-    "points",
     "quantize",
     "quantize_to_grid",
     "require_finite",

@@ -37,6 +37,11 @@ class GridTensor:
     windows: NDArray[np.uint8]
     scales: F32
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        n, k = self.codes.shape
+        return n, k
+
     def points(self) -> NDArray[np.int32]:
         """The grid's integers that the codes stand for, ``[n, k]``."""
         codes = self.codes.astype(np.int32)

@@ -22,15 +22,41 @@ class GroupTensor:
     """An ``[n, k]`` matrix as ``(code - zero) * scale``, zero and scale of each code's group.
 
     codes int8 ``[n, k]``, 4-bit ones too; scales float32 ``[n, groups]``; zeros int8
-    ``[n, groups]``, in the codes' range, None where the scheme has no zero points and zero is 0.
-    Group g of a row is its columns from ``g * group_size`` to ``(g + 1) * group_size``, or to k if
-    that is less.
+    ``[n, groups]``, in the codes' range or with 4 bits 8, None where the scheme has no zero points
+    and zero is 0. Group g of a row is its columns from ``g * group_size`` to
+    ``(g + 1) * group_size``, or to k if that is less.
     """
 
     scheme: GroupScheme
     codes: NDArray[np.int8]
     scales: F32
     zeros: NDArray[np.int8] | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        n, k = self.codes.shape
+        return n, k
+
+    def rows(self, first: int, end: int) -> GroupTensor:
+        """The matrix of rows ``first`` to ``end``: views of this one's arrays."""
+        zeros = None if self.zeros is None else self.zeros[first:end]
+        return GroupTensor(self.scheme, self.codes[first:end], self.scales[first:end], zeros)
+
+    def points(self) -> NDArray[np.int32]:
+        """The integers that scales multiply, ``code - zero``, ``[n, k]``."""
+        codes = self.codes.astype(np.int32)
+        return codes if self.zeros is None else codes - self._spread(self.zeros)
+
+    def dequantize(self) -> F32:
+        """The float32 matrix that the codes stand for, ``[n, k]``."""
+        result: F32 = self.points().astype(np.float32) * self._spread(self.scales)
+        return result
+
+    def _spread(self, of_groups: NDArray[Any]) -> NDArray[Any]:
+        """A value of each group ``[n, groups]`` for each of its columns, ``[n, k]``."""
+        k = self.codes.shape[1]
+        size = self.scheme.group_size or max(k, 1)
+        return np.repeat(of_groups, size, axis=1)[:, :k]
 
 
 def quantize(matrix: NDArray[Any], scheme: GroupScheme, name: str = "a matrix") -> GroupTensor:
@@ -65,24 +91,6 @@ def require_finite(scales: F32, name: str) -> None:
     """Raise WeightError, naming ``name``, if a scale is not: then a value was not."""
     if not np.isfinite(scales).all():
         raise not_finite(name)
-
-
-def dequantize(tensor: GroupTensor) -> F32:
-    """The float32 matrix that the codes stand for, ``[n, k]``."""
-    k = tensor.codes.shape[1]
-    size = tensor.scheme.group_size or max(k, 1)
-    spread = np.repeat(tensor.scales, size, axis=1)[:, :k]
-    return points(tensor).astype(np.float32) * spread
-
-
-def points(tensor: GroupTensor) -> NDArray[np.int32]:
-    """The integers that scales multiply, ``code - zero``, ``[n, k]``."""
-    codes = tensor.codes.astype(np.int32)
-    if tensor.zeros is None:
-        return codes
-    k = codes.shape[1]
-    size = tensor.scheme.group_size or max(k, 1)
-    return codes - np.repeat(tensor.zeros, size, axis=1)[:, :k]
 
 
 def _quantize_rows(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 from msgspec.structs import astuple, force_setattr
 
 from penstock.errors import RequestError, shown
 from penstock.grammar.spec import GrammarSpec
 from penstock.interface.token_ids import check_token_ids
+from penstock.sampling.ranges import MAX_INT64, Range
 
 MAX_LOGPROBS = 20
 MAX_SEQUENCES = 128
@@ -21,22 +23,9 @@ MAX_STOP_CHARS = 1024
 """Maximum number of characters in one stop string: its automaton takes some 400 bytes per
 character."""
 
-MAX_INT64 = 2**63 - 1
-"""Upper bound of counts without a limit of their own: the largest that can be sent to the
-engine."""
 
 MAX_MAGNITUDE = 1e4
 """Upper bound of temperatures and repetition penalties."""
-
-
-class Range(NamedTuple):
-    """Allowed values of an option: integers if ``low`` is an integer, else any numbers."""
-
-    low: float
-    high: float | None = None
-    """Upper bound, inclusive; None means no limit."""
-    open_low: bool = False
-    """Whether ``low`` itself is excluded."""
 
 
 RANGES: Mapping[str, Range] = {
@@ -70,42 +59,104 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     none.
     """
 
-    n: int = 1
-    """Sequences to generate from one prompt; they share the prompt's cache blocks."""
-    temperature: float = 1.0
-    """Divides the logits before sampling; 0 means greedy decoding."""
-    top_k: int = 0
-    """Keep the k most likely tokens; 0 keeps all."""
-    top_p: float = 1.0
-    """Keep the fewest most likely tokens whose probabilities sum to at least this."""
-    min_p: float = 0.0
-    """Keep tokens at least this fraction as likely as the most likely one."""
-    repetition_penalty: float = 1.0
-    """Divides positive and multiplies negative logits of tokens in prompt or output."""
-    presence_penalty: float = 0.0
-    """Subtracted once from tokens that occur in the output."""
-    frequency_penalty: float = 0.0
-    """Subtracted per occurrence in the output."""
-    seed: int | None = None
-    """With the same seed the text is the same, whatever else runs. None: drawn when the request
-    arrives."""
-    max_tokens: int | None = None
-    """Maximum number of output tokens. None: up to the model's context length. A number that does
-    not fit there after the prompt is refused."""
-    min_tokens: int = 0
-    """No end-of-sequence or stop before this many output tokens."""
-    stop: tuple[str, ...] = ()
-    """Stop strings: the text ends before the first of them that appears."""
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    include_stop_str_in_output: bool = False
-    logprobs: int | None = None
-    """Log-probabilities of this many most likely tokens (and the chosen one) per output token."""
-    prompt_logprobs: int | None = None
-    """Like ``logprobs``, for each prompt token except the first."""
-    logit_bias: dict[int, float] | None = None
-    """Values added to the logits of these token ids; -inf is not allowed, -100 bans in practice."""
-    skip_special_tokens: bool = True
+    n: Annotated[
+        int,
+        Meta(
+            description="How many sequences are generated from one prompt; they share the "
+            "prompt's cache blocks."
+        ),
+    ] = 1
+    temperature: Annotated[
+        float, Meta(description="Divides the logits before sampling; 0 means greedy decoding.")
+    ] = 1.0
+    top_k: Annotated[int, Meta(description="Keeps only the k most likely tokens; 0 keeps all.")] = 0
+    top_p: Annotated[
+        float,
+        Meta(
+            description="Keeps the fewest most likely tokens whose probabilities sum to at least "
+            "this."
+        ),
+    ] = 1.0
+    min_p: Annotated[
+        float,
+        Meta(
+            description="Keeps only tokens that are at least this fraction as likely as the most "
+            "likely one."
+        ),
+    ] = 0.0
+    repetition_penalty: Annotated[
+        float,
+        Meta(
+            description="Divides positive and multiplies negative logits of tokens that are in "
+            "the prompt or the output."
+        ),
+    ] = 1.0
+    presence_penalty: Annotated[
+        float,
+        Meta(description="Is subtracted once from the logits of tokens that are in the output."),
+    ] = 0.0
+    frequency_penalty: Annotated[
+        float,
+        Meta(
+            description="Is subtracted from a token's logit for each time that it is in the output."
+        ),
+    ] = 0.0
+    seed: Annotated[
+        int | None,
+        Meta(
+            description="With the same seed the text is the same, whatever else runs. The "
+            "default is one drawn when the request arrives."
+        ),
+    ] = None
+    max_tokens: Annotated[
+        int | None,
+        Meta(
+            description="The most tokens of output. A number that does not fit in the context "
+            "after the prompt is refused. The default is what the context leaves."
+        ),
+    ] = None
+    min_tokens: Annotated[
+        int,
+        Meta(
+            description="The output does not end by an end-of-sequence token or a stop before it "
+            "has this many tokens."
+        ),
+    ] = 0
+    stop: Annotated[
+        tuple[str, ...],
+        Meta(description="The text ends before the first of these strings that appears."),
+    ] = ()
+    stop_token_ids: Annotated[
+        tuple[int, ...],
+        Meta(description="The output ends with the first of these tokens that is chosen."),
+    ] = ()
+    ignore_eos: Annotated[
+        bool, Meta(description="Goes on after the model's end-of-sequence token.")
+    ] = False
+    include_stop_str_in_output: Annotated[
+        bool, Meta(description="Keeps the stop string that ended the text at its end.")
+    ] = False
+    logprobs: Annotated[
+        int | None,
+        Meta(
+            description="Reports the log-probabilities of this many most likely tokens, and of "
+            "the chosen one, for each token of output."
+        ),
+    ] = None
+    prompt_logprobs: Annotated[
+        int | None,
+        Meta(description="Reports the same for each token of the prompt except the first."),
+    ] = None
+    logit_bias: Annotated[
+        dict[int, float] | None,
+        Meta(
+            description="Is added to the logits of these token ids. -inf is not allowed; -100 "
+            "bans in practice."
+        ),
+    ] = None
+    skip_special_tokens: Annotated[
+        bool, Meta(description="Leaves special tokens out of the text.")
+    ] = True
     grammar: GrammarSpec | None = None
     """What the output must be, as a whole. Tokens that end the sequence and have no text (ends of
     sequence, special ``stop_token_ids``) are allowed exactly where the output is complete; where
@@ -137,14 +188,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         for name, allowed in RANGES.items():
             value = getattr(self, name)
             if name != "logit_bias" and (value is not None or name not in _MAY_BE_NONE):
-                _check(name, value, allowed)
+                allowed.check(name, value)
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(
                     f"{name} must be true or false, not {shown(getattr(self, name))}", name
                 )
         if self.max_tokens is not None:
-            _check("min_tokens", self.min_tokens, Range(0, self.max_tokens))
+            Range(0, self.max_tokens).check("min_tokens", self.min_tokens)
         for name, what in (("stop", "a text or a list of texts"), ("stop_token_ids", "token ids")):
             value = getattr(self, name)
             if not isinstance(value, tuple):
@@ -163,10 +214,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
                 "logit_bias",
             )
         for token, bias in (self.logit_bias or {}).items():
-            _check("logit_bias", bias, RANGES["logit_bias"])
-            _check("logit_bias", token, Range(0))
+            RANGES["logit_bias"].check("logit_bias", bias)
+            Range(0).check("logit_bias", token)
         for token in self.stop_token_ids:
-            _check("stop_token_ids", token, Range(0))
+            Range(0).check("stop_token_ids", token)
         if vocab_size is not None:
             check_token_ids(self.logit_bias or (), vocab_size, "logit_bias")
             check_token_ids(self.stop_token_ids, vocab_size, "stop_token_ids")
@@ -228,40 +279,3 @@ def _plain_bias(value: Any) -> Any:
     ):
         return value
     return {_plain(token): _plain(bias) for token, bias in value.items()}
-
-
-def _check(name: str, value: float, allowed: Range) -> None:
-    if isinstance(allowed.low, int):
-        _check_integer(name, value, allowed)
-    else:
-        _check_number(name, value, allowed)
-
-
-def _check_number(name: str, value: float, allowed: Range) -> None:
-    low, high, open_low = allowed
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
-        raise RequestError(f"{name} must be a finite number, not {shown(value)}", name)
-    if value < low or (high is not None and value > high) or (open_low and value == low):
-        assert high is not None  # every range of numbers has two ends
-        bracket = "(" if open_low else "["
-        raise RequestError(
-            f"{name} must be in {bracket}{low:g}, {high:g}], not {shown(value)}", name
-        )
-
-
-def _finite(value: float) -> bool:
-    """Whether a number is finite. Also takes integers that no float can hold, which math.isfinite()
-    does not."""
-    return isinstance(value, int) or math.isfinite(value)
-
-
-def _check_integer(name: str, value: float, allowed: Range) -> None:
-    low, high, _ = allowed
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestError(f"{name} must be an integer, not {shown(value)}", name)
-    if value < low or (high is not None and value > high):
-        if high == MAX_INT64:
-            limit = f"be at least {low}" if value < low else "fit in 64 bits"
-        else:
-            limit = f"be at least {low}" if high is None else f"be from {low} to {high}"
-        raise RequestError(f"{name} must {limit}, not {shown(value)}", name)

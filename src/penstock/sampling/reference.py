@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.mask import TokenMask, allowed
-from penstock.interface.sampler import Sampler, logits_error
+from penstock.interface.sampler import NewSequence, Sampler, logits_error
 from penstock.sampling.logprobs import NO_TOKEN_LEFT, token_logprobs
-from penstock.sampling.params import SamplingParams
 from penstock.sampling.select import draw_token
 from penstock.sampling.sequence import SequenceSampler
 
@@ -22,15 +21,8 @@ class NumpySampler(Sampler[SequenceSampler]):
     def __init__(self) -> None:
         self._scratch = np.empty(0, np.float32)
 
-    def state(
-        self,
-        params: SamplingParams,
-        key: int,
-        prompt_token_ids: Sequence[int],
-        vocab_size: int,
-        eos_token_ids: Iterable[int] = (),
-    ) -> SequenceSampler:
-        return SequenceSampler(params, key, prompt_token_ids, vocab_size, eos_token_ids)
+    def state(self, sequence: NewSequence) -> SequenceSampler:
+        return SequenceSampler(sequence)
 
     def draw(
         self,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.interface.sampler import NewSequence
 from penstock.interface.token_ids import check_token_ids
 from penstock.sampling.draws import draw64
-from penstock.sampling.params import SamplingParams
 
 _NONE: NDArray[np.int64] = np.empty(0, np.int64)
 
@@ -18,27 +16,19 @@ class SequenceSampler:
     """Sampling state of one sequence: a function of its prompt, its output and its key only.
 
     Created when the request is admitted, fed every output token with :meth:`append`, and kept
-    across preemption. ``key`` decides its random draws
-    (:func:`~penstock.sampling.draws.sequence_key`). ``eos_token_ids`` end the sequence unless
-    ``params.ignore_eos``.
+    across preemption.
 
     Raises RequestError if the prompt or an option names a token outside the vocabulary.
     """
 
-    def __init__(
-        self,
-        params: SamplingParams,
-        key: int,
-        prompt_token_ids: Sequence[int],
-        vocab_size: int,
-        eos_token_ids: Iterable[int] = (),
-    ) -> None:
+    def __init__(self, sequence: NewSequence) -> None:
+        params, vocab_size = sequence.params, sequence.vocab_size
         self.params = params
         self.vocab_size = vocab_size
         self.num_output = 0
-        self._key = key
-        self._bias_ids, self._bias = bias_of(params, vocab_size)
-        self._ending = ending_of(params, eos_token_ids, vocab_size)
+        self._key = sequence.key
+        self._bias_ids, self._bias = bias_of(sequence)
+        self._ending = ending_of(sequence)
         self._repetition = np.float32(params.repetition_penalty)
         self._frequency = np.float32(params.frequency_penalty)
         self._presence = np.float32(params.presence_penalty)
@@ -56,7 +46,7 @@ class SequenceSampler:
         self._seen = _TokenCounts()
         self._output = _TokenCounts()
         if self._penalizes_seen:
-            for token in check_token_ids(prompt_token_ids, vocab_size):
+            for token in check_token_ids(sequence.prompt_token_ids, vocab_size):
                 self._seen.add(token)
 
     def append(self, token_id: int) -> None:
@@ -131,24 +121,22 @@ class _TokenCounts:
         return self._counts[: len(self._slot)]
 
 
-def bias_of(
-    params: SamplingParams, vocab_size: int
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+def bias_of(sequence: NewSequence) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Token ids with a logit bias, and the biases. Raises RequestError."""
+    params, vocab_size = sequence.params, sequence.vocab_size
     if not params.logit_bias:
         return _NONE, np.empty(0, np.float32)
     ids = check_token_ids(params.logit_bias, vocab_size, "logit_bias")
     return np.array(ids, np.int64), np.array(list(params.logit_bias.values()), np.float32)
 
 
-def ending_of(
-    params: SamplingParams, eos_token_ids: Iterable[int], vocab_size: int
-) -> NDArray[np.int64]:
+def ending_of(sequence: NewSequence) -> NDArray[np.int64]:
     """Token ids that ``min_tokens`` forbids at first, ascending. Raises RequestError."""
+    params, vocab_size = sequence.params, sequence.vocab_size
     if params.min_tokens == 0:
         return _NONE
     ids = set(check_token_ids(params.stop_token_ids, vocab_size, "stop_token_ids"))
     if not params.ignore_eos:
         # A checkpoint may declare an end token that its model has no logit for.
-        ids.update(token for token in eos_token_ids if 0 <= token < vocab_size)
+        ids.update(token for token in sequence.eos_token_ids if 0 <= token < vocab_size)
     return np.array(sorted(ids), np.int64)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from types import TracebackType
 
 from penstock.errors import OverloadedError, PenstockError
 
@@ -121,12 +120,7 @@ class Seat:
     def __enter__(self) -> Seat:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._leave()
 
     def _leave(self) -> None:

@@ -1,4 +1,4 @@
-"""Steps that were launched and not taken in yet, where one is scheduled behind another."""
+"""Steps that were submitted and not taken in yet, where one is scheduled behind another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from penstock.scheduler.sequence import Sequence
 
 
 class InFlight:
-    """At most one when a step is scheduled, two between its launch and the taking in of the first.
+    """At most one when a step is scheduled, two between its submission and the taking in of the
+    first.
 
     Empty, and asked for nothing but that, where every step is taken in before the next.
     """
@@ -20,14 +21,14 @@ class InFlight:
         self.steps: deque[ScheduledStep] = deque()
         self._barred: set[Sequence] = set()
 
-    def launch(self, step: ScheduledStep, cache: KvCache) -> None:
-        """Count what the step computes as computed, and await the tokens that others may follow."""
+    def submit(self, step: ScheduledStep, cache: KvCache) -> None:
+        """Count what the step computes as computed, and put placeholders for what it samples."""
         assert len(self.steps) < 2, "a third step in flight"
         self.steps.append(step)
         for each in step.sequences:
             sequence = each.sequence
             end = sequence.num_computed = each.start + each.num_tokens
-            cache.launched(sequence.table, end)
+            cache.submitted(sequence.table, end)
             if sequence.wants_prompt_rows:
                 sequence.prompt_rows_given(end)
         for i, sequence in enumerate(step.samples):
@@ -35,7 +36,7 @@ class InFlight:
                 sequence.token_ids.append(~i)
 
     def involves(self, sequence: Sequence) -> bool:
-        """Whether the step that was launched last computes or samples the sequence."""
+        """Whether the step that was submitted last computes or samples the sequence."""
         return bool(self.steps) and _involves(self.steps[-1], sequence)
 
     def bar(self, sequence: Sequence) -> None:
@@ -50,7 +51,7 @@ class InFlight:
         return sequence in self._barred
 
     def land(self, step: ScheduledStep) -> None:
-        """The step is taken in; steps land in the order of their launches."""
+        """The step is taken in; steps land in the order of their submissions."""
         first = self.steps.popleft()
         assert first is step, "a step was taken in out of order"
         if self._barred:
@@ -58,17 +59,19 @@ class InFlight:
             self._barred.difference_update(step.samples)
 
     def check_integrity(self, live: Iterable[Sequence]) -> None:
-        """Raise AssertionError unless every awaited token is that of a step in flight."""
+        """Raise AssertionError unless every placeholder is for a token of a step in flight."""
         for sequence in live:
             tokens = sequence.token_ids
             known = sum(token >= 0 for token in tokens)
-            assert all(token < 0 for token in tokens[known:]), "a token is known after an awaited"
-            assert known >= sequence.num_prompt_tokens, "a prompt token is awaited"
-            awaited = [
+            assert all(token < 0 for token in tokens[known:]), (
+                "a token is known after a placeholder"
+            )
+            assert known >= sequence.num_prompt_tokens, "a prompt token is a placeholder"
+            placed = [
                 any(~token < len(s.samples) and s.samples[~token] is sequence for s in self.steps)
                 for token in tokens[known:]
             ]
-            assert all(awaited), "a token is awaited that no step in flight samples"
+            assert all(placed), "a placeholder is of no step in flight"
             left = len(tokens) - sequence.num_computed
             assert left > 0 or (left == 0 and self._any(sequence)), "nothing left to compute"
         assert all(map(self._any, self._barred)), "a sequence is barred for ever"

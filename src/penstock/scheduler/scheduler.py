@@ -23,9 +23,9 @@ Order within a step: running sequences that need one token (decode), running one
 overtaking. A token therefore waits for no prefill but the part that fits the step's budget. A
 sequence that is pooled (embedded) samples nothing: it ends with its prompt.
 
-Where the executor can, a step is launched behind one that is in flight: ``launched(step)`` says
+Where the executor can, a step is submitted behind one that is in flight: ``submitted(step)`` says
 so, ``schedule`` goes on from there, and ``update`` comes one step later. The rule is the same, with
-awaited tokens (scheduler/sequence.py) counted as known. A sequence that reaches its length with
+placeholder tokens (scheduler/sequence.py) counted as known. A sequence that reaches its length with
 one, or cannot sample before it is known, is left out of the step; another end wastes a row, whose
 token is dropped. Blocks change hands while steps in flight use them: steps run in order.
 
@@ -163,6 +163,7 @@ class Scheduler:
             raise ValueError(f"sequence {index} of {request_id!r} has no output yet")
         for sequence in ended:
             sequence.finish_reason = FinishReason.ABORT
+            sequence.drop_placeholders()
             self._finish(sequence)
         return ended
 
@@ -250,12 +251,12 @@ class Scheduler:
             slot_moves=moves,
         )
 
-    def launched(self, step: ScheduledStep) -> None:
+    def submitted(self, step: ScheduledStep) -> None:
         """The step is in flight, and the next one is scheduled before this one's ``update``.
 
         Advances and forks as ``update`` does, which then publishes and brings the tokens.
         """
-        self._in_flight.launch(step, self.cache)
+        self._in_flight.submit(step, self.cache)
         for each in step.sequences:
             if len(each.samples) > 1:
                 self._fork(each.sequence)

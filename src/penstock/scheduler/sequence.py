@@ -36,8 +36,8 @@ class Sequence:
     for longer than a call (``np.frombuffer``) blocks its growth: copy instead.
 
     While a step is in flight and the next is scheduled, what it computes counts as computed, and
-    the token that it samples for this sequence is *awaited*: ``~i`` stands in for it (a negative
-    number), ``i`` being its index in the step's samples.
+    a *placeholder* stands for the token that it samples for this sequence: ``~i``, a negative
+    number, ``i`` being its index in the step's samples.
     """
 
     request_id: str
@@ -78,7 +78,7 @@ class Sequence:
     stop_reason: int | None = None
     """The token id of ``params.stop_token_ids`` that ended the sequence, if one did."""
     runs_ahead: bool = False
-    """Whether a step may compute its last token, and sample the next, while the host still awaits
+    """Whether a step may compute its last token, and sample the next, while the host does not know
     the last."""
     matcher: Matcher | None = field(default=None, repr=False)
     """The state of its grammar; set when the grammar is compiled, before the sequence is
@@ -104,6 +104,14 @@ class Sequence:
         return len(self.token_ids)
 
     @property
+    def num_known_tokens(self) -> int:
+        """Number of tokens before the first placeholder."""
+        known = len(self.token_ids)
+        while self.token_ids[known - 1] < 0:
+            known -= 1
+        return known
+
+    @property
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
 
@@ -115,6 +123,10 @@ class Sequence:
     def order(self) -> tuple[int, int, int]:
         """Key for sorting: by priority, then arrival, then index; the smallest goes first."""
         return (self.priority, self.arrival, self.index)
+
+    def drop_placeholders(self) -> None:
+        """Forget the tokens that steps in flight sample: it has ended without them."""
+        del self.token_ids[self.num_known_tokens :]
 
     def prompt_rows_given(self, end: int) -> None:
         """The logits of all wanted prompt positions below ``end`` were computed and reported."""
@@ -153,9 +165,9 @@ class Sequence:
         self.finish_reason = FinishReason.STOP if self.completed else FinishReason.LENGTH
 
     def settle(self, position: int, tokens: list[int]) -> list[int]:
-        """Like :meth:`append`, of one token or none, for a ``position`` that may be awaited.
+        """Like :meth:`append`, of one token or none, which may replace a placeholder.
 
-        If that is the end, or there is none, a token that is awaited behind it is dropped.
+        If that is the end, or there is none, a placeholder behind it is dropped.
         """
         behind = self.token_ids[position + 1 :]
         del self.token_ids[position:]

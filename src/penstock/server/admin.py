@@ -14,10 +14,10 @@ from starlette.responses import Response
 
 from penstock.errors import PenstockError
 from penstock.server import logs
+from penstock.server.body_decoder import BodyDecoder
 from penstock.server.body_room import BodyRoom
 from penstock.server.errors import ApiError, aborted
 from penstock.server.open_requests import OpenRequests
-from penstock.server.openai.body import BodyDecoder
 from penstock.server.openapi import Endpoint
 from penstock.server.options import ServerOptions
 from penstock.server.read_body import read_body

@@ -20,6 +20,7 @@ from penstock.server.gate import Gate
 from penstock.server.handlers import Handlers
 from penstock.server.keys import KeyCheck
 from penstock.server.open_requests import IGNORED, REQUEST_ID, OpenRequests
+from penstock.server.openai.document import describe_bodies
 from penstock.server.openapi import document
 from penstock.server.options import ServerOptions
 from penstock.server.routes import endpoints as route_table
@@ -68,7 +69,14 @@ def build_app(
     middleware.append(Middleware(KeyCheck, keys=options.keys))
     endpoints = [*route_table(handlers), *admin.endpoints()]
     handlers.openapi = msgspec.json.encode(
-        document(endpoints, __version__, keys_needed, engine.model, options.keys.best_of_all)
+        document(
+            endpoints,
+            __version__,
+            keys_needed,
+            lambda components, taken: describe_bodies(
+                endpoints, components, taken, engine.model, options.keys.best_of_all
+            ),
+        )
     )
     return Starlette(
         middleware=middleware,

@@ -8,8 +8,8 @@ from typing import TypeVar
 import msgspec
 from starlette.requests import Request
 
+from penstock.server.body_decoder import BodyDecoder, Decoded
 from penstock.server.body_room import ROOM_BYTES, BodyRoom
-from penstock.server.openai.body import BodyDecoder, Decoded
 from penstock.server.read_body import read_body
 
 Body = TypeVar("Body", bound=msgspec.Struct)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from penstock.server.errors import ApiError
 
 ROOM_BYTES = 256 << 20
@@ -39,12 +37,7 @@ class Share:
     def __enter__(self) -> Share:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._room.taken -= self._bytes
         self._bytes = 0
 

@@ -5,9 +5,30 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Protocol
 
 from penstock.interface.messages import RequestOptions, Tenant
 from penstock.server.errors import ApiError
+
+
+class Asking(Protocol):
+    """The fields of a body, in any dialect, that say how its request is scheduled and cached."""
+
+    @property
+    def priority(self) -> int | None: ...
+
+    @property
+    def cache_salt(self) -> str | None: ...
+
+    @property
+    def safety_identifier(self) -> str | None:
+        """The end user whom the caller asks for, of any length."""
+        ...
+
+    @property
+    def user(self) -> str | None:
+        """An older name of the same."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -23,15 +44,10 @@ class Caller:
     def tenant(self) -> Tenant:
         return Tenant(self.name, self.weight)
 
-    def options(
-        self, priority: int | None, cache_salt: str | None, user: str | None
-    ) -> RequestOptions:
-        """Return the engine's options for these request fields.
-
-        ``user`` is the end user whom the caller asks for, of any length. Raises ApiError for a
-        priority that the caller may not use.
-        """
-        asked = priority or 0
+    def options(self, body: Asking) -> RequestOptions:
+        """Return the engine's options for a request. Raises ApiError for a priority that the caller
+        may not use."""
+        asked, user = body.priority or 0, body.safety_identifier or body.user
         if self.best_priority is not None and asked < self.best_priority:
             raise ApiError(
                 403,
@@ -44,7 +60,7 @@ class Caller:
         name = "" if not user else blake2b(user.encode(), digest_size=8).hexdigest()
         return RequestOptions(
             priority=asked,
-            cache_salt=cache_salt or "",
+            cache_salt=body.cache_salt or "",
             tenant=Tenant(self.name, self.weight, name),
         )
 

@@ -15,18 +15,19 @@ from starlette.responses import Response
 from penstock.errors import OverloadedError, PenstockError
 from penstock.interface.messages import EngineStats
 from penstock.server.bodies import Bodies
+from penstock.server.body_decoder import BodyDecoder
 from penstock.server.callers import Caller
 from penstock.server.errors import RETRY_AFTER_S, model_not_found, overloaded, unavailable
 from penstock.server.ignored import IgnoredFields
 from penstock.server.meter import Meter
 from penstock.server.metrics import CONTENT_TYPE, Counts, ServerState, render
 from penstock.server.open_requests import TIMEOUT, OpenRequest, OpenRequests
-from penstock.server.openai.body import BodyDecoder
+from penstock.server.openai.body import DialectDecoder
 from penstock.server.openai.chat import ChatJob
 from penstock.server.openai.completions import CompletionJob
 from penstock.server.openai.embeddings import EmbeddingJob, EmbeddingRequest
-from penstock.server.openai.fields import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, TOKENIZE
 from penstock.server.openai.job import Job
+from penstock.server.openai.paths import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, TOKENIZE
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
 from penstock.server.openai.responses.api import ResponseJob
 from penstock.server.openai.responses.protocol import ResponseRequest
@@ -79,12 +80,12 @@ class Handlers:
         )
         self._serving = Serving(engine, styles, engine.inputs.grammars, Caller())
         model, reads = self._card.id, template_reads(engine.tokenizer.settings.chat_templates)
-        self._completion_decoder = BodyDecoder(CompletionRequest, COMPLETIONS, model)
-        self._chat_decoder = BodyDecoder(ChatRequest, CHAT, model, reads)
-        self._response_decoder = BodyDecoder(ResponseRequest, RESPONSES, model, reads)
-        self._embedding_decoder = BodyDecoder(EmbeddingRequest, EMBEDDINGS, model)
-        self._tokenize_decoder = BodyDecoder(TokenizeRequest, TOKENIZE)
-        self._detokenize_decoder = BodyDecoder(DetokenizeRequest)
+        self._completion_decoder = DialectDecoder(CompletionRequest, COMPLETIONS, model)
+        self._chat_decoder = DialectDecoder(ChatRequest, CHAT, model, reads)
+        self._response_decoder = DialectDecoder(ResponseRequest, RESPONSES, model, reads)
+        self._embedding_decoder = DialectDecoder(EmbeddingRequest, EMBEDDINGS, model)
+        self._tokenize_decoder = DialectDecoder(TokenizeRequest, TOKENIZE)
+        self._detokenize_decoder = DialectDecoder(DetokenizeRequest)
         self._bodies = Bodies(options.max_body_bytes, options.body_timeout_s)
         self._ignored = IgnoredFields()
         self.openapi = b"{}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from penstock.server.fields.rules import Rule
 from penstock.server.open_requests import IGNORED, OpenRequest
-from penstock.server.openai.fields import Rule
 
 _log = logging.getLogger("penstock.fields")
 

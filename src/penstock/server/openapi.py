@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 from starlette.requests import Request
 
-from penstock.engine.ipc.wire import ModelFacts
-from penstock.server.bounds import bound
 from penstock.server.errors import ErrorResponse
 from penstock.server.open_requests import REQUEST_ID, TIMEOUT
-from penstock.server.openai.field_schema import tell_fields
 
 Schema = dict[str, Any]
 Access = Literal["public", "user", "admin"]
@@ -44,11 +41,13 @@ def document(
     endpoints: Sequence[Endpoint],
     version: str,
     keys_needed: bool,
-    model: ModelFacts,
-    best_priority: int = 0,
+    describe: Callable[[Mapping[str, Schema], Collection[str]], None],
 ) -> Schema:
-    """The OpenAPI 3.1 document. ``keys_needed``: users need a key; ``best_priority``: the lowest
-    that any of them may ask for."""
+    """The OpenAPI 3.1 document.
+
+    ``keys_needed``: users need a key. ``describe`` adds to the schemas what a dialect takes beyond
+    the types of its structs; it is given all of them, and the names of those in bodies.
+    """
     structs: dict[type, None] = {ErrorResponse: None}
     for endpoint in endpoints:
         for kind in (endpoint.body, endpoint.answer, endpoint.event):
@@ -59,10 +58,7 @@ def document(
     )
     bodies = [endpoint.body for endpoint in endpoints if endpoint.body is not None]
     _, taken = msgspec.json.schema_components(bodies, schema_hook=_anything, ref_template=_REF)
-    bound({name: components[name] for name in taken}, model, best_priority)
-    for endpoint in endpoints:
-        if endpoint.body is not None:
-            tell_fields(endpoint.body, endpoint.path, components)
+    describe(components, taken)
     paths: dict[str, dict[str, Schema]] = {}
     for endpoint in endpoints:
         path = endpoint.path.replace(":path}", "}")

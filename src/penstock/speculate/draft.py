@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Sequence as Seq
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+from numpy.typing import NDArray
 
 from penstock.scheduler.draft import Draft
 
 if TYPE_CHECKING:
-    from penstock.interface.step import StepResult
     from penstock.scheduler.output import ScheduledStep
     from penstock.scheduler.sequence import Sequence
 
@@ -28,7 +29,7 @@ class HiddenRows(NamedTuple):
     first: int
     """Position of the token of the first row."""
     rows: Seq[int]
-    """Indices into ``StepResult.hidden``, one for each position from ``first`` on."""
+    """Indices into ``StepOutcome.features``, one for each position from ``first`` on."""
 
 
 class Proposer(Protocol):
@@ -69,10 +70,11 @@ class HiddenReader(Proposer, Protocol):
     """Whether it needs the hidden states of all computed tokens, or only of those from which a
     token is sampled."""
 
-    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], result: StepResult) -> None:
+    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], features: NDArray[Any]) -> None:
         """Take note of a finished step of the target; ``step.samples[i]`` got ``tokens[i]``.
 
-        :func:`~penstock.speculate.hidden_states.hidden_rows` assigns the rows of ``result``, which
-        is valid until the next step. Tokens found in the prefix cache have no rows.
+        :func:`~penstock.speculate.hidden_states.hidden_rows` assigns the rows of ``features``
+        (``StepOutcome.features``), which are valid until the next step. Tokens found in the prefix
+        cache have no rows. Another step may be in flight, with placeholders for its tokens.
         """
         ...

@@ -25,8 +25,8 @@ from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.quant.choice import choose
-from penstock.speculate.config import DraftModel, Eagle, Medusa, QuantizedSelf, SpeculativeConfig
 from penstock.speculate.heads_choice import heads_spec, refuse_heads
+from penstock.speculative_config import DraftModel, Eagle, Medusa, QuantizedSelf, SpeculativeConfig
 from penstock.weights.hub import resolve_model_folder
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ import numpy as np
 
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import BlockCopy, BlockTable, KvCache
-from penstock.interface.executor import Executor, self_feeding
-from penstock.interface.step import Int32s, StepInput, StepResult
+from penstock.interface.executor import Executor, Pending
+from penstock.interface.step import Int32s
+from penstock.interface.step_builder import ChainSteps, Tables, build_step
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.sequence import Sequence, Status
 from penstock.speculate.draft import Wanted
-from penstock.speculate.draft_batch import NO_COPIES, ChainSteps, offsets, slots_of
 
 _FEW = 4  # known tokens that are read on the way: the last one, and what was rejected before it
 
@@ -47,9 +47,7 @@ class ModelProposer:
 
     def __init__(self, executor: Executor, max_tokens: int, prefix_caching: bool) -> None:
         self._executor = executor
-        feeding = self_feeding(executor)
-        self._run_step = executor.run if feeding is None else feeding.follow
-        self._feeds_itself = feeding is not None
+        self._placeholders = executor.capabilities.placeholders
         self._max_tokens = max_tokens
         self._cache = KvCache(executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=prefix_caching)
         self.steady = True
@@ -135,31 +133,17 @@ class ModelProposer:
 
     def _run(self, lanes: list[_Lane]) -> list[array[int]]:
         """Read each lane's known tokens and draft; return the draft of each."""
-        tables = [lane.reading.table.block_ids for lane in lanes]
-        blocks = np.frombuffer(b"".join(tables), dtype=np.int32)
-        block_starts = offsets([len(table) for table in tables])
-        counts = [lane.count for lane in lanes]
-        query_starts = offsets(counts)
-        starts = np.array([lane.start for lane in lanes], np.int32)
-        owner = np.repeat(np.arange(len(lanes), dtype=np.int32), counts)
-        positions = np.arange(len(owner), dtype=np.int32) + (starts - query_starts[:-1])[owner]
+        tables = ([lane.reading.table.block_ids for lane in lanes],)
         drafting = sum(lane.drafted > 0 for lane in lanes)
-        ends = starts + np.array(counts, np.int32)
         tokens = [lane.sequence.token_ids[lane.start : lane.start + lane.count] for lane in lanes]
-        result = self._run_step(
-            StepInput(
-                token_ids=np.frombuffer(b"".join(tokens), dtype=np.int32),
-                positions=positions,
-                slots=slots_of(blocks, block_starts[:-1][owner], positions),
-                query_starts=query_starts,
-                context_lens=ends,
-                block_starts=block_starts,
-                block_ids=blocks,
-                logit_rows=query_starts[1 : drafting + 1] - 1,
-                block_copies=NO_COPIES,
-            )
+        step = build_step(
+            tokens,
+            [lane.start for lane in lanes],
+            tables,
+            num_logits=[1 if lane.drafted else 0 for lane in lanes],
         )
-        columns = self._draft_on(lanes, result, drafting, ends, blocks, block_starts)
+        first = self._executor.submit(step)
+        columns = self._draft_on(lanes, first, drafting, step.context_lens, tables)
         drafts = [array("i") for _ in lanes]
         for column in columns:
             for draft, token in zip(drafts, column, strict=False):
@@ -173,36 +157,42 @@ class ModelProposer:
     def _draft_on(
         self,
         lanes: list[_Lane],
-        first: StepResult,
+        first: Pending,
         drafting: int,
         ends: Int32s,
-        blocks: Int32s,
-        block_starts: Int32s,
+        tables: Tables,
     ) -> list[list[int]]:
         """Draft the second token of each lane that wants one, the third, and so on.
 
         ``first`` is the step whose argmax are the first tokens of the ``drafting`` lanes. Returns
-        the tokens by position. An executor that feeds itself runs all steps before the host reads
-        any token.
+        the tokens by position. Where placeholders may stand for the tokens of the step before, all
+        steps are submitted before the host reads any token.
         """
         longest = lanes[0].drafted
         if longest <= 1:
-            return [first.argmax.tolist()]
-        chain = ChainSteps(blocks, block_starts, ends[:drafting], longest - 1)
+            return [_argmax(first).tolist()]
+        chain = ChainSteps(tables, ends[:drafting], longest - 1)
         columns: list[list[int]] = []
-        results = [first]
+        pending = [first]
         rows = drafting
-        awaited = ~np.arange(rows, dtype=np.int32)
+        placeholders = ~np.arange(rows, dtype=np.int32)
         for step in range(longest - 1):
             while lanes[rows - 1].drafted <= step + 1:
                 rows -= 1
-            if self._feeds_itself:
-                tokens = awaited[:rows]
+            if self._placeholders:
+                tokens = placeholders[:rows]
             else:
-                tokens = results[-1].argmax[:rows].copy()  # the next result overwrites it
-                columns.append(results.pop().argmax.tolist())
-            results.append(self._run_step(chain.step_input(step, tokens)))
-        return columns + [result.argmax.tolist() for result in results]
+                argmax = _argmax(pending.pop())
+                columns.append(argmax.tolist())
+                tokens = argmax[:rows].copy()  # the next step overwrites it
+            pending.append(self._executor.submit(chain.step_input(step, tokens)))
+        return columns + [_argmax(each).tolist() for each in pending]
+
+
+def _argmax(pending: Pending) -> Int32s:
+    result = pending.wait().result
+    assert result is not None, "nothing was sampled"
+    return result.argmax
 
 
 @dataclass(slots=True)

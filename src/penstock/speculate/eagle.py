@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence as Seq
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.interface.draft_tree import MAX_ROWS
-from penstock.interface.executor import Executor
+from penstock.interface.executor import Executor, run
 from penstock.interface.step import Int32s, StepResult
+from penstock.interface.step_builder import ChainSteps
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.output import ScheduledStep
 from penstock.scheduler.sequence import Sequence, Status
 from penstock.speculate.draft import Wanted
-from penstock.speculate.draft_batch import ChainSteps, DraftBatch, offsets
+from penstock.speculate.draft_batch import DraftBatch
 from penstock.speculate.eagle_reading import Lane, Reading
 from penstock.speculate.hidden_states import hidden_rows
 from penstock.speculate.tree import Candidate, Node, candidates, likeliest
@@ -90,10 +91,8 @@ class EagleProposer:
         self._seen_bytes = 0
         self.steady = True
 
-    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], result: StepResult) -> None:
-        source = result.hidden if result.taps is None else result.taps
-        assert source is not None
-        self._seen.append(_Seen(step, tokens, source.astype(np.float32)))
+    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], features: NDArray[Any]) -> None:
+        self._seen.append(_Seen(step, tokens, features.astype(np.float32)))
         self._seen_bytes += self._seen[-1].features.nbytes
         if self._seen_bytes > _MOST_SEEN:
             self._give_out()
@@ -175,7 +174,7 @@ class EagleProposer:
             reading, cache = lane.reading, self._cache
             start = reading.num_computed
             # A row needs the token behind its position.
-            ready = len(lane.sequence.token_ids) - 1 - reading.base - start
+            ready = lane.sequence.num_known_tokens - 1 - reading.base - start
             room = cache.room(reading.table, start)
             lane.count = min(reading.num_pending, ready, room, budget)
             if lane.count <= 0:
@@ -210,13 +209,12 @@ class EagleProposer:
                 reading.table,
                 start,
                 tokens[first : first + lane.count],
-                range(start, start + lane.count),
                 1 if lane.levels else 0,
             )
             features[:, : self._target_columns] = reading.take(lane.count)
             if lane.levels:
                 drafting.append(lane)
-        result = self._executor.run(step.step_input())
+        result = run(self._executor, step.step_input())
         if drafting:
             self._take(drafting, [[-1]] * len(drafting), result)
 
@@ -227,10 +225,9 @@ class EagleProposer:
         longest = lanes[0].levels if lanes else 0
         if longest <= 1:
             return
-        tables = [lane.reading.table.block_ids for lane in lanes]
-        blocks = np.frombuffer(b"".join(tables), np.int32)
+        tables = ([lane.reading.table.block_ids for lane in lanes],)
         ends = np.array([lane.reading.num_computed for lane in lanes], np.int32)
-        chain = ChainSteps(blocks, offsets(list(map(len, tables))), ends, longest - 1)
+        chain = ChainSteps(tables, ends, longest - 1)
         tokens = np.array([lane.nodes[0].token for lane in lanes], np.int32)
         states = np.stack([lane.states[-1] for lane in lanes])
         features = np.zeros((len(lanes), self._features), np.float32)
@@ -239,7 +236,7 @@ class EagleProposer:
             while lanes[rows - 1].levels <= step + 1:
                 rows -= 1
             features[:rows, -states.shape[1] :] = states[:rows]
-            result = self._executor.run(chain.step_input(step, tokens[:rows], features[:rows]))
+            result = run(self._executor, chain.step_input(step, tokens[:rows], features[:rows]))
             assert result.hidden is not None
             states = result.hidden  # read before the next step overwrites it
             tokens = self._named(result.argmax)
@@ -258,20 +255,16 @@ class EagleProposer:
             chosen.append(best)
             rows = lane.expanded
             start = lane.reading.num_computed
-            depth = {-1: start - 1}
-            for node in lane.expanded:
-                depth[node] = depth[lane.nodes[node].parent] + 1
             features = step.add(
                 lane.reading.table,
                 start,
                 array("i", [lane.nodes[node].token for node in rows]),
-                [depth[node] for node in rows],
                 len(best),
                 [lane.row_of(lane.nodes[node].parent) for node in rows],
             )
             states = [lane.states[lane.nodes[node].parent] for node in rows]
             features[:, self._features - len(states[0]) :] = states
-        self._take(lanes, chosen, self._executor.run(step.step_input()))
+        self._take(lanes, chosen, run(self._executor, step.step_input()))
 
     def _take(self, lanes: Seq[Lane], computed: Seq[list[int]], result: StepResult) -> None:
         """Add the children of the nodes that were ``computed``; -1 is the last known token."""

@@ -9,7 +9,7 @@ from penstock.errors import ConfigError, WeightError
 from penstock.models.heads import STRETCHABLE, EagleSpec, HeadsSpec
 from penstock.models.heads_config import HeadsKind, heads_in, load_heads_spec
 from penstock.models.spec import ModelSpec
-from penstock.speculate.config import Eagle, Medusa
+from penstock.speculative_config import Eagle, Medusa
 
 _WORDS: dict[HeadsKind, str] = {"medusa": "Medusa heads", "eagle": "an EAGLE head"}
 

@@ -14,7 +14,7 @@ RUNNING = Status.RUNNING  # a name is cheaper than an enum's member
 def hidden_rows(step: ScheduledStep, tokens: Seq[list[int]]) -> list[HiddenRows]:
     """Return the rows of each sequence that still runs; of drafts, only the accepted path.
 
-    ``step.samples[i]`` got ``tokens[i]``. Rows are numbered as in ``StepResult.hidden``: first
+    ``step.samples[i]`` got ``tokens[i]``. Rows are numbered as in ``StepOutcome.features``: first
     those with logits, then the others. Sequences that were forked in this step share the rows of
     the one they were forked from.
     """

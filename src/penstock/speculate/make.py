@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from penstock.backends.cpu import native
-from penstock.engine.loader import Blueprint, Mark, draft_tokens, load
-from penstock.errors import ConfigError
+from penstock.engine.loader import Blueprint, Mark, draft_tokens, load, native_automaton
 from penstock.models.heads import EagleSpec
-from penstock.speculate.config import Eagle, Medusa, Ngram, SpeculativeConfig
 from penstock.speculate.draft import Proposer
 from penstock.speculate.draft_model import ModelProposer
 from penstock.speculate.eagle import EagleProposer
 from penstock.speculate.medusa import MedusaProposer
 from penstock.speculate.ngram import NgramProposer
 from penstock.speculate.speculation import Speculation
-from penstock.speculate.suffix import Automaton, SuffixAutomaton
+from penstock.speculate.suffix import SuffixAutomaton
 from penstock.speculate.typical import Typical
+from penstock.speculative_config import Eagle, Medusa, Ngram, SpeculativeConfig
 
 
 def make_speculation(blueprint: Blueprint, mark: Mark = lambda phase: None) -> Speculation | None:
@@ -29,7 +27,8 @@ def make_speculation(blueprint: Blueprint, mark: Mark = lambda phase: None) -> S
     if isinstance(asked, Medusa) and asked.acceptance == "typical":
         typical = Typical(asked.typical_threshold, asked.typical_alpha)
     if isinstance(asked, Ngram):
-        return Speculation(NgramProposer(asked, _automaton()), asked.num_tokens, asked.adaptive)
+        automaton = native_automaton() or SuffixAutomaton
+        return Speculation(NgramProposer(asked, automaton), asked.num_tokens, asked.adaptive)
     draft = blueprint.draft
     assert draft is not None, "a blueprint with a model that drafts has the draft's"
     proposer = _proposer(asked, draft, mark)
@@ -53,11 +52,3 @@ def _proposer(asked: SpeculativeConfig, draft: Blueprint, mark: Mark) -> Propose
             token_ids=draft_tokens(draft),
         )
     return ModelProposer(executor, config.max_num_batched_tokens, config.enable_prefix_caching)
-
-
-def _automaton() -> type[Automaton]:
-    """Return the native automaton, or the one in Python where native code is missing."""
-    try:
-        return native.load().SuffixAutomaton
-    except ConfigError:
-        return SuffixAutomaton

@@ -8,18 +8,18 @@ table.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence as Seq
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.interface.executor import Executor
-from penstock.interface.step import StepInput, StepResult
+from penstock.interface.executor import Executor, run
+from penstock.interface.step_builder import build_step
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.output import ScheduledStep
 from penstock.speculate.draft import Wanted
-from penstock.speculate.draft_batch import NO_COPIES
 from penstock.speculate.hidden_states import hidden_rows
 from penstock.speculate.tree import Candidate, candidates, independent
 
@@ -50,12 +50,11 @@ class MedusaProposer:
         self._executor = executor
         self._sampler = executor.sampler()
 
-    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], result: StepResult) -> None:
+    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], features: NDArray[Any]) -> None:
         seen = hidden_rows(step, tokens)
         if not seen:
             return
-        assert result.hidden is not None
-        states = result.hidden[[each.rows[-1] for each in seen]].astype(np.float32)
+        states = features[[each.rows[-1] for each in seen]].astype(np.float32)
         for each, state in zip(seen, states, strict=True):
             position = each.first + len(each.rows) - 1
             each.sequence.draft_state = _Seen(position, state)
@@ -85,21 +84,10 @@ class MedusaProposer:
     def _run(self, states: NDArray[np.float32]) -> list[list[list[Candidate]]]:
         """Return the likeliest tokens by head and lane, for ``states`` ``[lanes, hidden]``."""
         count = len(states)
-        numbers = np.arange(count + 1, dtype=np.int32)
-        nothing = np.zeros(count, np.int32)
-        result = self._executor.run(
-            StepInput(
-                token_ids=nothing,
-                positions=nothing,
-                slots=nothing,  # there is no cache
-                query_starts=numbers,
-                context_lens=nothing + 1,
-                block_starts=numbers,
-                block_ids=nothing,
-                logit_rows=numbers[:-1],
-                block_copies=NO_COPIES,
-                features=states,
-            )
+        any_token = array("i", [0])  # heads read features alone, and have no cache
+        result = run(
+            self._executor,
+            build_step([any_token] * count, [0] * count, (), features=states),
         )
         heads = (result.logits, *result.more_logits)
         return [candidates(self._sampler, logits, _WIDTH) for logits in heads]

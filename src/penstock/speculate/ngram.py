@@ -8,10 +8,11 @@ from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING
 
 from penstock.cache.prefix import root_key
+from penstock.interface.automaton import Automaton
 from penstock.scheduler.draft import Draft
-from penstock.speculate.config import Ngram
 from penstock.speculate.draft import Wanted
-from penstock.speculate.suffix import Automaton, SuffixAutomaton
+from penstock.speculate.suffix import SuffixAutomaton
+from penstock.speculative_config import Ngram
 
 if TYPE_CHECKING:
     from penstock.scheduler.sequence import Sequence

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.interface.step import StepResult
+from numpy.typing import NDArray
+
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.output import ScheduledStep
 from penstock.speculate.controller import Controller, Offer
@@ -23,11 +25,30 @@ if TYPE_CHECKING:
 _IDLE, _REST = 16, 3
 """After ``_IDLE`` steps without a draft, a cheap proposer rests for ``_REST`` steps each time that
 it was asked in vain. Asking takes 10 us for one sequence and 30 us for 32, and a step of a small
-model some hundred."""
+model some hundred. Where steps overlap, asking costs the overlap of one."""
+
+
+class _Begun(NamedTuple):
+    """What was done before a step."""
+
+    at: float
+    """When its drafts were there, by the clock; of a step that overlaps, when it was scheduled."""
+    asking: float = 0.0
+    """Seconds spent on asking for drafts."""
+    timing: DraftTiming | None = None
+    """Of its drafts, if there are any."""
+    rests: bool = False
+    """Whether it is one in which nobody is asked."""
 
 
 class Speculation:
-    """Asks a proposer for drafts for all decoding sequences, and measures what comes of them."""
+    """Asks a proposer for drafts for all decoding sequences, and measures what comes of them.
+
+    Before each step either :meth:`drafts` is called, with no other step in flight, or :meth:`skip`.
+    A step may be skipped while another is in flight, whose tokens are not known, if
+    :meth:`may_draft` says that there would be no drafts anyway. After each step come
+    :meth:`verified` and :meth:`observe`, in the order of the steps.
+    """
 
     def __init__(
         self,
@@ -54,26 +75,44 @@ class Speculation:
                 proposer.groups, num_tokens, self._trees, reads=not proposer.cheap
             )
         self._clock = clock
-        self._step_began = 0.0
-        self._asking = 0.0  # seconds spent on asking for drafts
-        self._timing: DraftTiming | None = None  # of this step's drafts, if there are any
+        self._begun: deque[_Begun] = deque()  # of the step in flight, and of the next
+        self._ended = 0.0  # when the last step was taken in behind which another ran
         self._idle = 0  # steps since the last one with a draft
         self._rest = 0  # steps to come in which nobody is asked
         self._rested = 0  # such steps since the last measured one
-        self._rests = False  # whether this step is one of them
+
+    def may_draft(self, running: Iterable[Sequence], budget: int) -> bool:
+        """Return whether :meth:`drafts` could find any once the step in flight is taken in.
+
+        It sees the sequences as the step in flight leaves them, but for the tokens.
+        """
+        if self._rest > 0 or (self._controller is not None and not self._controller.drafts):
+            return False
+        decoding = False
+        for sequence in running:
+            known = len(sequence.token_ids)
+            left = known - sequence.num_computed
+            budget -= left
+            # Of one whose last token has no placeholder, nothing is left.
+            if left <= 1 and known < sequence.max_total_tokens - 1:
+                decoding = True
+        return decoding and budget > 0
+
+    def skip(self) -> None:
+        """Begin a step without asking for drafts."""
+        rests = self._rest > 0
+        if rests:
+            self._rest -= 1
+        self._begun.append(_Begun(0.0 if rests else self._clock(), rests=rests))
 
     def drafts(self, running: Iterable[Sequence], budget: int) -> dict[Sequence, Draft]:
         """Return drafts for the next step, which has room for ``budget`` tokens in all."""
-        self._rests = self._rest > 0
-        if self._rests:
-            self._rest -= 1
-            self._rested += 1
-            return {}
-        began = self._step_began = self._clock()
-        self._asking, self._timing = 0.0, None
+        self._begun.clear()  # nothing is in flight
         controller = self._controller
-        if controller is not None and not controller.drafts:
+        if controller is not None and (self._rest > 0 or not controller.drafts):
+            self.skip()
             return {}
+        began = self._clock()
         decoding, limit = 0, self._num_tokens
         wanted = []
         for sequence in running:
@@ -105,19 +144,28 @@ class Speculation:
             drafts = self._propose(
                 [Wanted(s, n) for (s, _), n in zip(wanted, lengths, strict=True) if n]
             )
-        self._step_began = self._clock()
-        self._asking = seconds = self._step_began - began
+        now = self._clock()
+        seconds, timing = now - began, None
         if drafts:
             self.figures.draft_seconds += seconds
             longest = max(map(len, drafts.values()))
-            self._timing = DraftTiming(len(drafts), longest, seconds, self._proposer.steady)
+            timing = DraftTiming(len(drafts), longest, seconds, self._proposer.steady)
+        self._begun.append(_Begun(now, seconds, timing))
+        if self._proposer.cheap and not drafts and self._idle >= _IDLE:
+            self._rest = _REST
         return drafts
 
     def verified(self, step: ScheduledStep, tokens: Seq[list[int]]) -> None:
         """Record the outcome of a step, in which ``step.samples[i]`` got ``tokens[i]``."""
+        self._record(step, tokens, self._begun.popleft())
+        if self._begun:  # the next step runs already; its time begins now
+            self._ended = self._clock()
+
+    def _record(self, step: ScheduledStep, tokens: Seq[list[int]], begun: _Begun) -> None:
         controller = self._controller
         drafted = step.num_drafted
-        if self._rests and step.num_tokens == len(step.sequences):
+        self._rested += begun.rests
+        if begun.rests and step.num_tokens == len(step.sequences):
             return
         if drafted:
             self.figures.steps += 1
@@ -132,18 +180,19 @@ class Speculation:
                         self._record_draft(controller, each.sequence, each.draft, tokens[i][:-1])
                 i += len(each.samples)
         if controller is None:
+            self._idle = 0 if drafted else self._idle + 1
             return
         rows = len(step.sequences) + drafted
         pure = step.num_tokens == rows
         if drafted:
-            assert self._timing is not None, "drafts were asked for"
-            seconds = self._clock() - self._step_began if pure else None
-            controller.draft_step(self._timing, decoding, drafted, seconds)
+            assert begun.timing is not None, "drafts were asked for"
+            seconds = self._seconds(begun) if pure else None
+            controller.draft_step(begun.timing, decoding, drafted, seconds)
             self._idle = self._rested = 0
         elif pure:
-            seconds = self._clock() - self._step_began
+            seconds = self._seconds(begun)
             steps, self._rested = 1 + self._rested, 0
-            self._rest = controller.plain_step(len(step.sequences), steps, seconds, self._asking)
+            self._rest = controller.plain_step(len(step.sequences), steps, seconds, begun.asking)
             self._idle += steps
             if self._proposer.cheap and self._idle > _IDLE:
                 self._rest = max(self._rest, _REST)
@@ -156,12 +205,21 @@ class Speculation:
         """Whether the proposer needs the hidden states of all tokens that the target computes."""
         return self._reader is not None and self._reader.reads_all
 
-    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], result: StepResult) -> None:
-        """Show the hidden states of a step, in which ``step.samples[i]`` got ``tokens[i]``."""
+    def wants_features(self, step: ScheduledStep) -> bool:
+        """Return whether :meth:`observe` should be shown this step, which is about to run."""
         reader = self._reader
-        # While there are no drafts, the last hidden states will be replaced before they are used.
+        if reader is None:
+            return False
+        # While there are no drafts, the last features will be replaced before they are used. What
+        # is read with a prompt ends the rest.
+        return reader.reads_all or not self._rest or step.num_tokens > len(step.sequences)
+
+    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], features: NDArray[Any]) -> None:
+        """Show the features of a step (``StepOutcome.features``), in which ``step.samples[i]`` got
+        ``tokens[i]``."""
+        reader = self._reader
         if reader is not None and (reader.reads_all or not self._rest):
-            reader.observe(step, tokens, result)
+            reader.observe(step, tokens, features)
 
     def check_integrity(self) -> None:
         """Raise AssertionError if the proposer's state is inconsistent."""
@@ -170,6 +228,11 @@ class Speculation:
     def close(self) -> None:
         """Release the proposer's weights and caches."""
         self._proposer.close()
+
+    def _seconds(self, begun: _Begun) -> float:
+        """Return what a step took that is taken in now. What it waited for another does not
+        count."""
+        return self._clock() - max(begun.at, self._ended)
 
     def _record_draft(
         self, controller: Controller, sequence: Sequence, draft: Draft, accepted: Seq[int]

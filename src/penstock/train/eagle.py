@@ -32,7 +32,7 @@ class DraftLayer(nn.Module):
         super().__init__()
         self.self_attn = DraftAttention(config, inputs)
         self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mlp = LlamaMLP(config)  # type: ignore[no-untyped-call]
+        self.mlp = LlamaMLP(config)
         # So the layer starts as the identity, and what comes before it may be fitted.
         nn.init.zeros_(self.self_attn.o_proj.weight)
         nn.init.zeros_(self.mlp.down_proj.weight)

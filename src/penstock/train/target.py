@@ -35,7 +35,7 @@ class Target:
                 "checkpoints with a config.json and .safetensors weights"
             ) from error
         nn.Module.to(model, device)
-        model.eval()  # type: ignore[no-untyped-call]
+        model.eval()
         self.model = model.requires_grad_(False)
         self.num_layers: int = model.config.num_hidden_layers
 
@@ -49,7 +49,7 @@ class Target:
     @property
     def output(self) -> Tensor:
         """The output matrix, ``[V, H]``."""
-        module = self.model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        module = self.model.get_output_embeddings()
         assert isinstance(module, nn.Linear)
         return module.weight
 

@@ -20,8 +20,9 @@ from penstock.backends.cuda.executor import CudaExecutor
 from penstock.backends.cuda.step import padding
 from penstock.backends.cuda.variants import recording
 from penstock.cache.geometry import BLOCK_SIZE
-from penstock.interface.executor import Limits, PromptRows
-from penstock.interface.step import StepInput
+from penstock.interface.executor import Limits, PromptRows, Sampling
+from penstock.interface.sampler import NewSequence
+from penstock.interface.step import KvTables, StepInput
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.fuse import fuse
@@ -56,11 +57,9 @@ def prompt(tokens: int, rows: int, **changes: Any) -> StepInput:
     return StepInput(
         token_ids=np.zeros(tokens, np.int32),
         positions=changes.pop("positions", ids),
-        slots=ids,
+        groups=(KvTables(ids, np.array([0, len(blocks)], np.int32), blocks),),
         query_starts=np.array([0, tokens], np.int32),
         context_lens=np.array([tokens], np.int32),
-        block_starts=np.array([0, len(blocks)], np.int32),
-        block_ids=blocks,
         logit_rows=ids[:rows],
         block_copies=changes.pop("block_copies", np.zeros((0, 2), np.int32)),
         **changes,
@@ -90,13 +89,12 @@ def sample(executor: CudaExecutor, step: StepInput, generator: np.random.Generat
     rows = len(step.logit_rows)
     count = min(int(generator.integers(1, 5)), rows, sampler._sizes.rows)
     chosen = generator.choice(len(PARAMS), count)
-    states = [sampler.state(PARAMS[i], 1, [1, 2], vocabulary, [5]) for i in chosen]
+    states = [sampler.state(NewSequence(PARAMS[i], 1, [1, 2], vocabulary, [5])) for i in chosen]
     first = int(generator.integers(0, rows))
     prompts = [PromptRows(first, [1] * min(3, rows - first), 2)]
-    awaited = replace(step, token_ids=np.full(step.num_tokens, -1, np.int32))
-    if executor._awaited is not None:
-        step = awaited
-    executor.launch(step, list(range(count)), states, prompts)
+    if executor._chosen is not None:
+        step = replace(step, token_ids=np.full(step.num_tokens, -1, np.int32))
+    executor.submit(step, Sampling(list(range(count)), states, prompts=prompts))
 
 
 def unforeseen(

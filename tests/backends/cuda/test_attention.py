@@ -136,6 +136,7 @@ def test_who_computes_the_splits_changes_nothing(
             np.testing.assert_array_equal(rows[0].view(np.uint32), same.view(np.uint32))
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("window", "chunk", "kv"),
     [
@@ -170,6 +171,7 @@ def test_company_changes_nothing(device: Any, head_dim: int, kv: KvDType) -> Non
         np.testing.assert_array_equal(rows.view(np.uint32), alone.view(np.uint32))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kv", ["bfloat16", "int8"])
 def test_as_many_of_one_length_as_there_may_be_change_nothing(device: Any, kv: KvDType) -> None:
     """Tiles stay whole in one company and are split in another, by what balances programs."""

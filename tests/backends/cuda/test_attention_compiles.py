@@ -20,7 +20,7 @@ import torch, triton
 from triton.backends.compiler import GPUTarget
 import penstock.backends.cuda.attention as wrapper
 from penstock.backends.cuda.cache import allocate
-from penstock.plan.plan import KvLayer
+from penstock.plan.kv_groups import KvLayer
 
 
 class Driver:

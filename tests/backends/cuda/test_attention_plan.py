@@ -20,7 +20,7 @@ from penstock.backends.cuda.attention_plan import (
 )
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.draft_tree import trunk_rows
-from penstock.interface.step import StepInput
+from penstock.interface.step import KvTables, StepInput
 
 MAX_CONTEXT = 3000
 
@@ -40,11 +40,15 @@ def step_of(lengths: list[tuple[int, int]]) -> StepInput:
     return StepInput(
         token_ids=none,
         positions=none,
-        slots=none,
+        groups=(
+            KvTables(
+                none,
+                np.concatenate([[0], np.cumsum(blocks)]).astype(np.int32),
+                np.zeros(blocks.sum(), np.int32),
+            ),
+        ),
         query_starts=np.concatenate([[0], np.cumsum(queries)]).astype(np.int32),
         context_lens=contexts,
-        block_starts=np.concatenate([[0], np.cumsum(blocks)]).astype(np.int32),
-        block_ids=np.zeros(blocks.sum(), np.int32),
         logit_rows=none,
         block_copies=np.zeros((0, 2), np.int32),
     )
@@ -94,7 +98,7 @@ def test_every_row_meets_every_split_it_sees_once(
             position = context - queries + i
             oldest = 0 if window is None else max(0, position - window + 1)
             first, last = np.searchsorted(plan.starts, [oldest, position], "right") - 1
-            row, blocks = int(step.query_starts[s]) + i, int(step.block_starts[s])
+            row, blocks = int(step.query_starts[s]) + i, int(step.groups[0].block_starts[s])
             expected |= {(row, position, blocks, int(z)) for z in range(first, last + 1)}
     # A tile visits, for its later rows' sake or its earlier ones', splits that a row does not see.
     assert expected <= visited(step, work, plan.starts)

@@ -16,7 +16,8 @@ pytest.importorskip("triton", reason="triton is not installed")
 from support.tiny_plans import Chunk, dummy_weights, make_spec, step_of, tokens_of  # noqa: E402
 
 from penstock.backends.cuda.bind import bind  # noqa: E402
-from penstock.interface.executor import Limits, PromptRows  # noqa: E402
+from penstock.interface.executor import Limits, PromptRows, Sampling  # noqa: E402
+from penstock.interface.sampler import NewSequence  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.quant.choice import choose  # noqa: E402
@@ -41,7 +42,7 @@ def storages(device: Any) -> dict[int, Any]:
 
 
 @pytest.mark.parametrize("quantized", [False, True])
-@pytest.mark.parametrize("way", ["run", "launch"])
+@pytest.mark.parametrize("way", ["logits", "sampled"])
 def test_no_tensor_outlives_an_executor(way: str, quantized: bool, device: Any) -> None:
     spec = make_spec(bias=True, qk_norm=True, tie=False)
     schemes = choose("int8" if quantized else "none", None, True)
@@ -51,14 +52,14 @@ def test_no_tensor_outlives_an_executor(way: str, quantized: bool, device: Any) 
         executor = bind(plan, dummy_weights(spec, 3, "bfloat16"), LIMITS, device)
         sampler = executor.sampler()
         step = step_of([Chunk(tokens_of(1, 8), 0, 8, [3], rows=[6, 7])])
-        if way == "run":
+        if way == "logits":
             result = executor.run(step)
             assert result.logits.shape == (2, 211)
             del result  # what it fetched is the host's
         else:
             params = SamplingParams(temperature=0.5, presence_penalty=1.0, top_p=0.5)
-            states = [sampler.state(params, 1, [1], 211)]
-            executor.launch(step, [1], states, [PromptRows(0, [3], 2)]).wait()
+            states = [sampler.state(NewSequence(params, 1, [1], 211))]
+            executor.submit(step, Sampling([1], states, prompts=[PromptRows(0, [3], 2)])).wait()
             del states
         mine = storages(device).items() - before.items()
         refs = [weakref.ref(tensor) for _, tensor in mine]

@@ -13,6 +13,8 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 import penstock
 from penstock import LLM, GrammarSpec, SamplingParams
+from penstock.backends.cuda.executor import CudaExecutor
+from penstock.interface.executor import Capabilities
 
 DRAFT = Path(penstock.__file__).parent / "demo" / "draft"
 STORIES = "models/stories260k"
@@ -80,7 +82,7 @@ def test_working_ahead_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
             return list(llm.generate(prompts, params))
 
     ahead = outputs()
-    monkeypatch.setattr("penstock.engine.core.overlapping", lambda executor: None)
+    monkeypatch.setattr(CudaExecutor, "capabilities", Capabilities())
     in_turn = outputs()
     for one, other in zip(ahead, in_turn, strict=True):
         assert one.outputs[0].token_ids == other.outputs[0].token_ids
@@ -90,7 +92,7 @@ def test_working_ahead_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_grammars() -> None:
-    """Greedy and sampled, beside a request without one, with steps launched ahead."""
+    """Greedy and sampled, beside a request without one, with steps submitted ahead."""
     params = [
         SamplingParams(temperature=0, grammar=GrammarSpec(kind="choice", text='["one", "two"]')),
         SamplingParams(seed=2, grammar=GrammarSpec(kind="regex", text="[ab]{2}")),

@@ -4,7 +4,7 @@ exactly."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,15 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-from support.tiny_plans import Chunk, broken, dummy_weights, make_spec, step_of, tokens_of  # noqa: E402
+from support.tiny_plans import (  # noqa: E402
+    MALFORMED,
+    Chunk,
+    broken,
+    dummy_weights,
+    make_spec,
+    step_of,
+    tokens_of,
+)
 
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
@@ -21,7 +29,7 @@ from penstock.backends.cuda.step import idle_step, idle_tree, padding  # noqa: E
 from penstock.backends.reference.executor import ReferenceExecutor  # noqa: E402
 from penstock.cache.geometry import KvDType  # noqa: E402
 from penstock.errors import ConfigError, EngineDeadError  # noqa: E402
-from penstock.interface.executor import Limits  # noqa: E402
+from penstock.interface.executor import Limits, Sampling  # noqa: E402
 from penstock.interface.step import StepInput  # noqa: E402
 from penstock.models.spec import DType, ModelSpec  # noqa: E402
 from penstock.plan import ops  # noqa: E402
@@ -56,6 +64,7 @@ def steps() -> Iterator[StepInput]:
     yield step_of([Chunk(A, 37, 38, [7, 21]), Chunk(B, 37, 39, B_BLOCKS)], [(39, 21)])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
@@ -93,9 +102,11 @@ def test_hidden_states_agree_with_the_reference_and_change_no_logits(device: Any
         assert got.hidden is not None
         assert got.hidden.shape == (len(step.logit_rows) + len(step.hidden_rows), spec.hidden_size)
         np.testing.assert_allclose(got.hidden, expected, rtol=0, atol=6e-2)
-        launched = executor.launch(step, [], [], []).wait()
-        assert launched.hidden is not None
-        np.testing.assert_array_equal(launched.hidden, got.hidden[len(step.logit_rows) :])
+        whole = np.asarray(got.hidden)
+        outcome = executor.submit(step, Sampling(features=True)).wait()
+        assert outcome.hidden is not None
+        np.testing.assert_array_equal(outcome.hidden, whole[len(step.logit_rows) :])
+        np.testing.assert_array_equal(outcome.features, whole)
     alone = step_of([replace(decode, hidden=[])])
     mixed = executor.run(step_of([everything, decode])).logits
     np.testing.assert_array_equal(executor.run(alone).logits, mixed)
@@ -116,6 +127,7 @@ def test_other_types(dtype: DType, kv_dtype: KvDType, tolerance: float, device: 
         np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
 def test_float16_is_multiplied_as_float16(quantization: Any, device: Any) -> None:
     """Within rounding of the reference that rounds where this does, and of none at all."""
@@ -148,6 +160,7 @@ def test_a_residual_stream_past_what_float16_holds_is_kept(device: Any) -> None:
     np.testing.assert_allclose(logits, expected, rtol=4e-3, atol=4e-3 * np.abs(expected).max())
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("name", "group", "zero_points", "activations"),
     [("int8", None, False, True), ("int4", None, False, False), ("int4", 32, True, False)],
@@ -189,6 +202,7 @@ def last_logits(executor: CudaExecutor, chunks: Sequence[Chunk]) -> Any:
     return executor.run(step_of(chunks)).logits[-1].copy()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.usefixtures("steady_sums")
 @pytest.mark.parametrize(("dtype", "kv_dtype"), [("bfloat16", None), ("float32", "int8")])
 def test_a_row_is_bitwise_its_own(dtype: DType, kv_dtype: KvDType | None, device: Any) -> None:
@@ -224,26 +238,7 @@ def test_what_is_launched_before_the_first_request_leaves_the_cache_alone(
     assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"token_ids": [0, 211]}, "token id 211"),
-        ({"token_ids": [0, -1]}, "token id -1"),
-        ({"positions": [0, 512]}, "position 512"),
-        ({"slots": [0, 40 * 32]}, "slot 1280"),
-        ({"block_ids": [40]}, "block id 40"),
-        ({"logit_rows": [2]}, "logit row 2"),
-        ({"hidden_rows": [2]}, "hidden row 2"),
-        ({"block_copies": [[0, 40]]}, "copied block 40"),
-        ({"context_lens": [33]}, "do not agree"),
-        ({"context_lens": [1]}, "do not agree"),
-        ({"query_starts": [0, 1]}, "query_starts"),
-        ({"query_starts": [0]}, "length"),
-        ({"positions": [0]}, "length"),
-        ({"block_starts": [0, 2]}, "block_ids"),
-        ({"block_starts": [1, 0]}, "ascend"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), MALFORMED)
 def test_a_malformed_step_is_refused_by_cause(
     changes: dict[str, Any], message: str, tiny: CudaExecutor
 ) -> None:
@@ -282,10 +277,17 @@ def test_a_closed_executor_runs_no_more(device: Any) -> None:
         executor.run(step_of([Chunk(C, 0, 2, [1])]))
 
 
-def test_an_unfused_plan_is_refused(device: Any) -> None:
+@dataclass(frozen=True)
+class _Unheard(ops.Op):
+    """An op that no backend knows."""
+
+
+def test_an_op_without_a_kernel_is_refused_by_name(device: Any) -> None:
     spec = SPECS["window"]
-    with pytest.raises(ConfigError, match="bind the fused plan"):
-        bind(lower(spec, "float32"), dummy_weights(spec, 0, "float32"), LIMITS, device)
+    plan = make_plan(spec, "float32")
+    plan = replace(plan, ops=(*plan.ops, _Unheard()))
+    with pytest.raises(ConfigError, match="op _Unheard has no GPU kernel"):
+        bind(plan, dummy_weights(spec, 0, "float32"), LIMITS, device)
 
 
 def test_a_head_that_attention_lacks_is_refused(device: Any) -> None:

@@ -22,7 +22,8 @@ from penstock.backends.cuda import bind as binding  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
 from penstock.backends.cuda.failure import failed  # noqa: E402
 from penstock.errors import ConfigError, EngineDeadError, PenstockError  # noqa: E402
-from penstock.interface.executor import Limits  # noqa: E402
+from penstock.interface.executor import Limits, Sampling  # noqa: E402
+from penstock.interface.sampler import NewSequence  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.sampling.params import SamplingParams  # noqa: E402
@@ -92,15 +93,13 @@ def test_a_step_that_cannot_be_launched_is_one_error(executor: CudaExecutor, bro
     with pytest.raises(EngineDeadError, match=broken):
         executor.run(STEP)
     with pytest.raises(EngineDeadError, match=broken):
-        executor.launch(STEP, [], [], [])
-    with pytest.raises(EngineDeadError, match=broken):
-        executor.follow(STEP)
+        executor.submit(STEP, Sampling())
 
 
 def test_sampling_that_cannot_be_launched_is_one_error(executor: CudaExecutor, broken: str) -> None:
     sampler = executor.sampler()
     logits = torch.zeros(1, 211)
-    state = sampler.state(SamplingParams(temperature=1.0), 1, [1], 211)
+    state = sampler.state(NewSequence(SamplingParams(temperature=1.0), 1, [1], 211))
     message = broken.replace("_embed", "begin")
     with pytest.raises(EngineDeadError, match=message):
         sampler.draw(logits, [0], [state])

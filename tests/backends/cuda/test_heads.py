@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
 from support.head_plans import HEADS, HIDDEN, eagle, eagle3, medusa, with_features  # noqa: E402
+from support.kv_tables import changed  # noqa: E402
 from support.tiny_plans import Chunk, dummy_weights, make_spec, step_of, tokens_of  # noqa: E402
 
 from penstock.backends.cuda.bind import bind  # noqa: E402
@@ -200,21 +201,15 @@ def test_features_are_refused_by_cause(device: Any) -> None:
     with pytest.raises(ValueError, match="C-contiguous"):
         executor.run(replace(step, features=np.asfortranarray(step.features)))
     with pytest.raises(ValueError, match="slot -1"):
-        executor.run(replace(step, slots=np.full_like(step.slots, -1)))
+        executor.run(changed(step, slots=np.full_like(step.groups[0].slots, -1)))
 
 
-def test_a_plan_without_a_cache_reads_neither_slots_nor_blocks(device: Any) -> None:
+def test_a_plan_without_a_cache_has_no_tables(device: Any) -> None:
+    step = steps_of(fuse(eagle("float32")))[0]
     plan = fuse(medusa("float32"))
     executor = executor_of(plan, device)
-    step = steps_of(plan)[0]
-    bare = replace(
-        step,
-        slots=np.full_like(step.slots, -1),
-        block_ids=np.empty(0, np.int32),
-        block_starts=np.zeros_like(step.block_starts),
-    )
-    for got, expected in zip(arrays(executor.run(bare)), arrays(executor.run(step)), strict=True):
-        np.testing.assert_array_equal(got, expected)
+    with pytest.raises(ValueError, match="tables of 1 groups of layers where 0 are cached"):
+        executor.run(replace(steps_of(plan)[0], groups=step.groups))
 
 
 @pytest.mark.parametrize("make", [medusa, eagle3])

@@ -18,7 +18,8 @@ from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.buckets import Bucket  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
 from penstock.cache.geometry import BLOCK_SIZE, KvDType  # noqa: E402
-from penstock.interface.executor import Limits  # noqa: E402
+from penstock.interface.executor import Limits, Sampling  # noqa: E402
+from penstock.interface.sampler import NewSequence  # noqa: E402
 from penstock.interface.step import StepInput  # noqa: E402
 from penstock.models.spec import DType  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
@@ -121,6 +122,7 @@ def pair(device: Any, steady_sums: None) -> Iterator[Pair]:
     made.close()
 
 
+@pytest.mark.slow
 def test_small_steps_are_replayed_and_others_launched(device: Any, steady_sums: None) -> None:
     limits = replace(LIMITS, max_tokens=12, max_logit_rows=12, max_sequences=4, rows_per_sequence=2)
     pair = Pair.of(device, limits, idle=True)
@@ -299,11 +301,12 @@ def test_a_padded_step_may_read_what_the_one_before_samples(pair: Pair) -> None:
     for executor in (pair.plain, pair.graphed):
         sampler = executor.sampler()
         states = [
-            sampler.state(SamplingParams(temperature=t, seed=5), 5, [1, 2], 211, [5])
+            sampler.state(NewSequence(SamplingParams(temperature=t, seed=5), 5, [1, 2], 211, [5]))
             for t in (0.0, 1.0)
         ]
-        launched = [executor.launch(step, [0, 1], states, []) for step in (first, second)]
-        said.append([list(each.wait().sampled.token_ids) for each in launched])
+        sampling = Sampling([0, 1], states)
+        pending = [executor.submit(step, sampling) for step in (first, second)]
+        said.append([list(each.wait().sampled.token_ids) for each in pending])
     assert said[0] == said[1]
     assert pair.graphs.replayed == [(32, 16), (32, 16)]
     pair.compare_caches()

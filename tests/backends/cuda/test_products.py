@@ -60,10 +60,10 @@ def expected(
             y: F32 = x @ w.T
         elif isinstance(scheme, GridScheme):
             grid = quantize_to_grid(w, scheme)
-            y = (numerics.weight_only_product if weight_only else numerics.grid_product)(x, grid)
+            y = (numerics.points_on_grid if weight_only else numerics.grid_product)(x, grid)
         else:
             tensor = quantize(w, scheme)
-            y = (numerics.weight_only_product if weight_only else numerics.int_product)(x, tensor)
+            y = (numerics.points_by_group if weight_only else numerics.int_product)(x, tensor)
         if bias is not None:
             y = y + bias
         if gated is None:
@@ -111,6 +111,7 @@ def close(got: F32, want: F32, k: int) -> None:
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=4e-6 * k**0.5)
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize(("rows", "n", "k"), [(1, 70, 33), (17, 5, 300), (70, 131, 129)])
 def test_products_of_integers_are_the_references(
@@ -161,6 +162,7 @@ def test_products_of_floats(
         close(got, expected(x, w, None, False, of_bias, None), 131)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize(
     ("scheme", "weight_only", "deterministic"),
@@ -190,6 +192,7 @@ def test_gates(
     np.testing.assert_array_equal(rounded, numerics.as_bfloat16(got))
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("scheme", "weight_only"),
     [(None, False), *((s, w) for s in SCHEMES[:2] for w in (False, True)), (SCHEMES[-3], True)],

@@ -19,7 +19,7 @@ from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
 from penstock.errors import EngineDeadError  # noqa: E402
 from penstock.interface.executor import Limits  # noqa: E402
-from penstock.interface.sampler import Sampler  # noqa: E402
+from penstock.interface.sampler import NewSequence, Sampler  # noqa: E402
 from penstock.interface.step import StepInput  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
@@ -39,7 +39,9 @@ def executor(device: Any) -> CudaExecutor:
 
 
 def sampled(sampler: Sampler[Any], of: Any, params: list[SamplingParams]) -> Any:
-    states = [sampler.state(each, 7 + i, [1, 2], VOCAB) for i, each in enumerate(params)]
+    states = [
+        sampler.state(NewSequence(each, 7 + i, [1, 2], VOCAB)) for i, each in enumerate(params)
+    ]
     for state in states:
         state.append(5)
     return sampler.sample(of, list(range(len(params))), states)
@@ -129,15 +131,14 @@ def test_steps_follow_each_other_by_their_likeliest_tokens(executor: CudaExecuto
             step = step_of(chunks[: 2 - at])
             yield replace(step, token_ids=tokens[at, : 2 - at].astype(np.int32))
 
-    followed = [executor.follow(step) for step in steps(np.array([[-1, -2], [-1, -2]]))]
-    found = [each.argmax for each in followed]
+    pending = [executor.submit(step) for step in steps(np.array([[-1, -2], [-1, -2]]))]
+    found = [result.argmax for each in pending if (result := each.wait().result) is not None]
     plain = steps(np.array([found[0], found[1]]))
     for step, argmax in zip(plain, found, strict=True):
         assert executor.run(step).argmax.tolist() == argmax.tolist()
     beyond = replace(step_of([Chunk(A, 6, 7, [1])]), token_ids=np.array([-2], np.int32))
-    for take, least in ((executor.follow, -1), (executor.run, 0)):
-        with pytest.raises(ValueError, match=f"token id -2 is outside {least} to 210"):
-            take(beyond)
+    with pytest.raises(ValueError, match="token id -2 is outside -1 to 210"):
+        executor.submit(beyond)
 
 
 def test_a_step_without_logits_is_waited_for_all_the_same(executor: CudaExecutor) -> None:

@@ -12,7 +12,7 @@ from support.sampling_strategies import constrained, masks, options, rows
 
 from penstock.errors import RequestError
 from penstock.interface.mask import TokenMask, mask_of
-from penstock.interface.sampler import Sampled, Sampler
+from penstock.interface.sampler import NewSequence, Sampled, Sampler
 from penstock.interface.step import StepResult
 from penstock.sampling.draw_arrays import draws64
 from penstock.sampling.draws import draw64, sequence_key
@@ -50,7 +50,7 @@ def states_of(
     sampler: Sampler[Any], params: list[SamplingParams], vocab: int, prompt: list[int]
 ) -> list[Any]:
     return [
-        sampler.state(each, sequence_key(i, 0), prompt, vocab, [EOS])
+        sampler.state(NewSequence(each, sequence_key(i, 0), prompt, vocab, [EOS]))
         for i, each in enumerate(params)
     ]
 
@@ -144,7 +144,7 @@ def test_grammars_leave_what_their_masks_allow() -> None:
 
 def test_masks_of_another_vocabulary_are_refused() -> None:
     sampler = device_sampler(200)
-    state = sampler.state(SamplingParams(), 1, [], 200)
+    state = sampler.state(NewSequence(SamplingParams(), 1, [], 200))
     result = result_of(np.zeros((1, 200)))
     with pytest.raises(ValueError, match="another vocabulary"):
         sampler.sample(result, [0], [state], [np.zeros(6, np.uint32)])

@@ -21,7 +21,7 @@ from penstock.engine.loader import load
 from penstock.grammar.spec import GrammarSpec
 from penstock.interface.messages import EngineStats
 from penstock.sampling.params import SamplingParams
-from penstock.speculate.config import DraftModel, Ngram, QuantizedSelf
+from penstock.speculative_config import DraftModel, Ngram, QuantizedSelf
 
 pytestmark = pytest.mark.slow
 

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
+from support.kv_tables import arrays_of as named  # noqa: E402
 from support.tiny_plans import Chunk, step_of, tokens_of  # noqa: E402
 
 from penstock.backends.cuda.step import (  # noqa: E402
@@ -23,6 +24,7 @@ from penstock.backends.cuda.step import (  # noqa: E402
 
 TOKENS = tokens_of(5, 70)
 FIELDS = ("token_ids", "positions", "slots", "query_starts", "context_lens", "block_starts")
+SENT = ("token_ids", "positions", "query_starts", "context_lens", "block_copies")
 
 
 def decode(count: int, copies: Any = ()) -> Any:
@@ -35,18 +37,18 @@ def test_padding_computes_nothing() -> None:
     step = decode(3)
     padded = pad_step(step, 8, 8)
     for name in FIELDS[:3]:
-        np.testing.assert_array_equal(getattr(padded, name)[:3], getattr(step, name))
-    assert padded.slots[3:].tolist() == [-1] * 5
+        np.testing.assert_array_equal(named(padded)[name][:3], named(step)[name])
+    assert named(padded)["slots"][3:].tolist() == [-1] * 5
     assert padded.context_lens.tolist() == [41, 42, 43, 0, 0, 0, 0, 0]
     assert padded.query_starts.tolist() == list(range(9))
-    assert padded.block_starts.tolist() == [0, 2, 4, 6, 6, 6, 6, 6, 6]
+    assert named(padded)["block_starts"].tolist() == [0, 2, 4, 6, 6, 6, 6, 6, 6]
     assert padded.logit_rows.tolist() == [0, 1, 2, 0, 0, 0, 0, 0]
-    np.testing.assert_array_equal(padded.block_ids, step.block_ids)
-    assert all(getattr(padded, name).dtype == np.int32 for name in FIELDS)
+    np.testing.assert_array_equal(padded.groups[0].block_ids, step.groups[0].block_ids)
+    assert all(named(padded)[name].dtype == np.int32 for name in FIELDS)
     idle = padding(4, 4)
     assert (idle.num_tokens, idle.num_sequences, len(idle.logit_rows)) == (4, 4, 4)
     assert not idle.context_lens.any()
-    assert (idle_step(7, 7).slots == -1).all()
+    assert (idle_step(7, 7).groups[0].slots == -1).all()
 
 
 def test_padding_keeps_drafts_and_the_order_of_logits() -> None:
@@ -54,7 +56,7 @@ def test_padding_keeps_drafts_and_the_order_of_logits() -> None:
     padded = pad_step(step_of(chunks), 6, 6)
     assert padded.query_starts.tolist() == [0, 3, 4, 5, 6, 6, 6]
     assert padded.context_lens.tolist() == [8, 41, 0, 0, 0, 0]
-    assert padded.block_starts.tolist() == [0, 1, 3, 3, 3, 3, 3]
+    assert named(padded)["block_starts"].tolist() == [0, 1, 3, 3, 3, 3, 3]
     assert padded.logit_rows.tolist() == [1, 2, 3, 0, 0, 0]
     assert padded.positions.tolist() == [5, 6, 7, 40, 0, 0]
 
@@ -69,9 +71,11 @@ def test_arrays_arrive_as_they_are(device: Any) -> None:
         layout = Layout.of([array.size for array in arrays])
         buffer.write(layout, arrays)
         there = buffer.views(layout, len(step.hidden_rows))
-        for name in (*FIELDS, "block_ids", "block_copies"):
-            tensor = getattr(there, name)
-            np.testing.assert_array_equal(tensor.cpu().numpy(), getattr(step, name))
+        pairs = [(getattr(there, name), getattr(step, name)) for name in SENT]
+        for group in ("slots", "block_ids"):
+            pairs.append((getattr(there.groups[0], group), getattr(step.groups[0], group)))
+        for tensor, array in pairs:
+            np.testing.assert_array_equal(tensor.cpu().numpy(), array)
             assert tensor.numel() == 0 or tensor.data_ptr() % 64 == 0
         assert there.work[0].tolist() == list(range(9))
         assert (there.num_tokens, there.num_sequences) == (step.num_tokens, step.num_sequences)
@@ -90,6 +94,7 @@ def test_a_bucket_keeps_its_addresses(device: Any) -> None:
     for count in (4, 1, 3):
         step = decode(count)
         buffer.write(layout, arrays_of(pad_step(step, 4, 4)))
+        ids = step.groups[0].block_ids
         assert recorded.token_ids[:count].tolist() == step.token_ids.tolist()
-        assert recorded.slots[count:].tolist() == [-1] * (4 - count)
-        assert recorded.block_ids[: len(step.block_ids)].tolist() == step.block_ids.tolist()
+        assert recorded.groups[0].slots[count:].tolist() == [-1] * (4 - count)
+        assert recorded.groups[0].block_ids[: len(ids)].tolist() == ids.tolist()

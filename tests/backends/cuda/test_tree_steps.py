@@ -36,6 +36,7 @@ def make_executor(kv_dtype: KvDType, device: Any) -> CudaExecutor:
     return bind(plan, dummy_weights(spec, 3, "float32"), LIMITS, device)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.usefixtures("steady_sums")
 @pytest.mark.parametrize("kv_dtype", ["float32", "int8"])
 def test_trees_are_bitwise_plain_decoding(kv_dtype: KvDType, device: Any) -> None:

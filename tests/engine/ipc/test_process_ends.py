@@ -8,11 +8,10 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
 from support.engine_processes import Recorder, engine, request, run
-from support.waiting import PATIENCE_S
+from support.waiting import PATIENCE_S, runs, until
 
 from penstock.config import EngineConfig
 from penstock.engine.ipc.process import EngineProcess
@@ -157,19 +156,7 @@ def test_the_engine_dies_with_its_parent() -> None:
     )
     assert parent.returncode == -signal.SIGKILL
     pid = int(parent.stdout)
-    deadline = time.monotonic() + PATIENCE_S
-    while _runs(pid):
-        assert time.monotonic() < deadline, "the engine outlived its parent"
-        time.sleep(0.02)
-
-
-def _runs(pid: int) -> bool:
-    """Whether the process runs; a zombie that init has not collected does not."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    until(lambda: not runs(pid), PATIENCE_S, "the engine ends with its parent")
 
 
 def test_an_idle_engine_waits_without_work() -> None:

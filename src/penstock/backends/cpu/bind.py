@@ -8,10 +8,10 @@ from penstock.backends.cpu.append import append
 from penstock.backends.cpu.binder import Binder
 from penstock.backends.cpu.executor import CpuExecutor
 from penstock.backends.cpu.interface import NativeModule
+from penstock.backends.cpu.kv_pages import KvPages
 from penstock.backends.cpu.native import load
 from penstock.backends.cpu.pack import DTYPES, NativeRegions, pack
 from penstock.backends.cpu.tune import LEAST_BYTES, ProductTuner, circumstances
-from penstock.cache.geometry import layer_block_bytes
 from penstock.errors import ConfigError
 from penstock.hardware import detect
 from penstock.interface.executor import Limits
@@ -38,9 +38,8 @@ def bind(
     # never touched, and takes no memory.
     selected = limits.max_selected_rows
     memory = plan_memory(plan, limits.max_tokens, selected)
-    kv_bytes = limits.num_blocks * sum(
-        layer_block_bytes(plan.kv_dtype, layer.kv_heads, layer.head_dim) for layer in plan.kv_layers
-    )
+    pages = KvPages.of(plan)
+    kv_bytes = limits.num_blocks * plan.kv_groups.page_bytes
     try:
         native = module.Executor(
             threads=limits.threads,
@@ -54,7 +53,10 @@ def bind(
             vocabulary=plan.spec.vocab_size,
             arena_bytes=memory.total_bytes,
             kv_elem=plan.kv_dtype,
-            kv_layers=[(layer.kv_heads, layer.head_dim) for layer in plan.kv_layers],
+            kv_groups=len(plan.kv_groups),
+            kv_parts=pages.parts,
+            kv_part_bytes=pages.part_bytes,
+            kv_layers=list(pages.layers),
         )
         binder = Binder(plan, native)
         for name, buffer in plan.buffers.items():

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.backends.cpu.forms import form_of
 from penstock.backends.cpu.interface import BufferId, ConstantId, MatrixId, NativeExecutor
-from penstock.backends.cpu.pack import DTYPES, Fill, as_bytes, pack_part
+from penstock.backends.cpu.pack import DTYPES, Fill, as_bytes
 from penstock.backends.cpu.tune import Product
 from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.plan import Plan
-from penstock.quant import GridScheme
 
 
 class Binder:
@@ -53,32 +53,17 @@ class Binder:
     def matrix(self, op: ops.Linear) -> MatrixId:
         """The packed matrix of a product, its parts joined."""
         native = self.native
-        gated = op.gated is not None
-        if op.scheme is None:
-            matrix = native.add_matrix(self.plan.weight_dtype, op.n, op.k, gated)
-        elif isinstance(op.scheme, GridScheme):
-            matrix = native.add_grid_matrix(
-                bits=op.scheme.bits, n=op.n, k=op.k, gated=gated, weight_only=op.weight_only
-            )
-        else:
-            matrix = native.add_int_matrix(
-                bits=op.scheme.bits,
-                group=op.scheme.group_size or 0,
-                n=op.n,
-                k=op.k,
-                gated=gated,
-                zero_points=op.scheme.zero_points,
-                weight_only=op.weight_only,
-            )
+        form = form_of(op.scheme, self.plan.weight_dtype)
+        matrix = form.add(native, op)
         if not op.weight_only:  # whose products have nothing to tune
-            form = f"{op.scheme or self.plan.weight_dtype} {'2x' if gated else ''}{op.n}x{op.k}"
+            shape = f"{form} {'2x' if op.gated is not None else ''}{op.n}x{op.k}"
             logits = self.plan.buffers[op.out].rows.base != "T"
-            self._matrices.setdefault(form, []).append((matrix, len(self.regions), logits))
+            self._matrices.setdefault(shape, []).append((matrix, len(self.regions), logits))
         self.regions.append("+".join(part.weight for part in op.parts))
         first = 0
         for part in op.parts:
-            put = partial(pack_part, native, matrix, first, op.scheme or self.plan.weight_dtype)
-            self.fills.append(Fill(part.weight, partial(put, part.weight)))
+            put = partial(form.pack, native, matrix, first, part.weight)
+            self.fills.append(Fill(part.weight, put))
             first += part.n
         return matrix
 

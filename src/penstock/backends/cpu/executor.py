@@ -6,16 +6,16 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from penstock.backends.cpu.interface import NativeExecutor
+from penstock.backends.cpu.interface import NativeExecutor, StepArrays
 from penstock.backends.cpu.native import load
 from penstock.backends.cpu.sampler import NativeSampler
 from penstock.backends.cpu.tune import ProductTuner
+from penstock.interface.host_executor import HostExecutor
 from penstock.interface.step import Float32s, Int32s, StepInput, StepResult
-from penstock.interface.tuning import Tunable
 from penstock.interface.weights import PackedRegions
 
 
-class CpuExecutor:
+class CpuExecutor(HostExecutor):
     """Runs steps in one native call each, with the GIL released. Made by ``cpu.bind.bind``."""
 
     def __init__(
@@ -34,8 +34,8 @@ class CpuExecutor:
     ) -> None:
         self.num_blocks = num_blocks
         self.isa = isa
-        self.packed: PackedRegions = packed
-        self.tunable: Tunable | None = tunable
+        self.packed = packed
+        self.tunable = tunable
         self._native = native
         self._logits = logits  # [max logit rows, vocabulary], a view of the arena
         self._argmax = argmax  # [max logit rows]
@@ -83,15 +83,13 @@ class CpuExecutor:
         self._native.close()
 
 
-def _arrays(step: StepInput) -> tuple[Int32s, ...]:
+def _arrays(step: StepInput) -> StepArrays:
     return (
         step.token_ids,
         step.positions,
-        step.slots,
         step.query_starts,
         step.context_lens,
-        step.block_starts,
-        step.block_ids,
+        step.groups,
         step.logit_rows,
         step.hidden_rows,
         step.block_copies,

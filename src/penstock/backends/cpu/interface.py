@@ -8,11 +8,17 @@ from typing import Any, NewType, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.interface.automaton import Automaton
 from penstock.interface.mask import TokenMask
-from penstock.interface.step import Float32s, Int32s
-from penstock.speculate.suffix import Automaton
+from penstock.interface.step import Float32s, Int32s, KvTables
 
 Bytes = NDArray[np.uint8]
+
+StepArrays = tuple[
+    Int32s, Int32s, Int32s, Int32s, tuple[KvTables, ...], Int32s, Int32s, Int32s, Int32s, Int32s
+]
+"""token_ids, positions, query_starts, context_lens, groups, logit_rows, hidden_rows, block_copies,
+tree_parents and slot_moves of a StepInput."""
 
 BufferId = NewType("BufferId", int)
 ConstantId = NewType("ConstantId", int)
@@ -227,11 +233,11 @@ class NativeExecutor(Protocol):
         """A copy of a layer's cache, in the layout of ``csrc/types.h``."""
         ...
 
-    def run(self, *step: Int32s, features: Float32s | None) -> None:
+    def run(self, *step: *StepArrays, features: Float32s | None) -> None:
         """The arrays of a StepInput; None where no features are read. Releases the GIL."""
         ...
 
-    def profile(self, *step: Int32s, features: Float32s | None) -> list[float]:
+    def profile(self, *step: *StepArrays, features: Float32s | None) -> list[float]:
         """Like :meth:`run`; returns the seconds that each op took."""
         ...
 

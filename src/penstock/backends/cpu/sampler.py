@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from penstock.backends.cpu.interface import NativeExecutor, NativeModule, NativeSampleState
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.mask import TokenMask
-from penstock.interface.sampler import NON_FINITE, Sampler
+from penstock.interface.sampler import NON_FINITE, NewSequence, Sampler
 from penstock.interface.token_ids import check_token_ids
 from penstock.sampling.logprobs import NO_TOKEN_LEFT, report
-from penstock.sampling.params import SamplingParams
 from penstock.sampling.sequence import bias_of, ending_of
 
 _ERRORS = {
@@ -33,19 +32,13 @@ class NativeSampler(Sampler[NativeSampleState]):
         self._module = module
         self._native = module.Sampler(executor, columns)
 
-    def state(
-        self,
-        params: SamplingParams,
-        key: int,
-        prompt_token_ids: Sequence[int],
-        vocab_size: int,
-        eos_token_ids: Iterable[int] = (),
-    ) -> NativeSampleState:
-        bias_ids, biases = bias_of(params, vocab_size)
+    def state(self, sequence: NewSequence) -> NativeSampleState:
+        params, vocab_size = sequence.params, sequence.vocab_size
+        bias_ids, biases = bias_of(sequence)
         penalized = params.repetition_penalty != 1.0
         return self._module.SampleState(
             vocabulary=vocab_size,
-            key=key,
+            key=sequence.key,
             temperature=params.temperature,
             top_k=min(params.top_k, vocab_size),
             top_p=params.top_p,
@@ -57,8 +50,8 @@ class NativeSampler(Sampler[NativeSampleState]):
             logprobs=params.logprobs,
             constrained=params.grammar is not None,
             logit_bias=list(zip(bias_ids.tolist(), biases.tolist(), strict=True)),
-            ending=ending_of(params, eos_token_ids, vocab_size).tolist(),
-            prompt=check_token_ids(prompt_token_ids, vocab_size) if penalized else [],
+            ending=ending_of(sequence).tolist(),
+            prompt=check_token_ids(sequence.prompt_token_ids, vocab_size) if penalized else [],
         )
 
     def draw(

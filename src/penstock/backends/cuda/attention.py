@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -33,11 +34,11 @@ many."""
 
 
 class BlockTables(Protocol):
-    """The arrays of a step that attention reads on the device."""
+    """The arrays of a step that attention reads on the device, of the layer's group."""
 
     @property
     def block_ids(self) -> Tensor:
-        """int32, the block ids of all sequences, as in ``StepInput``."""
+        """int32, the block ids of all sequences, as in ``KvTables``."""
         ...
 
 
@@ -46,6 +47,20 @@ class TreeRows(NamedTuple):
 
     positions: Tensor  # [T], of all rows
     paths: Tensor  # DeviceStep.tree_paths
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What becomes of scores before and in their softmax, where a layer has it."""
+
+    softcap: float | None = None
+    slopes: Tensor | None = None
+    """Float32 ``[heads]``."""
+    sinks: Tensor | None = None
+    """Float32 ``[heads]``."""
+
+
+PLAIN: Final = Scores()
 
 
 class AttentionKernel:
@@ -129,9 +144,10 @@ class AttentionKernel:
         q: Tensor,
         out: Tensor,
         cache: LayerCache,
-        step: BlockTables,
+        tables: BlockTables,
         work: Tensor,
         tree: TreeRows | None = None,
+        scores: Scores = PLAIN,
     ) -> None:
         """Launch ``plan.ops.Attention`` after the layer's keys and values have been written.
 
@@ -152,16 +168,19 @@ class AttentionKernel:
             cache.key_scales if quantized else keys,
             cache.value_scales if quantized else values,
             work,
-            step.block_ids,
+            tables.block_ids,
             tree.positions if tree else work,
             tree.paths if tree else work,
             self._starts,
             self._partial_sums,
             self._partial_weights,
             self._finished,
+            self._starts if scores.slopes is None else scores.slopes,
+            self._starts if scores.sinks is None else scores.sinks,
             q.stride(0),
             out.stride(0),
             self._log2_scale,
+            (scores.softcap or 1.0) / math.log(2),
             HEADS=self._heads,
             KV_HEADS=self._kv_heads,
             HEAD_DIM=self._head_dim,
@@ -175,6 +194,9 @@ class AttentionKernel:
             TREE=tree is not None,
             MAX_ROWS=MAX_ROWS,
             QUANTIZED=quantized,
+            CAPPED=scores.softcap is not None,
+            SLOPED=scores.slopes is not None,
+            HAS_SINKS=scores.sinks is not None,
             PRECISION="tf32x3" if keys.dtype == torch.float32 else "ieee",
             STAGES=self.stages - (product_bytes == 4),
             INTERPRETED=INTERPRETED,

@@ -79,7 +79,7 @@ def _lines(step: StepInput) -> _Lines:
     starts = step.query_starts.astype(np.int64)
     counts = np.diff(starts)
     position = step.context_lens.astype(np.int64) - counts
-    blocks = step.block_starts[:-1].astype(np.int64)
+    blocks = step.groups[0].block_starts[:-1].astype(np.int64)  # equal in all groups
     if not len(step.tree_parents):
         nothing = np.zeros_like(counts)
         return _Lines(starts[:-1], counts, position, blocks, nothing - 1, nothing)

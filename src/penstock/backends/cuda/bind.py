@@ -115,7 +115,7 @@ def step_bounds(plan: Plan, limits: Limits) -> StepBounds:
         num_blocks=limits.num_blocks,
         vocab_size=plan.spec.vocab_size,
         feature_size=plan.feature_size,
-        caches=bool(plan.kv_layers),
+        groups=len(plan.kv_groups),
     )
 
 

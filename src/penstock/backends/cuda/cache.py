@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from penstock.cache.geometry import BLOCK_SIZE, KvDType
-from penstock.plan.plan import KvLayer
+from penstock.plan.kv_groups import KvLayer
+from penstock.plan.plan import Plan
 
 _DTYPES: dict[KvDType, torch.dtype] = {
     "float32": torch.float32,
@@ -41,6 +42,23 @@ class LayerCache:
         """Every array there is; the first dimension of each is the block."""
         four = (self.keys, self.values, self.key_scales, self.value_scales)
         return tuple(array for array in four if array is not None)
+
+
+def page_layers(plan: Plan) -> tuple[KvLayer, ...]:
+    """The layers whose keys and values a page holds: one for each place.
+
+    Layers of several groups at one place share its memory, of which a block belongs to one group at
+    a time. Raises ValueError where a layer's cache is of a kind that no kernel reads.
+    """
+    kinds = {(each.kv_heads, each.head_dim, each.value_dim) for each in plan.kv_layers}
+    if any(value_dim is not None for _, _, value_dim in kinds):
+        raise ValueError("no kernel reads a KV cache whose keys and values differ in size")
+    if len(plan.kv_groups) > 1 and len(kinds) > 1:
+        raise ValueError("layers of several windows have KV caches of different sizes")
+    if not plan.kv_groups.groups:
+        return ()
+    largest = max(plan.kv_groups, key=lambda group: len(group.layers))
+    return tuple(plan.kv_layers[number] for number in largest.layers)
 
 
 def allocate(

@@ -8,7 +8,7 @@ import numpy as np
 
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.draft_tree import check_tree
-from penstock.interface.step import Int32s, StepInput
+from penstock.interface.step import Int32s, KvTables, StepInput
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class StepBounds:
     vocab_size: int
     feature_size: int = 0
     """Number of feature columns in a step."""
-    caches: bool = True
-    """Whether there is a cache; without one, slots and blocks mean nothing."""
+    groups: int = 1
+    """Number of groups of layers that are cached."""
 
-    def check(self, step: StepInput, awaited: int = 0) -> None:
+    def check(self, step: StepInput, placeholders: int = 0) -> None:
         """Raise ValueError on a step that is malformed or too large, naming what is wrong.
 
-        ``awaited``: token ids may name so many that the step before samples, as ``~i``.
+        ``placeholders``: so many tokens did the step before choose, for which ``~i`` may stand.
         """
         tokens, sequences = step.num_tokens, step.num_sequences
         if not 1 <= tokens <= self.max_tokens:
@@ -50,21 +50,20 @@ class StepBounds:
                 f"a step has at most {self.max_selected_rows} rows of logits and hidden states, "
                 f"not {selected}"
             )
-        if len(step.block_ids) > self.max_block_ids:
+        if len(step.groups) != self.groups:
             raise ValueError(
-                f"a step has at most {self.max_block_ids} block ids, not {len(step.block_ids)}"
+                f"a step has tables of {len(step.groups)} groups of layers where {self.groups} are "
+                "cached"
             )
-        lengths = {len(step.positions), len(step.slots), tokens}
-        starts = {len(step.query_starts), len(step.block_starts), sequences + 1}
-        if len(lengths) > 1 or len(starts) > 1:
+        lengths = {len(step.positions), *(len(each.slots) for each in step.groups), tokens}
+        starts = {len(each.block_starts) for each in step.groups}
+        if len(lengths) > 1 or len({len(step.query_starts), *starts, sequences + 1}) > 1:
             raise ValueError("arrays of a step disagree in length")
         _ascends(step.query_starts, tokens, "query_starts", least=1)
-        _ascends(step.block_starts, len(step.block_ids), "block_starts (of block_ids)", least=0)
-        _within(step.token_ids, self.vocab_size, "token id", least=-awaited)
+        for tables in step.groups:
+            self._check_tables(tables, step)
+        _within(step.token_ids, self.vocab_size, "token id", least=-placeholders)
         _within(step.positions, self.max_positions, "position")
-        if self.caches:
-            _within(step.slots, self.num_blocks * BLOCK_SIZE, "slot")
-            _within(step.block_ids, self.num_blocks, "block id")
         _within(step.logit_rows, tokens, "logit row")
         _within(step.hidden_rows, tokens, "hidden row")
         _within(step.block_copies, self.num_blocks, "copied block")
@@ -74,13 +73,26 @@ class StepBounds:
                 f"a step moves at most {self.max_tokens} slots, not {len(step.slot_moves)}: no "
                 "step before it accepted more"
             )
-        held = np.diff(step.block_starts) * BLOCK_SIZE
         last = step.positions[step.query_starts[1:] - 1] + 1
-        wrong = self.caches and (step.context_lens > held).any()
-        if wrong or (not len(step.tree_parents) and (last != step.context_lens).any()):
+        if not len(step.tree_parents) and (last != step.context_lens).any():
             raise ValueError("context_lens do not agree with the positions and block tables")
         check_tree(step)
         step.check_features(self.feature_size)
+
+    def _check_tables(self, tables: KvTables, step: StepInput) -> None:
+        slots, block_starts, block_ids = tables
+        if len(block_ids) > self.max_block_ids:
+            raise ValueError(
+                f"a step has at most {self.max_block_ids} block ids, not {len(block_ids)}"
+            )
+        _ascends(block_starts, len(block_ids), "block_starts (of block_ids)", least=0)
+        _within(slots, self.num_blocks * BLOCK_SIZE, "slot")
+        _within(block_ids, self.num_blocks, "block id")
+        if (step.context_lens > np.diff(block_starts) * BLOCK_SIZE).any():
+            raise ValueError("context_lens do not agree with the positions and block tables")
+        first = step.groups[0].block_starts
+        if block_starts is not first and not np.array_equal(block_starts, first):
+            raise ValueError("block_starts of a step's groups of layers differ")
 
 
 def _within(values: Int32s, end: int, what: str, least: int = 0) -> None:

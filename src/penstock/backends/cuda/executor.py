@@ -16,14 +16,14 @@ from penstock.backends.cuda.buckets import MOST_COPIES, Bucket, Buckets
 from penstock.backends.cuda.cache import LayerCache
 from penstock.backends.cuda.check import StepBounds
 from penstock.backends.cuda.failure import FAILURES, failed
-from penstock.backends.cuda.fetched import FetchedRows
 from penstock.backends.cuda.graphs import StepGraphs
-from penstock.backends.cuda.kernels.awaited import put_awaited
+from penstock.backends.cuda.host_copy import HostCopy
+from penstock.backends.cuda.kernels.placeholders import put_tokens
 from penstock.backends.cuda.kernels.rows import copy_blocks, move_slots
-from penstock.backends.cuda.launched import CudaLaunch
+from penstock.backends.cuda.pending_step import PendingStep
 from penstock.backends.cuda.program import Program, Results
 from penstock.backends.cuda.result import DeviceResult
-from penstock.backends.cuda.sample_state import DeviceSampleState
+from penstock.backends.cuda.sample_outcome import MAX_IN_FLIGHT
 from penstock.backends.cuda.sampler import DeviceSampler
 from penstock.backends.cuda.step import (
     DeviceStep,
@@ -36,22 +36,23 @@ from penstock.backends.cuda.step import (
 from penstock.backends.cuda.warm_up import warm_steps
 from penstock.errors import ConfigError, first_line
 from penstock.interface.draft_tree import MAX_ROWS
-from penstock.interface.executor import PromptRows
-from penstock.interface.mask import TokenMask
+from penstock.interface.executor import Capabilities, Sampling, run
+from penstock.interface.mask import NO_MASKS
 from penstock.interface.step import StepInput
 
 
 class CudaExecutor:
     """Runs steps on one GPU, or interpreted on the CPU. Made by ``cuda.bind.bind``.
 
-    An ``OverlappingExecutor``: a step's tokens are chosen on the device, where the next step, which
-    the host launches meanwhile, finds them. Steps with drafts are run one after the other.
+    A step's tokens are chosen on the device, where the next step, which the host submits meanwhile,
+    finds them: nothing of sampling waits for the host.
 
     A step of few tokens is padded to a bucket and replayed from a CUDA graph, whether it decodes,
     verifies drafts or reads prompts; any other is launched op by op. Both run the same kernels, so
     the same bits come out.
     """
 
+    capabilities = Capabilities(MAX_IN_FLIGHT, placeholders=True, draws_ahead=True)
     packed = None
     tunable = None
 
@@ -78,7 +79,7 @@ class CudaExecutor:
         self._sampler = sampler
         self._winners: Tensor | None = winners
         self._latest: DeviceResult | None = None
-        self._awaited: Tensor | None = None  # what the last step chose, for the next to read
+        self._chosen: Tensor | None = None  # what the last step chose, for the next to read
         self._device = device
         self._buffer = StepBuffer(buffer_capacity(bounds, attention), device)
         self._warm_rows = tuple(warm_rows)
@@ -118,65 +119,54 @@ class CudaExecutor:
     def warm_up(self, trees: bool = False) -> None:
         """Launch every kernel that steps can, which compiles it, and change nothing."""
         for step in warm_steps(self._warm_rows, self._bounds, trees):
-            self._launch(step, attending=padding(0, 0))
+            self._launch(step, attending=padding(0, 0, groups=self._bounds.groups))
         one = torch.zeros(1, dtype=torch.int32, device=self._device)
-        put_awaited(one, one)
+        put_tokens(one, one)
         self._sampler.warm_up()
 
-    def run(self, step: StepInput) -> DeviceResult:
-        """Run one step and wait for it; of the result, the host gets what is read.
+    def submit(self, step: StepInput, sampling: Sampling | None = None) -> PendingStep:
+        """Queue a step and its sampling; see ``interface.executor.Executor``.
 
-        Raises ValueError on a step that is malformed or exceeds the limits of ``bind``, before
-        anything is written; EngineDeadError where the GPU fails, after which nothing runs;
-        RuntimeError after :meth:`close`.
+        Of ``StepOutcome.result``, the host gets what is read. Raises EngineDeadError where the GPU
+        fails, after which nothing runs.
         """
-        self._check(step, awaited=0)
-        result = self._run(step)
-        result.wait()
-        return result
-
-    def follow(self, step: StepInput) -> DeviceResult:
-        """Queue a step; see ``interface.executor.SelfFeedingExecutor``.
-
-        Raises as :meth:`run`.
-        """
-        self._check(step, self._num_awaited)
-        return self._run(step)
-
-    def runs_ahead(self, state: DeviceSampleState) -> bool:
-        """Every sequence does that has no grammar: nothing of sampling waits for the host."""
-        return True
-
-    def launch(
-        self,
-        step: StepInput,
-        rows: Sequence[int],
-        states: Sequence[DeviceSampleState],
-        prompts: Sequence[PromptRows],
-        masks: Sequence[TokenMask | None] | None = None,
-    ) -> CudaLaunch:
-        """Queue a step and its sampling; see ``interface.executor.OverlappingExecutor``.
-
-        Raises as :meth:`run`.
-        """
-        self._check(step, self._num_awaited)
+        if self._program is None:
+            raise RuntimeError("the executor is closed")
+        self._bounds.check(step, 0 if self._chosen is None else len(self._chosen))
         try:
             results = self._start(step)
+            if sampling is None:
+                return PendingStep(None, result=self._result(step, results))
             logits, argmax = results.logits, results.argmax
-            drawn = self._sampler.launch(logits, argmax, rows, states, masks)
-            self._awaited = drawn.token_ids
+            drawn = result = hidden = features = None
+            if sampling.logits:
+                result = self._result(step, results)
+            else:
+                masks, late = NO_MASKS if sampling.masks is None else sampling.masks.take()
+                assert not late, "a sequence draws without its mask"
+                drawn = self._sampler.launch(logits, argmax, sampling.rows, sampling.states, masks)
+                self._chosen = drawn.token_ids
             reports = [
                 self._sampler.launch_prompt(
                     logits, argmax, each.targets, each.num_top, each.first_row
                 )
-                for each in prompts
+                for each in sampling.prompts
             ]
-            hidden = None
+            rows = len(step.logit_rows)
             if len(step.hidden_rows):  # behind the logits' rows; such a step is not padded
-                hidden = FetchedRows(results.hidden[len(step.logit_rows) :])
-            return CudaLaunch(drawn, reports, hidden)
+                hidden = HostCopy(results.hidden[rows:])
+            if sampling.features:
+                source = results.hidden if results.taps is None else results.taps
+                features = HostCopy(source[: rows + len(step.hidden_rows)])
+            return PendingStep(drawn, reports, hidden, features, result)
         except FAILURES as error:
             raise failed(error) from error
+
+    def run(self, step: StepInput) -> DeviceResult:
+        """Submit a step from which nothing is drawn, and wait for it."""
+        result = run(self, step)
+        assert isinstance(result, DeviceResult)
+        return result
 
     def sampler(self) -> DeviceSampler:
         return self._sampler
@@ -191,7 +181,7 @@ class CudaExecutor:
             self._graphs.close()
         if self._latest is not None:
             self._latest.end()
-        self._graphs = self._program = self._awaited = self._latest = self._winners = None
+        self._graphs = self._program = self._chosen = self._latest = self._winners = None
         self._caches = self._attention = ()
         self._results.clear()
         self._places.clear()
@@ -200,25 +190,13 @@ class CudaExecutor:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
-    @property
-    def _num_awaited(self) -> int:
-        return 0 if self._awaited is None else len(self._awaited)
-
-    def _check(self, step: StepInput, awaited: int) -> None:
-        if self._program is None:
-            raise RuntimeError("the executor is closed")
-        self._bounds.check(step, awaited)
-
-    def _run(self, step: StepInput) -> DeviceResult:
-        try:
-            results = self._start(step)
-            rows = len(step.logit_rows)
-            assert self._winners is not None
-            self._latest = DeviceResult(results, self._winners, rows, len(step.hidden_rows))
-            self._awaited = self._latest.on_device.argmax.reshape(-1)
-            return self._latest
-        except FAILURES as error:
-            raise failed(error) from error
+    def _result(self, step: StepInput, results: Results) -> DeviceResult:
+        """What a step computes, as long as it lies there; its likeliest tokens are its choice."""
+        assert self._winners is not None
+        rows = len(step.logit_rows)
+        self._latest = DeviceResult(results, self._winners, rows, len(step.hidden_rows))
+        self._chosen = self._latest.on_device.argmax.reshape(-1)
+        return self._latest
 
     def _start(self, step: StepInput) -> Results:
         """Queue a step; rows of padding are behind those of the step."""
@@ -237,7 +215,7 @@ class CudaExecutor:
         assert self._program is not None
         attending = attending or step
         arrays = arrays_of(step, [kernel.plan_work(attending) for kernel in self._attention])
-        layout = Layout.of([array.size for array in arrays])
+        layout = Layout.of([array.size for array in arrays], self._bounds.groups)
         self._buffer.write(layout, arrays)
         device_step = self._buffer.views(layout, len(step.hidden_rows))
         self._before(step, device_step)
@@ -255,8 +233,8 @@ class CudaExecutor:
     def _before(self, step: StepInput, there: DeviceStep) -> None:
         """Queue what comes before a step that was sent and is in no graph: tokens that the host
         does not know are put in, slots moved and blocks copied."""
-        if self._awaited is not None and int(step.token_ids.min(initial=0)) < 0:
-            put_awaited(there.token_ids, self._awaited)
+        if self._chosen is not None and int(step.token_ids.min(initial=0)) < 0:
+            put_tokens(there.token_ids, self._chosen)
         edited = len(step.slot_moves) or len(step.block_copies)
         for cache in self._caches if edited else ():
             for data in cache.arrays:
@@ -266,7 +244,8 @@ class CudaExecutor:
     def _capture(self, bucket: Bucket, graphs: StepGraphs) -> None:
         program = self._program
         assert program is not None
-        there = self._write_padded(padding(0, 0, self._bounds.feature_size), bucket)
+        bounds = self._bounds
+        there = self._write_padded(padding(0, 0, bounds.feature_size, bounds.groups), bucket)
 
         def run(step: DeviceStep) -> None:
             self._results[bucket] = program.run(step)
@@ -276,14 +255,15 @@ class CudaExecutor:
     def _place(self, bucket: Bucket) -> _Place:
         """Where the arrays of a bucket lie, for good: its graph knows the addresses."""
         if bucket not in self._places:
+            bounds = self._bounds
             idle = replace(
-                padding(*bucket, self._bounds.feature_size),
+                padding(*bucket, bounds.feature_size, bounds.groups),
                 block_copies=np.zeros((MOST_COPIES, 2), np.int32),
             )
-            lengths = [array.size for array in arrays_of(idle)]
-            work = [math.prod(kernel.work_shape) for kernel in self._attention]
-            lengths[-1:] = [*work, self._bounds.max_block_ids]
-            layout = Layout.of(lengths)
+            work = [np.empty(kernel.work_shape, np.int32) for kernel in self._attention]
+            lengths = [array.size for array in arrays_of(idle, work)]
+            lengths[len(lengths) - bounds.groups :] = [bounds.max_block_ids] * bounds.groups
+            layout = Layout.of(lengths, bounds.groups)
             self._places[bucket] = _Place(layout, self._buffer.views(layout))
         return self._places[bucket]
 
@@ -304,5 +284,6 @@ def buffer_capacity(bounds: StepBounds, attention: Sequence[AttentionKernel]) ->
     cache = (copies, 2 * tokens, paths)
     others = (*cache, tokens * bounds.feature_size, *work)
     # A padded step may have as many sequences as tokens.
-    lengths = (*[tokens] * 3, *[tokens + 1] * 3, bounds.max_selected_rows, *others)
-    return Layout.of((*lengths, bounds.max_block_ids)).size
+    lengths = (*[tokens] * 2, *[tokens + 1] * 2, bounds.max_selected_rows, *others)
+    groups = [tokens, bounds.max_block_ids] * bounds.groups
+    return Layout.of((*lengths, *groups)).size

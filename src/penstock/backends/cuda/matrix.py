@@ -7,10 +7,12 @@ the bytes, its own and the workspace's, that it takes elsewhere.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.backends.cuda import rounding
@@ -19,14 +21,17 @@ from penstock.backends.cuda.kernels.launch import Weights
 from penstock.backends.cuda.kernels.tiles import Tile
 from penstock.backends.cuda.packing import pack_fours, pack_planes, pad_columns
 from penstock.backends.cuda.workspace import Workspace
+from penstock.interface.weights import QuantizedTensor
 from penstock.models.spec import Activation, DType
-from penstock.quant import GridScheme, GroupScheme, QuantScheme, not_finite
+from penstock.quant import GridScheme, GroupScheme, GroupTensor, QuantScheme, not_finite
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+
+Array = NDArray[Any]
 
 _PADDED = 128
 """Rows of floats are padded to a multiple of this many columns."""
@@ -70,6 +75,15 @@ class Matrix(Protocol):
         """
         ...
 
+    def fill_quantized(
+        self, first_row: int, part: QuantizedTensor, name: str, put: Callable[[Array], Tensor]
+    ) -> None:
+        """Likewise, of what is quantized already; ``put`` sends an array to the device.
+
+        Raises ValueError where the matrix does not keep such tensors as they are.
+        """
+        raise ValueError(f"{name} is stored as {part.scheme}, which no GPU kernel reads as it is")
+
     def product(
         self, x: Tensor, out: Tensor, bias: Tensor | None, gated: Activation | None
     ) -> None:
@@ -82,7 +96,7 @@ class Matrix(Protocol):
         ...
 
 
-class FloatMatrix:
+class FloatMatrix(Matrix):
     """Weights in a floating-point type.
 
     ``deterministic``: a row's result never depends on the other rows or on how many there are.
@@ -136,7 +150,7 @@ class FloatMatrix:
             launch.product(self.weights, self.shape, x, out, bias, gated, self._workspace)
 
 
-class _CodedMatrix(ABC):
+class _CodedMatrix(Matrix, ABC):
     """Weights rounded to codes.
 
     Products with int8 activations are equal to the reference's. The others do not depend on the
@@ -262,12 +276,28 @@ class GroupMatrix(_CodedMatrix):
 
     def _keep(self, rows: Tensor, to: slice) -> tuple[Tensor, Tensor]:
         codes, scales, zeros, finite = rounding.round_to_groups(rows, self._scheme)
+        self._keep_scales(scales, zeros, to)
+        return codes, finite
+
+    def fill_quantized(
+        self, first_row: int, part: QuantizedTensor, name: str, put: Callable[[Array], Tensor]
+    ) -> None:
+        if not isinstance(part, GroupTensor):
+            super().fill_quantized(first_row, part, name, put)
+            return
+        for some in rounding.slices(len(part.codes), self.shape.k):
+            to = slice(first_row + some.start, first_row + some.stop)
+            rows = part.rows(some.start, some.stop)
+            self.weights.w[to] = _packed(put(rows.codes), self.weights)
+            zeros = None if rows.zeros is None else put(rows.zeros)
+            self._keep_scales(put(rows.scales), zeros, to)
+
+    def _keep_scales(self, scales: Tensor, zeros: Tensor | None, to: slice) -> None:
         assert self.weights.scales is not None
         self.weights.scales[: scales.shape[1], to] = scales.t()
         if self.weights.marks is not None and zeros is not None:
             packed = pack_fours(zeros)
             self.weights.marks[: len(packed), to] = packed
-        return codes, finite
 
 
 def _room(
@@ -287,6 +317,13 @@ def _packed(codes: Tensor, weights: Weights) -> Tensor:
     return pack_planes(padded, weights.bits, weights.plane)
 
 
+MATRICES: Final[Mapping[type[QuantScheme], Callable[..., Matrix]]] = {
+    GridScheme: GridMatrix,
+    GroupScheme: GroupMatrix,
+}
+"""The matrix of each scheme: all that the GPU backend has to know of one."""
+
+
 def make_matrix(
     shape: Shape,
     dtype: DType,
@@ -300,9 +337,7 @@ def make_matrix(
     """The matrix of an op: quantized by ``scheme``, else in ``dtype``."""
     if scheme is None:
         return FloatMatrix(shape, dtype, workspace, x_dtype, deterministic)
-    if isinstance(scheme, GridScheme):
-        return GridMatrix(shape, scheme, workspace, x_dtype, weight_only)
-    return GroupMatrix(shape, scheme, workspace, x_dtype, weight_only)
+    return MATRICES[type(scheme)](shape, scheme, workspace, x_dtype, weight_only)
 
 
 def check(

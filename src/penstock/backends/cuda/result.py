@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from penstock.backends.cuda.failure import FAILURES, failed
-from penstock.backends.cuda.fetched import FetchedRows
+from penstock.backends.cuda.host_copy import HostCopy
 from penstock.backends.cuda.program import Results
 from penstock.interface.step import Float32s, Int32s, StepResult
 
 
 class DeviceResult(StepResult):
-    """The result of ``CudaExecutor.run``, or of a step that may still be computed.
+    """The result of a step of which the host asked for the logits, and that may still be computed.
 
     Each row's arg max and the logit there come to the host on their own, in one copy of eight bytes
     a row: a greedy row needs no more. All else stays where it is (:attr:`on_device`, which a
@@ -37,7 +37,7 @@ class DeviceResult(StepResult):
             tuple(each[:rows] for each in results.more_logits),
         )
         self._has_taps = results.taps is not None
-        self._fetched = FetchedRows(winners[:rows])
+        self._fetched = HostCopy(winners[:rows])
         self._winners: Int32s | None = None
         self._logits: Float32s | None = None
         self._hidden: Float32s | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.backends.cuda.kernels import sample_jobs as jobs
+from penstock.interface.sampler import NewSequence
 from penstock.interface.token_ids import check_token_ids
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.select import ONE
@@ -30,18 +30,12 @@ class DeviceSampleState:
     with penalties takes four bytes a token of the vocabulary while it runs.
     """
 
-    def __init__(
-        self,
-        params: SamplingParams,
-        key: int,
-        prompt_token_ids: Sequence[int],
-        vocab_size: int,
-        eos_token_ids: Iterable[int] = (),
-    ) -> None:
+    def __init__(self, sequence: NewSequence) -> None:
+        params, vocab_size = sequence.params, sequence.vocab_size
         self.vocab_size = vocab_size
         self.num_output = 0
-        bias_ids, biases = bias_of(params, vocab_size)
-        ending = ending_of(params, eos_token_ids, vocab_size)
+        bias_ids, biases = bias_of(sequence)
+        ending = ending_of(sequence)
         penalizes_seen = params.repetition_penalty != 1.0
         self._penalized = penalizes_seen or bool(
             params.frequency_penalty or params.presence_penalty
@@ -57,7 +51,9 @@ class DeviceSampleState:
                 ending.astype(np.int32),
             ]
         )
-        self._prompt = check_token_ids(prompt_token_ids, vocab_size) if penalizes_seen else []
+        self._prompt = (
+            check_token_ids(sequence.prompt_token_ids, vocab_size) if penalizes_seen else []
+        )
         self._unsent: list[int] = []  # output that the device has not been told
         self._device_lists: Tensor | None = None
         self._device_counts: Tensor | None = None
@@ -67,7 +63,7 @@ class DeviceSampleState:
         self.plain = self.greedy and params.logprobs is None
         self.top_k = params.top_k if self.is_drawn and 0 < params.top_k < vocab_size else 0
         self.truncates = self.is_drawn and (self.top_k > 0 or params.top_p < 1.0)
-        self.record = self._record(params, key, len(bias_ids))
+        self.record = self._record(params, sequence.key, len(bias_ids))
 
     def append(self, token_id: int) -> None:
         """Record an output token that no launch has counted. Raises ValueError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from penstock.backends.cuda.sample_state import DeviceSampleState, device_copy, 
 from penstock.errors import RequestError
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.mask import TokenMask, words_for
-from penstock.interface.sampler import Sampled, Sampler, largest
+from penstock.interface.sampler import NewSequence, Sampled, Sampler, largest
 from penstock.interface.step import StepResult
 from penstock.sampling.draw_arrays import draws64
 from penstock.sampling.params import MAX_LOGPROBS, SamplingParams
@@ -57,15 +57,8 @@ class DeviceSampler(Sampler[DeviceSampleState]):
             raise RuntimeError("the sampler is closed")
         return self._scratch
 
-    def state(
-        self,
-        params: SamplingParams,
-        key: int,
-        prompt_token_ids: Sequence[int],
-        vocab_size: int,
-        eos_token_ids: Iterable[int] = (),
-    ) -> DeviceSampleState:
-        return DeviceSampleState(params, key, prompt_token_ids, vocab_size, eos_token_ids)
+    def state(self, sequence: NewSequence) -> DeviceSampleState:
+        return DeviceSampleState(sequence)
 
     def launch(
         self,
@@ -131,7 +124,7 @@ class DeviceSampler(Sampler[DeviceSampleState]):
         logits = torch.zeros((1, vocab), dtype=torch.float32, device=self._device)
         argmax = torch.zeros(1, dtype=torch.int32, device=self._device)
         for each in params:
-            self.launch(logits, argmax, [0], [self.state(each, 0, [0], vocab, [0])])
+            self.launch(logits, argmax, [0], [self.state(NewSequence(each, 0, [0], vocab, [0]))])
 
     def sample(
         self,

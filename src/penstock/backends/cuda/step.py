@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,10 +14,18 @@ from penstock.backends.cuda.attention import TreeRows
 from penstock.backends.cuda.attention_plan import tree_paths
 from penstock.backends.cuda.stages import Stages
 from penstock.interface.draft_tree import MAX_ROWS
-from penstock.interface.step import Int32s, StepInput
+from penstock.interface.step import Int32s, KvTables, StepInput
 
 _ALIGNMENT = 16
 """Integers, 64 bytes. Kernels are compiled for aligned addresses: no other may come in a step."""
+
+
+class DeviceTables(NamedTuple):
+    """A :class:`~penstock.interface.step.KvTables` on the device. Where sequences' blocks start is
+    in the work lists of attention."""
+
+    slots: Tensor  # [T]
+    block_ids: Tensor
 
 
 @dataclass(frozen=True)
@@ -30,11 +39,9 @@ class DeviceStep:
 
     token_ids: Tensor  # [T]
     positions: Tensor  # [T]
-    slots: Tensor  # [T]
     query_starts: Tensor  # [S + 1]
     context_lens: Tensor  # [S]
-    block_starts: Tensor  # [S + 1]
-    block_ids: Tensor
+    groups: tuple[DeviceTables, ...]
     selected_rows: Tensor  # [R + H] logit_rows, then hidden_rows
     block_copies: Tensor  # [C, 2]
     slot_moves: Tensor  # [M, 2]
@@ -66,19 +73,20 @@ class DeviceStep:
 
 @dataclass(frozen=True)
 class Layout:
-    """The positions of a step's arrays in one int32 buffer. Block ids come last, as they vary
-    most."""
+    """The positions of a step's arrays in one int32 buffer. Block ids, of each group of layers,
+    come last, as they vary most."""
 
     lengths: tuple[int, ...]
     offsets: tuple[int, ...]
+    groups: int = 1
 
     @classmethod
-    def of(cls, lengths: Sequence[int]) -> Layout:
+    def of(cls, lengths: Sequence[int], groups: int = 1) -> Layout:
         offsets, end = [], 0
         for length in lengths:
             offsets.append(end)
             end += -(-length // _ALIGNMENT) * _ALIGNMENT
-        return cls(tuple(lengths), tuple(offsets))
+        return cls(tuple(lengths), tuple(offsets), groups)
 
     @property
     def size(self) -> int:
@@ -93,17 +101,16 @@ def arrays_of(step: StepInput, work: Sequence[Int32s] = ()) -> tuple[Int32s, ...
     return (
         step.token_ids,
         step.positions,
-        step.slots,
         step.query_starts,
         step.context_lens,
-        step.block_starts,
         selected,
         step.block_copies,
         step.slot_moves,
         tree_paths(step),
         step.features.view(np.int32),  # bit by bit
         *work,
-        step.block_ids,
+        *(tables.slots for tables in step.groups),
+        *(tables.block_ids for tables in step.groups),
     )
 
 
@@ -125,28 +132,31 @@ def pad_step(step: StepInput, tokens: int, rows: int) -> StepInput:
     return StepInput(
         token_ids=grown(step.token_ids, tokens, 0),
         positions=grown(step.positions, tokens, 0),
-        slots=grown(step.slots, tokens, -1),
         query_starts=grown(np.concatenate([starts, singles]), tokens + 1, tokens),
         context_lens=grown(step.context_lens, tokens, 0),
-        block_starts=grown(step.block_starts, tokens + 1, int(step.block_starts[-1])),
-        block_ids=step.block_ids,
+        groups=tuple(
+            KvTables(
+                grown(slots, tokens, -1),
+                grown(block_starts, tokens + 1, len(block_ids)),
+                block_ids,
+            )
+            for slots, block_starts, block_ids in step.groups
+        ),
         logit_rows=grown(step.logit_rows, rows, 0),  # there is a row 0, which is read anyway
         block_copies=step.block_copies,
         features=np.concatenate([step.features, features]),
     )
 
 
-def padding(tokens: int, rows: int, feature_size: int = 0) -> StepInput:
+def padding(tokens: int, rows: int, feature_size: int = 0, groups: int = 1) -> StepInput:
     """A step of padding alone."""
     none, starts = np.empty(0, np.int32), np.zeros(1, np.int32)
     step = StepInput(
         token_ids=none,
         positions=none,
-        slots=none,
         query_starts=starts,
         context_lens=none,
-        block_starts=starts,
-        block_ids=none,
+        groups=(KvTables(none, starts, none),) * groups,
         logit_rows=none,
         block_copies=none.reshape(0, 2),
         features=np.empty((0, feature_size), np.float32),
@@ -154,28 +164,27 @@ def padding(tokens: int, rows: int, feature_size: int = 0) -> StepInput:
     return pad_step(step, tokens, rows)
 
 
-def idle_step(tokens: int, logit_rows: int, feature_size: int = 0) -> StepInput:
+def idle_step(tokens: int, logit_rows: int, feature_size: int = 0, groups: int = 1) -> StepInput:
     """A step of one sequence that writes nothing, copies a block onto itself, and would attend to
     nothing: to be launched with no work for attention."""
     zeros = np.zeros(tokens, np.int32)
+    nowhere = KvTables(np.full(tokens, -1, np.int32), np.zeros(2, np.int32), np.empty(0, np.int32))
     return StepInput(
         token_ids=zeros,
         positions=zeros,
-        slots=np.full(tokens, -1, np.int32),
         query_starts=np.array([0, tokens], np.int32),
         context_lens=np.zeros(1, np.int32),
-        block_starts=np.zeros(2, np.int32),
-        block_ids=np.empty(0, np.int32),
+        groups=(nowhere,) * groups,
         logit_rows=np.arange(logit_rows, dtype=np.int32),
         block_copies=np.zeros((1, 2), np.int32),
         features=np.zeros((tokens, feature_size), np.float32),
     )
 
 
-def idle_tree(feature_size: int = 0) -> StepInput:
+def idle_tree(feature_size: int = 0, groups: int = 1) -> StepInput:
     """As :func:`idle_step`, of a token that two others follow; moves a slot onto itself, too."""
     parents, moves = np.array([-1, 0, 0], np.int32), np.zeros((1, 2), np.int32)
-    return replace(idle_step(3, 3, feature_size), tree_parents=parents, slot_moves=moves)
+    return replace(idle_step(3, 3, feature_size, groups), tree_parents=parents, slot_moves=moves)
 
 
 class StepBuffer:
@@ -214,21 +223,20 @@ class StepBuffer:
             self._device[offset : offset + length]
             for offset, length in zip(layout.offsets, layout.lengths, strict=True)
         ]
-        tokens, positions, slots, starts, lens, blocks, rows, copies, moves, paths, *others = parts
-        features, *work, ids = others
+        tokens, positions, starts, lens, rows, copies, moves, paths, features, *others = parts
+        first = len(others) - 2 * layout.groups
+        slots, ids = others[first : first + layout.groups], others[first + layout.groups :]
         return DeviceStep(
             tokens,
             positions,
-            slots,
             starts,
             lens,
-            blocks,
-            ids,
+            tuple(map(DeviceTables, slots, ids)),
             rows,
             copies.view(-1, 2),
             moves.view(-1, 2),
             paths.view(-1, MAX_ROWS),
             features.view(torch.float32).view(len(tokens), len(features) // max(len(tokens), 1)),
-            tuple(work),
+            tuple(others[:first]),
             hidden_rows,
         )

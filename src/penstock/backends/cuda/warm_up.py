@@ -53,6 +53,7 @@ def warm_steps(rows: Iterable[int], bounds: StepBounds, trees: bool) -> Iterator
     ``rows``: of :func:`warm_rows`. One row comes first: what cannot be compiled is found soon.
     """
     for tokens in dict.fromkeys((1, *rows)):
-        yield idle_step(tokens, min(tokens, bounds.max_logit_rows), bounds.feature_size)
+        logits = min(tokens, bounds.max_logit_rows)
+        yield idle_step(tokens, logits, bounds.feature_size, bounds.groups)
     if trees and min(bounds.max_tokens, bounds.max_logit_rows) >= _FORK:
-        yield idle_tree(bounds.feature_size)
+        yield idle_tree(bounds.feature_size, bounds.groups)

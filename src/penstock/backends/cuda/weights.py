@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.backends.cuda.stages import Stages
-from penstock.interface.weights import WeightSource
+from penstock.interface.weights import WeightSource, WeightValue
 from penstock.models.spec import DType
 from penstock.plan.ops import WeightName
 
@@ -44,7 +44,7 @@ class Fill(NamedTuple):
     """One weight's way to the device."""
 
     name: WeightName
-    put: Callable[[NDArray[Any]], None]
+    put: Callable[[WeightValue], None]
 
 
 def fill_all(fills: Sequence[Fill], weights: WeightSource) -> None:

@@ -14,32 +14,24 @@ from penstock.backends.reference.numerics import (
     F32,
     activate,
     attend,
-    grid_product,
-    int_product,
     rms_norm,
     rotate,
-    weight_only_product,
 )
 from penstock.backends.reference.row_ops import ROW_OPS, Values
+from penstock.backends.reference.schemes import SCHEMES
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.draft_tree import check_tree, path_rows, trunk_rows
 from penstock.interface.executor import Limits
-from penstock.interface.step import StepInput, StepResult
+from penstock.interface.host_executor import HostExecutor
+from penstock.interface.step import KvTables, StepInput, StepResult
 from penstock.interface.weights import WeightSource
 from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.plan import Plan
-from penstock.quant import (
-    GridScheme,
-    GridTensor,
-    GroupTensor,
-    quantize,
-    quantize_to_grid,
-)
 from penstock.sampling.reference import NumpySampler
 
 
-class ReferenceExecutor:
+class ReferenceExecutor(HostExecutor):
     """Runs a plan op by op. Slow and plain; what every other backend is compared with.
 
     Weights are widened to float32 on load, activations are rounded where the plan's buffers are
@@ -48,12 +40,10 @@ class ReferenceExecutor:
 
     def __init__(self, plan: Plan, weights: WeightSource, limits: Limits) -> None:
         self.num_blocks = limits.num_blocks
-        self.packed = None
-        self.tunable = None
         self._plan = plan
         self._values = values = Values(plan, weights)
         self._weights, self._buffers, self._put = values.weights, values.buffers, values.put
-        self._quantized: dict[str, GroupTensor | GridTensor] = {}
+        self._quantized = values.quantized
         self._ropes = [rope_tables(rope, plan.max_positions) for rope in plan.ropes]
         self._cache: list[tuple[KvStore, KvStore]] = []  # keys and values of each layer
         for layer in plan.kv_layers:
@@ -73,7 +63,7 @@ class ReferenceExecutor:
 
     def run(self, step: StepInput) -> StepResult:
         if step.token_ids.min() < 0:  # NumPy would count from the end
-            raise ValueError("a token of the step is awaited, and this executor launches nothing")
+            raise ValueError("a token of the step is a placeholder, and this executor knows none")
         check_tree(step)
         step.check_features(self._plan.feature_size)
         for store in chain.from_iterable(self._cache):
@@ -123,28 +113,23 @@ class ReferenceExecutor:
 
     def _product(self, x: F32, weight: str, op: ops.Linear) -> F32:
         """``x @ W.T``; quantized weights are kept, as a tied embedding may be needed in both."""
-        matrix, scheme = self._weights[weight], op.scheme
-        if scheme is None:
-            product: F32 = x @ matrix.T
+        if op.scheme is None:
+            product: F32 = x @ self._weights[weight].T
             return product
+        products = SCHEMES[type(op.scheme)]
         if weight not in self._quantized:
-            self._quantized[weight] = (
-                quantize_to_grid(matrix, scheme, weight)
-                if isinstance(scheme, GridScheme)
-                else quantize(matrix, scheme, weight)
-            )
+            self._quantized[weight] = products.round(self._weights[weight], op.scheme, weight)
         tensor = self._quantized[weight]
-        if op.weight_only:
-            return weight_only_product(x, tensor)
-        return grid_product(x, tensor) if isinstance(tensor, GridTensor) else int_product(x, tensor)
+        return (products.weight_only if op.weight_only else products.integers)(x, tensor)
 
     def _attention(self, op: ops.Attention, step: StepInput) -> None:
         q = self._buffers[op.q].reshape(step.num_tokens, op.heads, op.head_dim)
         out = np.empty_like(q)
         keys, values = self._cache[op.layer]
+        tables = self._tables(op.layer, step)
         for s in range(step.num_sequences):
             rows = slice(step.query_starts[s], step.query_starts[s + 1])
-            blocks = step.block_ids[step.block_starts[s] : step.block_starts[s + 1]]
+            blocks = tables.block_ids[tables.block_starts[s] : tables.block_starts[s + 1]]
             slots = (blocks[:, None] * BLOCK_SIZE + np.arange(BLOCK_SIZE)).reshape(-1)
             slots = slots[: step.context_lens[s]]
             for some, seen in _lines(step, s):
@@ -161,6 +146,9 @@ class ReferenceExecutor:
                     None if op.sinks is None else self._weights[op.sinks],
                 )
         self._put(op.out, out.reshape(step.num_tokens, -1))
+
+    def _tables(self, layer: int, step: StepInput) -> KvTables:
+        return step.groups[self._plan.kv_groups.places[layer].group]
 
     def _select_rows(self, op: ops.SelectRows, step: StepInput) -> None:
         rows = np.concatenate([step.logit_rows, step.hidden_rows])
@@ -188,7 +176,7 @@ class ReferenceExecutor:
     def _kv_write(self, op: ops.KvWrite, step: StepInput) -> None:
         for store, name in zip(self._cache[op.layer], (op.k, op.v), strict=True):
             shape = (step.num_tokens, op.kv_heads, op.head_dim)
-            store.write(step.slots, self._buffers[name].reshape(shape))
+            store.write(self._tables(op.layer, step).slots, self._buffers[name].reshape(shape))
 
     def _rope_write(self, op: ops.RopeWrite, step: StepInput) -> None:
         qkv = self._buffers[op.qkv].reshape(step.num_tokens, -1, op.head_dim)
@@ -198,8 +186,9 @@ class ReferenceExecutor:
             k = rms_norm(k, self._weights[op.k_norm], op.eps)
         self._put(op.q, self._rotated(q, op.rope, step).reshape(step.num_tokens, -1))
         keys, values = self._cache[op.layer]
-        keys.write(step.slots, self._rotated(k, op.rope, step))
-        values.write(step.slots, v)
+        slots = self._tables(op.layer, step).slots
+        keys.write(slots, self._rotated(k, op.rope, step))
+        values.write(slots, v)
 
     def _features(self, op: ops.Features, step: StepInput) -> None:
         self._put(op.out, step.features[:, op.first : op.first + op.cols])

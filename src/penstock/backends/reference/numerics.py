@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.models.spec import Activation
-from penstock.quant import GridTensor, GroupTensor, points
+from penstock.quant import GridTensor, GroupTensor
 
 F32 = NDArray[np.float32]
 
@@ -49,7 +49,7 @@ def int_product(x: F32, w: GroupTensor) -> F32:
     """
     k = x.shape[1]
     size = w.scheme.group_size or k
-    w_points = points(w)
+    w_points = w.points()
     out = np.zeros((len(x), len(w.codes)), np.float32)
     for g, first in enumerate(range(0, k, size)):
         columns = slice(first, min(first + size, k))
@@ -71,17 +71,23 @@ def grid_product(x: F32, w: GridTensor) -> F32:
     return result
 
 
-def weight_only_product(x: F32, w: GridTensor | GroupTensor) -> F32:
-    """``x @ W.T`` of float x and quantized W, as :class:`penstock.plan.ops.Linear` defines it.
+def points_on_grid(x: F32, w: GridTensor) -> F32:
+    """``x @ W.T`` of float x and W on its grid, as :class:`penstock.plan.ops.Linear` defines it.
 
     x ``[rows, k]``, w ``[n, k]``; returns ``[rows, n]``.
     """
-    if isinstance(w, GridTensor):
-        whole: F32 = (x @ w.points().T.astype(np.float32)) * w.scales
-        return whole
+    whole: F32 = (x @ w.points().T.astype(np.float32)) * w.scales
+    return whole
+
+
+def points_by_group(x: F32, w: GroupTensor) -> F32:
+    """``x @ W.T`` of float x and W in groups, as :class:`penstock.plan.ops.Linear` defines it.
+
+    x ``[rows, k]``, w ``[n, k]``; returns ``[rows, n]``.
+    """
     k = x.shape[1]
     size = w.scheme.group_size or k
-    w_points = points(w).astype(np.float32)
+    w_points = w.points().astype(np.float32)
     out = np.zeros((len(x), len(w.codes)), np.float32)
     for g, first in enumerate(range(0, k, size)):
         columns = slice(first, min(first + size, k))

@@ -17,6 +17,7 @@ from penstock.backends.reference.numerics import (
     rms_norm,
     soft_cap,
 )
+from penstock.backends.reference.schemes import CanonicalTensor
 from penstock.interface.weights import WeightSource
 from penstock.plan import ops
 from penstock.plan.plan import Plan
@@ -27,9 +28,15 @@ class Values:
 
     def __init__(self, plan: Plan, weights: WeightSource) -> None:
         self.plan = plan
-        self.weights: dict[str, F32] = {
-            name: np.asarray(weights.get(name)).astype(np.float32) for name in plan.weights
-        }
+        self.weights: dict[str, F32] = {}
+        self.quantized: dict[str, CanonicalTensor] = {}
+        """Weights that come quantized, and those that were, as products first read them."""
+        for name in plan.weights:
+            value = weights.get(name)
+            if isinstance(value, CanonicalTensor):
+                self.quantized[name] = value
+            else:
+                self.weights[name] = np.asarray(value).astype(np.float32)
         self.buffers: dict[str, NDArray[Any]] = {}
 
     def put(self, name: str, value: F32) -> None:

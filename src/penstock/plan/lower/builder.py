@@ -5,7 +5,8 @@ from __future__ import annotations
 from penstock.cache.geometry import KvDType
 from penstock.interface.sources import PlanWeight, Shape
 from penstock.models.names import own_names
-from penstock.models.spec import DType, LayerSpec, ModelSpec, NormSpec, RopeSpec
+from penstock.models.spec import DType, ModelSpec, NormSpec, RopeSpec
+from penstock.plan.kv_groups import kv_layers
 from penstock.plan.ops import (
     Add,
     Argmax,
@@ -25,7 +26,7 @@ from penstock.plan.ops import (
     SelectRows,
     WeightName,
 )
-from penstock.plan.plan import KvLayer, Plan
+from penstock.plan.plan import Plan
 from penstock.quant.scheme import Quantization, QuantScheme
 
 RESIDUAL = "x"
@@ -169,7 +170,7 @@ class PlanBuilder:
 
     def cache_index(self, layer: int) -> int:
         """The place in ``Plan.kv_layers`` of a layer that has keys and values of its own."""
-        return sum(has_cache(earlier) for earlier in self._spec.layers[:layer])
+        return sum(earlier.attention.kv_from is None for earlier in self._spec.layers[:layer])
 
     def embed(self, out: BufferName) -> None:
         spec = self._spec
@@ -225,11 +226,7 @@ class PlanBuilder:
             weights=self._declared(),
             buffers=self._buffers,
             ropes=tuple(self._ropes),
-            kv_layers=tuple(
-                KvLayer(layer.attention.num_kv_heads, layer.attention.head_dim)
-                for layer in self._spec.layers
-                if has_cache(layer)
-            ),
+            kv_layers=kv_layers(self._spec),
             logits=logits,
             argmax=argmax,
             hidden=hidden,
@@ -237,7 +234,3 @@ class PlanBuilder:
             taps=taps,
             more_logits=more_logits,
         )
-
-
-def has_cache(layer: LayerSpec) -> bool:
-    return layer.attention.kv_from is None

@@ -75,9 +75,7 @@ class CompletionJob:
         """Validate a request. Raises ApiError or RequestError for what is refused before the engine
         runs."""
         engine = serving.engine
-        options = serving.caller.options(
-            request.priority, request.cache_salt, request.safety_identifier or request.user
-        )
+        options = serving.caller.options(request)
         given = split_prompts(request.prompt)
         add_special = request.add_special_tokens is not False
         texts = [prompt for prompt in given if isinstance(prompt, str)]

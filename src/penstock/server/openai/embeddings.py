@@ -98,9 +98,7 @@ class EmbeddingJob:
         """Validate a request. Raises ApiError or RequestError for what is refused before the engine
         runs."""
         engine = serving.engine
-        options = serving.caller.options(
-            request.priority, request.cache_salt, request.safety_identifier or request.user
-        )
+        options = serving.caller.options(request)
         pooling = PoolingParams(
             pooling=request.pooling or "last",
             normalize=request.normalize is not False,

@@ -9,18 +9,10 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from penstock.server.fields.rules import ANYTHING, Rule, Values
 from penstock.server.openai.embeddings import EmbeddingRequest
 from penstock.server.openai.field_table import TABLE
-from penstock.server.openai.fields import (
-    ANYTHING,
-    CHAT,
-    COMPLETIONS,
-    EMBEDDINGS,
-    RESPONSES,
-    TOKENIZE,
-    Rule,
-    Values,
-)
+from penstock.server.openai.paths import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, TOKENIZE
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
 from penstock.server.openai.responses.protocol import ResponseRequest
 from penstock.server.openai.tokenizing import TokenizeRequest

@@ -1,6 +1,6 @@
 """Every field that clients send and this server does not act on, and what becomes of it.
 
-``docs/clients.md`` is made of this table, the bodies are read by it (``field_check.py``) and the
+``docs/clients.md`` is made of this table, the bodies are read by it (``server/fields``) and the
 OpenAPI document tells it. Fields that are acted on are those of the structs; a field that is in
 neither is refused by its name.
 """
@@ -10,18 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from penstock.server.openai.fields import (
-    ANYTHING,
-    CHAT,
-    COMPLETIONS,
-    EMBEDDINGS,
-    EVERY_NAME,
-    RESPONSES,
-    TOKENIZE,
-    Rule,
-    any_of,
-    these,
-)
+from penstock.server.fields.rules import ANYTHING, EVERY_NAME, Rule, any_of, these
+from penstock.server.openai.paths import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, TOKENIZE
 from penstock.server.openai.responses.protocol import LOGPROBS
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]

@@ -59,9 +59,7 @@ async def prepare_chat(
     Raises ApiError or RequestError for what is refused before the engine runs.
     """
     engine, styles = serving.engine, serving.styles
-    options = serving.caller.options(
-        request.priority, request.cache_salt, request.safety_identifier or request.user
-    )
+    options = serving.caller.options(request)
     use = tool_use(request, styles, names)
     asked = asked_constraint(request, names)
     if use is not None and asked is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from penstock.server.openai.field_check import Advice
-from penstock.server.openai.fields import Rule
+from penstock.server.fields.check import Advice
+from penstock.server.fields.rules import Rule
 from penstock.tokenizer.chat import variables_read
 
 EFFORT = "reasoning_effort"

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from penstock.server.openai.field_table import rules_of
-from penstock.server.openai.fields import EVERY_NAME, Rule, Schema
-from penstock.server.openai.places import Place
+from penstock.server.fields.places import Place
+from penstock.server.fields.rules import EVERY_NAME, Rule, Schema
 
 _NULL: Schema = {"type": "null"}
 
 
 def tell_fields(
-    body: type[msgspec.Struct], endpoint: str, components: Mapping[str, Schema]
+    body: type[msgspec.Struct], rules: Iterable[Rule], components: Mapping[str, Schema]
 ) -> None:
-    """Add to ``components``, by the names of structs, what ``body`` may hold beside their fields.
+    """Add to ``components``, by the names of structs, what ``body`` may hold by ``rules`` beside
+    their fields.
 
     Structs that several endpoints share have the same rules at each.
     """
-    _tell(Place.of(body, rules_of(endpoint)), components)
+    _tell(Place.of(body, rules), components)
 
 
 def _tell(place: Place, components: Mapping[str, Schema]) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-class FetchedRows:
+class HostCopy:
     """A copy that is queued at once: what is queued later may overwrite the rows."""
 
     def __init__(self, rows: Tensor) -> None:

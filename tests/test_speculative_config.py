@@ -9,7 +9,7 @@ import pytest
 from penstock.api import engine_config
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
-from penstock.speculate.config import (
+from penstock.speculative_config import (
     Eagle,
     Medusa,
     Ngram,

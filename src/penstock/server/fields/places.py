@@ -10,7 +10,7 @@ from functools import cached_property
 import msgspec
 from msgspec import inspect
 
-from penstock.server.openai.fields import Rule
+from penstock.server.fields.rules import Rule
 
 
 @dataclass

@@ -9,12 +9,6 @@ from typing import Any, Literal, get_origin
 
 import msgspec
 
-COMPLETIONS = "/v1/completions"
-CHAT = "/v1/chat/completions"
-RESPONSES = "/v1/responses"
-EMBEDDINGS = "/v1/embeddings"
-TOKENIZE = "/tokenize"
-
 Schema = dict[str, Any]
 Effect = Literal["nothing", "advice", "refused"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from penstock.server.errors import ApiError
-from penstock.server.openai.fields import EVERY_NAME, Rule
-from penstock.server.openai.places import Place
+from penstock.server.fields.places import Place
+from penstock.server.fields.rules import EVERY_NAME, Rule
 
 _LIKE = 0.7
 """Similarity (difflib ratio) from which an unknown name is taken for a misspelling of a known

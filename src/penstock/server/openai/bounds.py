@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.engine.ipc.wire import ModelFacts
-from penstock.sampling.params import MAX_STOP_CHARS, MAX_STOPS, RANGES, Range
+from penstock.sampling.params import MAX_STOP_CHARS, MAX_STOPS, RANGES
+from penstock.sampling.ranges import Range
 from penstock.server.logs import LEVELS
 from penstock.server.openai.completions import MAX_PROMPTS
 from penstock.server.openai.embeddings import MAX_INPUTS
 from penstock.server.openai.field_table import rules_of
-from penstock.server.openai.fields import CHAT
+from penstock.server.openai.paths import CHAT
 from penstock.server.openai.responses.protocol import LOGPROBS
 
 Schema = dict[str, Any]

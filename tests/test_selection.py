@@ -1,4 +1,4 @@
-"""No test is skipped for what a build should have brought."""
+"""Which tests run: none is skipped for what a build should have brought, and few cases of many."""
 
 from __future__ import annotations
 
@@ -81,3 +81,27 @@ def test_the_native_library_is_built_for_this_machine() -> None:
     assert native.runnable(), "the native library was not built; the reason is in pip's output (-v)"
     flags = detect().isa
     assert native.load().isa in native.runnable(flags)
+
+
+def test_one_case_of_some_is_quick(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.fixture(scope="module", params="xy")
+        def each(request): return request.param
+
+        @pytest.mark.thinned(3)
+        @pytest.mark.parametrize("a", range(4))
+        def test_many(a, each): pass
+
+        def test_other(each): pass
+        """
+    )
+    plugins = ("-p", "support.no_skips", "-p", "support.thinned", "-p", "no:cacheprovider")
+    run = pytester.runpytest_inprocess(*plugins, "-v", "-m", "not slow")
+    assert run.parseoutcomes() == {"passed": 3 + 2, "deselected": 5}
+    cases = {line.partition("[")[2][:3] for line in run.outlines if "test_many[" in line}
+    assert {case[0] for case in cases} == {"x", "y"}
+    assert len({case[2] for case in cases}) == 3
+    assert pytester.runpytest_inprocess(*plugins).parseoutcomes() == {"passed": 8 + 2}

@@ -1,0 +1,50 @@
+"""How the native executor lays out the pages of its KV cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.errors import ConfigError
+from penstock.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class KvPages:
+    """Pages cut into ``parts`` of ``part_bytes``, each part of all pages in a memory of its own.
+
+    Where all layers take equally many bytes each has a part, so that its blocks lie one behind the
+    other: pages of whole layers lie at distances at which many lines of a processor's caches fall
+    on each other. Where they differ there is one part, and a layer has a place in it.
+    """
+
+    parts: int
+    part_bytes: int
+    layers: tuple[tuple[int, int, int, int, int], ...]
+    """KV heads, head size, group, part, and the offset in the part, of each layer."""
+
+    @classmethod
+    def of(cls, plan: Plan) -> KvPages:
+        """Raises ConfigError where a layer's cache is of a kind that no native kernel reads."""
+        if any(layer.value_dim is not None for layer in plan.kv_layers):
+            raise ConfigError(
+                "the cpu backend has no kernel for a KV cache whose keys and values differ in size"
+            )
+        groups = plan.kv_groups
+        sizes = {layer.block_bytes(plan.kv_dtype) for layer in plan.kv_layers}
+        alike = len(sizes) == 1
+        layers = tuple(
+            (
+                layer.kv_heads,
+                layer.head_dim,
+                place.group,
+                place.index if alike else 0,
+                0 if alike else place.offset,
+            )
+            for layer, place in zip(plan.kv_layers, groups.places, strict=True)
+        )
+        if not layers:
+            return cls(0, 0, ())
+        if alike:
+            (size,) = sizes
+            return cls(groups.page_bytes // size, size, layers)
+        return cls(1, groups.page_bytes, layers)

@@ -1,0 +1,174 @@
+"""The KV cache of a plan: which layers share a page, and what a page takes.
+
+Layers differ in how long they need a token's keys and values: one with a window forgets what lies
+behind it. So blocks are handed out by *groups* of layers with equal lifetime, all from one pool of
+ids: a block id is a *page* of a fixed number of bytes, which holds the keys and values of a block
+of tokens in every layer of the group that it belongs to at the time. A model whose layers are all
+of one kind has one group of all layers, and a page is what a block always was.
+
+For pages of one size, layers of one lifetime are cut into several groups where there are more of
+them than of another. A group that does not fill its page wastes the rest of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from penstock.cache.geometry import KvDType, layer_block_bytes
+from penstock.models.spec import ModelSpec
+
+GROUP_COST = 0.01
+"""Share of wasted memory that is accepted to have one group fewer. Each has tables of its own,
+which the host builds and sends with every step: some 5 us for 64 sequences."""
+
+
+@dataclass(frozen=True)
+class KvLayer:
+    """Geometry and lifetime of one layer's cache."""
+
+    kv_heads: int
+    head_dim: int
+    window: int | None = None
+    """Number of latest positions that a query sees, itself included; None: all."""
+    value_dim: int | None = None
+    """Components of a value; None: ``head_dim``. 0: there are no values beside the keys, whose
+    first components they are (a latent cache). No backend takes any but None yet."""
+
+    def block_bytes(self, dtype: KvDType) -> int:
+        """Bytes of a block's keys and values."""
+        both = layer_block_bytes(dtype, self.kv_heads, self.head_dim)
+        if self.value_dim is None:
+            return both
+        values = 0
+        if self.value_dim:
+            values = layer_block_bytes(dtype, self.kv_heads, self.value_dim) // 2
+        return both // 2 + values
+
+
+@dataclass(frozen=True)
+class KvGroup:
+    """Layers whose keys and values of a block of tokens lie in one page."""
+
+    window: int | None
+    """How many of the latest positions any of the layers still sees; None: all."""
+    layers: tuple[int, ...]
+    """Numbers of cached layers (``Plan.kv_layers``), ascending, in the order of the page."""
+
+
+@dataclass(frozen=True)
+class KvPlace:
+    """Where in the cache a layer lies."""
+
+    group: int
+    index: int
+    """Number of the layers before it in the page."""
+    offset: int
+    """Bytes of these."""
+
+
+@dataclass(frozen=True)
+class KvGroups:
+    """The groups of a plan, those without a window first, and the size of their pages."""
+
+    groups: tuple[KvGroup, ...]
+    page_bytes: int
+    places: tuple[KvPlace, ...]
+    """The place of each cached layer."""
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __iter__(self) -> Iterator[KvGroup]:
+        return iter(self.groups)
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The window of each group."""
+        return tuple(group.window for group in self.groups)
+
+
+def kv_layers(spec: ModelSpec) -> tuple[KvLayer, ...]:
+    """The caches that a model's layers need, but for those that read another layer's."""
+    attentions = (x.attention for x in spec.layers if x.attention.kv_from is None)
+    return tuple(KvLayer(a.num_kv_heads, a.head_dim, a.window) for a in attentions)
+
+
+def group_layers(layers: Sequence[KvLayer], dtype: KvDType) -> KvGroups:
+    """Cut cached layers into groups: of all cuts into runs of one lifetime, in their order, the one
+    that wastes least, at :data:`GROUP_COST` a group.
+
+    Waste is the mean of what is wasted while contexts are shorter than all windows, and of what is
+    wasted when they are much longer, which is that of groups without a window.
+    """
+    sizes = [layer.block_bytes(dtype) for layer in layers]
+    lives: dict[int | None, list[int]] = {}
+    for number, layer in enumerate(layers):
+        lives.setdefault(layer.window, []).append(number)
+    # The longest lives first: None, then windows from the widest to the narrowest.
+    kinds = [lives[w] for w in sorted(lives, key=lambda w: (w is not None, -(w or 0)))]
+    if not kinds:
+        return KvGroups((), 0, ())
+    best: list[list[int]] = []
+    least = float("inf")
+    for page in sorted(_pages(kinds, sizes), reverse=True):
+        runs = [_runs(kind, sizes, page) for kind in kinds]
+        cost = _cost(runs, sizes, page)
+        if cost < least:
+            best, least = [run for kind in runs for run in kind], cost
+    places: list[KvPlace | None] = [None] * len(layers)
+    for group, run in enumerate(best):
+        offset = 0
+        for index, number in enumerate(run):
+            places[number] = KvPlace(group, index, offset)
+            offset += sizes[number]
+    groups = tuple(KvGroup(layers[run[0]].window, tuple(run)) for run in best)
+    page = max(sum(sizes[number] for number in run) for run in best)
+    return KvGroups(groups, page, tuple(place for place in places if place is not None))
+
+
+def one_group(layers: Sequence[KvLayer], dtype: KvDType) -> KvGroups:
+    """All layers in one group, whose blocks live as long as the layer that needs them longest."""
+    if not layers:
+        return KvGroups((), 0, ())
+    windows = [layer.window for layer in layers]
+    widest = None if None in windows else max(w for w in windows if w is not None)
+    places: list[KvPlace] = []
+    offset = 0
+    for index, layer in enumerate(layers):
+        places.append(KvPlace(0, index, offset))
+        offset += layer.block_bytes(dtype)
+    return KvGroups((KvGroup(widest, tuple(range(len(layers)))),), offset, tuple(places))
+
+
+def _pages(kinds: Iterable[Sequence[int]], sizes: Sequence[int]) -> set[int]:
+    """Sizes of pages to try: what neighbours of one kind take, as far as any layer fits."""
+    found: set[int] = set()
+    for kind in kinds:
+        for first in range(len(kind)):
+            size = 0
+            for number in kind[first:]:
+                size += sizes[number]
+                found.add(size)
+    return {size for size in found if size >= max(sizes)}
+
+
+def _runs(kind: Sequence[int], sizes: Sequence[int], page: int) -> list[list[int]]:
+    """Fill one page after the other."""
+    runs: list[list[int]] = []
+    free = 0
+    for number in kind:
+        if sizes[number] > free:
+            runs.append([])
+            free = page
+        runs[-1].append(number)
+        free -= sizes[number]
+    return runs
+
+
+def _cost(runs: Sequence[Sequence[Sequence[int]]], sizes: Sequence[int], page: int) -> float:
+    def waste(kinds: Sequence[Sequence[Sequence[int]]]) -> float:
+        used = sum(sizes[number] for kind in kinds for run in kind for number in run)
+        return sum(map(len, kinds)) * page / used - 1
+
+    return (waste(runs) + waste(runs[:1])) / 2 + GROUP_COST * sum(map(len, runs))
