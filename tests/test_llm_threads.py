@@ -192,7 +192,7 @@ def test_a_refused_request_leaves_others_alone(llm: LLM) -> None:
         (lambda llm: llm.embed("a", priority=None), "priority must be an integer"),
         (lambda llm: llm.generate({"prompt_token_ids": 5}), "prompt_token_ids must be a list"),
         (lambda llm: llm.generate({"prompt_token_ids": "12"}), "prompt_token_ids must be a list"),
-        (lambda llm: llm.generate({"prompt_token_ids": ["1"]}), "must be integers"),
+        (lambda llm: llm.generate({"prompt_token_ids": ["1"]}), "token ids are integers"),
     ],
 )
 def test_calls_that_make_no_sense(llm: LLM, call: Callable[[Any], Any], words: str) -> None:

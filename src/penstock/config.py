@@ -7,13 +7,14 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from penstock.backend_choice import BackendName, ChosenBackend
 from penstock.cache.geometry import KvDType
 from penstock.models.spec import DType
 from penstock.quant.choice import QuantizationName, choose
 from penstock.quant.scheme import Quantization
 from penstock.speculative_config import SpeculativeConfig
 
+BackendName = Literal["auto", "cpu", "cuda", "reference"]
+ChosenBackend = Literal["cpu", "cuda", "reference"]
 LoadFormat = Literal["auto", "dummy"]
 DTypeOption = Literal["auto", "float32", "bfloat16", "float16"]
 KvCacheDTypeOption = Literal["auto", "int8", "float32", "bfloat16", "float16"]

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.cache.geometry import BLOCK_SIZE
-from penstock.gpu import Gpu
 from penstock.interface.budget import Budget
 from penstock.plan.plan import Plan
 from penstock.plan.weight_bytes import weight_bytes
@@ -36,12 +35,27 @@ class Served:
         return self.max_sequences * -(-self.max_len // BLOCK_SIZE) * self.block_bytes
 
 
-def host_budget(served: Served, asked: int | None, available: int) -> Budget:
-    """Divide the host's ``available`` bytes; ``asked`` is the cache size that the user set, if
-    any."""
+@dataclass(frozen=True)
+class Demand:
+    """What is to be put into the memory that a backend computes in."""
+
+    served: Served
+    kv_cache_bytes: int | None
+    """The size of the KV cache that the user set, if any."""
+    draft: Served | None
+    """The model or heads that draft, if there are any."""
+    plan_with: Callable[[Quantization], Plan]
+    """The plan that the model would have with its weights quantized otherwise."""
+
+
+def host_budget(demand: Demand, available: int) -> Budget:
+    """Divide the host's ``available`` bytes."""
+    served = demand.served
     weights = weight_bytes(served.plan)
-    if asked is not None:
-        return Budget(weights, asked, "as asked")
+    if demand.kv_cache_bytes is not None:
+        return Budget(weights, demand.kv_cache_bytes, "as asked")
+    if demand.draft is not None:
+        available -= weight_bytes(demand.draft.plan)
     free = max(0, available - weights)
     kv_bytes = min(served.all_sequences_bytes, int(free * KV_SHARE))
     if kv_bytes == served.all_sequences_bytes:
@@ -49,39 +63,3 @@ def host_budget(served: Served, asked: int | None, available: int) -> Budget:
     else:
         why = f"half of the {free / 2**30:.1f} GiB left beside the weights"
     return Budget(weights, kv_bytes, why)
-
-
-def gpu_budget(
-    served: Served,
-    asked: int | None,
-    gpu: Gpu,
-    draft: Served | None,
-    plan_with: Callable[[Quantization], Plan],
-) -> Budget:
-    """Divide a GPU's free memory; raises ConfigError if the model, with its draft, does not fit.
-
-    ``plan_with`` makes the plan that the model would have with its weights quantized otherwise.
-    """
-    from penstock.backends.cuda.memory import divide, needs
-    from penstock.interface.executor import Limits
-
-    def limits_of(model: Served) -> Limits:
-        return Limits(
-            num_blocks=0,
-            max_tokens=model.max_tokens,
-            max_logit_rows=model.max_logit_rows,
-            max_hidden_rows=model.max_tokens,
-            max_sequences=model.max_sequences,
-            threads=1,
-            deterministic=model.deterministic,
-        )
-
-    return divide(
-        served.plan,
-        plan_with,
-        limits_of(served),
-        gpu.memory_free,
-        asked,
-        served.all_sequences_bytes,
-        None if draft is None else needs(draft.plan, limits_of(draft)),
-    )

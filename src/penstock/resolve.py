@@ -8,38 +8,67 @@ from pathlib import Path
 from typing import get_args
 
 from penstock.artifact.root import default_root
-from penstock.backend_choice import (
-    ChosenBackend,
-    choose_backend,
-    refuse_cpu_options,
-    require_deterministic,
-)
-from penstock.backends.support import check_runnable
+from penstock.backends.backend import Backend
+from penstock.backends.registry import choose_backend
 from penstock.cache.geometry import BLOCK_SIZE, KvDType, layer_block_bytes
 from penstock.config import EngineConfig, KvCacheDTypeOption, ResolvedConfig, rows_per_sequence
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
-from penstock.memory_budget import Served, gpu_budget, host_budget
+from penstock.memory_budget import Demand, Served
 from penstock.models.heads import EagleSpec
+from penstock.models.quantized import QuantizedFormat
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
-from penstock.plan.weight_bytes import weight_bytes
-from penstock.quant.choice import choose
+from penstock.quant.choice import QuantizationName, choose
 from penstock.quant.scheme import Quantization
 from penstock.scheduler.limits import most_logit_rows
 from penstock.speculate.draft_choice import draft_logit_rows, served_draft
 from penstock.speculative_config import describe
-from penstock.threads import Threads, choose_threads
 
-DEFAULT_SEQS = 64
-DEFAULT_BATCHED_TOKENS = 512
-"""On two cores a 1B model computes this many prompt tokens in about a second: with more, those
-who wait for their next token would notice."""
-GPU_SEQS = 256
-GPU_BATCHED_TOKENS = 2048
-"""A GPU computes rows beside each other: with fewer tokens its products wait for weights."""
+
+@dataclass(frozen=True)
+class _Quantization:
+    """The options of quantization."""
+
+    name: QuantizationName
+    group: int | None
+    zero_points: bool
+    head: bool
+
+    def schemes(self, activations: bool) -> Quantization:
+        """Raises ConfigError where the options do not go together."""
+        return choose(
+            self.name,
+            self.group,
+            self.head,
+            zero_points=self.zero_points,
+            activations=activations,
+        )
+
+
+def _as_stored(asked: _Quantization, own: QuantizedFormat) -> _Quantization:
+    """What a checkpoint that is quantized already runs with; raises ConfigError where other than
+    its own scheme is asked for."""
+    scheme = own.scheme
+    name: QuantizationName = "int8" if scheme.bits == 8 else "int4"
+    group = scheme.group_size or 0
+    same = (
+        asked.name in ("none", name)
+        and asked.group in (None, group)
+        and (scheme.zero_points or not asked.zero_points)
+    )
+    if not same:
+        wanted = replace(asked, head=False)
+        raise ConfigError(
+            f"the checkpoint is quantized already ({own}) and cannot be rounded once more to "
+            f"{wanted.schemes(True).linear}; leave quantization, its group and zero points out, or "
+            "take the checkpoint that this one was made from"
+        )
+    # Unless the user asks for more, what the checkpoint leaves in floats stays so.
+    head = asked.head and asked.name != "none"
+    return _Quantization(name, group, scheme.zero_points, head)
 
 
 @dataclass(frozen=True)
@@ -81,43 +110,41 @@ def resolve(
             raise ConfigError(f"{name} must be at least 1, not {value}")
     decide("dtype", config.dtype, "the checkpoint's")
     dtype: DType = spec.dtype if config.dtype == "auto" else config.dtype
-    if config.quantize_activations is not None and config.quantization == "none":
+    own = spec.quantized
+    if config.quantize_activations is not None and config.quantization == "none" and own is None:
         raise ConfigError(
             "quantize_activations has no effect without quantization; set quantization to int8 or "
             "int4, or leave it out"
         )
     chosen = choose_backend(config.backend, hardware)
-    backend, on_gpu = chosen.name, chosen.gpu is not None
+    backend, defaults = chosen.backend, chosen.backend.defaults
     decide("backend", config.backend, chosen.reason)
-    require_deterministic(config.deterministic, backend)
+    backend.check_deterministic(config.deterministic)
     reasons["deterministic"] = "as asked" if not config.deterministic else "the default"
     quantize_activations = config.quantize_activations
     if quantize_activations is None:
-        quantize_activations = not on_gpu
-    schemes = choose(
+        quantize_activations = defaults.quantize_activations
+    asked_for = _Quantization(
         config.quantization,
         config.quantization_group,
+        config.quantization_zero_points,
         config.quantize_head,
-        zero_points=config.quantization_zero_points,
-        activations=quantize_activations,
     )
+    quantized = asked_for if own is None else _as_stored(asked_for, own)
+    schemes = quantized.schemes(quantize_activations)
     if schemes.linear is not None:
-        reasons["quantization"] = f"matrices in {schemes.linear}"
-        why = "reading weights takes the time" if on_gpu else "products of integers are exact"
+        stored = "" if own is None else f", as the checkpoint has them ({own})"
+        reasons["quantization"] = f"matrices in {schemes.linear}{stored}"
+        why = defaults.quantize_activations_why
         decide("quantize_activations", config.quantize_activations, why)
         reasons["quantize_head"] = f"the output matrix in {schemes.head or dtype}"
     else:
         reasons["quantization"] = "the checkpoint's values"
-    if on_gpu:
-        refuse_cpu_options(config.threads)
-        threads = Threads(1, (), "the GPU computes")
-    else:
-        threads = choose_threads(config.threads, hardware)
+    threads = backend.threads(config.threads, hardware)
     reasons["threads"] = threads.reason
     reasons["cpus"] = "one for each thread" if threads.cpus else "placed by the system"
 
-    seqs = GPU_SEQS if on_gpu else DEFAULT_SEQS
-    tokens = GPU_BATCHED_TOKENS if on_gpu else DEFAULT_BATCHED_TOKENS
+    seqs, tokens = defaults.max_num_seqs, defaults.max_num_batched_tokens
     max_num_seqs = config.max_num_seqs or min(seqs, config.max_num_batched_tokens or seqs)
     decide("max_num_seqs", config.max_num_seqs, f"{seqs}, within max_num_batched_tokens")
     budget = config.max_num_batched_tokens or max(tokens, max_num_seqs)
@@ -146,7 +173,9 @@ def resolve(
     taps = draft.taps if isinstance(draft, EagleSpec) else ()
 
     def plan_with(quantization: Quantization) -> Plan:
-        return fuse(lower(spec, dtype, most_len, quantization, kv_dtype, taps=taps, half=on_gpu))
+        return fuse(
+            lower(spec, dtype, most_len, quantization, kv_dtype, taps=taps, half=backend.half_rows)
+        )
 
     served = Served(
         plan=plan or plan_with(schemes),
@@ -159,18 +188,19 @@ def resolve(
         block_bytes=block_bytes,
         deterministic=config.deterministic,
     )
-    check_runnable(served.plan, backend)
+    backend.check_runnable(served.plan)
     drafting = None
     if draft is not None:
-        drafting = served_draft(config, served, draft, draft_bytes, on_gpu)
+        drafting = served_draft(
+            config,
+            served,
+            draft,
+            draft_bytes,
+            half=backend.half_rows,
+            quantize_activations=defaults.quantize_activations,
+        )
     asked = config.kv_cache_bytes
-    if chosen.gpu is not None:
-        memory = gpu_budget(served, asked, chosen.gpu, drafting, plan_with)
-    else:
-        available = hardware.memory_available
-        if drafting is not None:
-            available -= weight_bytes(drafting.plan)
-        memory = host_budget(served, asked, available)
+    memory = backend.budget(Demand(served, asked, drafting, plan_with), chosen, hardware)
     reasons["weight_bytes"] = (
         f"all in {dtype}" if schemes.linear is None else f"codes, scales, and the rest in {dtype}"
     )
@@ -207,13 +237,13 @@ def resolve(
         served_model_name=config.served_model_name or config.model or "penstock-demo",
         dtype=dtype,
         load_format=config.load_format,
-        quantization=config.quantization,
-        quantization_group=config.quantization_group,
-        quantization_zero_points=config.quantization_zero_points,
+        quantization=quantized.name,
+        quantization_group=quantized.group,
+        quantization_zero_points=quantized.zero_points,
         quantize_activations=quantize_activations,
-        quantize_head=config.quantize_head,
+        quantize_head=quantized.head,
         weight_bytes=memory.weights,
-        backend=backend,
+        backend=backend.name,
         threads=threads.count,
         cpus=threads.cpus,
         deterministic=config.deterministic,
@@ -230,7 +260,7 @@ def resolve(
         artifact_dir=artifact_dir,
         seed=config.seed,
         reasons=reasons,
-        notes=(*chosen.notes, *(threads.notes if backend == "cpu" else ())),
+        notes=(*chosen.notes, *threads.notes, *backend.notes()),
     )
     return Resolved(
         resolved,
@@ -239,14 +269,14 @@ def resolve(
     )
 
 
-def _artifact_dir(config: EngineConfig, backend: ChosenBackend) -> tuple[str | None, str]:
+def _artifact_dir(config: EngineConfig, backend: Backend) -> tuple[str | None, str]:
     """Where engine artifacts are kept, None for nowhere, and why."""
     asked = config.artifact_dir
-    if asked is not None and (backend != "cpu" or not config.artifact):
-        why = "artifacts are off" if not config.artifact else f"{backend} keeps no packed weights"
+    if asked is not None and not (backend.keeps_weights and config.artifact):
+        why = f"{backend.name} keeps no packed weights" if config.artifact else "artifacts are off"
         raise ConfigError(f"artifact_dir {asked} has no effect, since {why}; leave it out")
-    if backend != "cpu":
-        return None, f"the {backend} backend keeps no packed weights"
+    if not backend.keeps_weights:
+        return None, f"the {backend.name} backend keeps no packed weights"
     if not config.artifact:
         return None, "as asked"
     if asked is not None:

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from support.checkpoints import tiny_checkpoint
 
 from penstock.artifact.key import ArtifactKey, artifact_key
-from penstock.backends import packing
+from penstock.backends.registry import backend
 from penstock.config import EngineConfig
 from penstock.engine.loader import draw
 from penstock.errors import WeightError
@@ -26,7 +26,7 @@ from penstock.weights.safetensors import SafetensorsFile
 
 def key(model: Path, form: Packing | None = None, **options: Any) -> ArtifactKey:
     blueprint = draw(EngineConfig(model=str(model), **options))
-    form = form or packing("cpu")
+    form = form or backend("cpu").packing()
     assert form is not None
     return artifact_key(blueprint.config, blueprint.plan, form)
 

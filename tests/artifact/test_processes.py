@@ -15,7 +15,7 @@ from support.artifact_engines import prompt, start
 
 from penstock import demo_model_path
 from penstock.artifact.store import ArtifactStore
-from penstock.backends import bind
+from penstock.backends.registry import backend
 from penstock.config import EngineConfig
 from penstock.engine.loader import draw
 from penstock.interface.executor import Limits
@@ -151,7 +151,7 @@ def test_a_reader_goes_on_while_its_artifact_is_removed(configure: Any, tmp_path
     assert artifact is not None
     store.remove(entry.name)
     blueprint = draw(EngineConfig(model=str(model), load_format="dummy"))
-    executor = bind(blueprint.plan, artifact, "cpu", Limits(8, 64, 64, 4, 1))
+    executor = backend("cpu").bind(blueprint.plan, artifact, Limits(8, 64, 64, 4, 1))
     assert executor.run(prompt([3, 1, 4, 1, 5, 9, 2, 6])).logits.tobytes() == good.logits
     executor.close()
     artifact.close()

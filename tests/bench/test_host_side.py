@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -24,3 +25,13 @@ def test_every_phase_takes_time(tmp_path: Path) -> None:
     phases = json.loads(found.read_text())["2"]
     assert set(phases) == PHASES
     assert all(microseconds > 0 for microseconds in phases.values())
+
+
+def test_windows_begin_when_every_request_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    host_side = importlib.import_module("host_side")
+    greedy = host_side.SAMPLING["greedy"]
+    bench = host_side.HostBench("", 40, greedy, prompt=100, native=False)
+    running = bench.core._scheduler.running
+    assert len(running) == 40
+    assert all(sequence.num_output_tokens for sequence in running)

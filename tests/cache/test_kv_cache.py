@@ -11,35 +11,62 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import penstock
-from penstock.cache.kv_cache import BlockTable, KvCache
+from penstock.cache.block_table import BlockTable
+from penstock.cache.kv_cache import KvCache
 
 SIZE = 4
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=4 * SIZE)  # few kinds: prefixes meet
 SALTS = st.sampled_from(["", "", "", "x"])
 
 
+Entry = tuple[str, tuple[int, ...], int]  # salt, tokens up to here, group
+
+
 class Holder:
-    def __init__(self, salt: str, tokens: list[int]) -> None:
+    def __init__(self, salt: str, tokens: list[int], groups: int) -> None:
         self.salt = salt
         self.table = BlockTable(salt)
         self.tokens = array("i", tokens)
         self.done = 0
         self.offered = 0  # a block is offered once: one that was refused stays private
+        self.first = [0] * groups  # of each group, the first place that is held
+
+    def held(self) -> list[tuple[int, int, int]]:
+        """(group, place, block) of every block."""
+        return [
+            (group, place, blocks[place])
+            for group, blocks in enumerate(self.table.blocks)
+            for place in range(self.first[group], len(blocks))
+        ]
+
+    def prefix(self, places: int, group: int) -> Entry:
+        return (self.salt, tuple(self.tokens[: places * SIZE]), group)
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """Against a memory that records, per slot, the prefix it stands for."""
+    """Against a memory that records, per slot, the prefix and the group it stands for."""
+
+    windows: tuple[int | None, ...] = (None,)
+    blocks = 10
 
     def __init__(self) -> None:
         super().__init__()
-        self.cache = KvCache(10, SIZE)
+        self.cache = KvCache(self.blocks, SIZE, windows=self.windows)
         self.holders: list[Holder] = []
-        self.memory: dict[int, tuple[str, tuple[int, ...]]] = {}
-        self.findable: dict[tuple[str, tuple[int, ...]], int] = {}
+        self.memory: dict[int, Entry] = {}
+        self.findable: dict[Entry, int] = {}
         self.private: set[Holder] = set()
 
-    def held(self) -> set[int]:
-        return {b for h in self.holders for b in h.table.block_ids}
+    def seen(self, group: int, position: int) -> int:
+        """The first position that a token sees in the group."""
+        window = self.windows[group]
+        return 0 if window is None else max(position - window + 1, 0)
+
+    def held(self, *others: Holder) -> set[int]:
+        return {b for h in self.holders if h not in others for _, _, b in h.held()}
+
+    def free(self) -> int:
+        return self.blocks - len(self.held())
 
     def taken(self, blocks: set[int]) -> None:
         """These blocks were handed out for new content."""
@@ -48,91 +75,140 @@ class CacheMachine(RuleBasedStateMachine):
 
     def write(self, holder: Holder, end: int) -> None:
         for p in range(holder.done, end):
-            slot = holder.table.block_ids[p // SIZE] * SIZE + p % SIZE
-            self.memory[slot] = (holder.salt, tuple(holder.tokens[: p + 1]))
+            for group, blocks in enumerate(holder.table.blocks):
+                entry = (holder.salt, tuple(holder.tokens[: p + 1]), group)
+                self.memory[blocks[p // SIZE] * SIZE + p % SIZE] = entry
+        self.commit(holder, end)
+
+    def commit(self, holder: Holder, end: int) -> None:
         holder.done = end
         self.cache.commit(holder.table, holder.tokens, end)
         if holder not in self.private:
             for i in range(holder.offered, end // SIZE):
-                prefix = (holder.salt, tuple(holder.tokens[: (i + 1) * SIZE]))
-                self.findable.setdefault(prefix, holder.table.block_ids[i])
+                for group, blocks in enumerate(holder.table.blocks):
+                    self.findable.setdefault(holder.prefix(i + 1, group), blocks[i])
             holder.offered = end // SIZE
+        for group, first in enumerate(holder.first):
+            while (first + 1) * SIZE <= self.seen(group, end):
+                first += 1
+            holder.first[group] = first
 
     def snapshot(self) -> object:
         pool = self.cache._pool
-        return (list(pool.ref_counts), pool.kept(), [list(h.table.block_ids) for h in self.holders])
+        tables = [[list(blocks) for blocks in h.table.blocks] for h in self.holders]
+        return (list(pool.ref_counts), pool.kept(), tables)
+
+    def longest(self, holder: Holder, most: int) -> list[list[int]]:
+        """The blocks of the longest prefix that can be found, by group."""
+        for length in range(most, -1, -1):
+            found = []
+            for group in range(len(self.windows)):
+                first = self.seen(group, length * SIZE) // SIZE
+                places = range(first, length)
+                found.append([self.findable.get(holder.prefix(i + 1, group)) for i in places])
+            if not any(None in blocks for blocks in found):
+                return [[block for block in blocks if block is not None] for blocks in found]
+        raise AssertionError
 
     @rule(tokens=TOKENS, salt=SALTS, reserve=st.integers(0, 2))
     def begin(self, tokens: list[int], salt: str, reserve: int) -> None:
-        holder = Holder(salt, tokens)
-        hits = self.cache.lookup(holder.table, holder.tokens, len(tokens) - 1)
-        expected = []
-        for i in range((len(tokens) - 1) // SIZE):
-            block = self.findable.get((salt, tuple(tokens[: (i + 1) * SIZE])))
-            if block is None:
-                break
-            expected.append(block)
-        assert hits == expected
-        free_after = 10 - len(self.held() | set(hits))
-        needed = -(-len(tokens) // SIZE) - len(hits)
+        groups = len(self.windows)
+        holder = Holder(salt, tokens, groups)
+        prefix = self.cache.lookup(holder.table, holder.tokens, len(tokens) - 1)
+        assert list(prefix.blocks) == self.longest(holder, (len(tokens) - 1) // SIZE)
+        found = prefix.num_tokens
+        free_after = self.blocks - len(self.held().union(*prefix.blocks))
+        needed = 0  # if it is computed token by token
+        for group, blocks in enumerate(prefix.blocks):
+            assert len(blocks) == found // SIZE - self.seen(group, found) // SIZE
+            steps = range(found, len(tokens))
+            most = max(p // SIZE - self.seen(group, p) // SIZE + 1 for p in steps)
+            needed += most - len(blocks)
         before = self.snapshot()
-        ok = self.cache.begin(holder.table, hits, len(tokens), len(tokens), reserve)
-        assert ok == (needed + reserve <= free_after)
-        if not ok:
+        end = self.cache.begin(holder.table, prefix, len(tokens), len(tokens), reserve)
+        assert bool(end) == (needed + reserve * groups <= free_after)
+        if not end:
             assert self.snapshot() == before
             return
-        assert list(holder.table.block_ids[: len(hits)]) == hits
-        new = set(holder.table.block_ids[len(hits) :])
-        assert new.isdisjoint(self.held())
+        holder.first = [found // SIZE - len(blocks) for blocks in prefix.blocks]
+        new = set()
+        for first, found_blocks, blocks in zip(
+            holder.first, prefix.blocks, holder.table.blocks, strict=True
+        ):
+            assert list(blocks[first : found // SIZE]) == found_blocks
+            new |= set(blocks[found // SIZE :])
+        assert new.isdisjoint(self.held().union(*prefix.blocks))
+        assert found < end <= len(tokens)
+        if end < len(tokens):  # what a step may take is less than what was asked for
+            assert self.windows != (None,)
+            assert free_after - len(new) - reserve * groups < groups
         self.taken(new)
-        holder.offered = len(hits)
-        holder.done = len(hits) * SIZE
+        holder.offered, holder.done = found // SIZE, found
         self.holders.append(holder)
-        self.write(holder, len(tokens))
+        self.write(holder, end)
+        while holder.done < len(tokens):
+            room = self.cache.room(holder.table, holder.done)
+            assert room > 0, "it fitted"
+            old = {block for _, _, block in holder.held()}
+            end = min(holder.done + room, len(tokens))
+            assert self.cache.extend(holder.table, holder.done, end, [])
+            self.taken({block for _, _, block in holder.held()} - old)
+            self.write(holder, end)
 
-    @rule(data=st.data(), more=TOKENS)
-    def extend(self, data: st.DataObject, more: list[int]) -> None:
+    @rule(data=st.data(), more=TOKENS, rejected=st.integers(0, 2 * SIZE))
+    def extend(self, data: st.DataObject, more: list[int], rejected: int) -> None:
+        """Tokens are computed, of which the last may be given up, as drafts are."""
         if not self.holders:
             return
         holder = data.draw(st.sampled_from(self.holders))
+        groups = len(self.windows)
         end = holder.done + len(more)
-        old = list(holder.table.block_ids)
-        others = {b for h in self.holders if h is not holder for b in h.table.block_ids}
-        copy = holder.done % SIZE != 0 and old[-1] in others
-        needed = -(-end // SIZE) - len(old) + copy
+        old = {(group, place): block for group, place, block in holder.held()}
+        last = (len(holder.table.blocks[0]) - 1) if holder.done % SIZE else 0
+        copied = {g: old[g, last] for g in range(groups) if holder.done % SIZE}
+        copied = {g: b for g, b in copied.items() if b in self.held(holder)}
+        assert len(copied) in (0, groups)
+        needed = (-(-end // SIZE) - len(holder.table.blocks[0])) * groups + len(copied)
         before, copies = self.snapshot(), []
         room = self.cache.room(holder.table, holder.done)
         ok = self.cache.extend(holder.table, holder.done, end, copies)
         assert ok == (len(more) <= room)
-        assert ok == (needed <= 10 - len(others | set(old)))
-        assert len(copies) == (ok and copy)
+        assert ok == (needed <= self.blocks - len(self.held(holder) | set(old.values())))
+        assert sorted(source for source, _ in copies) == (sorted(copied.values()) if ok else [])
         if not ok:
             assert self.snapshot() == before
             return
-        self.taken(set(holder.table.block_ids) - set(old))
+        self.taken({block for _, _, block in holder.held()} - set(old.values()))
         for source, target in copies:
-            assert source == old[-1]
             for offset in range(SIZE):
                 if source * SIZE + offset in self.memory:
                     self.memory[target * SIZE + offset] = self.memory[source * SIZE + offset]
         holder.tokens.extend(more)
-        self.write(holder, end)
+        kept = max(end - rejected, holder.done + 1)
+        for p in range(kept, end):
+            for blocks in holder.table.blocks:
+                self.memory[blocks[p // SIZE] * SIZE + p % SIZE] = ("rejected", (), 0)
+        del holder.tokens[kept:]
+        self.write(holder, kept)
+        if kept < end:
+            self.cache.trim(holder.table)
+            assert len(holder.table.blocks[0]) == -(-kept // SIZE)
 
     @rule(data=st.data())
     def fork(self, data: st.DataObject) -> None:
         if not self.holders:
             return
         parent = data.draw(st.sampled_from(self.holders))
-        child = Holder(parent.salt, list(parent.tokens))
+        child = Holder(parent.salt, list(parent.tokens), len(self.windows))
         child.table = self.cache.fork(parent.table)
-        child.done, child.offered = parent.done, parent.offered
-        assert child.table.block_ids == parent.table.block_ids
+        child.done, child.offered, child.first = parent.done, parent.offered, list(parent.first)
+        assert child.held() == parent.held()
         self.holders.append(child)
         if parent in self.private:
             self.private.add(child)
 
     @rule(data=st.data())
-    def free(self, data: st.DataObject) -> None:
+    def end(self, data: st.DataObject) -> None:
         if not self.holders:
             return
         holder = data.draw(st.sampled_from(self.holders))
@@ -150,31 +226,57 @@ class CacheMachine(RuleBasedStateMachine):
     def books_and_contents_agree(self) -> None:
         self.cache.check_integrity()
         assert self.cache.num_used_blocks == len(self.held())
+        assert self.cache.num_held_blocks == sum(len(h.held()) for h in self.holders)
         assert self.cache.num_cached_blocks == len(self.findable)
         filled: set[int] = set()
         for holder in self.holders:
-            for p in range(holder.done):
-                slot = holder.table.block_ids[p // SIZE] * SIZE + p % SIZE
-                assert self.memory[slot] == (holder.salt, tuple(holder.tokens[: p + 1]))
-                filled.add(slot)
+            assert len(holder.held()) <= self.cache.blocks_for(holder.done)
+            for group, place, block in holder.held():
+                for offset in range(SIZE):
+                    p = place * SIZE + offset
+                    if p < holder.done:
+                        slot = block * SIZE + offset
+                        entry = (holder.salt, tuple(holder.tokens[: p + 1]), group)
+                        assert self.memory[slot] == entry
+                        filled.add(slot)
+            for group, first in enumerate(holder.first):  # what the next token sees is held
+                assert first * SIZE <= self.seen(group, holder.done)
         assert self.cache.slots() == (len(self.held()) * SIZE, len(filled))
 
 
-CacheMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+class WindowMachine(CacheMachine):
+    windows = (6,)
+
+
+class GroupsMachine(CacheMachine):
+    windows = (None, 5)
+    blocks = 16
+
+
+class ManyGroupsMachine(CacheMachine):
+    windows = (None, 9, 1, None, SIZE + 1)
+    blocks = 35
+
+
+for _machine in (CacheMachine, WindowMachine, GroupsMachine, ManyGroupsMachine):
+    _machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestKvCache = CacheMachine.TestCase
+TestOneWindow = WindowMachine.TestCase
+TestTwoGroups = GroupsMachine.TestCase
+TestManyGroups = ManyGroupsMachine.TestCase
 
 
 def _run(cache: KvCache, tokens: list[int]) -> BlockTable:
     """Hold the blocks of a sequence that is fully computed."""
     table, ids = BlockTable(), array("i", tokens)
-    hits = cache.lookup(table, ids, len(ids) - 1)
-    assert cache.begin(table, hits, len(ids), len(ids))
+    prefix = cache.lookup(table, ids, len(ids) - 1)
+    assert cache.begin(table, prefix, len(ids), len(ids)) == len(ids)
     cache.commit(table, ids, len(ids))
     return table
 
 
 def _hits(cache: KvCache, tokens: list[int]) -> int:
-    return len(cache.lookup(BlockTable(), array("i", tokens), len(tokens)))
+    return cache.lookup(BlockTable(), array("i", tokens), len(tokens)).num_tokens // SIZE
 
 
 def test_a_chain_loses_its_tail_first_and_the_older_chain_before_the_newer() -> None:
@@ -196,8 +298,7 @@ def test_a_hit_makes_a_chain_recent() -> None:
     for tokens in (old, new):
         cache.free(_run(cache, tokens))
     table = BlockTable()
-    hits = cache.lookup(table, array("i", old), 8)
-    assert cache.begin(table, hits, 8, 8)
+    assert cache.begin(table, cache.lookup(table, array("i", old), 8), 8, 8) == 8
     cache.free(table)
     _run(cache, [7] * SIZE * 2)
     assert (_hits(cache, old), _hits(cache, new)) == (2, 0)
@@ -219,13 +320,13 @@ def test_a_duplicate_stays_private() -> None:
         assert cache.begin(table, cache.lookup(table, tokens, SIZE), SIZE, SIZE)
     for table in tables:
         cache.commit(table, tokens, SIZE)
-    first = tables[0].block_ids[0]
-    assert cache.lookup(BlockTable(), tokens, SIZE) == [first]
+    first = tables[0].blocks[0][0]
+    assert cache.lookup(BlockTable(), tokens, SIZE) == (SIZE, ([first],))
     cache.free(tables[1])
     assert cache.num_cached_blocks == 1
     cache.free(tables[0])
     cache.check_integrity()
-    assert cache.lookup(BlockTable(), tokens, SIZE) == [first]
+    assert cache.lookup(BlockTable(), tokens, SIZE) == (SIZE, ([first],))
 
 
 def test_without_prefix_caching_nothing_is_found() -> None:
@@ -239,10 +340,10 @@ def test_without_prefix_caching_nothing_is_found() -> None:
 def test_integrity_check_notices_a_leak_and_a_forged_owner() -> None:
     cache = KvCache(4, SIZE)
     table = _run(cache, list(range(8)))
-    lost = table.block_ids.pop()
+    lost = table.blocks[0].pop()
     with pytest.raises(AssertionError):
         cache.check_integrity()
-    table.block_ids.append(lost)
+    table.blocks[0].append(lost)
     cache.check_integrity()
     cache._pool.share(lost)
     with pytest.raises(AssertionError, match="do not match owners"):
@@ -253,3 +354,56 @@ def test_no_array_library_is_imported() -> None:
     code = "import sys, penstock.cache.kv_cache; sys.exit('numpy' in sys.modules)"
     source = str(Path(penstock.__file__).parents[1])
     assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": source}).returncode == 0
+
+
+def test_a_window_holds_no_more_than_itself_and_a_block() -> None:
+    """At any length, whatever is computed at once."""
+    cache = KvCache(200, SIZE, windows=(None, 10, 1, 4))
+    table, tokens = BlockTable(), array("i", range(4 * 160))
+    assert cache.begin(table, None, 50, 160) == 50
+    for done, chunk in ((0, 50), (50, 30), *((n, 1) for n in range(80, 160))):
+        assert cache.extend(table, done, done + chunk, [])
+        cache.commit(table, tokens, done + chunk)
+        held = [len(b) - f for b, f in zip(table.blocks, table.forgotten, strict=True)]
+        assert held[0] == -(-(done + chunk) // SIZE)
+        assert all(
+            SIZE * count <= window - 1 + 2 * (SIZE - 1) + 1
+            for count, window in zip(held[1:], (10, 1, 4), strict=True)
+        )
+        assert cache.num_used_blocks == sum(held)
+    assert cache.blocks_for(160) == 40 + 4 + 1 + 2
+
+
+def test_a_prefix_is_found_as_far_as_windows_reach() -> None:
+    cache = KvCache(40, SIZE, windows=(None, 6))
+    tokens = list(range(40))
+    cache.free(_run(cache, tokens))
+    assert _hits(cache, tokens) == 10
+    table = BlockTable()
+    whole = cache.lookup(table, array("i", tokens), 40)
+    assert [len(blocks) for blocks in whole.blocks] == [10, 2]
+    assert cache.lookup(BlockTable(), array("i", tokens), 23).num_tokens == 20
+    assert cache.begin(table, whole, 44, 44) == 44
+    assert table.forgotten == [0, 8]
+    cache.check_integrity()
+
+
+def test_blocks_behind_a_window_are_found_until_they_are_reused() -> None:
+    cache = KvCache(14, SIZE, windows=(None, 4))
+    tokens = array("i", range(20))
+    table = BlockTable()
+    assert cache.begin(table, None, 20, 20) == 20
+    cache.commit(table, tokens, 20)
+    assert table.forgotten == [0, 4]
+    assert _hits(cache, tokens[:12].tolist()) == 3  # it needs the third block of both groups
+    other = BlockTable()
+    assert cache.begin(other, None, 12, 12) == 12  # 4 blank blocks, and the first 2 behind
+    assert _hits(cache, tokens[:8].tolist()) == 0
+    assert _hits(cache, tokens[:12].tolist()) == 3
+    cache.check_integrity()
+
+
+def test_windows_that_cannot_be_are_refused() -> None:
+    for windows in ((), (0,), (None, -1)):
+        with pytest.raises(ValueError, match="windows of at least 1"):
+            KvCache(4, SIZE, windows=windows)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
+from array import array
+
 import pytest
 from support.overlap_executor import Deferred, HashExecutor
 from support.overlapped import POISON, VOCAB, check, make_core
@@ -10,7 +11,7 @@ from support.overlapped import POISON, VOCAB, check, make_core
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import Blueprint, load
 from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
-from penstock.interface.step import StepInput
+from penstock.interface.step_builder import build_step
 from penstock.sampling.params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -242,9 +243,6 @@ def test_a_real_plan_gives_the_same_bits(blueprint: Blueprint) -> None:
 
 
 def test_an_executor_of_depth_1_refuses_a_placeholder(blueprint: Blueprint) -> None:
-    lists = {"token_ids": [~0], "positions": [0], "slots": [0], "query_starts": [0, 1]}
-    lists |= {"context_lens": [1], "block_starts": [0, 1], "block_ids": [0], "logit_rows": [0]}
-    arrays = {name: np.array(values, np.int32) for name, values in lists.items()}
-    step = StepInput(**arrays, block_copies=np.empty((0, 2), np.int32))
+    step = build_step([array("i", [~0])], [0], [[array("i", [0])]])
     with pytest.raises(ValueError, match="placeholder"):
         load(blueprint).submit(step)

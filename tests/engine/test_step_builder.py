@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.kv_tables import arrays_of
 
+from penstock.cache.block_table import BlockTable
 from penstock.cache.geometry import BLOCK_SIZE
-from penstock.cache.kv_cache import BlockCopy, BlockTable, KvCache
+from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.engine.step_builder import build_step_input
 from penstock.interface.messages import EngineRequest
 from penstock.interface.step import StepInput
@@ -126,7 +127,7 @@ def test_hidden_rows_by_hand() -> None:
 def check_against_one_row_at_a_time(step: ScheduledStep, built: StepInput, size: int) -> None:
     row, logit_rows, hidden_rows = 0, [], []
     for s, entry in enumerate(step.sequences):
-        table = entry.sequence.table.block_ids
+        (table,) = entry.sequence.table.blocks
         (tables,) = built.groups
         first, last = tables.block_starts[s], tables.block_starts[s + 1]
         assert tables.block_ids[first:last].tolist() == list(table)
@@ -177,7 +178,7 @@ class ForgetfulCache(KvCache):
         return super().extend(table, start, end, copies)
 
     def commit(self, table: BlockTable, tokens: array[int], num_computed: int) -> None:
-        table.full_at = 0
+        table.due_at = 0
         super().commit(table, tokens, num_computed)
 
 

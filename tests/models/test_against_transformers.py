@@ -19,7 +19,7 @@ from support.family_cases import CASES, EXPERTS, longrope
 from support.needs import require_native
 
 from penstock import LLM, SamplingParams
-from penstock.backends import bind
+from penstock.backends.registry import backend as named
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.executor import Executor, Limits
 from penstock.interface.step import KvTables, StepInput
@@ -99,7 +99,7 @@ def bound(name: str, backend: str) -> Iterator[Executor]:
     weights = open_weights(folder, spec, plan.weights, dtype="float32")
     blocks = -(-CONTEXT // BLOCK_SIZE)
     limits = Limits(blocks, max_tokens=CHUNK, max_logit_rows=CHUNK, max_sequences=1, threads=2)
-    executor = bind(plan, weights, backend, limits)
+    executor = named(backend).bind(plan, weights, limits)
     yield executor
     executor.close()
 
@@ -170,7 +170,7 @@ def test_an_int8_cache_on_both_backends(name: str) -> None:
     logits = []
     for backend in ("reference", "cpu"):
         weights = open_weights(folder, spec, plan.weights, dtype="float32")
-        executor = bind(plan, weights, backend, limits)
+        executor = named(backend).bind(plan, weights, limits)
         rows = [
             executor.run(one_sequence(oracle.tokens[start:end], start)).logits.copy()
             for start, end in itertools.pairwise([*starts, CONTEXT])

@@ -34,8 +34,8 @@ from support.head_checkpoints import (
 )
 from support.tiny_plans import Chunk, step_of
 
-from penstock.backends import bind
 from penstock.backends.cpu import native
+from penstock.backends.registry import backend as named
 from penstock.interface.executor import Executor, Limits
 from penstock.models.heads import HeadsSpec
 from penstock.models.heads_config import HeadsKind, load_heads_spec
@@ -124,7 +124,8 @@ def executor_of(
     plan = lower(spec, dtype)
     plan = fuse(plan) if fused else plan
     assert plan.feature_size == spec.feature_size
-    return bind(plan, HeadWeights(folder, spec, plan.weights, dtype, target), backend, LIMITS)
+    weights = HeadWeights(folder, spec, plan.weights, dtype, target)
+    return named(backend).bind(plan, weights, LIMITS)
 
 
 def ways() -> list[Any]:
@@ -145,7 +146,7 @@ def test_medusa(tmp_path: Path, backend: str, fused: bool, dtype: DType, blocks:
     executor = executor_of(folder, spec, target, backend, dtype, fused)
     features = np.random.default_rng(1).standard_normal((5, HIDDEN), np.float32)
     step = step_of([Chunk(np.zeros(5, np.int32), 0, 5, [0], rows=[1, 2, 4])])
-    result = executor.run(replace(step, features=features))
+    result = executor.run(replace(step, features=features, groups=()))
     w = rounded(arrays, dtype)
     logits = [result.logits, *result.more_logits]
     assert len(logits) == 3

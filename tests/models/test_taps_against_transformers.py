@@ -10,7 +10,7 @@ from support.checkpoints import VOCAB, load_oracle, tiny_checkpoint
 from support.needs import require_native
 from support.tiny_plans import Chunk, step_of
 
-from penstock.backends import bind
+from penstock.backends.registry import backend as named
 from penstock.interface.executor import Limits
 from penstock.models.registry import load_model_spec
 from penstock.plan.fuse import fuse
@@ -38,10 +38,9 @@ def test_taps_are_the_hidden_states_of_transformers(backend: str) -> None:
     expected = np.concatenate([states[layer][0].numpy() for layer in TAPS], axis=1)
     limits = Limits(4, max_tokens=CHUNK, max_logit_rows=CHUNK, max_sequences=1, threads=2)
     plan = fuse(lower(spec, "float32", 64, taps=TAPS))
-    executor = bind(
+    executor = named(backend).bind(
         plan,
         open_weights(folder, spec, plan.weights, dtype="float32"),
-        backend,
         limits,
     )
     rows = []

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.backends import bind
+from penstock.backends.registry import backend
 from penstock.cache.geometry import KvDType
 from penstock.interface.executor import Limits
 from penstock.interface.step import KvTables, StepInput
@@ -128,7 +128,7 @@ def test_fused_plan_computes_what_the_primitive_plan_does(
     weights = RandomWeights(spec)
     primitive = lower(spec, kv_dtype=kv_dtype)
     plans = (primitive, fuse(primitive))
-    executors = [bind(plan, weights, "reference", LIMITS) for plan in plans]
+    executors = [backend("reference").bind(plan, weights, LIMITS) for plan in plans]
     tokens = [int(t) for t in np.random.default_rng(1).integers(0, 50, size=70)]
     for start, stop, rows in ((0, 40, [0, 39]), (40, 69, [28]), (69, 70, [0])):
         step = one_sequence(tokens[start:stop], start, rows)

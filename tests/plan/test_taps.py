@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from support.tiny_plans import Chunk, dummy_weights, make_spec, step_of, tokens_of
 
-from penstock.backends import bind
 from penstock.backends.cpu import native
+from penstock.backends.registry import backend as named
 from penstock.errors import ModelError
 from penstock.interface.executor import Executor, Limits
 from penstock.interface.step import StepInput
@@ -36,7 +36,7 @@ def deep_spec(layers: int = 4) -> ModelSpec:
 
 def executor_of(plan: Plan, backend: str, dtype: DType) -> Executor:
     # Of the deep model, so that a model of fewer layers has the same weights.
-    return bind(plan, dummy_weights(deep_spec(), 5, dtype), backend, LIMITS)
+    return named(backend).bind(plan, dummy_weights(deep_spec(), 5, dtype), LIMITS)
 
 
 def steps() -> list[StepInput]:

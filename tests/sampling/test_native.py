@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.native_sampler import bare_executor, native_sampler
 from support.needs import needs_native
+from support.samplers import assert_equal, result_of, run
 from support.sampling_strategies import constrained, masks, options, rows
 
 from penstock.backends.cpu import native
@@ -17,7 +18,6 @@ from penstock.backends.cpu.sampler import NativeSampler
 from penstock.errors import ConfigError
 from penstock.interface.mask import TokenMask, mask_of
 from penstock.interface.sampler import NewSequence, Sampled
-from penstock.interface.step import StepResult
 from penstock.sampling.draws import sequence_key
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.reference import NumpySampler
@@ -39,28 +39,6 @@ MODULES = variants()
 pytestmark = needs_native
 
 
-def result_of(logits: np.ndarray) -> StepResult:
-    return StepResult(logits, logits.argmax(axis=1).astype(np.int32))
-
-
-def run(
-    sampler: Any,
-    logits: np.ndarray,
-    params: list[SamplingParams],
-    prompt: list[int],
-    output: list[int],
-    allowed: list[TokenMask | None] | None = None,
-) -> Sampled:
-    """Row ``i`` with ``params[i]``; every sequence has the same prompt and output so far."""
-    states = []
-    for i, each in enumerate(params):
-        state = sampler.state(NewSequence(each, sequence_key(i, 0), prompt, logits.shape[1], [0]))
-        for token in output:
-            state.append(token)
-        states.append(state)
-    return sampler.sample(result_of(logits), list(range(len(params))), states, allowed)
-
-
 def check(
     logits: np.ndarray,
     params: list[SamplingParams],
@@ -76,10 +54,7 @@ def check(
     for module in MODULES:
         sampler = native_sampler(module, logits.shape[1], threads)
         found = run(sampler, logits, params, prompt or [], output or [], allowed)
-        assert found.errors == expected.errors
-        assert found.logprobs == expected.logprobs
-        for i, token in enumerate(expected.token_ids):
-            assert i in expected.errors or found.token_ids[i] == token, params[i]
+        assert_equal(found, expected)
     return expected
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.native_sampler import native_sampler
 from support.needs import native_module
+from support.samplers import result_of
 
 from penstock.backends.cpu import native
 from penstock.errors import RequestError
@@ -65,11 +66,6 @@ def chooser(request: pytest.FixtureRequest) -> Chooser:
         return Chooser(lambda vocab: NumpySampler())
     module = native_module(request.param)
     return Chooser(lambda vocab: native_sampler(module, vocab))
-
-
-def result_of(logits: np.ndarray) -> StepResult:
-    logits = np.ascontiguousarray(logits, np.float32)
-    return StepResult(logits, logits.argmax(axis=1).astype(np.int32))
 
 
 def random_logits(rows: int, seed: int = 0, scale: float = 3.0) -> np.ndarray:

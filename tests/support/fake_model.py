@@ -9,11 +9,13 @@ from __future__ import annotations
 import random
 from array import array
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.cache.kv_cache import BlockTable, KvCache
+from penstock.cache.block_table import BlockTable
+from penstock.cache.kv_cache import KvCache
 from penstock.engine.pooling import give_rows
 from penstock.engine.step_builder import build_step_input
 from penstock.interface.messages import SequenceUpdate
@@ -22,11 +24,23 @@ from penstock.scheduler.output import ScheduledStep
 from penstock.scheduler.scheduler import Scheduler
 from penstock.scheduler.sequence import Sequence
 
-Entry = tuple[int, int, int]  # token, position, hash of all before and itself
+Entry = tuple[int, int, int, int]  # token, position, hash of all before and itself; group
+
+Windows = tuple[int | None, ...]
+"""Of each group of layers; None: all. Others are at least 2."""
 
 
-def _entry(before: int, token: int, position: int) -> Entry:
-    return (token, position, hash((before, token, position)))
+def _entry(before: int, token: int, position: int, group: int = 0) -> Entry:
+    return (token, position, hash((before, token, position)), group)
+
+
+def _visible(entries: list[Entry], windows: Windows) -> tuple[Entry, ...]:
+    """What the last of these, of one group, sees in every group."""
+    return tuple(
+        (token, position, hashed, group)
+        for group, window in enumerate(windows)
+        for token, position, hashed, _ in (entries if window is None else entries[-window:])
+    )
 
 
 def pick(logits: int, key: int, vocab: int) -> int:
@@ -34,7 +48,12 @@ def pick(logits: int, key: int, vocab: int) -> int:
 
 
 def reference(
-    prompt: list[int], key: int, vocab: int, total: int, ends: frozenset[int] = frozenset()
+    prompt: list[int],
+    key: int,
+    vocab: int,
+    total: int,
+    ends: frozenset[int] = frozenset(),
+    windows: Windows = (None,),
 ) -> tuple[list[int], list[int]]:
     """(output tokens, logits of each prompt position) of a sequence run alone, uncached."""
     tokens = list(prompt)
@@ -45,8 +64,8 @@ def reference(
             before = entries[-1][2] if entries else 0
             entries.append(_entry(before, tokens[position], position))
             if position < len(prompt):
-                rows.append(hash(tuple(entries)))
-        tokens.append(pick(hash(tuple(entries)), key, vocab))
+                rows.append(hash(_visible(entries, windows)))
+        tokens.append(pick(hash(_visible(entries, windows)), key, vocab))
         if tokens[-1] in ends:
             break
     return tokens[len(prompt) :], rows
@@ -60,8 +79,8 @@ def as_hidden(rows: list[int]) -> NDArray[np.float64]:
 class ToldCache(KvCache):
     """Remembers of which tokens every key is."""
 
-    def __init__(self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool) -> None:
-        super().__init__(num_blocks, block_size, enable_prefix_caching=enable_prefix_caching)
+    def __init__(self, num_blocks: int, block_size: int, **options: Any) -> None:
+        super().__init__(num_blocks, block_size, **options)
         self.tokens_of: dict[bytes, list[int]] = {}
 
     def _extend_keys(self, table: BlockTable, tokens: array[int], count: int) -> None:
@@ -73,11 +92,12 @@ class ToldCache(KvCache):
     def check_content(self, memory: dict[int, Entry]) -> None:
         """Every block that can be found holds what its key says, entry by entry."""
         for block in self._index.blocks():
-            tokens = self.tokens_of[self._index._keys[block]]
+            key, group = self._index._keys[block]
+            tokens = self.tokens_of[key]
             assert min(tokens) >= 0, "a key of a token that is not known"
             before, entries = 0, []
             for position, token in enumerate(tokens):
-                entries.append(_entry(before, token, position))
+                entries.append(_entry(before, token, position, group))
                 before = entries[-1][2]
             first = block * self.block_size
             held = [memory.get(slot) for slot in range(first, first + self.block_size)]
@@ -105,8 +125,9 @@ class FakeModel:
     same step does not go unnoticed.
     """
 
-    def __init__(self, block_size: int, seed: int = 0) -> None:
+    def __init__(self, block_size: int, seed: int = 0, windows: Windows = (None,)) -> None:
         self.block_size = block_size
+        self.windows = windows
         self.memory: dict[int, Entry] = {}
         self.random = random.Random(seed)
 
@@ -123,31 +144,50 @@ class FakeModel:
         logits: dict[int, int] = {}
         order = list(range(step.num_sequences))
         self.random.shuffle(order)
-        (tables,) = step.groups
-        assert len(set(tables.slots.tolist())) == step.num_tokens, "a slot is written twice"
+        slots = [slot for tables in step.groups for slot in tables.slots.tolist()]
+        assert len(set(slots)) == len(slots), "a slot is written twice"
+        assert len(slots) == step.num_tokens * len(self.windows)
         for s in order:
-            first, last = int(step.query_starts[s]), int(step.query_starts[s + 1])
-            blocks = tables.block_ids[tables.block_starts[s] : tables.block_starts[s + 1]].tolist()
-            start = int(step.context_lens[s]) - (last - first)
-            assert len(blocks) * size >= step.context_lens[s]
-            slots = [blocks[p // size] * size + p % size for p in range(step.context_lens[s])]
-            assert tables.slots[first:last].tolist() == slots[start:]
-            cached = [self.memory[slot] for slot in slots[:start]]
-            parents = list(range(-1, last - first - 1))
+            rows = range(int(step.query_starts[s]), int(step.query_starts[s + 1]))
+            start = int(step.context_lens[s]) - len(rows)
+            parents = list(range(-1, len(rows) - 1))
             if len(step.tree_parents):
-                parents = step.tree_parents[first:last].tolist()
-            pasts: dict[int, list[Entry]] = {-1: cached}
-            for row, parent in enumerate(parents, first):
-                past = pasts[parent]
+                parents = step.tree_parents[rows.start : rows.stop].tolist()
+            pasts = {-1: [self._cached(step, s, group) for group in range(len(self.windows))]}
+            for row, parent in zip(rows, parents, strict=True):
                 position = int(step.positions[row])
-                assert position == len(past)
-                before = past[-1][2] if past else 0
-                entry = _entry(before, int(step.token_ids[row]), position)
-                self.memory[int(tables.slots[row])] = entry
-                pasts[row - first] = [*past, entry]
+                assert position == (start if parent < 0 else step.positions[rows[parent]] + 1)
+                pasts[row - rows.start] = self._write(step, row, pasts[parent])
                 if row in wanted:
-                    logits[row] = self.seen((*past, entry))
+                    seen = [
+                        past if window is None else past[-window:]
+                        for past, window in zip(pasts[row - rows.start], self.windows, strict=True)
+                    ]
+                    logits[row] = self.seen(tuple(entry for past in seen for entry in past))
         return [logits[row] for row in selected]
+
+    def _cached(self, step: StepInput, sequence: int, group: int) -> list[Entry]:
+        """What the group's layers see of what precedes a sequence's rows."""
+        size, tables, window = self.block_size, step.groups[group], self.windows[group]
+        first, last = int(step.query_starts[sequence]), int(step.query_starts[sequence + 1])
+        ids = tables.block_ids[tables.block_starts[sequence] : tables.block_starts[sequence + 1]]
+        blocks, context = ids.tolist(), int(step.context_lens[sequence])
+        assert len(blocks) * size >= context
+        slots = [blocks[p // size] * size + p % size for p in range(context)]
+        start = context - (last - first)
+        assert tables.slots[first:last].tolist() == slots[start:]
+        seen = slots[max(start - window + 1, 0) if window else 0 : start]
+        return [self.memory[slot] for slot in seen]
+
+    def _write(self, step: StepInput, row: int, pasts: list[list[Entry]]) -> list[list[Entry]]:
+        """The row's entry in every group, behind what its parent sees there."""
+        token, position = int(step.token_ids[row]), int(step.positions[row])
+        written = []
+        for group, past in enumerate(pasts):
+            entry = _entry(past[-1][2] if past else 0, token, position, group)
+            self.memory[int(step.groups[group].slots[row])] = entry
+            written.append([*past, entry])
+        return written
 
     def seen(self, entries: tuple[Entry, ...]) -> int:
         """What a row tells of the tokens it sees and itself."""
@@ -177,7 +217,8 @@ class Loop:
     """What the step that ran last sampled."""
 
     def __post_init__(self) -> None:
-        self.model = FakeModel(self.scheduler.cache.block_size)
+        cache = self.scheduler.cache
+        self.model = FakeModel(cache.block_size, windows=cache.windows)
 
     def step(self, between: object = None) -> list[SequenceUpdate] | None:
         """One step; ``between`` is called between schedule and update. None: nothing to do."""
@@ -253,6 +294,7 @@ class Loop:
         cache = self.scheduler.cache
         for entry in step.sequences:
             first = entry.start // cache.block_size
-            for block in entry.sequence.table.block_ids[first:]:
-                assert cache._pool.ref_counts[block] == 1, "a shared block would be written"
-                assert block not in cache._index, "a findable block would be written"
+            for blocks in entry.sequence.table.blocks:
+                for block in blocks[first:]:
+                    assert cache._pool.ref_counts[block] == 1, "a shared block would be written"
+                    assert block not in cache._index, "a findable block would be written"

@@ -1,4 +1,4 @@
-"""The tables of a step's one group of layers, among its other arrays."""
+"""The tables of a step's groups of layers, among its other arrays."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ TABLES = KvTables._fields
 
 
 def arrays_of(step: StepInput) -> dict[str, Any]:
-    """Every array of a step of one group, by name."""
-    (tables,) = step.groups
+    """Every array of a step by name; those of groups behind the first have its number."""
     arrays = {name: getattr(step, name) for name in step.__dataclass_fields__}
     del arrays["groups"]
-    return arrays | tables._asdict()
+    for group, tables in enumerate(step.groups):
+        named = tables._asdict().items()
+        arrays |= {f"{name}.{group}" if group else name: array for name, array in named}
+    return arrays
 
 
 def changed(step: StepInput, **changes: Any) -> StepInput:

@@ -22,6 +22,7 @@ from penstock.interface.sampler import Sampler
 from penstock.interface.step import StepInput, StepResult
 from penstock.sampling.reference import NumpySampler
 from support.fake_model import FakeModel, as_hidden, resolved
+from support.kv_tables import arrays_of
 
 
 class HashExecutor(HostExecutor):
@@ -125,13 +126,14 @@ class DeferredStep:
             assert not masks.late, "a sequence draws without its mask"
             sampling = msgspec.structs.replace(sampling, masks=_Taken(masks))
         self.sampling = sampling
-        self._arrays = {name: getattr(step, name).copy() for name in step.__dataclass_fields__}
+        self._arrays = {name: array.copy() for name, array in arrays_of(step).items()}
 
     def wait(self) -> StepOutcome:
         owner, step = self._owner, self.step
         assert owner.pending.pop(0) is self, "waited for out of order, or twice"
+        now = arrays_of(step)
         for name, array in self._arrays.items():
-            assert (getattr(step, name) == array).all(), f"{name} changed in flight"
+            assert (now[name] == array).all(), f"{name} changed in flight"
         known = resolved(step, owner.previous)
         outcome = owner.inner.submit(known, self.sampling).wait()
         if self.sampling is None:

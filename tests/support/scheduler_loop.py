@@ -8,7 +8,7 @@ from penstock.pooling.pooler import Pooler
 from penstock.sampling.params import SamplingParams
 from penstock.scheduler.scheduler import Scheduler
 from penstock.scheduler.sequence import Sequence, make_sequences
-from support.fake_model import Loop, ToldCache, as_hidden, reference
+from support.fake_model import Loop, ToldCache, Windows, as_hidden, reference
 
 VOCAB = 50
 EOS = 7
@@ -24,8 +24,9 @@ def make_loop(
     prefix: bool = True,
     ahead: bool = False,
     prompt_rows: int | None = None,
+    windows: Windows = (None,),
 ) -> Loop:
-    cache = ToldCache(num_blocks, size, enable_prefix_caching=prefix)
+    cache = ToldCache(num_blocks, size, windows=windows, enable_prefix_caching=prefix)
     scheduler = Scheduler(cache, seqs, budget, context, max_prompt_rows=prompt_rows)
     return Loop(scheduler, VOCAB, ahead)
 
@@ -59,19 +60,22 @@ def request(
     return leader
 
 
-def expected(leader: Sequence, index: int) -> tuple[list[int], list[int]]:
+def expected(
+    leader: Sequence, index: int, windows: Windows = (None,)
+) -> tuple[list[int], list[int]]:
     return reference(
         leader.token_ids[: leader.num_prompt_tokens].tolist(),
         (leader, *leader.siblings)[index].key,
         VOCAB,
         leader.max_total_tokens,
         leader.eos_token_ids,
+        windows,
     )
 
 
-def expected_embedding(leader: Sequence, pooling: PoolingParams) -> bytes:
+def expected_embedding(leader: Sequence, pooling: PoolingParams, windows: Windows) -> bytes:
     prompt = leader.token_ids.tolist()
-    _, rows = reference(prompt, 0, VOCAB, len(prompt) + 1)
+    _, rows = reference(prompt, 0, VOCAB, len(prompt) + 1, windows=windows)
     pooler = Pooler(pooling, len(prompt))
     pooler.take(0, as_hidden(rows))
     return pooler.vector()
@@ -79,15 +83,16 @@ def expected_embedding(leader: Sequence, pooling: PoolingParams) -> bytes:
 
 def check_complete(loop: Loop, leaders: list[Sequence]) -> None:
     """Every sequence ended with the tokens it gets when it runs alone, and nothing is left."""
+    windows = loop.scheduler.cache.windows
     for leader in leaders:
         name = leader.request_id
         if leader.pooler is not None:
             pooling = leader.pooler._params
             assert loop.outputs[name, 0] == []
-            assert loop.embeddings[name] == expected_embedding(leader, pooling)
+            assert loop.embeddings[name] == expected_embedding(leader, pooling, windows)
             continue
         for index in range(leader.params.n):
-            tokens, rows = expected(leader, index)
+            tokens, rows = expected(leader, index, windows)
             assert loop.outputs[name, index] == tokens, (name, index)
             assert loop.finished[name, index].output_token_ids.tolist() == tokens
         if leader.params.prompt_logprobs is not None:

@@ -48,7 +48,7 @@ class ArtifactKey(msgspec.Struct, frozen=True, kw_only=True):
     """Quantization scheme of the matrices, or ``none``."""
     head: str
     plan: str
-    """Digest of the plan's ops that have weights."""
+    """Digest of the plan's ops that have weights, and of where the checkpoint has these."""
     machine: str
     isa: str
     layout: int
@@ -121,7 +121,7 @@ class ArtifactSource:
             dtype=config.dtype,
             linear=str(schemes.linear or "none"),
             head=str(schemes.head or "none"),
-            plan=_digest(repr([op for op in plan.ops if op.weights]).encode()),
+            plan=_digest(_described(plan).encode()),
             machine=platform.machine(),
             isa=packing.isa,
             layout=packing.layout,
@@ -159,3 +159,8 @@ def _digest_file(path: Path) -> str:
         return _digest(read_regular(path))
     except OSError as e:
         raise ModelError(f"cannot read {path}: {e.strerror}") from e
+
+
+def _described(plan: Plan) -> str:
+    """The ops that have weights, and where the checkpoint has these."""
+    return repr([op for op in plan.ops if op.weights]) + repr(list(plan.weights.items()))

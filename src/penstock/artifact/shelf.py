@@ -16,7 +16,7 @@ from penstock.artifact.format import Artifact
 from penstock.artifact.key import ArtifactKey, ArtifactSource
 from penstock.artifact.store import KEEP_FREE, ArtifactStore, Draft
 from penstock.artifact.tuned import decode_tunings
-from penstock.backends import packing
+from penstock.backends.registry import backend
 from penstock.config import ResolvedConfig
 from penstock.errors import ArtifactError, ModelError, WeightError
 from penstock.interface.tuning import Tunable, Tuning
@@ -56,7 +56,7 @@ class Shelf:
     @classmethod
     def of(cls, config: ResolvedConfig, plan: Plan, note: Note) -> Shelf:
         """Raises ModelError, WeightError or ConfigError, as loading the model would."""
-        form = packing(config.backend) if config.artifact_dir is not None else None
+        form = backend(config.backend).packing() if config.artifact_dir is not None else None
         source = None if form is None else ArtifactSource.of(config, plan, form)
         return cls(config, plan, note, source)
 
@@ -219,7 +219,7 @@ class Shelf:
         Files that had just been changed when the start began were hashed then, as their stamps do
         not tell whether they were changed again. They are hashed a second time.
         """
-        form = packing(self._config.backend)
+        form = backend(self._config.backend).packing()
         try:
             if form is not None:
                 now = ArtifactSource.of(self._config, self._plan, form)

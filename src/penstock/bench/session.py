@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from penstock.backends.registry import backend
 from penstock.bench.machine import Machine, Speeds, describe_machine, measure_speeds
 from penstock.bench.meter import MeteredExecutor, linear_flops, weight_bytes_per_step
 from penstock.config import EngineConfig
@@ -53,7 +54,7 @@ class Session:
     def measured(self, benchmark: Callable[[], R]) -> tuple[R, Machine]:
         """Run ``benchmark`` between two measurements of the machine; the better one counts."""
         threads = self.blueprint.config.threads
-        if self.blueprint.config.backend == "cuda":
+        if backend(self.blueprint.config.backend).on_gpu:
             speeds = Speeds(unmeasured="there is no measurement of a GPU yet")
             return benchmark(), describe_machine(speeds, threads)
         before = measure_speeds(threads)

@@ -1,20 +1,28 @@
 """The KV cache's books: which blocks a sequence holds, and what can be found by content.
 
 No tensor is touched here. Blocks of ``block_size`` token slots are numbered; the executor owns
-the memory behind the numbers. The policy, in full:
+the memory behind the numbers. Layers are in *groups* (``Plan.kv_groups``), and a block holds the
+keys and values of its tokens in the layers of one group; any block may be of any group. The policy,
+in full:
 
-- A sequence gets blocks as it needs slots, never ahead, so at most its last block is partly full.
-  What it got for drafts that were rejected it gives back after the step (``trim``).
+- A sequence gets blocks as it needs slots, one of each group, never ahead, so at most its last ones
+  are partly full. What it got for drafts that were rejected it gives back after the step
+  (``trim``).
 - A full block becomes findable once the step that wrote it has been executed (``commit``), never
   before: a second request of the same step must not read what is still being written. Where steps
   are submitted one behind the other, ``submitted`` and ``publish`` are the two halves of that.
+- A group whose layers see only the latest tokens, its *window*, gives back what lies behind: as
+  tokens are committed, the blocks that no later step sees. Between steps a sequence has there no
+  more than its window and a block.
+- A prefix is found where every group has what the tokens behind it see: a group without a window
+  all blocks, one with a window those that reach into it.
 - When two sequences computed the same block at once, the first to commit is found; the other
   block stays private and is blank when freed.
 - A freed block that can be found stays so until it is reused. Reuse takes blank blocks first, then
-  the least recently freed; a sequence frees its last block first, so that of a chain the tail is
+  the least recently freed; a sequence frees its last blocks first, so that of a chain the tail is
   lost before the head, without which the tail could not be found.
-- Forked sequences share blocks. The last, partly full one is copied when one of them first
-  writes to it while others still hold it. The copies of a step are executed in the order given,
+- Forked sequences share blocks. The last, partly full ones are copied when one of them first
+  writes to them while others still hold them. The copies of a step are executed in the order given,
   before any op of it runs.
 """
 
@@ -22,62 +30,63 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from penstock.cache.block_table import BlockTable
 from penstock.cache.pool import BlockPool
-from penstock.cache.prefix import Key, PrefixIndex, next_key, root_key
+from penstock.cache.prefix import PrefixIndex, next_key
 
 BlockCopy = tuple[int, int]
 """(from, to) block ids."""
 
+_NOWHERE = 0  # what forgotten places of a prefix name: a block that there always is
 
-class BlockTable:
-    """The blocks of one sequence, first to last, and the keys of its full blocks.
 
-    Emptied by ``KvCache.free`` and usable again; keys survive, since tokens do not change.
-    Exporting the buffer of ``block_ids`` (``memoryview``, ``np.frombuffer``) blocks its growth.
-    """
+class CachedPrefix(NamedTuple):
+    """The first tokens of a sequence, found in the cache."""
 
-    __slots__ = (
-        "block_ids",
-        "full_at",
-        "keys",
-        "num_committed",
-        "num_published",
-        "private",
-        "root",
-        "writable",
-    )
-
-    def __init__(self, salt: str = "", extra: Sequence[str] = ()) -> None:
-        self.root: Key = root_key(salt, extra)
-        self.keys: list[Key] = []
-        self.block_ids: array[int] = array("i")
-        self.num_committed = 0  # tokens whose K and V are in the blocks, or will be: in flight
-        self.num_published = 0  # leading blocks that were offered to the index
-        self.private = False  # the cache was reset under it: nothing more is published
-        # What the two calls of every step need to see that there is nothing to do:
-        self.writable = 0  # slots below this are its own, as far as is known without looking
-        self.full_at = 0  # fewer committed tokens fill no block that was not offered yet
+    num_tokens: int
+    """A multiple of the block size; 0 where nothing was found."""
+    blocks: tuple[list[int], ...]
+    """For each group, the blocks of the last of these tokens: of all of them, or of those that
+    later tokens see."""
 
 
 class KvCache:
     """Hands blocks to sequences and finds cached prefixes.
 
-    Methods that need memory are all or nothing: they return False and change nothing when blocks
-    do not suffice.
+    ``windows`` has the window of each group of layers: how many tokens a query sees, itself
+    included, or None for all. Methods that need memory are all or nothing, unless they say
+    otherwise: they return False and change nothing when blocks do not suffice.
     """
 
     def __init__(
-        self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool = True
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        windows: Sequence[int | None] = (None,),
+        enable_prefix_caching: bool = True,
     ) -> None:
         if block_size < 1:
             raise ValueError(f"block_size must be at least 1, not {block_size}")
+        if not windows or any(window is not None and window < 1 for window in windows):
+            raise ValueError(f"a cache has groups with windows of at least 1, not {windows}")
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.windows = tuple(windows)
         self.enable_prefix_caching = enable_prefix_caching
+        self._num_groups = len(self.windows)
+        self._whole = [g for g, window in enumerate(windows) if window is None]
+        self._windowed = [(g, window) for g, window in enumerate(windows) if window is not None]
         self._pool = BlockPool(num_blocks)
-        self._index = PrefixIndex()
+        self._index = PrefixIndex(self._num_groups)
         self._tables: set[BlockTable] = set()  # those that hold blocks
+
+    @property
+    def forgets(self) -> bool:
+        """Whether sequences give blocks back while they run."""
+        return bool(self._windowed)
 
     @property
     def num_free_blocks(self) -> int:
@@ -91,7 +100,7 @@ class KvCache:
     @property
     def num_held_blocks(self) -> int:
         """Sum over tables of their blocks; a shared block counts once per table."""
-        return sum(len(table.block_ids) for table in self._tables)
+        return sum(table.num_held for table in self._tables)
 
     @property
     def num_cached_blocks(self) -> int:
@@ -99,82 +108,124 @@ class KvCache:
         return len(self._index)
 
     def blocks_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.block_size)
+        """Blocks, of all groups, that a sequence of so many tokens holds when they are computed.
 
-    def lookup(self, table: BlockTable, tokens: array[int], limit: int) -> list[int]:
-        """Blocks that hold the longest cached prefix of ``tokens``, of at most ``limit`` tokens.
+        A step that computes many of them at once holds more until it is taken in.
+        """
+        places = self._places(num_tokens)
+        held = places * len(self._whole)
+        for _, window in self._windowed:
+            held += min(places, self._reach(window))
+        return held
+
+    def lookup(self, table: BlockTable, tokens: array[int], limit: int) -> CachedPrefix:
+        """The longest cached prefix of ``tokens``, of at most ``limit`` tokens.
 
         Changes nothing but ``table.keys``. The blocks are the caller's only after ``begin``.
         """
-        hits: list[int] = []
-        if self.enable_prefix_caching:
-            for i in range(limit // self.block_size):
-                if i == len(table.keys):
-                    self._extend_keys(table, tokens, i + 1)
-                block = self._index.find(table.keys[i])
-                if block is None:
-                    break
-                hits.append(block)
-        return hits
+        count = limit // self.block_size if self.enable_prefix_caching else 0
+        found: list[list[int]] = [[] for _ in self.windows]
+        find = self._index.find
+        for i in range(count):
+            if i == len(table.keys):
+                self._extend_keys(table, tokens, i + 1)
+            key = table.keys[i]
+            here = [find(key, group) for group in self._whole]
+            if None in here:
+                count = i
+                break
+            for group, block in zip(self._whole, here, strict=True):
+                if block is not None:
+                    found[group].append(block)
+        if self._windowed:
+            count = self._within_windows(table, count, found)
+        for group in self._whole:
+            del found[group][count:]
+        return CachedPrefix(count * self.block_size, tuple(found))
 
     def begin(
-        self, table: BlockTable, hits: list[int], num_tokens: int, must_fit: int, reserve: int = 0
-    ) -> bool:
-        """Give an empty table the blocks of ``hits`` and slots up to ``num_tokens``.
+        self,
+        table: BlockTable,
+        prefix: CachedPrefix | None,
+        num_tokens: int,
+        must_fit: int,
+        reserve: int = 0,
+    ) -> int:
+        """Give an empty table the blocks of a ``prefix`` and slots up to ``num_tokens``.
 
-        Only if ``must_fit`` tokens, hits included, would fit now and leave ``reserve`` free blocks.
+        Only if ``must_fit`` tokens, the prefix included, would fit now (:meth:`fits`). Returns the
+        number of tokens that there are slots for: where groups have windows it may be less than
+        ``num_tokens``, which would need more blocks at once than the sequence ever keeps; 0 where
+        ``must_fit`` do not fit.
         """
-        assert not table.block_ids, "the table already holds blocks"
-        pool = self._pool
-        if not self.fits(hits, must_fit, reserve):
-            return False
-        for block in hits:
-            pool.share(block)
-        table.block_ids.extend(hits)
-        table.num_published = len(hits)
-        table.num_committed = len(hits) * self.block_size
+        assert not table.blocks, "the table already holds blocks"
+        prefix = prefix or self._nothing()
+        if not self.fits(prefix, must_fit, reserve):
+            return 0
+        cached = prefix.num_tokens // self.block_size
+        for blocks in prefix.blocks:
+            for block in blocks:
+                self._pool.share(block)
+        table.forgotten = [cached - len(blocks) for blocks in prefix.blocks]
+        table.blocks = tuple(
+            [array("i", [_NOWHERE] * (cached - len(blocks)) + blocks) for blocks in prefix.blocks]
+        )
+        table.num_published = cached
+        table.num_committed = prefix.num_tokens
         self._tables.add(table)
+        most = cached + (self._pool.num_free - reserve * self._num_groups) // self._num_groups
+        num_tokens = min(num_tokens, most * self.block_size)
         self._grow(table, num_tokens)
-        return True
+        return num_tokens
 
-    def fits(self, hits: list[int], num_tokens: int, reserve: int = 0) -> bool:
-        """Whether so many tokens, those of ``hits`` included, would leave ``reserve`` free."""
-        revived = sum(self._pool.ref_counts[block] == 0 for block in hits)
-        needed = self.blocks_for(num_tokens) - len(hits) + revived
-        return needed + reserve <= self._pool.num_free
+    def fits(self, prefix: CachedPrefix, num_tokens: int, reserve: int = 0) -> bool:
+        """Whether so many tokens, those of ``prefix`` included, could be computed now, by small
+        steps if need be, and leave ``reserve`` places of blocks of all groups free."""
+        ref_counts = self._pool.ref_counts
+        places = self._places(num_tokens)
+        needed = reserve * self._num_groups
+        for window, blocks in zip(self.windows, prefix.blocks, strict=True):
+            most = places - (prefix.num_tokens // self.block_size - len(blocks))
+            if window is not None:
+                most = min(most, self._reach(window))
+            revived = sum([ref_counts[block] == 0 for block in blocks])
+            needed += max(most - len(blocks), 0) + revived
+        return needed <= self._pool.num_free
 
     def extend(self, table: BlockTable, start: int, end: int, copies: list[BlockCopy]) -> bool:
         """Make slots ``start .. end - 1`` writable, ``start`` being the table's committed tokens.
 
-        Adds to ``copies`` the block copy that this takes, if any.
+        Adds to ``copies`` the block copies that this takes, if any.
         """
         if end <= table.writable:
             return True
-        size = self.block_size
         pool = self._pool
-        missing = max(self.blocks_for(end) - len(table.block_ids), 0)
+        missing = max(self._places(end) - len(table.blocks[0]), 0)
         shared = self._writes_to_shared(table, start)
-        if missing + shared > pool.num_free:
+        if (missing + shared) * self._num_groups > pool.num_free:
             return False
         if shared:
-            old, new = table.block_ids[start // size], self._take()
-            table.block_ids[start // size] = new
-            pool.release(old, keep=old in self._index)
-            copies.append((old, new))
+            at = start // self.block_size
+            for blocks in table.blocks:
+                old, new = blocks[at], self._take()
+                blocks[at] = new
+                pool.release(old, keep=old in self._index)
+                copies.append((old, new))
         self._grow(table, end)
         return True
 
     def room(self, table: BlockTable, start: int) -> int:
         """The most tokens after ``start`` that ``extend`` could make room for now."""
-        free = self._pool.num_free
+        free = self._pool.num_free // self._num_groups
         if self._writes_to_shared(table, start):
             free -= 1  # for the copy
-        return 0 if free < 0 else (len(table.block_ids) + free) * self.block_size - start
+        return 0 if free < 0 else (table.num_places + free) * self.block_size - start
 
     def commit(self, table: BlockTable, tokens: array[int], num_computed: int) -> None:
-        """Note that slots below ``num_computed`` were written by an executed step; publish."""
+        """Note that slots below ``num_computed`` were written by an executed step; publish, and
+        give back what lies behind windows."""
         table.num_committed = num_computed
-        if num_computed >= table.full_at:
+        if num_computed >= table.due_at:
             self.publish(table, tokens, num_computed)
 
     def submitted(self, table: BlockTable, num_computed: int) -> None:
@@ -183,29 +234,35 @@ class KvCache:
         table.num_committed = num_computed
 
     def publish(self, table: BlockTable, tokens: array[int], num_computed: int) -> None:
-        """The steps that wrote slots below ``num_computed`` were executed: publish full blocks.
+        """The steps that wrote slots below ``num_computed`` were executed: publish full blocks, and
+        give back what tokens from there on do not see.
 
-        ``tokens`` are known that far; the table may be committed further.
+        ``tokens`` are known that far; the table may be committed further. No later step computes
+        tokens below ``num_computed`` again.
         """
-        if num_computed < table.full_at:
+        if num_computed < table.due_at:
             return
         full = num_computed // self.block_size
-        table.full_at = (full + 1) * self.block_size
-        if table.private or not self.enable_prefix_caching:
-            return
-        self._extend_keys(table, tokens, full)
-        for i in range(table.num_published, full):
-            self._index.publish(table.keys[i], table.block_ids[i])
-        table.num_published = full
+        table.due_at = (full + 1) * self.block_size
+        if not table.private and self.enable_prefix_caching:
+            self._extend_keys(table, tokens, full)
+            publish = self._index.publish
+            for i in range(table.num_published, full):
+                for group, blocks in enumerate(table.blocks):
+                    publish(table.keys[i], blocks[i], group)
+            table.num_published = full
+        if self._windowed:
+            self._forget(table, num_computed)
 
     def trim(self, table: BlockTable) -> None:
         """Give back the blocks behind the committed tokens, which nobody else has."""
-        keep = self.blocks_for(table.num_committed)
-        if keep == len(table.block_ids):
+        keep = self._places(table.num_committed)
+        if keep == table.num_places:
             return
-        for block in reversed(table.block_ids[keep:]):
-            self._pool.release(block, keep=False)
-        del table.block_ids[keep:]
+        for blocks in table.blocks:
+            for block in reversed(blocks[keep:]):
+                self._pool.release(block, keep=False)
+            del blocks[keep:]
         table.writable = min(table.writable, keep * self.block_size)
 
     def fork(self, parent: BlockTable) -> BlockTable:
@@ -216,20 +273,25 @@ class KvCache:
         child.num_committed = parent.num_committed
         child.num_published = parent.num_published
         child.private = parent.private
-        child.block_ids = parent.block_ids[: self.blocks_for(parent.num_committed)]
-        for block in child.block_ids:
-            self._pool.share(block)
-        parent.writable = 0  # of whoever writes first, the last block is copied
-        if child.block_ids:
+        keep = self._places(parent.num_committed)
+        if keep:
+            child.forgotten = list(parent.forgotten)
+            child.blocks = tuple([blocks[:keep] for blocks in parent.blocks])
+            for blocks, forgotten in zip(child.blocks, child.forgotten, strict=True):
+                for block in blocks[forgotten:]:
+                    self._pool.share(block)
             self._tables.add(child)
+        parent.writable = 0  # of whoever writes first, the last blocks are copied
         return child
 
     def free(self, table: BlockTable) -> None:
-        """Give the table's blocks back, the last one first."""
-        for block in reversed(table.block_ids):
-            self._pool.release(block, keep=block in self._index)
-        table.block_ids = array("i")
-        table.num_committed = table.num_published = table.writable = table.full_at = 0
+        """Give the table's blocks back, the last ones first."""
+        for i in range(table.num_places - 1, -1, -1):
+            for blocks, forgotten in zip(table.blocks, table.forgotten, strict=True):
+                if i >= forgotten:
+                    self._pool.release(blocks[i], keep=blocks[i] in self._index)
+        table.blocks, table.forgotten = (), []
+        table.num_committed = table.num_published = table.writable = table.due_at = 0
         table.private = False
         self._tables.discard(table)
 
@@ -248,10 +310,10 @@ class KvCache:
         fill: dict[int, int] = {}  # of blocks that are not known to be full
         size = self.block_size
         for table in self._tables:
-            for i in range(table.num_committed // size, len(table.block_ids)):
-                block = table.block_ids[i]
+            for i in range(table.num_committed // size, table.num_places):
                 filled = max(table.num_committed - i * size, 0)
-                fill[block] = max(filled, fill.get(block, 0))
+                for blocks in table.blocks:
+                    fill[blocks[i]] = max(filled, fill.get(blocks[i], 0))
         allocated = self._pool.num_used * size
         return allocated, allocated - sum(size - filled for filled in fill.values())
 
@@ -261,27 +323,92 @@ class KvCache:
         self._index.check_integrity()
         owners = [0] * self.num_blocks
         for table in self._tables:
-            assert table.block_ids, "an empty table is registered"
-            assert len(set(table.block_ids)) == len(table.block_ids), "a table repeats a block"
-            assert self.blocks_for(table.num_committed) <= len(table.block_ids), "missing slots"
-            assert table.num_published * self.block_size <= table.num_committed
-            assert table.writable <= len(table.block_ids) * self.block_size
-            for block in table.block_ids[table.num_committed // self.block_size :]:
-                assert not table.writable or self._pool.ref_counts[block] == 1, "shared, writable"
-            for i, block in enumerate(table.block_ids):
-                owners[block] += 1
-                if block in self._index and i < table.num_published:
-                    found = self._index.find(table.keys[i])
-                    assert found == block, f"block {block} is found, but not by its table's key"
-                elif block in self._index:  # published by the table that this one was forked from
-                    assert i < table.num_committed // self.block_size, f"block {block} is found"
+            self._check_table(table, owners)
         assert owners == self._pool.ref_counts, "reference counts do not match owners"
         findable_free = {b for b in self._index.blocks() if owners[b] == 0}
         assert findable_free == set(self._pool.kept()), "kept blocks are not the findable free ones"
 
+    def _check_table(self, table: BlockTable, owners: list[int]) -> None:
+        size, places = self.block_size, table.num_places
+        assert places, "an empty table is registered"
+        assert {len(blocks) for blocks in table.blocks} == {places}, "groups differ in length"
+        assert len(table.blocks) == len(table.forgotten) == self._num_groups
+        held = [b for g, blocks in enumerate(table.blocks) for b in blocks[table.forgotten[g] :]]
+        assert len(set(held)) == len(held), "a table repeats a block"
+        assert table.num_held == len(held)
+        assert self._places(table.num_committed) <= places, "missing slots"
+        assert table.num_published * size <= table.num_committed
+        assert table.writable <= places * size
+        for window, forgotten in zip(self.windows, table.forgotten, strict=True):
+            seen = 0 if window is None else self._first_seen(window, table.num_committed)
+            assert forgotten <= seen, "a block was given back that later tokens see"
+        for blocks, forgotten in zip(table.blocks, table.forgotten, strict=True):
+            for block in blocks[table.num_committed // size :]:
+                assert not table.writable or self._pool.ref_counts[block] == 1, "shared, writable"
+            for i in range(forgotten, places):
+                block = blocks[i]
+                owners[block] += 1
+                if block in self._index and i < table.num_published:
+                    group = self._index.group(block)
+                    assert table.blocks[group] is blocks, f"block {block} is of another group"
+                    found = self._index.find(table.keys[i], group)
+                    assert found == block, f"block {block} is found, but not by its table's key"
+                elif block in self._index:  # published by the table that this one was forked from
+                    assert i < table.num_committed // size, f"block {block} is found"
+
+    def _nothing(self) -> CachedPrefix:
+        return CachedPrefix(0, tuple([] for _ in self.windows))
+
+    def _places(self, num_tokens: int) -> int:
+        """Blocks of each group for so many tokens, if none is given back."""
+        return -(-num_tokens // self.block_size)
+
+    def _reach(self, window: int) -> int:
+        """The most blocks that hold what a token and those after it see, and its own slot."""
+        return -(-(window - 1) // self.block_size) + 1
+
+    def _first_seen(self, window: int, position: int) -> int:
+        """The first block that the token at ``position``, or any after it, sees in part."""
+        return max(position - window + 1, 0) // self.block_size
+
+    def _within_windows(self, table: BlockTable, count: int, found: list[list[int]]) -> int:
+        """How many of ``count`` blocks are the longest prefix that groups with windows have, too;
+        puts their blocks into ``found``."""
+        keys, find, size = table.keys, self._index.find, self.block_size
+        settled = 0  # groups in a row that have what a prefix of `count` blocks needs
+        at = 0
+        while count and settled < len(self._windowed):
+            group, window = self._windowed[at]
+            blocks: list[int] = []
+            for i in range(count - 1, self._first_seen(window, count * size) - 1, -1):
+                block = find(keys[i], group)
+                if block is None:  # nor does any longer prefix that sees it
+                    count, settled = i, -1
+                    break
+                blocks.append(block)
+            found[group] = blocks[::-1]
+            settled += 1
+            at = (at + 1) % len(self._windowed)
+        if not count:
+            for group, _ in self._windowed:
+                found[group] = []
+        return count
+
+    def _forget(self, table: BlockTable, num_computed: int) -> None:
+        """Give back the blocks that no token from ``num_computed`` on sees, the first ones first:
+        they were seen least recently."""
+        size, pool = self.block_size, self._pool
+        for group, window in self._windowed:
+            first, blocks = self._first_seen(window, num_computed), table.blocks[group]
+            for i in range(table.forgotten[group], first):
+                pool.release(blocks[i], keep=blocks[i] in self._index)
+            table.forgotten[group] = max(first, table.forgotten[group])
+            table.due_at = min(table.due_at, (first + 1) * size + window - 1)
+
     def _writes_to_shared(self, table: BlockTable, start: int) -> bool:
+        # Groups share their last blocks alike: they are forked and copied together.
         at, offset = divmod(start, self.block_size)
-        return offset != 0 and self._pool.ref_counts[table.block_ids[at]] > 1
+        return offset != 0 and self._pool.ref_counts[table.blocks[0][at]] > 1
 
     def _extend_keys(self, table: BlockTable, tokens: array[int], count: int) -> None:
         size = self.block_size
@@ -297,6 +424,7 @@ class KvCache:
         return block
 
     def _grow(self, table: BlockTable, num_tokens: int) -> None:
-        for _ in range(self.blocks_for(num_tokens) - len(table.block_ids)):
-            table.block_ids.append(self._take())
-        table.writable = len(table.block_ids) * self.block_size
+        for _ in range(self._places(num_tokens) - len(table.blocks[0])):
+            for blocks in table.blocks:
+                blocks.append(self._take())
+        table.writable = len(table.blocks[0]) * self.block_size

@@ -34,41 +34,48 @@ def next_key(parent: Key, tokens: array[int]) -> Key:
 
 
 class PrefixIndex:
-    """One block per key and one key per block."""
+    """One block per key and group of layers, and one key and group per block."""
 
-    def __init__(self) -> None:
-        self._blocks: dict[Key, int] = {}
-        self._keys: dict[int, Key] = {}
+    def __init__(self, num_groups: int = 1) -> None:
+        self._blocks: tuple[dict[Key, int], ...] = tuple({} for _ in range(num_groups))
+        self._keys: dict[int, tuple[Key, int]] = {}
 
     def __len__(self) -> int:
-        return len(self._blocks)
+        return len(self._keys)
 
     def __contains__(self, block: int) -> bool:
         return block in self._keys
 
-    def find(self, key: Key) -> int | None:
-        return self._blocks.get(key)
+    def find(self, key: Key, group: int = 0) -> int | None:
+        return self._blocks[group].get(key)
 
-    def publish(self, key: Key, block: int) -> None:
+    def group(self, block: int) -> int:
+        """The group of a block that is known."""
+        return self._keys[block][1]
+
+    def publish(self, key: Key, block: int, group: int = 0) -> None:
         """Make ``block`` findable, unless another block has the same content already."""
-        if self._blocks.setdefault(key, block) == block:
-            self._keys[block] = key
+        if self._blocks[group].setdefault(key, block) == block:
+            self._keys[block] = (key, group)
 
     def drop(self, block: int) -> None:
         """Forget ``block``, if it is known."""
-        key = self._keys.pop(block, None)
-        if key is not None:
-            del self._blocks[key]
+        known = self._keys.pop(block, None)
+        if known is not None:
+            key, group = known
+            del self._blocks[group][key]
 
     def clear(self) -> None:
-        self._blocks.clear()
+        for blocks in self._blocks:
+            blocks.clear()
         self._keys.clear()
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless the two directions mirror each other."""
-        assert len(self._blocks) == len(self._keys), "keys and blocks differ in number"
-        for block, key in self._keys.items():
-            assert self._blocks.get(key) == block, f"block {block} is not what its key finds"
+        known = sum(map(len, self._blocks))
+        assert known == len(self._keys), "keys and blocks differ in number"
+        for block, (key, group) in self._keys.items():
+            assert self.find(key, group) == block, f"block {block} is not what its key finds"
 
     def blocks(self) -> Iterable[int]:
         return self._keys.keys()

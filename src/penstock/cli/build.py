@@ -42,18 +42,19 @@ def run(args: argparse.Namespace) -> int:
                 raise UsageError(f"argument {option}: takes no {option_name(name)}; leave it out")
         root = _root(args)
         return _list(root) if args.list else _remove(root, args.remove)
+    from penstock.backends.registry import backend
     from penstock.engine.ipc.startup import Ledger, describe, process_started_at
     from penstock.engine.loader import draw, load
 
     config = engine_config(args)
-    if config.backend in ("reference", "cuda"):
+    if config.backend != "auto" and not backend(config.backend).keeps_weights:
         raise UsageError(
             f"argument --backend: the {config.backend} backend packs no weights to keep"
         )
     ledger = Ledger(process_started_at())
     ledger.mark("python")
     blueprint = draw(config)
-    if blueprint.config.backend != "cpu":
+    if not backend(blueprint.config.backend).keeps_weights:
         raise ConfigError(
             f"auto chooses the {blueprint.config.backend} backend here, which packs no weights to "
             "keep; build for the CPU with --backend cpu"

@@ -83,6 +83,7 @@ def _serve(
 ) -> None:
     import asyncio
 
+    from penstock.backends.registry import backend
     from penstock.server.run import serve
     from penstock.version import __version__
 
@@ -101,7 +102,8 @@ def _serve(
         model, resolved = llm.model, llm.ready.config
         print(f"penstock {__version__} serves {model.served_model_name} at {url}/v1")
         if resolved is not None:
-            with_threads = "" if resolved.backend == "cuda" else f" with {resolved.threads} threads"
+            on_gpu = backend(resolved.backend).on_gpu
+            with_threads = "" if on_gpu else f" with {resolved.threads} threads"
             print(
                 f"  {resolved.model_path}: {resolved.dtype} on {resolved.backend}{with_threads}, "
                 f"context {resolved.max_model_len} tokens, KV cache "

@@ -88,10 +88,14 @@ class Constraints:
         )
         self._mask_threads = mask_threads
         self._masks: Masks | None = None  # before the first grammar there are none
+        self.active = False
+        """Whether a grammar has been compiled. Steps of engines without ask nothing else."""
 
     @property
     def num_waiting(self) -> int:
         """The number of sequences that wait for their grammar."""
+        if not self._waiting:  # asked in every step
+            return 0
         return sum(1 + len(each.leader.siblings) for each in self._waiting.values())
 
     def holds(self, request_id: str) -> bool:
@@ -144,11 +148,6 @@ class Constraints:
                 message = f"the grammar could not be compiled: {first_line(error)}"
                 failed.append((each.leader, message))
         return ready, failed
-
-    @property
-    def active(self) -> bool:
-        """Whether a grammar has been compiled."""
-        return self._masks is not None
 
     @property
     def num_awaiting(self) -> int:
@@ -211,6 +210,7 @@ class Constraints:
         assert self._vocabulary is not None
         if self._masks is None:
             self._masks = Masks(self._mask_threads or Pools(self._bell))
+            self.active = True
         silent = self._vocabulary.special_ids | self._vocabulary.eos_token_ids
         ending = leader.ending_token_ids & silent
         for sequence in (leader, *leader.siblings):

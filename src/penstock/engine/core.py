@@ -68,7 +68,10 @@ class EngineCore:
         self._works_ahead = executor.capabilities.depth > 1
         self._draws_ahead = executor.capabilities.draws_ahead
         cache = KvCache(
-            executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=config.enable_prefix_caching
+            executor.num_blocks,
+            BLOCK_SIZE,
+            windows=blueprint.plan.kv_groups.windows or (None,),
+            enable_prefix_caching=config.enable_prefix_caching,
         )
         self._scheduler = Scheduler(
             cache,
@@ -207,7 +210,7 @@ class EngineCore:
     def _step(self) -> list[SequenceUpdate]:
         constraints = self._constraints
         ended: list[SequenceUpdate] = []
-        if constraints.num_awaiting:
+        if constraints.active and constraints.num_awaiting:
             ended = [self._scheduler.conclude(sequence) for sequence in constraints.release()]
         drafts, features = None, False
         if self._speculation is not None:
@@ -266,7 +269,8 @@ class EngineCore:
             assert executed.hidden is not None
             give_rows(step, executed.hidden)
         updates = self._scheduler.update(step, tokens, executed.late)
-        self._constraints.prepare(step.samples)
+        if self._constraints.active:
+            self._constraints.prepare(step.samples)
         if self._speculation is not None:
             self._speculation.verified(step, tokens)
             if executed.features is not None:

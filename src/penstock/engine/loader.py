@@ -12,12 +12,11 @@ import msgspec
 
 from penstock.artifact.format import Artifact
 from penstock.artifact.shelf import Keeping, Note, Shelf
-from penstock.backends import bind
-from penstock.backends.cpu import native
+from penstock.backends.registry import backend, looked_for, native_automaton
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.demo_model import demo_model_path
-from penstock.errors import ArtifactError, ConfigError
-from penstock.hardware import detect, with_gpu
+from penstock.errors import ArtifactError
+from penstock.hardware import detect
 from penstock.interface.automaton import Automaton
 from penstock.interface.executor import Executor, Limits
 from penstock.interface.tuning import Tuning
@@ -29,6 +28,7 @@ from penstock.plan.plan import Plan
 from penstock.resolve import draft_block_bytes, resolve
 from penstock.speculate.draft_choice import draft_engine_config, draft_folder, draft_spec
 from penstock.speculate.heads_choice import refuse_heads, stretched
+from penstock.speculate.suffix import SuffixAutomaton
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.heads import HeadWeights, Int32s, read_token_map, takes_from_target
 from penstock.weights.hub import resolve_model_folder
@@ -75,15 +75,11 @@ def _draw(
 ) -> Blueprint:
     """``drafts``: the model drafts for another, a token of each sequence a step. ``plan``: what is
     known of its plan already."""
-    hardware = detect()
-    if config.backend in ("auto", "cuda"):
-        hardware = with_gpu(hardware)
+    hardware = looked_for(config.backend, detect())
     drafting = draft_folder(config.speculative, folder)
     draft = None if drafting is None else draft_spec(config, drafting, spec, tokenizer)
     decided = resolve(config, hardware, spec, folder, tokenizer, draft, drafts, plan)
     resolved = decided.config
-    if resolved.backend == "cpu":
-        resolved = msgspec.structs.replace(resolved, notes=(*resolved.notes, *_kernel_notes()))
     if drafting is None or draft is None or decided.draft is None:
         return Blueprint(resolved, spec, decided.plan)
     target = None
@@ -119,20 +115,9 @@ def draft_tokens(blueprint: Blueprint) -> Int32s | None:
     return read_token_map(Path(config.model_path), blueprint.spec, config.load_format)
 
 
-def _kernel_notes() -> list[str]:
-    try:
-        note = native.note()
-    except ConfigError:  # binding will say so; a plan can be shown without
-        return []
-    return [] if note is None else [note]
-
-
-def native_automaton() -> type[Automaton] | None:
-    """The suffix automaton of the native runtime; None where native code is missing."""
-    try:
-        return native.load().SuffixAutomaton
-    except ConfigError:
-        return None
+def suffix_automaton() -> type[Automaton]:
+    """The native suffix automaton, or the one in Python where native code is missing."""
+    return native_automaton() or SuffixAutomaton
 
 
 def step_limits(blueprint: Blueprint) -> Limits:
@@ -166,11 +151,12 @@ def load(
     Any other trouble with artifacts is a note, and the weights are packed.
     """
     config, limits = blueprint.config, step_limits(blueprint)
+    binds = backend(config.backend)
     shelf = Shelf.of(config, blueprint.plan, note)
     with shelf.take() as kept:
         if kept is not None:
             try:
-                executor = bind(blueprint.plan, kept, config.backend, limits)
+                executor = binds.bind(blueprint.plan, kept, limits)
             except ArtifactError as error:
                 shelf.is_damaged(error)
             else:
@@ -181,7 +167,7 @@ def load(
     weights = _open(blueprint)
     mark("open weights")
     start = time.monotonic()
-    executor = bind(blueprint.plan, weights, config.backend, limits)
+    executor = binds.bind(blueprint.plan, weights, limits)
     mark("pack weights")
     packed_in = time.monotonic() - start
     if shelf.keep(executor.packed, packed_in, keeping, lambda: _measure(executor, mark)):

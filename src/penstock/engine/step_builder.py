@@ -28,7 +28,7 @@ def build_step_input(step: ScheduledStep, block_size: int = BLOCK_SIZE) -> StepI
     return build_step(
         tokens,
         [e.start for e in scheduled],
-        ([e.sequence.table.block_ids for e in scheduled],),
+        list(zip(*[e.sequence.table.blocks for e in scheduled], strict=True)),
         num_logits=num_logits,
         num_hidden=num_hidden,
         trees=trees,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
 Shape = tuple[int, ...]
 
@@ -20,11 +21,36 @@ class Stored:
 
     name: str
     shape: Shape
+    element: Literal["float", "int32"] = "float"
+    """float: any type that models are served from."""
+
+
+class PackedFormat(Protocol):
+    """How a quantized matrix is kept in tensors of a checkpoint. Formats are compared."""
+
+    def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
+        """The tensors of matrix ``name`` ``[n, k]``."""
+        ...
+
+    def optional(self, name: str) -> tuple[str, ...]:
+        """Names of further tensors that are read where they are there."""
+        ...
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A matrix ``[n, k]`` that the checkpoint has quantized, as tensors whose names begin with
+    ``name``. It is read as it is quantized."""
+
+    name: str
+    shape: Shape
+    format: PackedFormat
 
 
 @dataclass(frozen=True)
 class RowsOf:
-    """Some rows of a tensor, those of each of ``runs`` (first, end) one after another."""
+    """Some rows of a tensor or of a quantized matrix: those of each of ``runs`` (first, end), one
+    after another."""
 
     source: Source
     runs: tuple[tuple[int, int], ...]
@@ -68,7 +94,7 @@ class Shifted:
         return self.source.shape
 
 
-Source = Stored | RowsOf | Stacked | Transposed | Shifted
+Source = Stored | Packed | RowsOf | Stacked | Transposed | Shifted
 
 
 @dataclass(frozen=True)
@@ -83,11 +109,25 @@ class PlanWeight:
         return self.source.shape
 
 
+def packed(source: Source) -> Iterator[Packed]:
+    """The quantized matrices that ``source`` is made of."""
+    match source:
+        case Packed():
+            yield source
+        case Stacked(sources):
+            for each in sources:
+                yield from packed(each)
+        case RowsOf(inner) | Transposed(inner) | Shifted(inner):
+            yield from packed(inner)
+
+
 def tensors(source: Source) -> Iterator[Stored]:
     """The tensors of a checkpoint that ``source`` is made of."""
     match source:
         case Stored():
             yield source
+        case Packed(name, shape, form):
+            yield from form.tensors(name, shape)
         case Stacked(sources):
             for each in sources:
                 yield from tensors(each)

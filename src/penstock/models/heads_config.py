@@ -98,6 +98,11 @@ def load_heads_spec(
         if config.has(name):
             read_dtype(config)
     refuse_unsupported(config)
+    config.only(
+        "quantization_config",
+        None,
+        "is not supported for heads; use the unquantized ones that these were made from",
+    )
     spec = _medusa(config, shapes, target) if kind == "medusa" else _eagle(config, shapes, target)
     return spec
 

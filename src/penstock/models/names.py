@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.interface.sources import (
+    Packed,
+    PackedFormat,
     RowsOf,
     Shape,
     Shifted,
@@ -55,11 +57,15 @@ class NameMap:
     idle: str = r"(?!)"
     """Regular expression of tensors that checkpoints may have and that no model reads."""
 
-    def source(self, name: str, shapes: Mapping[str, Shape]) -> Source:
+    def source(
+        self, name: str, shapes: Mapping[str, Shape], form: PackedFormat | None = None
+    ) -> Source:
         """The source of the canonical weight ``name``, of the shape that it has in ``shapes``.
 
         ``shapes`` has all weights of the model: where tensors are fused, those before it tell which
-        rows are its own. Raises KeyError where the map does not have it.
+        rows are its own. ``form``: what the matrix is stored in, where it is quantized; as all
+        formats keep ``[n, k]``, it is then never transposed. Raises KeyError where the map does not
+        have it.
         """
         numbers = [part for part in name.split(".") if part.isdigit()]
         pattern = ".".join("*" if part.isdigit() else part for part in name.split("."))
@@ -69,20 +75,19 @@ class NameMap:
             entry, bias = self.names.get(stem), True
         if entry is None:
             raise KeyError(name)
-        where = _filled(entry.stored, numbers) + (BIAS if bias else entry.suffix)
+        where = _filled(entry.stored, numbers)
+        if form is None:
+            where += BIAS if bias else entry.suffix
         group = [_filled(each, numbers) + (BIAS if bias else "") for each in entry.fused] or [name]
         rows = [shapes[each] for each in group]
         place = group.index(name)
-        source: Source
         if "#" in where:
-            source = Stacked(
-                tuple(
-                    _part(where.replace("#", str(i)), [s[1:] for s in rows], place, entry, bias)
-                    for i in range(rows[place][0])
-                )
-            )
+            each = [shape[1:] for shape in rows]
+            names = [where.replace("#", str(i)) for i in range(rows[place][0])]
+            parts = [_part(one, each, place, entry, bias, form) for one in names]
+            source: Source = Stacked(tuple(parts))
         else:
-            source = _part(where, rows, place, entry, bias)
+            source = _part(where, rows, place, entry, bias, form)
         return Shifted(source, entry.shift) if entry.shift and not bias else source
 
     def is_idle(self, tensor: str) -> bool:
@@ -120,11 +125,15 @@ def _filled(pattern: str, numbers: list[str]) -> str:
     return re.sub(r"\*", lambda _: next(values), pattern)
 
 
-def _part(where: str, rows: list[Shape], place: int, entry: Name, bias: bool) -> Source:
+def _part(
+    where: str, rows: list[Shape], place: int, entry: Name, bias: bool, form: PackedFormat | None
+) -> Source:
     """The rows of weight ``place`` among those that are fused in tensor ``where``."""
     whole: Shape = (sum(shape[0] for shape in rows), *rows[place][1:])
     source: Source
-    if entry.transposed and not bias:
+    if form is not None:
+        source = Packed(where, whole, form)
+    elif entry.transposed and not bias:
         source = Transposed(Stored(where, whole[::-1]))
     else:
         source = Stored(where, whole)

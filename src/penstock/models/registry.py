@@ -22,6 +22,7 @@ from penstock.models import (
 )
 from penstock.models.blocks import read_dtype
 from penstock.models.names import NameMap
+from penstock.models.quantized import read_quantized
 from penstock.models.reader import ConfigReader, read_json_object
 from penstock.models.spec import DType, ModelSpec
 from penstock.weights.safetensors import stored_dtype
@@ -144,7 +145,8 @@ def read_spec(
     dtype = read_dtype(reader) or default_dtype
     if dtype is None:
         raise reader.error("dtype", "is required: float32, bfloat16 or float16")
-    spec = family.read(reader, dtype)
+    quantized = read_quantized(reader)
+    spec = replace(family.read(reader, dtype), quantized=quantized)
     if spec.names is None:
         spec = replace(spec, names=family.names)
     reader.finish(IDLE_FIELDS)
@@ -161,12 +163,6 @@ def refuse_unsupported(reader: ConfigReader, own_code: Collection[str] = ()) -> 
 
     ``own_code``: classes of the checkpoint's own that ``auto_map`` may name.
     """
-    if reader.has("quantization_config"):
-        raise reader.error(
-            "quantization_config",
-            "is not supported yet; use the unquantized checkpoint this one was made from",
-        )
-    reader.raw("quantization_config")
     for name, value, why in _ONLY:
         reader.only(name, value, why)
     code = reader.raw("auto_map")

@@ -7,6 +7,7 @@ from typing import Literal
 
 from penstock.errors import ModelError
 from penstock.models.names import NameMap
+from penstock.models.quantized import QuantizedFormat
 from penstock.models.rope_spec import RopeKind, RopeSpec
 
 __all__ = [
@@ -158,6 +159,8 @@ class ModelSpec:
     eos_token_ids: tuple[int, ...] = ()
     names: NameMap | None = None
     """What the checkpoint calls the weights; None: as the plan does."""
+    quantized: QuantizedFormat | None = None
+    """How the checkpoint keeps matrices that it has quantized, if it has."""
     embedding_scale: EmbeddingScale | None = None
     logits_scale: float = 1.0
     logits_softcap: float | None = None

@@ -10,10 +10,11 @@ from penstock.plan.plan import Plan
 def explain(plan: Plan, memory: MemoryPlan | None = None) -> str:
     """One line per op, a layer that repeats the one before printed once."""
     spec = plan.spec
+    stored = "" if spec.quantized is None else f", matrices as they are stored ({spec.quantized})"
     lines = [
         f"{spec.architecture}: {len(spec.layers)} layers, hidden {spec.hidden_size}, "
         f"vocabulary {spec.vocab_size:,}, "
-        f"{plan.num_parameters:,} parameters in {plan.weight_dtype}",
+        f"{plan.num_parameters:,} parameters in {plan.weight_dtype}{stored}",
         f"{len(plan.ops)} ops a step; T token rows, S selected, R with logits; "
         f"KV cache in {plan.kv_dtype}",
     ]

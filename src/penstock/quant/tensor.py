@@ -37,10 +37,16 @@ class GroupTensor:
         n, k = self.codes.shape
         return n, k
 
-    def rows(self, first: int, end: int) -> GroupTensor:
-        """The matrix of rows ``first`` to ``end``: views of this one's arrays."""
-        zeros = None if self.zeros is None else self.zeros[first:end]
-        return GroupTensor(self.scheme, self.codes[first:end], self.scales[first:end], zeros)
+    def rows(self, *runs: tuple[int, int]) -> GroupTensor:
+        """The matrix of the rows of ``runs`` (first, end), one after another; of one run, views."""
+
+        def taken(array: NDArray[Any]) -> NDArray[Any]:
+            if len(runs) == 1:
+                return array[slice(*runs[0])]
+            return np.concatenate([array[first:end] for first, end in runs])
+
+        zeros = None if self.zeros is None else taken(self.zeros)
+        return GroupTensor(self.scheme, taken(self.codes), taken(self.scales), zeros)
 
     def points(self) -> NDArray[np.int32]:
         """The integers that scales multiply, ``code - zero``, ``[n, k]``."""

@@ -48,17 +48,18 @@ def moves_of(each: ScheduledSequence, accepted: Seq[int], block_size: int) -> li
     before the sequence gives blocks back. A token never moves up, so in ascending order none is
     overwritten before it was moved itself.
     """
-    draft, blocks = each.draft, each.sequence.table.block_ids
+    draft, table = each.draft, each.sequence.table
     if draft is None or draft.parents is None:
         return []
     known = each.start + each.num_tokens - len(draft)
 
-    def slot(at: int) -> int:
+    def slot(blocks: Seq[int], at: int) -> int:
         return blocks[at // block_size] * block_size + at % block_size
 
     nodes = draft.path(accepted)
     return [
-        (slot(known + node), slot(known + depth))
+        (slot(blocks, known + node), slot(blocks, known + depth))
+        for blocks in table.blocks
         for depth, node in enumerate(nodes)
         if node != depth
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from time import monotonic
 
-from penstock.cache.kv_cache import KvCache
+from penstock.cache.kv_cache import CachedPrefix, KvCache
 from penstock.scheduler.give_way import GiveWay
 from penstock.scheduler.in_flight import InFlight
 from penstock.scheduler.output import ScheduledSequence, scheduled
@@ -56,6 +56,7 @@ class Admission:
                 break
             start = sequence.num_computed
             count = left.most(sequence, len(sequence.token_ids) - sequence.awaits_mask - start)
+            count = min(count, sequence.table.writable - start)
             if count:
                 chosen.append(scheduled(sequence, start, count, self._all_hidden))
                 left.take(chosen[-1])
@@ -74,12 +75,12 @@ class Admission:
         def fits() -> bool:
             known = len(newcomer.token_ids)
             reserve = len(self._queues.running)
-            return self._cache.fits(self._hits(newcomer), known, reserve=reserve)
+            return self._cache.fits(self._cached(newcomer), known, reserve=reserve)
 
         return self._give_way.victim(self._queues, newcomer, fits)
 
-    def _hits(self, sequence: Sequence) -> list[int]:
-        """The cached blocks of its first tokens, of those that need not be computed."""
+    def _cached(self, sequence: Sequence) -> CachedPrefix:
+        """What is cached of its first tokens, of those that need not be computed."""
         known = len(sequence.token_ids)
         limit = sequence.num_prompt_rows if sequence.wants_prompt_rows else known - 1
         return self._cache.lookup(sequence.table, sequence.token_ids, limit)
@@ -93,12 +94,12 @@ class Admission:
         if self._in_flight.bars(sequence) or (sequence.wants_prompt_rows and left.prompt_rows == 0):
             return False
         known, cache = len(sequence.token_ids), self._cache
-        hits = self._hits(sequence)
-        cached = len(hits) * cache.block_size
+        prefix = self._cached(sequence)
+        cached = prefix.num_tokens
         end = min(known, cached + left.tokens)
         if sequence.wants_prompt_rows:
             end = min(end, sequence.num_prompt_rows + left.prompt_rows)
-        if not cache.begin(sequence.table, hits, end, known, reserve=len(self._queues.running)):
+        if not cache.begin(sequence.table, prefix, end, known, reserve=len(self._queues.running)):
             return False
         if not sequence.started:
             sequence.started = True

@@ -47,7 +47,7 @@ class GiveWay:
             places = self._cache.num_blocks
             wanted = self._cache.blocks_for(len(newcomer.token_ids))
             for sequence in queues.running:
-                held[sequence.tenant.name] += len(sequence.table.block_ids)
+                held[sequence.tenant.name] += sequence.table.num_held
         else:
             return None
         name = queues.shares.gives_way(newcomer.tenant, held, places, wanted)

@@ -85,3 +85,25 @@ def scheduled(
         num_logits = max(0, end - max(start, sequence.num_prompt_rows))
     hidden = count - num_logits if all_hidden else 0
     return ScheduledSequence(sequence, start, count, num_logits, samples, hidden)
+
+
+def step_of(
+    chosen: list[ScheduledSequence],
+    copies: list[BlockCopy],
+    moves: list[SlotMove],
+    num_tokens: int,
+    num_drafted: int,
+) -> ScheduledStep:
+    """Return the step of the ``chosen`` sequences, its samples and rows numbered in their order."""
+    samples: list[Sequence] = []
+    rows: list[int] = []
+    row, hidden = -1, 0
+    for each in chosen:
+        row += each.num_logits
+        hidden += each.num_hidden
+        for sequence in each.samples:
+            samples.append(sequence)
+            rows.append(row if each.draft is None else row - len(each.draft))
+    return ScheduledStep(
+        chosen, samples, rows, copies, num_tokens, row + 1, hidden, num_drafted, moves
+    )

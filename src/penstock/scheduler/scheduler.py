@@ -63,11 +63,14 @@ from penstock.scheduler.admission import Admission
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.in_flight import InFlight
 from penstock.scheduler.limits import check_step_limits, most_tokens
-from penstock.scheduler.output import ScheduledSequence, ScheduledStep, scheduled
+from penstock.scheduler.output import ScheduledSequence, ScheduledStep, step_of
 from penstock.scheduler.place_drafts import place_drafts
+from penstock.scheduler.preemption import Preemption
+from penstock.scheduler.progress import Progress
 from penstock.scheduler.queues import Queues
 from penstock.scheduler.sequence import Sequence, Status
 from penstock.scheduler.step_budget import StepBudget
+from penstock.scheduler.told import told
 
 RUNNING, FINISHED = Status.RUNNING, Status.FINISHED  # a name is cheaper than an enum's member
 
@@ -95,12 +98,14 @@ class Scheduler:
         self._queues = Queues()
         self.running = self._queues.running
         self._in_flight = InFlight()
-        self._all_hidden = all_hidden
         self._most_prompt_rows = max_prompt_rows or max_num_batched_tokens
         self._accepted = AcceptedDrafts(cache)
+        self._preemption = Preemption(cache, self._queues, self._in_flight)
         self._admission = Admission(cache, self._queues, self._in_flight, max_num_seqs, all_hidden)
+        self._progress = Progress(
+            cache, self._queues, self._admission, self._preemption, all_hidden
+        )
         self._arrivals = 0
-        self._preemptions = 0
         self._steps = 0
         self._tokens_computed = 0
         self._tokens_generated = 0
@@ -176,46 +181,16 @@ class Scheduler:
         ``drafts``: of running sequences that have one token left to compute.
         """
         shares = self._queues.shares
-        contended = shares.contended
-        particular = contended or masks_awaited  # one look for each sequence in place of two
         if self._queues.num_waiting and shares.several_tenants:
             victim = self._admission.victim()
             if victim is not None:
-                self._preempt(victim)
-        left = StepBudget(self.max_num_batched_tokens, self._most_prompt_rows)
+                self._preemption.preempt(victim)
         chosen: list[ScheduledSequence] = []
         copies: list[BlockCopy] = []
-        extend = self.cache.extend
-        for sequence in self._running_in_turn(contended):
-            if left.tokens == 0:
-                break
-            if sequence.status is not RUNNING:
-                continue  # preempted for one before it
-            start = sequence.num_computed
-            count = len(sequence.token_ids) - start
-            if particular:
-                if sequence.awaits_mask:
-                    count -= 1
-                    if count <= 0:
-                        continue
-                if contended and count > 1 and self._queues.num_waiting:
-                    self._admission.admit(left, chosen, self._queues.turn(sequence))
-                    if left.tokens == 0:
-                        break
-            if count > left.tokens or sequence.wants_prompt_rows:
-                count = left.most(sequence, count)
-                if count == 0:
-                    continue
-            if contended:
-                shares.serve(sequence.tenant, count)
-            while not extend(sequence.table, start, start + count, copies):
-                if not self._preempt_behind(sequence, chosen):
-                    count = self.cache.room(sequence.table, start)
-                    if count == 0:
-                        break
-            else:
-                chosen.append(scheduled(sequence, start, count, self._all_hidden))
-                left.take(chosen[-1])
+        prefills = self._progress.decodes(chosen, copies, masks_awaited)
+        left = StepBudget(self.max_num_batched_tokens - len(chosen), self._most_prompt_rows)
+        if prefills:
+            self._progress.prefills(prefills, left, chosen, copies)
         # If someone above came short, no block is left that would let anyone in.
         if self._queues.num_waiting:
             self._admission.admit(left, chosen)
@@ -224,32 +199,12 @@ class Scheduler:
         drafted = 0
         if drafts and left.tokens:
             drafted = place_drafts(self.cache, chosen, drafts, left.tokens, copies)
-            left.tokens -= drafted
         self._steps += 1
-        samples: list[Sequence] = []
-        rows: list[int] = []
-        row = -1
-        for each in chosen:
-            row += each.num_logits
-            for sequence in each.samples:
-                samples.append(sequence)
-                rows.append(row if each.draft is None else row - len(each.draft))
-        num_tokens = self.max_num_batched_tokens - left.tokens
-        if not contended:
+        num_tokens = self.max_num_batched_tokens - left.tokens + drafted
+        if not shares.contended:
             shares.unsettled += num_tokens
-        hidden = sum(each.num_hidden for each in chosen)
         moves, self._accepted.moves = self._accepted.moves, []
-        return ScheduledStep(
-            chosen,
-            samples,
-            rows,
-            copies,
-            num_tokens,
-            row + 1,
-            num_hidden=hidden,
-            num_drafted=drafted,
-            slot_moves=moves,
-        )
+        return step_of(chosen, copies, moves, num_tokens, drafted)
 
     def submitted(self, step: ScheduledStep) -> None:
         """The step is in flight, and the next one is scheduled before this one's ``update``.
@@ -278,6 +233,7 @@ class Scheduler:
             raise ValueError(f"{len(sampled)} samples for {len(step.samples)} sampling sequences")
         updates: list[SequenceUpdate] = []
         undone = {step.samples[i] for i in late} if late else ()
+        particular = step.num_drafted or undone  # one look for each sequence, not two
         new_tokens = iter(sampled)
         self._tokens_computed += step.num_tokens
         cache, ahead, generated = self.cache, False, 0
@@ -287,19 +243,20 @@ class Scheduler:
         for each in step.sequences:
             sequence, samples = each.sequence, each.samples
             end = each.start + each.num_tokens
-            if undone and sequence in undone:
-                next(new_tokens)
-                self._undo(each)
-                continue
-            if each.draft is not None:
-                drawn = next(new_tokens)
-                if sequence.status is RUNNING:  # else it has ended meanwhile
-                    accepted = self._accepted.take_in(each, drawn)
-                    if sequence.finish_reason is not None:
-                        self._finish(sequence)
-                    generated += len(accepted)
-                    updates.append(_told(sequence, accepted))
-                continue
+            if particular:
+                if sequence in undone:
+                    next(new_tokens)
+                    self._undo(each)
+                    continue
+                if each.draft is not None:
+                    drawn = next(new_tokens)
+                    if sequence.status is RUNNING:  # else it has ended meanwhile
+                        accepted = self._accepted.take_in(each, drawn)
+                        if sequence.finish_reason is not None:
+                            self._finish(sequence)
+                        generated += len(accepted)
+                        updates.append(told(sequence, accepted))
+                    continue
             if sequence.status is not RUNNING:
                 pass  # ended, or preempted in flight: what was written is nobody's
             elif ahead:
@@ -313,7 +270,9 @@ class Scheduler:
                     self._fork(sequence)
             if sequence.pooler is not None and sequence.status is RUNNING:
                 if end == len(sequence.token_ids):
-                    updates.append(self._pooled(sequence))
+                    sequence.finish_reason = FinishReason.STOP
+                    self._finish(sequence)
+                    updates.append(told(sequence, []))
                 continue
             for sequence in samples:
                 tokens = next(new_tokens)
@@ -321,7 +280,7 @@ class Scheduler:
                     continue  # aborted, or a row too many
                 accepted = sequence.settle(end, tokens) if ahead else sequence.append(tokens)
                 generated += len(accepted)
-                updates.append(_told(sequence, accepted))
+                updates.append(told(sequence, accepted))
                 if sequence.finish_reason is not None:
                     self._finish(sequence)
         self._tokens_generated += generated
@@ -331,7 +290,7 @@ class Scheduler:
         """End a live sequence whose last token turns out to have ended it."""
         sequence.conclude()
         self._finish(sequence)
-        return _told(sequence, [])
+        return told(sequence, [])
 
     def stats(self) -> EngineStats:
         allocated, filled = self.cache.slots()
@@ -342,7 +301,7 @@ class Scheduler:
             kv_blocks_used=self.cache.num_used_blocks,
             prefix_queries=self._admission.prefix_queries,
             prefix_hits=self._admission.prefix_hits,
-            preemptions=self._preemptions,
+            preemptions=self._preemption.count,
             steps=self._steps,
             tokens_computed=self._tokens_computed,
             tokens_generated=self._tokens_generated,
@@ -355,7 +314,7 @@ class Scheduler:
         self.cache.check_integrity()
         self._queues.check_integrity()
         assert len(self.running) <= self.max_num_seqs
-        held = sum(len(s.table.block_ids) for s in self.running)
+        held = sum(s.table.num_held for s in self.running)
         assert held == self.cache.num_held_blocks, "a sequence that is not running holds blocks"
         self._in_flight.check_integrity(s for g in self._queues.requests.values() for s in g)
 
@@ -378,34 +337,6 @@ class Scheduler:
         if draft is not None:
             self.cache.trim(sequence.table)
 
-    def _running_in_turn(self, contended: bool) -> list[Sequence]:
-        """Those that need one token before those that need more, of whom tenants take turns."""
-        decodes = [s for s in self.running if len(s.token_ids) - s.num_computed == 1]
-        if len(decodes) == len(self.running):
-            return decodes
-        prefills = [s for s in self.running if len(s.token_ids) - s.num_computed > 1]
-        if contended:
-            prefills.sort(key=self._queues.turn)
-        return decodes + prefills
-
-    def _preempt_behind(self, sequence: Sequence, chosen: list[ScheduledSequence]) -> bool:
-        """Preempt the last running sequence behind this one that is not in the step."""
-        in_step = {each.sequence for each in chosen}
-        for victim in reversed(self.running):
-            if victim is sequence:
-                return False
-            if victim not in in_step:
-                self._preempt(victim)
-                return True
-        return False
-
-    def _preempt(self, victim: Sequence) -> None:
-        self.cache.free(victim.table)
-        self._queues.wait(victim)
-        if self._in_flight.involves(victim):
-            self._in_flight.bar(victim)
-        self._preemptions += 1
-
     def _fork(self, leader: Sequence) -> None:
         """Let its siblings go on from the leader's prompt, or queue them when no place is free."""
         for sibling in leader.siblings:
@@ -420,41 +351,7 @@ class Scheduler:
                 if self._in_flight.steps:
                     self._in_flight.bar(sibling)
 
-    def _pooled(self, sequence: Sequence) -> SequenceUpdate:
-        """The end of a sequence that generates nothing: its prompt is computed."""
-        sequence.finish_reason = FinishReason.STOP
-        self._finish(sequence)
-        return SequenceUpdate(
-            sequence.request_id,
-            sequence.index,
-            [],
-            num_cached_tokens=sequence.num_cached_tokens,
-            finish_reason=FinishReason.STOP,
-            scheduled_at=sequence.scheduled_at,
-        )
-
     def _finish(self, sequence: Sequence) -> None:
         if sequence.status is RUNNING:
             self.cache.free(sequence.table)
         self._queues.finish(sequence)
-
-
-def _told(sequence: Sequence, tokens: list[int]) -> SequenceUpdate:
-    update = SequenceUpdate(  # by place: with names 64 sequences take 3 us longer
-        sequence.request_id,
-        sequence.index,
-        tokens,
-        None,
-        None,
-        sequence.num_cached_tokens,
-        sequence.finish_reason,
-        sequence.stop_reason,
-        None,
-        sequence.scheduled_at,
-    )
-    if sequence.num_drafted:
-        update.num_drafted = sequence.num_drafted
-        update.num_accepted = sequence.num_accepted
-    if sequence.completed:
-        update.ends_in_text = True
-    return update

@@ -7,7 +7,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.cache.kv_cache import BlockTable
+from penstock.cache.block_table import BlockTable
 from penstock.interface.messages import EngineRequest, FinishReason, Tenant
 from penstock.sampling.draws import sequence_key
 from penstock.sampling.params import SamplingParams
@@ -140,8 +140,10 @@ class Sequence:
         The ending token is part of the output. Before ``min_tokens`` output tokens none but the
         length ends it, and the end of its grammar, behind which nothing can follow.
         """
-        for i, token in enumerate(tokens):
-            self.token_ids.append(token)
+        token_ids = self.token_ids
+        before = len(token_ids)
+        for token in tokens:
+            token_ids.append(token)
             if token in self.ending_token_ids and self.num_output_tokens > self.params.min_tokens:
                 self.finish_reason = FinishReason.STOP
                 if token not in self.eos_token_ids:
@@ -149,13 +151,13 @@ class Sequence:
             elif self.matcher is not None and self.matcher.advance(token):
                 self.finish_reason = FinishReason.STOP
                 self.completed = True
-            elif len(self.token_ids) >= self.max_total_tokens:
+            elif len(token_ids) >= self.max_total_tokens:
                 if self.matcher is not None and self.matcher.behind:
                     continue  # whether the text is complete is not known yet: see conclude
                 self.finish_reason = FinishReason.LENGTH
             else:
                 continue
-            return tokens[: i + 1]
+            return tokens[: len(token_ids) - before]
         return tokens
 
     def conclude(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence as Seq
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.cache.kv_cache import BlockTable
+from penstock.cache.block_table import BlockTable
 from penstock.interface.step import StepInput
 from penstock.interface.step_builder import Tree, build_step
 
@@ -53,7 +53,7 @@ class DraftBatch:
         return build_step(
             self._tokens,
             self._starts,
-            ([table.block_ids for table in self._tables],),
+            list(zip(*[table.blocks for table in self._tables], strict=True)),
             num_logits=self._logits,
             trees=self._trees,
             features=np.concatenate(self._features),

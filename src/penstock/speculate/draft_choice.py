@@ -103,7 +103,7 @@ def draft_engine_config(
             "or take a draft with more"
         )
     asked = config.speculative
-    if isinstance(asked, QuantizedSelf) and asked.quantization == config.quantization:
+    if isinstance(asked, QuantizedSelf) and asked.quantization == resolved.quantization:
         raise ConfigError(
             f"speculative self would draft in {asked.quantization}, which the model is in itself: "
             "nothing would be faster; leave it out, or take a smaller model as draft"
@@ -122,8 +122,8 @@ def draft_engine_config(
         ),
         "speculative": None,
     }
-    changes |= _quantization(config)
-    if resolved.backend == "cpu" and plan.num_parameters * 2 <= _FEW_WEIGHTS:
+    changes |= _quantization(config, spec)
+    if resolved.threads > 1 and plan.num_parameters * 2 <= _FEW_WEIGHTS:
         changes |= {"threads": 1}
     return msgspec.structs.replace(config, **changes)
 
@@ -138,13 +138,20 @@ def draft_logit_rows(max_sequences: int, max_tokens: int) -> int:
 
 
 def served_draft(
-    config: EngineConfig, target: Served, spec: ModelSpec, block_bytes: int, on_gpu: bool
+    config: EngineConfig,
+    target: Served,
+    spec: ModelSpec,
+    block_bytes: int,
+    *,
+    half: bool,
+    quantize_activations: bool,
 ) -> Served:
     """Return what memory planning must know of the draft of ``target``.
 
-    ``block_bytes`` is the size of a block of the draft's KV cache.
+    ``block_bytes`` is the size of a block of the draft's KV cache. ``half`` is as in
+    :func:`~penstock.plan.lower.lower`, and ``quantize_activations`` the backend's default.
     """
-    options = msgspec.structs.replace(config, **_quantization(config))
+    options = msgspec.structs.replace(config, **_quantization(config, spec))
     activations = options.quantize_activations
     dtype = spec.dtype if config.dtype == "auto" else config.dtype
     tokens = _step_tokens(config, spec, target.max_sequences, target.max_tokens)
@@ -155,12 +162,12 @@ def served_draft(
         options.quantization_group,
         options.quantize_head,
         zero_points=options.quantization_zero_points,
-        activations=not on_gpu if activations is None else activations,
+        activations=quantize_activations if activations is None else activations,
     )
     kv_dtype = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
     return replace(
         target,
-        plan=fuse(lower(spec, dtype, max_len, schemes, kv_dtype, half=on_gpu)),
+        plan=fuse(lower(spec, dtype, max_len, schemes, kv_dtype, half=half)),
         max_len=max_len,
         max_tokens=tokens,
         max_logit_rows=tokens if heads else draft_logit_rows(target.max_sequences, tokens),
@@ -177,14 +184,14 @@ def _step_tokens(config: EngineConfig, spec: ModelSpec, max_sequences: int, max_
     return max_tokens
 
 
-def _quantization(config: EngineConfig) -> dict[str, Any]:
-    """Return the options in which the draft's quantization differs from its target's."""
+def _quantization(config: EngineConfig, spec: ModelSpec) -> dict[str, Any]:
+    """Return the options of quantization in which the draft ``spec`` differs from its target."""
     asked = config.speculative
     changes: dict[str, Any] = {}
     if isinstance(asked, QuantizedSelf):
         changes |= {"quantization": asked.quantization, "quantization_group": None}
         changes |= {"quantization_zero_points": False}
-    elif config.quantization == "none" or not _fits_scheme(config):
+    elif config.quantization == "none" or not _fits_scheme(config) or spec.quantized is not None:
         changes |= {"quantization": "none", "quantization_group": None}
         changes |= {"quantization_zero_points": False, "quantize_activations": None}
     if isinstance(asked, Medusa | Eagle) and (

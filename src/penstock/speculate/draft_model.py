@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from penstock.cache.block_table import BlockTable
 from penstock.cache.geometry import BLOCK_SIZE
-from penstock.cache.kv_cache import BlockCopy, BlockTable, KvCache
+from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.interface.executor import Executor, Pending
 from penstock.interface.step import Int32s
 from penstock.interface.step_builder import ChainSteps, Tables, build_step
@@ -45,11 +46,20 @@ class ModelProposer:
     groups = 1
     cheap = False
 
-    def __init__(self, executor: Executor, max_tokens: int, prefix_caching: bool) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        max_tokens: int,
+        prefix_caching: bool,
+        windows: Seq[int | None] = (None,),
+    ) -> None:
+        """``windows``: those of the model's groups of cached layers."""
         self._executor = executor
         self._placeholders = executor.capabilities.placeholders
         self._max_tokens = max_tokens
-        self._cache = KvCache(executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=prefix_caching)
+        self._cache = KvCache(
+            executor.num_blocks, BLOCK_SIZE, windows=windows, enable_prefix_caching=prefix_caching
+        )
         self.steady = True
         self._readings: dict[Sequence, _Reading] = {}
 
@@ -92,7 +102,7 @@ class ModelProposer:
 
     def check_integrity(self) -> None:
         self._cache.check_integrity()
-        held = sum(len(reading.table.block_ids) for reading in self._readings.values())
+        held = sum(reading.table.num_held for reading in self._readings.values())
         assert held == self._cache.num_held_blocks, "a sequence that is not read holds blocks"
         for sequence, reading in self._readings.items():
             assert reading.num_computed <= len(sequence.token_ids)
@@ -114,9 +124,9 @@ class ModelProposer:
         if reading is None:
             table = BlockTable()
             table.root = sequence.table.root  # what is cached is shared as the target's is
-            hits = cache.lookup(table, tokens, len(tokens) - 1)
-            cached = len(hits) * BLOCK_SIZE
-            if not cache.begin(table, hits, cached + 1, cached + 1):
+            prefix = cache.lookup(table, tokens, len(tokens) - 1)
+            cached = prefix.num_tokens
+            if not cache.begin(table, prefix, cached + 1, cached + 1):
                 return None
             reading = self._readings[sequence] = _Reading(table, cached)
             return reading
@@ -133,7 +143,7 @@ class ModelProposer:
 
     def _run(self, lanes: list[_Lane]) -> list[array[int]]:
         """Read each lane's known tokens and draft; return the draft of each."""
-        tables = ([lane.reading.table.block_ids for lane in lanes],)
+        tables = list(zip(*[lane.reading.table.blocks for lane in lanes], strict=True))
         drafting = sum(lane.drafted > 0 for lane in lanes)
         tokens = [lane.sequence.token_ids[lane.start : lane.start + lane.count] for lane in lanes]
         step = build_step(

@@ -123,7 +123,7 @@ class EagleProposer:
 
     def check_integrity(self) -> None:
         self._cache.check_integrity()
-        held = sum(len(reading.table.block_ids) for reading in self._readings.values())
+        held = sum(reading.table.num_held for reading in self._readings.values())
         assert held == self._cache.num_held_blocks, "a sequence that is not read holds blocks"
         for sequence, reading in self._readings.items():
             assert sequence.status is not Status.RUNNING or reading.end <= len(sequence.token_ids)
@@ -190,8 +190,8 @@ class EagleProposer:
         return fitting
 
     def _make_room(self, reading: Reading, end: int) -> None:
-        if not reading.table.block_ids:
-            fits = self._cache.begin(reading.table, [], end, end)
+        if not reading.table.blocks:
+            fits = self._cache.begin(reading.table, None, end, end) == end
         else:
             copies: list[BlockCopy] = []
             fits = self._cache.extend(reading.table, reading.num_computed, end, copies)
@@ -225,7 +225,7 @@ class EagleProposer:
         longest = lanes[0].levels if lanes else 0
         if longest <= 1:
             return
-        tables = ([lane.reading.table.block_ids for lane in lanes],)
+        tables = list(zip(*[lane.reading.table.blocks for lane in lanes], strict=True))
         ends = np.array([lane.reading.num_computed for lane in lanes], np.int32)
         chain = ChainSteps(tables, ends, longest - 1)
         tokens = np.array([lane.nodes[0].token for lane in lanes], np.int32)

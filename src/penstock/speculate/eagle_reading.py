@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.cache.kv_cache import BlockTable
+from penstock.cache.block_table import BlockTable
 from penstock.speculate.tree import Node
 
 if TYPE_CHECKING:

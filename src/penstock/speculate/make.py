@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.engine.loader import Blueprint, Mark, draft_tokens, load, native_automaton
+from penstock.engine.loader import Blueprint, Mark, draft_tokens, load, suffix_automaton
 from penstock.models.heads import EagleSpec
 from penstock.speculate.draft import Proposer
 from penstock.speculate.draft_model import ModelProposer
@@ -10,7 +10,6 @@ from penstock.speculate.eagle import EagleProposer
 from penstock.speculate.medusa import MedusaProposer
 from penstock.speculate.ngram import NgramProposer
 from penstock.speculate.speculation import Speculation
-from penstock.speculate.suffix import SuffixAutomaton
 from penstock.speculate.typical import Typical
 from penstock.speculative_config import Eagle, Medusa, Ngram, SpeculativeConfig
 
@@ -27,8 +26,9 @@ def make_speculation(blueprint: Blueprint, mark: Mark = lambda phase: None) -> S
     if isinstance(asked, Medusa) and asked.acceptance == "typical":
         typical = Typical(asked.typical_threshold, asked.typical_alpha)
     if isinstance(asked, Ngram):
-        automaton = native_automaton() or SuffixAutomaton
-        return Speculation(NgramProposer(asked, automaton), asked.num_tokens, asked.adaptive)
+        return Speculation(
+            NgramProposer(asked, suffix_automaton()), asked.num_tokens, asked.adaptive
+        )
     draft = blueprint.draft
     assert draft is not None, "a blueprint with a model that drafts has the draft's"
     proposer = _proposer(asked, draft, mark)
@@ -51,4 +51,9 @@ def _proposer(asked: SpeculativeConfig, draft: Blueprint, mark: Mark) -> Propose
             max_tokens=config.max_num_batched_tokens,
             token_ids=draft_tokens(draft),
         )
-    return ModelProposer(executor, config.max_num_batched_tokens, config.enable_prefix_caching)
+    return ModelProposer(
+        executor,
+        config.max_num_batched_tokens,
+        config.enable_prefix_caching,
+        draft.plan.kv_groups.windows,
+    )

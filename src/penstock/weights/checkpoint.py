@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from penstock.config import DTypeOption, LoadFormat
 from penstock.errors import WeightError
-from penstock.interface.sources import PlanWeight, Source, Stored, tensors
-from penstock.interface.weights import WeightSource
+from penstock.interface.sources import Packed, PlanWeight, Source, Stored, packed, tensors
+from penstock.interface.weights import WeightSource, WeightValue
+from penstock.models.names import BIAS
 from penstock.models.spec import DType, ModelSpec
 from penstock.weights.dummy import DummyWeights
 from penstock.weights.safetensors import open_folder
@@ -58,8 +59,9 @@ class StoredWeights:
     def names(self) -> Iterable[str]:
         return self._sources.keys()
 
-    def get(self, name: str) -> NDArray[Any]:
-        """The weight in the dtype this source was opened with, read-only."""
+    def get(self, name: str) -> WeightValue:
+        """The weight, read-only, in the dtype this source was opened with; one that the checkpoint
+        has quantized, as it is."""
         return read(*self._sources[name], self._dtype)
 
 
@@ -77,6 +79,9 @@ class CheckpointWeights(StoredWeights):
                 if tensor.name not in found:
                     raise _missing(folder, name, tensor.name, found)
                 unused.pop(tensor.name, None)
+            for matrix in packed(weight.source):
+                for stored in (*matrix.format.optional(matrix.name), *_nil_bias(matrix, found)):
+                    unused.pop(stored, None)
             check(weight.source, found)
             self._sources[name] = weight.source, found
         names = spec.names
@@ -102,6 +107,17 @@ class CheckpointWeights(StoredWeights):
             )
 
 
+def _nil_bias(matrix: Packed, found: Found) -> tuple[str, ...]:
+    """The bias that some tools store with every quantized matrix, if it is there and zero. Where
+    the model has a bias, that is what is read."""
+    name = matrix.name + BIAS
+    if name not in found:
+        return ()
+    file, tensor = found[name]
+    nil = tensor.element is not None and not file.view(tensor.name).any()
+    return (name,) if nil else ()
+
+
 def _equal_bytes(a: NDArray[Any], b: NDArray[Any]) -> bool:
     left, right = a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8)
     return all(
@@ -120,7 +136,8 @@ def _missing(folder: Path, name: str, stored: str, found: Found) -> WeightError:
     quantized = next((n for n in found if n.endswith(_QUANTIZED)), None)
     if quantized is not None:
         return WeightError(
-            f"{problem}, but has {quantized!r}: quantized checkpoints are not supported yet"
+            f"{problem}, but has {quantized!r}: quantized checkpoints are read where the "
+            "quantization_config in config.json says how; take it from the original checkpoint"
         )
     return WeightError(f"{problem}; take configuration and weights from one checkpoint")
 
@@ -130,7 +147,10 @@ def unexpected(names: list[str], file: TensorFile) -> WeightError:
     shown = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
     problem = f"{file.path}: {len(names)} tensor(s) have no place in the model: {shown}"
     if any(n.endswith(_QUANTIZED) for n in names):
-        return WeightError(f"{problem}; quantized checkpoints are not supported yet")
+        return WeightError(
+            f"{problem}; quantized checkpoints are read where the quantization_config in "
+            "config.json says how, and these tensors are not what it says"
+        )
     return WeightError(
         f"{problem}; config.json describes a model without them, take both from one checkpoint"
     )

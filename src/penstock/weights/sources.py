@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 from penstock.interface.sources import (
+    Packed,
+    PackedFormat,
     RowsOf,
     Shifted,
     Source,
     Stacked,
     Stored,
     Transposed,
+    packed,
     tensors,
 )
+from penstock.models.gptq import Gptq
 from penstock.models.spec import DType
+from penstock.quant import GroupTensor
 from penstock.weights.convert import convert
+from penstock.weights.gptq import read_gptq
 from penstock.weights.tensor_file import Tensor, TensorFile
 
 Found = Mapping[str, tuple[TensorFile, Tensor]]
@@ -35,13 +41,21 @@ class Span(NamedTuple):
     stop: int
 
 
-def read(source: Source, found: Found, dtype: DType) -> NDArray[Any]:
-    """The weight, read-only, in ``dtype``; a shifted one in float32.
+READERS: Final[Mapping[type[PackedFormat], Callable[[Packed, Found], GroupTensor]]] = {
+    Gptq: read_gptq
+}
+"""What reads the matrices of each format of quantized checkpoints."""
+
+
+def read(source: Source, found: Found, dtype: DType) -> NDArray[Any] | GroupTensor:
+    """The weight, read-only, in ``dtype``; a shifted one in float32, a quantized one as it is.
 
     What is in ``dtype`` already and lies together in its file is a view. Every tensor is one that
     :func:`check` has seen. Raises WeightError where a value is too large for ``dtype``.
     """
     array = _as_stored(source, found)
+    if isinstance(array, GroupTensor):
+        return array
     if not _is_shifted(source):
         array = convert(array, dtype, ", ".join(found[t.name][1].name for t in tensors(source)))
     array.flags.writeable = False
@@ -60,23 +74,38 @@ def _is_shifted(source: Source) -> bool:
             return False
 
 
-def _as_stored(source: Source, found: Found) -> NDArray[Any]:
+def _as_stored(source: Source, found: Found) -> NDArray[Any] | GroupTensor:
     """In the type of the file."""
+    match source:
+        case Packed():
+            return READERS[type(source.format)](source, found)
+        case RowsOf(Packed() | RowsOf() as inner, runs) if any(packed(inner)):
+            matrix = _as_stored(inner, found)
+            assert isinstance(matrix, GroupTensor)
+            return matrix.rows(*runs)
+        case _:
+            return _floats(source, found)
+
+
+def _floats(source: Source, found: Found) -> NDArray[Any]:
+    """Likewise, of sources in which nothing is quantized."""
     match source:
         case Stored(name):
             file, tensor = found[name]
             return file.view(tensor.name)
         case RowsOf(inner, runs):
-            whole = _as_stored(inner, found)
+            whole = _floats(inner, found)
             if len(runs) == 1:
                 return whole[slice(*runs[0])]
             return np.concatenate([whole[first:end] for first, end in runs])
         case Stacked(sources):
-            return np.stack([_as_stored(each, found) for each in sources])
+            return np.stack([_floats(each, found) for each in sources])
         case Transposed(inner):
-            return _as_stored(inner, found).T
+            return _floats(inner, found).T
         case Shifted(inner, by):
-            return _as_stored(inner, found).astype(np.float32) + np.float32(by)
+            return _floats(inner, found).astype(np.float32) + np.float32(by)
+        case Packed():
+            raise TypeError(f"{source.name} is quantized: only its rows can be taken")
 
 
 def check(source: Source, found: Found) -> None:
@@ -85,10 +114,15 @@ def check(source: Source, found: Found) -> None:
     for wanted in tensors(source):
         file, tensor = found[wanted.name]
         where = f"{file.path}: tensor {tensor.name!r}"
-        if tensor.element is None:
+        if wanted.element == "int32" and tensor.dtype != "I32":
             raise WeightError(
-                f"{where} is stored as {tensor.dtype}; quantized checkpoints are not supported "
-                "yet, use one in F32, BF16 or F16"
+                f"{where} is stored as {tensor.dtype}, but its format has packed codes in I32; "
+                "take configuration and weights from one checkpoint"
+            )
+        if wanted.element == "float" and tensor.element is None:
+            raise WeightError(
+                f"{where} is stored as {tensor.dtype}; quantized checkpoints of this kind are not "
+                "supported yet, use one in F32, BF16 or F16"
             )
         if tensor.shape != wanted.shape:
             raise WeightError(

@@ -111,6 +111,28 @@ def close(got: F32, want: F32, k: int) -> None:
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=4e-6 * k**0.5)
 
 
+@pytest.mark.parametrize("weight_only", [False, True])
+@pytest.mark.parametrize("scheme", [s for s in SCHEMES if isinstance(s, GroupScheme)], ids=str)
+def test_matrices_that_are_quantized_already(
+    scheme: GroupScheme, weight_only: bool, device: Any
+) -> None:
+    x, w = drawn(3, 160), drawn(9, 160, seed=1)
+    tensor = quantize(w, scheme)
+    if scheme.zero_points and scheme.bits == 4:  # as checkpoints may have them
+        assert tensor.zeros is not None
+        tensor.zeros[:, -1] = 8
+    matrix, _ = matrix_of(w, device, scheme, weight_only)
+    matrix.fill_quantized(0, tensor, "w", lambda array: torch.from_numpy(array.copy()).to(device))
+    got = product(matrix, x, device)
+    if weight_only:
+        close(got, numerics.points_by_group(x, tensor), 160)
+    else:
+        np.testing.assert_array_equal(got, numerics.int_product(x, tensor))
+    floats, _ = matrix_of(w, device, None)
+    with pytest.raises(ValueError, match=f"w is stored as {scheme}, which no GPU kernel reads"):
+        floats.fill_quantized(0, tensor, "w", torch.from_numpy)
+
+
 @pytest.mark.thinned(7)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize(("rows", "n", "k"), [(1, 70, 33), (17, 5, 300), (70, 131, 129)])

@@ -287,7 +287,7 @@ class GroupMatrix(_CodedMatrix):
             return
         for some in rounding.slices(len(part.codes), self.shape.k):
             to = slice(first_row + some.start, first_row + some.stop)
-            rows = part.rows(some.start, some.stop)
+            rows = part.rows((some.start, some.stop))
             self.weights.w[to] = _packed(put(rows.codes), self.weights)
             zeros = None if rows.zeros is None else put(rows.zeros)
             self._keep_scales(put(rows.scales), zeros, to)

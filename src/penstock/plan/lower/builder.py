@@ -61,11 +61,17 @@ class PlanBuilder:
         self._ops: list[Op] = []
         self._buffers: dict[BufferName, Buffer] = {}
         self._shapes: dict[WeightName, Shape] = {}
+        self._packed: set[WeightName] = set()
         self._ropes: list[RopeSpec] = []
 
     @property
     def hidden_size(self) -> int:
         return self._spec.hidden_size
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether products are quantized, by the checkpoint or when weights are read."""
+        return self._spec.quantized is not None or self.quantization.linear is not None
 
     def append(self, *ops: Op) -> None:
         self._ops += ops
@@ -92,12 +98,12 @@ class PlanBuilder:
 
     def _declared(self) -> dict[WeightName, PlanWeight]:
         """All weights, with the sources that the model's names give them."""
-        names, shapes = self._spec.names, self._shapes
-        sources = (
-            own_names(shapes)
-            if names is None
-            else {name: names.source(name, shapes) for name in shapes}
-        )
+        names, shapes, form = self._spec.names, self._shapes, self._spec.quantized
+        sources = own_names(shapes)
+        if names is not None:
+            for name in shapes:
+                its = form if name in self._packed else None
+                sources[name] = names.source(name, shapes, its)
         weights = {name: PlanWeight(source) for name, source in sources.items()}
         assert all(weight.shape == shapes[name] for name, weight in weights.items())
         return weights
@@ -150,6 +156,10 @@ class PlanBuilder:
     def product(
         self, x: BufferName, out: BufferName, part: LinearPart, scheme: QuantScheme | None
     ) -> Linear:
+        stored = self._spec.quantized
+        if stored is not None and stored.stores(part.weight):
+            scheme = stored.scheme
+            self._packed.add(part.weight)
         weight_only = scheme is not None and not self.quantization.activations
         k = self._buffers[x].cols
         self.weight(part.weight, part.n, k)

@@ -38,9 +38,10 @@ def lower_mlp(
 
 def _experts(build: PlanBuilder, index: int, e: ExpertsSpec, x: BufferName) -> BufferName:
     """Products of only those experts that a token is routed to, and their weighted sum."""
-    if build.quantization.linear is not None:
+    if build.is_quantized:
         raise ConfigError(
-            "weights of experts cannot be quantized yet; serve the model with quantization=none"
+            "weights of experts cannot be quantized yet; take a checkpoint that is not, and leave "
+            "quantization at none"
         )
     at, routed = f"layers.{index}.", Rows("T", e.top_k)
     scores = build.new(at + "router", e.num_experts)

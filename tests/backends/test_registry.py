@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from support.tiny_plans import make_spec
 
-from penstock.backend_choice import choose_backend
+from penstock.backends.cpu.native import runnable
+from penstock.backends.registry import BACKENDS, backend, choose_backend, looked_for
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.errors import ConfigError
 from penstock.gpu import Gpu, GpuSearch
@@ -28,7 +29,7 @@ def machine(gpu: Gpu | None = None, problem: str | None = None) -> Hardware:
 
 def test_auto_takes_a_gpu_that_serves() -> None:
     choice = choose_backend("auto", machine(H100))
-    assert (choice.name, choice.gpu) == ("cuda", H100)
+    assert (choice.backend.name, choice.gpu) == ("cuda", H100)
     assert choice.notes == (
         "on NVIDIA H100 (capability 9.0, 80 GiB); --backend cpu computes on the CPU",
     )
@@ -36,24 +37,48 @@ def test_auto_takes_a_gpu_that_serves() -> None:
 
 def test_auto_says_why_a_gpu_is_not_taken() -> None:
     choice = choose_backend("auto", machine(problem="torch is not installed; pip install it"))
-    assert choice.name == "cpu"
+    assert choice.backend.name == "cpu"
     assert choice.notes == ("no GPU is used: torch is not installed; pip install it",)
 
 
 def test_auto_is_the_cpu_without_a_word_where_there_is_no_gpu() -> None:
     for hardware in (machine(), detect(), machine(INTERPRETER)):
         choice = choose_backend("auto", hardware)
-        assert (choice.name, choice.gpu, choice.notes) == ("cpu", None, ())
+        assert (choice.backend.name, choice.gpu, choice.notes) == ("cpu", None, ())
 
 
 def test_what_is_asked_for_is_taken_or_refused() -> None:
-    assert choose_backend("cpu", machine(H100)).name == "cpu"
-    assert choose_backend("reference", machine(H100)).name == "reference"
+    assert choose_backend("cpu", machine(H100)).backend.name == "cpu"
+    assert choose_backend("reference", machine(H100)).backend.name == "reference"
     assert "for tests" in choose_backend("cuda", machine(INTERPRETER)).notes[0]
     with pytest.raises(ConfigError, match="cannot run: too old; or choose --backend cpu"):
         choose_backend("cuda", machine(problem="too old"))
     with pytest.raises(ConfigError, match="no NVIDIA driver"):
         choose_backend("cuda", detect())
+
+
+def test_backends_are_found_by_name() -> None:
+    for name, each in BACKENDS.items():
+        assert backend(name) is each
+    with pytest.raises(ConfigError, match="'tpu'; there are 'cpu', 'cuda' and 'reference'"):
+        backend("tpu")
+
+
+def test_a_gpu_is_looked_for_where_one_may_be_used() -> None:
+    for asked in ("cpu", "reference"):
+        assert looked_for(asked, detect()).gpu is None
+    for asked in ("auto", "cuda"):
+        assert looked_for(asked, detect()).gpu is not None
+
+
+def test_what_backends_say_of_themselves() -> None:
+    assert [name for name, each in BACKENDS.items() if each.on_gpu] == ["cuda"]
+    assert [name for name, each in BACKENDS.items() if each.keeps_weights] == ["cpu"]
+    for each in BACKENDS.values():
+        if not each.keeps_weights:
+            assert each.packing() is None
+        elif runnable():
+            assert each.packing() is not None
 
 
 def resolved(gpu: Gpu | None, **options: Any) -> ResolvedConfig:

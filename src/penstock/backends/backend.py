@@ -1,0 +1,124 @@
+"""What a backend says of itself: is it there, what does it prefer, what does it take, how it binds.
+
+Nothing of a backend is imported before it is asked to bind, or what its kernels take.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from penstock.config import ChosenBackend
+from penstock.errors import ConfigError
+from penstock.gpu import Gpu
+from penstock.hardware import Hardware
+from penstock.interface.budget import Budget
+from penstock.interface.executor import Executor, Limits
+from penstock.interface.weights import PackedWeights, Packing, WeightSource
+from penstock.memory_budget import Demand
+from penstock.plan import ops
+from penstock.plan.plan import Plan
+from penstock.threads import Threads, choose_threads
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What options are on a backend where the user leaves them open."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    quantize_activations: bool
+    """With quantization, whether activations are quantized, too."""
+    quantize_activations_why: str
+
+
+@dataclass(frozen=True)
+class BackendChoice:
+    """The backend that the engine uses, and why."""
+
+    backend: Backend
+    reason: str
+    gpu: Gpu | None = None
+    """The GPU that it uses; None for backends that use none."""
+    notes: tuple[str, ...] = ()
+    """Lines that whoever starts the engine should see."""
+
+
+class Backend(ABC):
+    """One way to compute. ``penstock.backends.registry`` knows all of them."""
+
+    name: ClassVar[ChosenBackend]
+    defaults: ClassVar[Defaults]
+    on_gpu: ClassVar[bool] = False
+    """Whether it computes on a GPU, in that one's memory, and threads of the CPU only feed it."""
+    keeps_weights: ClassVar[bool] = False
+    """Whether it packs weights into a form that can be kept on disk (:meth:`packing`)."""
+    half_rows: ClassVar[bool] = False
+    """Whether its products read activations in float16 where weights are float16."""
+    can_be_nondeterministic: ClassVar[bool] = False
+    """Whether there is a faster way that is not deterministic."""
+
+    runs_experts: ClassVar[bool] = False
+    """Whether it has kernels for mixtures of experts."""
+
+    @abstractmethod
+    def asked(self, hardware: Hardware) -> BackendChoice:
+        """The choice of this backend by its name; raises ConfigError if it cannot run here.
+
+        ``hardware`` has been looked through for what the backend needs.
+        """
+
+    def offered(self, hardware: Hardware) -> BackendChoice | None:
+        """The choice of this backend where none is named; None if it does not serve here."""
+        return None
+
+    def why_not(self, hardware: Hardware) -> tuple[str, ...]:
+        """What a user should know who named no backend and would expect this one to serve."""
+        return ()
+
+    def threads(self, asked: int | str | None, hardware: Hardware) -> Threads:
+        """The compute threads; raises ConfigError for what cannot be had."""
+        return choose_threads(asked, hardware)
+
+    def check_deterministic(self, deterministic: bool) -> None:
+        """Raise ConfigError if the backend is asked not to be deterministic and always is."""
+        if not deterministic and not self.can_be_nondeterministic:
+            raise ConfigError(
+                f"deterministic can be turned off on the cuda backend alone; {self.name} has no "
+                "faster way that is not, so leave it on"
+            )
+
+    def check_runnable(self, plan: Plan) -> None:
+        """Raise ConfigError, naming what it is, where kernels are missing that ``plan`` needs."""
+        if not self.runs_experts and any(isinstance(op, ops.Route) for op in plan.ops):
+            raise ConfigError(
+                f"{plan.spec.architecture} has layers that are mixtures of experts, which the "
+                f"{self.name} backend does not run yet; choose the slow NumPy backend with "
+                "--backend reference, or a dense model"
+            )
+
+    @abstractmethod
+    def budget(self, demand: Demand, choice: BackendChoice, hardware: Hardware) -> Budget:
+        """Divide the memory that it computes in between weights and KV cache.
+
+        Raises ConfigError, with what would fit, where the model does not.
+        """
+
+    def notes(self) -> tuple[str, ...]:
+        """Lines on the kernels of this machine, for whoever starts the engine."""
+        return ()
+
+    def packing(self) -> Packing | None:
+        """The form in which weights are packed on this machine; None if they are not.
+
+        Raises ConfigError if the backend cannot run here.
+        """
+        return None
+
+    @abstractmethod
+    def bind(self, plan: Plan, weights: WeightSource | PackedWeights, limits: Limits) -> Executor:
+        """An executor for ``plan``; raises ConfigError if it cannot run here.
+
+        Only a backend that :attr:`keeps_weights` takes PackedWeights.
+        """

@@ -1,0 +1,51 @@
+"""The cpu backend: the native runtime."""
+
+from __future__ import annotations
+
+from penstock.backends.backend import Backend, BackendChoice, Defaults
+from penstock.errors import ConfigError
+from penstock.hardware import Hardware
+from penstock.interface.budget import Budget
+from penstock.interface.executor import Executor, Limits
+from penstock.interface.weights import PackedWeights, Packing, WeightSource
+from penstock.memory_budget import Demand, host_budget
+from penstock.plan.plan import Plan
+
+BATCHED_TOKENS = 512
+"""On two cores a 1B model computes this many prompt tokens in about a second: with more, those
+who wait for their next token would notice."""
+
+
+class CpuBackend(Backend):
+    name = "cpu"
+    defaults = Defaults(64, BATCHED_TOKENS, True, "products of integers are exact")
+    keeps_weights = True
+
+    def asked(self, hardware: Hardware) -> BackendChoice:
+        return BackendChoice(self, "as asked")
+
+    def offered(self, hardware: Hardware) -> BackendChoice:
+        return BackendChoice(self, "the native backend")
+
+    def budget(self, demand: Demand, choice: BackendChoice, hardware: Hardware) -> Budget:
+        return host_budget(demand, hardware.memory_available)
+
+    def notes(self) -> tuple[str, ...]:
+        from penstock.backends.cpu import native
+
+        try:
+            note = native.note()
+        except ConfigError:  # binding will say so; a plan can be shown without
+            return ()
+        return () if note is None else (note,)
+
+    def packing(self) -> Packing:
+        from penstock.backends.cpu.native import load
+
+        module = load()
+        return Packing(module.isa, module.packed_layout)
+
+    def bind(self, plan: Plan, weights: WeightSource | PackedWeights, limits: Limits) -> Executor:
+        from penstock.backends.cpu.bind import bind
+
+        return bind(plan, weights, limits)

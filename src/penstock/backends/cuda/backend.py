@@ -1,0 +1,87 @@
+"""The cuda backend: NVIDIA GPUs, through Triton. Imports torch only to bind and to reckon."""
+
+from __future__ import annotations
+
+from penstock.backends.backend import Backend, BackendChoice, Defaults
+from penstock.errors import ConfigError
+from penstock.gpu import GpuSearch
+from penstock.hardware import Hardware
+from penstock.interface.budget import Budget
+from penstock.interface.executor import Executor, Limits
+from penstock.interface.weights import PackedWeights, WeightSource
+from penstock.memory_budget import Demand, Served
+from penstock.plan.plan import Plan
+from penstock.threads import Threads
+
+BATCHED_TOKENS = 2048
+"""A GPU computes rows beside each other: with fewer tokens its products wait for weights."""
+
+
+class CudaBackend(Backend):
+    name = "cuda"
+    defaults = Defaults(256, BATCHED_TOKENS, False, "reading weights takes the time")
+    on_gpu = True
+    half_rows = True
+    can_be_nondeterministic = True
+
+    def asked(self, hardware: Hardware) -> BackendChoice:
+        gpu = _search(hardware).require()
+        note = f"on {gpu.described}"
+        if gpu.interpreted:
+            note = "TRITON_INTERPRET is set: GPU kernels are interpreted on the CPU, for tests"
+        return BackendChoice(self, "as asked", gpu, (note,))
+
+    def offered(self, hardware: Hardware) -> BackendChoice | None:
+        gpu = _search(hardware).gpu
+        if gpu is None or gpu.interpreted:
+            return None
+        note = f"on {gpu.described}; --backend cpu computes on the CPU"
+        return BackendChoice(self, "there is a GPU that serves", gpu, (note,))
+
+    def why_not(self, hardware: Hardware) -> tuple[str, ...]:
+        problem = _search(hardware).problem
+        return () if problem is None else (f"no GPU is used: {problem}",)
+
+    def threads(self, asked: int | str | None, hardware: Hardware) -> Threads:
+        if asked is not None:
+            raise ConfigError(
+                f"threads {asked} has no effect on the cuda backend, which computes on the GPU; "
+                "leave it out, or choose --backend cpu"
+            )
+        return Threads(1, (), "the GPU computes")
+
+    def budget(self, demand: Demand, choice: BackendChoice, hardware: Hardware) -> Budget:
+        from penstock.backends.cuda.memory import divide, needs
+
+        assert choice.gpu is not None
+        served, draft = demand.served, demand.draft
+        return divide(
+            served.plan,
+            demand.plan_with,
+            _limits(served),
+            choice.gpu.memory_free,
+            demand.kv_cache_bytes,
+            served.all_sequences_bytes,
+            None if draft is None else needs(draft.plan, _limits(draft)),
+        )
+
+    def bind(self, plan: Plan, weights: WeightSource | PackedWeights, limits: Limits) -> Executor:
+        from penstock.backends.cuda.bind import bind
+
+        return bind(plan, weights, limits)
+
+
+def _limits(model: Served) -> Limits:
+    return Limits(
+        num_blocks=0,
+        max_tokens=model.max_tokens,
+        max_logit_rows=model.max_logit_rows,
+        max_hidden_rows=model.max_tokens,
+        max_sequences=model.max_sequences,
+        threads=1,
+        deterministic=model.deterministic,
+    )
+
+
+def _search(hardware: Hardware) -> GpuSearch:
+    return hardware.gpu or GpuSearch()

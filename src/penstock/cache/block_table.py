@@ -1,0 +1,58 @@
+"""The blocks of one sequence."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from penstock.cache.prefix import Key, root_key
+
+
+class BlockTable:
+    """The blocks of one sequence, first to last, in each group of layers, and the keys of the full
+    ones.
+
+    Block i of every group has tokens ``i * block_size .. (i + 1) * block_size - 1``. All groups
+    have equally many places; of a group with a window the first may be forgotten: their ids are
+    those of blocks that are somebody else's, or nobody's, and nothing is read there.
+
+    Emptied by ``KvCache.free`` and usable again; keys survive, since tokens do not change.
+    Exporting the buffer of ``blocks`` (``memoryview``, ``np.frombuffer``) blocks its growth.
+    """
+
+    __slots__ = (
+        "blocks",
+        "due_at",
+        "forgotten",
+        "keys",
+        "num_committed",
+        "num_published",
+        "private",
+        "root",
+        "writable",
+    )
+
+    def __init__(self, salt: str = "", extra: Sequence[str] = ()) -> None:
+        self.root: Key = root_key(salt, extra)
+        self.keys: list[Key] = []
+        self.blocks: tuple[array[int], ...] = ()
+        """For each group, the ids of its blocks; empty while the table holds none."""
+        self.forgotten: list[int] = []
+        """For each group, how many of the first places are not held."""
+        self.num_committed = 0  # tokens whose K and V are in the blocks, or will be: in flight
+        self.num_published = 0  # leading places that were offered to the index
+        self.private = False  # the cache was reset under it: nothing more is published
+        # What the two calls of every step need to see that there is nothing to do:
+        self.writable = 0  # slots below this are its own, as far as is known without looking
+        self.due_at = 0  # fewer committed tokens fill no block that was not offered yet, nor leave
+        # one behind a window
+
+    @property
+    def num_places(self) -> int:
+        """Blocks of each group, forgotten ones included."""
+        return len(self.blocks[0]) if self.blocks else 0
+
+    @property
+    def num_held(self) -> int:
+        """Blocks of all groups that the table holds."""
+        return sum(map(len, self.blocks)) - sum(self.forgotten)

@@ -1,0 +1,51 @@
+"""Checkpoints that are quantized: what a model knows of their formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from penstock.errors import ModelError
+from penstock.interface.sources import PackedFormat
+from penstock.models import gptq
+from penstock.models.reader import ConfigReader
+from penstock.quant.scheme import GroupScheme
+
+
+class QuantizedFormat(PackedFormat, Protocol):
+    """How a checkpoint is quantized. As text, its name and scheme."""
+
+    @property
+    def scheme(self) -> GroupScheme:
+        """The scheme of matrices as they are read."""
+        ...
+
+    def stores(self, name: str) -> bool:
+        """Whether the matrix of a product is quantized, by its canonical name."""
+        ...
+
+
+FORMATS: Final[Mapping[str, Callable[[ConfigReader], QuantizedFormat]]] = {gptq.METHOD: gptq.read}
+"""Readers of ``quantization_config``, by ``quant_method``."""
+
+
+def read_quantized(config: ConfigReader) -> QuantizedFormat | None:
+    """What ``config.json`` says of quantization; None where it says nothing.
+
+    Raises ModelError for formats, fields and values that Penstock does not know.
+    """
+    section = config.section("quantization_config")
+    if section is None:
+        return None
+    method = section.text("quant_method")
+    if method not in FORMATS:
+        raise _unknown(section)
+    return FORMATS[method](section)
+
+
+def _unknown(section: ConfigReader) -> ModelError:
+    return section.error(
+        "quant_method",
+        f"is not supported; supported are {', '.join(FORMATS)}, or use the unquantized checkpoint "
+        "this one was made from",
+    )

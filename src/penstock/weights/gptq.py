@@ -1,0 +1,100 @@
+"""Reads matrices that GPTQ quantized, with exactly the values that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import WeightError
+from penstock.interface.sources import Packed
+from penstock.models.gptq import Gptq, group_index
+from penstock.quant import GroupTensor
+from penstock.weights.tensor_file import Tensor, TensorFile
+
+_MOST_ZERO: Final = {4: 8, 8: 127}
+"""The greatest zero point, less the middle code, that a byte and kernels hold."""
+
+
+def read_gptq(packed: Packed, found: Mapping[str, tuple[TensorFile, Tensor]]) -> GroupTensor:
+    """The matrix ``[n, k]``; scales are widened to float32.
+
+    Raises WeightError where columns are not in groups that follow one another, and where zero
+    points are not those that the configuration promises.
+    """
+    form = packed.format
+    assert isinstance(form, Gptq)
+    codes, zeros, scales = form.tensors(packed.name, packed.shape)
+    _check_order(packed, form, found)
+    n = packed.shape[0]
+    file, tensor = found[codes.name]
+    # [k / together, n, 4 bytes] to [n, k / together, 4 bytes]: a row's codes side by side.
+    by_rows = _bytes(file.integers(tensor.name)).transpose(1, 0, 2).reshape(n, -1)
+    middle = 1 << (form.bits - 1)
+    kept = (_unpacked(by_rows, form.bits) - np.uint8(middle)).view(np.int8)
+    file, tensor = found[zeros.name]
+    stored = _bytes(file.integers(tensor.name))
+    points = _unpacked(stored.reshape(len(stored), -1), form.bits).T.astype(np.int16)
+    points += int(form.zeros_less_one) - middle
+    where = f"{file.path}: tensor {tensor.name!r}"
+    scheme = form.scheme
+    if points.max(initial=0) > _MOST_ZERO[form.bits]:
+        raise WeightError(
+            f"{where} has zero points of {points.max() + middle}, which are not kept; "
+            "quantize with checkpoint_format gptq_v2, or in 4 bits"
+        )
+    if form.symmetric and points.any():
+        raise WeightError(
+            f"{where} has zero points other than {middle}, but config.json says that codes are "
+            "symmetric; set sym to false"
+        )
+    file, tensor = found[scales.name]
+    widened = np.ascontiguousarray(file.view(tensor.name).T.astype(np.float32))
+    if not np.isfinite(widened).all():
+        raise WeightError(f"{file.path}: tensor {tensor.name!r} has scales that are not finite")
+    return GroupTensor(
+        scheme,
+        kept,
+        widened,
+        np.ascontiguousarray(points, dtype=np.int8) if scheme.zero_points else None,
+    )
+
+
+def _check_order(
+    packed: Packed, form: Gptq, found: Mapping[str, tuple[TensorFile, Tensor]]
+) -> None:
+    """Raise WeightError unless groups are of columns that follow one another."""
+    name = group_index(packed.name)
+    if name not in found:
+        return
+    file, tensor = found[name]
+    k = packed.shape[1]
+    where = f"{file.path}: tensor {tensor.name!r}"
+    if tensor.shape != (k,):
+        raise WeightError(
+            f"{where} has shape {list(tensor.shape)}, but config.json asks for [{k}]; take both "
+            "from one checkpoint"
+        )
+    in_order = np.arange(k) // (form.group_size or max(k, 1))
+    if not np.array_equal(file.integers(tensor.name), in_order):
+        raise WeightError(
+            f"{where} groups columns by their activations (desc_act), which is not supported; "
+            "take a checkpoint that was quantized with desc_act false or static_groups true"
+        )
+
+
+def _bytes(words: NDArray[Any]) -> NDArray[np.uint8]:
+    """int32 ``[a, b]`` as bytes ``[a, b, 4]``, the lowest first."""
+    return np.ascontiguousarray(words).view(np.uint8).reshape(*words.shape, 4)
+
+
+def _unpacked(rows: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Codes ``[rows, count]``, unsigned, of packed bytes."""
+    if bits == 8:
+        return rows
+    codes = np.empty((len(rows), rows.shape[1] * 2), np.uint8)
+    np.bitwise_and(rows, 15, out=codes[:, 0::2])
+    np.right_shift(rows, 4, out=codes[:, 1::2])
+    return codes

@@ -1,0 +1,259 @@
+"""GPTQ's checkpoints: exactly the values that they stand for, on every backend that runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.gptq_checkpoints import edit_tensors, gptq_checkpoint
+from support.needs import needs_native
+from support.tiny_plans import Chunk, step_of
+
+from penstock.backends import bind
+from penstock.backends.cpu import bind as cpu
+from penstock.backends.cpu import native
+from penstock.config import EngineConfig
+from penstock.engine.loader import draw, load
+from penstock.errors import ConfigError, ModelError, WeightError
+from penstock.interface.executor import Limits
+from penstock.interface.sources import Packed, RowsOf
+from penstock.models.gptq import Gptq
+from penstock.models.registry import load_model_spec, read_spec
+from penstock.plan.explain import explain
+from penstock.plan.fuse import fuse
+from penstock.plan.lower import lower
+from penstock.plan.ops import Linear
+from penstock.quant import GroupScheme, GroupTensor, Quantization
+from penstock.weights.checkpoint import open_weights
+from penstock.weights.safetensors import open_folder
+from penstock.weights.sources import read
+
+LIMITS = Limits(num_blocks=8, max_tokens=96, max_logit_rows=96, max_sequences=4, threads=2)
+TOKENS = np.random.default_rng(2).integers(0, 301, 40).astype(np.int32)
+FORMATS = [
+    {"bits": 4, "group": 32, "sym": True},
+    {"bits": 4, "group": 64, "sym": False, "version": "gptq_v2"},
+    {"bits": 4, "group": 128, "sym": False, "index": False},
+    {"bits": 4, "group": -1, "sym": True, "version": "gptq_v2", "nil_biases": True},
+    {"bits": 8, "group": 32, "sym": False, "desc_act": True},
+    {"bits": 8, "group": -1, "sym": True},
+    {"bits": 8, "group": 128, "sym": True, "version": "gptq_v2"},
+]
+
+
+def logits(folder: Path, backend: Any, activations: bool = False, dtype: Any = "float32") -> Any:
+    spec = load_model_spec(folder)
+    plan = fuse(lower(spec, dtype, quantization=Quantization(activations=activations)))
+    executor = bind(plan, open_weights(folder, spec, plan.weights, dtype), backend, LIMITS)
+    step = step_of([Chunk(TOKENS, 0, 40, [3, 1], rows=range(40))])
+    result = executor.run(step).logits.copy()
+    executor.close()
+    return result
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+def test_every_value_is_the_one_that_is_stored(tmp_path: Path, form: Any) -> None:
+    packed, floats = gptq_checkpoint(tmp_path, **form)
+    spec = load_model_spec(packed)
+    plan, plain = lower(spec), lower(load_model_spec(floats))
+    ours = open_weights(packed, spec, plan.weights)
+    theirs = open_weights(floats, plain.spec, plain.weights)
+    quantized = set()
+    for name in plan.weights:
+        value, expected = ours.get(name), theirs.get(name)
+        assert isinstance(expected, np.ndarray)
+        if isinstance(value, GroupTensor):
+            quantized.add(name)
+            np.testing.assert_array_equal(value.dequantize(), expected)
+        else:
+            np.testing.assert_array_equal(value, expected)
+    products = {op.parts[0].weight for op in plan.ops if isinstance(op, Linear)}
+    assert quantized == products - {"head"}
+    schemes = {op.scheme for op in plan.ops if isinstance(op, Linear)}
+    size = None if form["group"] == -1 else form["group"]
+    zeros = not (form["sym"] and form["bits"] == 4)
+    assert schemes == {None, GroupScheme(form["bits"], size, zeros)}
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+def test_logits_are_those_of_the_float_model(tmp_path: Path, form: Any) -> None:
+    packed, floats = gptq_checkpoint(tmp_path, **form)
+    expected = logits(floats, "reference")
+    np.testing.assert_allclose(logits(packed, "reference"), expected, rtol=0, atol=2e-4)
+
+
+@needs_native
+@pytest.mark.parametrize("activations", [False, True])
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+def test_the_cpu_computes_what_the_reference_does(
+    tmp_path: Path, form: Any, activations: bool
+) -> None:
+    packed, _ = gptq_checkpoint(tmp_path, **form)
+    got, expected = (logits(packed, backend, activations) for backend in ("cpu", "reference"))
+    if not activations:
+        np.testing.assert_allclose(got, expected, rtol=0, atol=2e-4)
+        return
+    # A value on the border between two codes may go either way.
+    assert np.quantile(np.abs(got - expected), 0.9) < 0.05
+    assert np.corrcoef(got.ravel(), expected.ravel())[0, 1] > 0.999
+
+
+@needs_native
+@pytest.mark.parametrize("isa", native.runnable())
+@pytest.mark.parametrize("activations", [False, True])
+def test_a_zero_point_of_sixteen(tmp_path: Path, isa: str, activations: bool) -> None:
+    """The first version stores it as 15, and no code is as large."""
+    packed, floats = gptq_checkpoint(tmp_path, sym=False, zero=16)
+    spec = load_model_spec(packed)
+    expected = logits(floats, "reference")
+    np.testing.assert_allclose(logits(packed, "reference"), expected, rtol=0, atol=2e-4)
+    plan = fuse(lower(spec, "float32", quantization=Quantization(activations=activations)))
+    weights = open_weights(packed, spec, plan.weights, "float32")
+    executor = cpu.bind(plan, weights, LIMITS, native.load(isa))
+    step = step_of([Chunk(TOKENS, 0, 40, [3, 1], rows=range(40))])
+    got, reference = executor.run(step).logits.copy(), logits(packed, "reference", activations)
+    executor.close()
+    limit = 0.05 if activations else 2e-4
+    assert np.quantile(np.abs(got - reference), 0.9 if activations else 1) < limit
+
+
+def test_rows_of_a_quantized_matrix(tmp_path: Path) -> None:
+    packed, floats = gptq_checkpoint(tmp_path, sym=False)
+    form = Gptq(4, 32, symmetric=False, zeros_less_one=True)
+    name = "model.layers.0.mlp.up_proj"
+    source = RowsOf(Packed(name, (96, 64), form), ((8, 20), (2, 3)))
+    part = read(source, open_folder(packed), "float32")
+    assert isinstance(part, GroupTensor)
+    whole = open_folder(floats)[f"{name}.weight"][0].view(f"{name}.weight")
+    np.testing.assert_array_equal(part.dequantize(), np.concatenate([whole[8:20], whole[2:3]]))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"bits": 3}, r"bits .3. is not supported; supported are 4 and 8"),
+        ({"group_size": 48}, "group_size .48. is not supported; supported are 32, 64, 128 and -1"),
+        ({"checkpoint_format": "marlin"}, "supported are gptq and gptq_v2"),
+        ({"dynamic": {"-:.*": {}}}, "quantized alike"),
+        ({"modules_in_block_to_quantize": [["self_attn.q_proj"]]}, "quantized alike"),
+        ({"is_marlin_format": True}, "Marlin"),
+        ({"pack_dtype": "int16"}, "pack_dtype"),
+        ({"sym": 1}, "sym .1. must be true or false"),
+        ({"rotation": "hadamard"}, "rotation .'hadamard'. is not a field Penstock knows"),
+        ({"quant_method": "awq"}, "quant_method .'awq'. is not supported; supported are gptq"),
+        ({"quant_method": None}, "quant_method .* is required"),
+    ],
+)
+def test_what_would_be_read_wrongly_is_refused(
+    tmp_path: Path, fields: dict[str, Any], message: str
+) -> None:
+    packed, _ = gptq_checkpoint(tmp_path)
+    config = json.loads((packed / "config.json").read_text())
+    config["quantization_config"] |= fields
+    with pytest.raises(ModelError, match=message):
+        read_spec(config)
+
+
+Q = "model.layers.1.self_attn.q_proj"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        (f"{Q}.qweight", None, f"lacks tensor '{Q}.qweight'"),
+        (f"{Q}.scales", None, f"lacks tensor '{Q}.scales'"),
+        (f"{Q}.qweight", lambda x: x[:-1].copy(), r"shape \[7, 64\].*asks for \[8, 64\]"),
+        (f"{Q}.qweight", lambda x: x.astype(np.int64), "stored as I64.*packed codes in I32"),
+        (f"{Q}.scales", lambda x: x.astype(np.int32), "stored as I32"),
+        (f"{Q}.g_idx", lambda x: x[::-1].copy(), "desc_act false or static_groups true"),
+        (f"{Q}.g_idx", lambda x: x[:-1].copy(), r"shape \[63\]"),
+        (f"{Q}.qzeros", lambda x: x + 1, "symmetric; set sym to false"),
+        (f"{Q}.scales", lambda x: x * np.float16(np.nan), "not finite"),
+        (f"{Q}.bias", lambda x: x + 1, r"1 tensor.s. have no place in the model: .*bias"),
+    ],
+)
+def test_damaged_tensors(tmp_path: Path, name: str, change: Any, message: str) -> None:
+    packed, _ = gptq_checkpoint(tmp_path, nil_biases=True)
+    edit_tensors(packed, **{name: change})
+    spec = load_model_spec(packed)
+    weights = lower(spec).weights
+    with pytest.raises(WeightError, match=message):
+        open_weights(packed, spec, weights).get("layers.1.q")
+
+
+def test_a_zero_point_that_no_byte_holds(tmp_path: Path) -> None:
+    packed, _ = gptq_checkpoint(tmp_path, bits=8, sym=False, zero=256)
+    spec = load_model_spec(packed)
+    with pytest.raises(WeightError, match=r"zero points of 256.*gptq_v2"):
+        open_weights(packed, spec, lower(spec).weights).get("layers.1.q")
+
+
+def test_sizes_that_cannot_be_packed(tmp_path: Path) -> None:
+    packed, _ = gptq_checkpoint(tmp_path)
+    config = json.loads((packed / "config.json").read_text())
+    (packed / "config.json").write_text(json.dumps(config | {"intermediate_size": 100}))
+    with pytest.raises(ModelError, match=r"100 rows and 64 columns.*multiples of 8"):
+        open_weights(packed, spec := load_model_spec(packed), lower(spec).weights)
+
+
+def test_tensors_that_the_configuration_does_not_tell_of(tmp_path: Path) -> None:
+    packed, _ = gptq_checkpoint(tmp_path)
+    config = json.loads((packed / "config.json").read_text())
+    del config["quantization_config"]
+    (packed / "config.json").write_text(json.dumps(config))
+    spec = load_model_spec(packed)
+    with pytest.raises(WeightError, match=r"has 'model.*quantization_config in config\.json"):
+        open_weights(packed, spec, lower(spec).weights)
+
+
+def config_of(folder: Path, **options: Any) -> EngineConfig:
+    return EngineConfig(
+        model=str(folder), backend="reference", max_model_len=64, artifact=False, **options
+    )
+
+
+def test_it_runs_with_what_the_checkpoint_says(tmp_path: Path) -> None:
+    packed, _ = gptq_checkpoint(tmp_path, group=64, sym=False)
+    blueprint = draw(config_of(packed))
+    config = blueprint.config
+    scheme = GroupScheme(4, 64, True)
+    assert config.schemes == Quantization(scheme, None)
+    assert "as the checkpoint has them (GPTQ, int4 by 64 with zero points)" in config.explain()
+    assert "stored (GPTQ, int4 by 64 with zero points)" in explain(blueprint.plan)
+    assert config.weight_bytes < 100_000 + 4 * 301 * 64 * 2
+    load(blueprint).close()
+    assert draw(config_of(packed, quantization="int4")).config.schemes.head is not None
+    floats = draw(config_of(packed, quantize_activations=False)).plan
+    assert all(op.weight_only for op in floats.ops if isinstance(op, Linear) and op.scheme)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"quantization": "int8"},
+        {"quantization": "int4", "quantization_group": 32},
+        {"quantization": "int8", "quantization_group": 64, "quantization_zero_points": True},
+    ],
+)
+def test_it_is_not_rounded_once_more(tmp_path: Path, options: dict[str, Any]) -> None:
+    packed, _ = gptq_checkpoint(tmp_path, group=64)
+    with pytest.raises(ConfigError, match=r"quantized already \(GPTQ, int4 by 64\)"):
+        draw(config_of(packed, **options))
+
+
+@needs_native
+def test_artifacts_tell_versions_of_the_format_apart(tmp_path: Path, capsys: Any) -> None:
+    packed, _ = gptq_checkpoint(tmp_path)
+    config = EngineConfig(
+        model=str(packed), backend="cpu", max_model_len=64, artifact_dir=str(tmp_path / "kept")
+    )
+    first = draw(config)
+    load(first, keeping="always").close()
+    text = (packed / "config.json").read_text()
+    (packed / "config.json").write_text(text.replace('"sym": true', '"sym": false'))
+    notes: list[str] = []
+    load(draw(config), note=lambda level, note: notes.append(note), keeping="never").close()
+    assert not any("restored" in note for note in notes)
