@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support.drawn_specs import specs
+from support.drawn_specs import TameWeights, specs
 from support.naive_decoder import logits_of
 from support.tiny_plans import Chunk, step_of, tokens_of
 
@@ -29,25 +26,6 @@ LIMITS = Limits(num_blocks=4, max_tokens=64, max_logit_rows=64, max_sequences=4,
 LENGTH = 40
 TOKENS, OTHER = tokens_of(1, LENGTH), tokens_of(2, 7)
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
-
-
-class TameWeights:
-    """A WeightSource of a plan's weights, so small that models without norms do not blow up."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._shapes = {name: weight.shape for name, weight in plan.weights.items()}
-
-    def names(self) -> Iterable[str]:
-        return self._shapes
-
-    def get(self, name: str) -> NDArray[Any]:
-        shape = self._shapes[name]
-        values = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape)
-        if len(shape) > 1:
-            values /= np.sqrt(shape[-1])
-        elif not name.endswith(("bias", "sinks")):
-            values = 1 + values / 10
-        return values.astype(np.float32)
 
 
 def logits_along(plan: Plan) -> NDArray[np.float32]:

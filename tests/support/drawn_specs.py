@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from penstock.models.spec import (
     AttentionSpec,
@@ -17,6 +22,7 @@ from penstock.models.spec import (
     QkNormSpec,
     RopeSpec,
 )
+from penstock.plan.plan import Plan
 
 NORMS = st.one_of(
     st.just(NormSpec(eps=1e-5)),
@@ -107,3 +113,22 @@ def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSp
         logits_scale=draw(st.sampled_from([1.0, 0.25])),
         logits_softcap=draw(st.sampled_from([None, 2.0])),
     )
+
+
+class TameWeights:
+    """A WeightSource of a plan's weights, so small that models without norms do not blow up."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._shapes = {name: weight.shape for name, weight in plan.weights.items()}
+
+    def names(self) -> Iterable[str]:
+        return self._shapes
+
+    def get(self, name: str) -> NDArray[Any]:
+        shape = self._shapes[name]
+        values = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape)
+        if len(shape) > 1:
+            values /= np.sqrt(shape[-1])
+        elif not name.endswith(("bias", "sinks")):
+            values = 1 + values / 10
+        return values.astype(np.float32)
