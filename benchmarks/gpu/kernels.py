@@ -15,12 +15,22 @@ from penstock.errors import first_line
 from penstock.interface.executor import Limits
 from penstock.interface.sources import PlanWeight, Stored
 from penstock.models.registry import load_model_spec
-from penstock.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, RopeSpec
+from penstock.models.spec import (
+    AttentionSpec,
+    LayerSpec,
+    MlpSpec,
+    ModelSpec,
+    NormSpec,
+    QkNormSpec,
+    RopeSpec,
+)
 from penstock.plan import ops
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.quant.choice import QuantizationName, choose
+
+NORM = NormSpec(eps=1e-5)
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 Capability = tuple[int, int]
@@ -106,14 +116,14 @@ def _tiny() -> ModelSpec:
         window=33,
         qkv_bias=True,
         output_bias=True,
-        qk_norm=True,
+        qk_norm=QkNormSpec(1e-5),
     )
     return ModelSpec(
         architecture="TinyForCausalLM",
         vocab_size=211,
         hidden_size=72,
-        layers=(LayerSpec(attention, MlpSpec(104, "gelu_tanh", True)),),
-        norm_eps=1e-5,
+        layers=(LayerSpec(attention, MlpSpec(104, "gelu_tanh", True), NORM, NORM),),
+        final_norm=NORM,
         tie_embeddings=False,
         max_positions=512,
         dtype="float32",

@@ -12,7 +12,7 @@ from penstock.bench.meter import weight_bytes_per_step
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
 from penstock.hardware import detect
-from penstock.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, RopeSpec
+from penstock.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, NormSpec, RopeSpec
 from penstock.plan.explain import explain
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
@@ -21,6 +21,8 @@ from penstock.plan.weight_bytes import weight_bytes
 from penstock.quant import GridScheme, GroupScheme, Quantization
 from penstock.quant.choice import choose
 from penstock.resolve import resolve
+
+NORM = NormSpec(eps=1e-5)
 
 HEAD = GridScheme(8)
 
@@ -32,8 +34,8 @@ def make_spec(tie: bool) -> ModelSpec:
         architecture="Tiny",
         vocab_size=211,
         hidden_size=72,
-        layers=(LayerSpec(attention, MlpSpec(104)),) * 2,
-        norm_eps=1e-5,
+        layers=(LayerSpec(attention, MlpSpec(104), NORM, NORM),) * 2,
+        final_norm=NORM,
         tie_embeddings=tie,
         max_positions=512,
         dtype="bfloat16",
@@ -138,3 +140,20 @@ def test_fusion_keeps_schemes_and_joins_only_equal_ones() -> None:
 def _other_keys(op: Op) -> Op:
     unlike = isinstance(op, Linear) and op.out.endswith((".k", ".up"))
     return replace(op, scheme=HEAD) if unlike else op
+
+
+def test_a_matrix_may_have_its_own_scheme() -> None:
+    """Fusion then joins those that are equal, and leaves the others."""
+    eight, groups = GridScheme(8), GroupScheme(4, 32)
+    named = {"layers.0.down": groups, "layers.1.v": None}
+    schemes = Quantization(eight, HEAD, named=named)
+    spec = make_spec(True)
+    assert [schemes.of(name) for name in ("head", "embed", "heads.2.head")] == [HEAD] * 3
+    plan = lower(spec, quantization=schemes)
+    found = {op.parts[0].weight: op.scheme for op in plan.ops if isinstance(op, Linear)}
+    assert found == {name: schemes.of(name) for name in found}
+    assert (found["layers.0.down"], found["layers.1.v"]) == (groups, None)
+    fused = [[p.weight for p in op.parts] for op in fuse(plan).ops if isinstance(op, Linear)]
+    assert ["layers.0.q", "layers.0.k", "layers.0.v"] in fused
+    assert ["layers.1.q"] in fused
+    assert weight_bytes(plan) == weight_bytes(fuse(plan))

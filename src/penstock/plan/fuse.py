@@ -8,7 +8,6 @@ mentions any more are dropped at the end.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
 
 from penstock.plan.ops import (
     Activate,
@@ -32,7 +31,6 @@ from penstock.plan.plan import Plan
 
 Ops = list[Op]
 Buffers = dict[BufferName, Buffer]
-AnyOp = TypeVar("AnyOp", bound=Op)
 
 
 def fuse(plan: Plan) -> Plan:
@@ -73,19 +71,8 @@ def _narrow_last_layer(ops: Ops, buffers: Buffers) -> tuple[Ops, dict[BufferName
             rows = replace(buffers[name].rows, base="S")
             buffers[new] = replace(buffers[name], name=new, rows=rows)
     selects: Ops = [SelectRows(name, renamed[name]) for name in entering]
-    tail = [_rename(op, renamed) for op in (*region, *ops[select + 1 :])]
+    tail = [op.renamed(renamed) for op in (*region, *ops[select + 1 :])]
     return [*ops[: attention + 1], *selects, *tail], renamed
-
-
-def _rename(op: AnyOp, names: dict[BufferName, BufferName]) -> AnyOp:
-    changes: dict[str, BufferName | tuple[BufferName, ...]] = {}
-    for field in (*op._reads, *op._writes):
-        value: BufferName | tuple[BufferName, ...] | None = getattr(op, field)
-        if isinstance(value, tuple):
-            changes[field] = tuple(names.get(name, name) for name in value)
-        elif value in names:
-            changes[field] = names[value]
-    return replace(op, **changes)
 
 
 def _join_qkv(ops: Ops, buffers: Buffers) -> Ops:
@@ -99,7 +86,7 @@ def _join_qkv(ops: Ops, buffers: Buffers) -> Ops:
             i += 1
             continue
         (q, k, v), norms, (rope_q, _), write = run
-        joined = f"layers.{write.layer}.qkv"
+        joined = f"{q.out.removesuffix('.q')}.qkv"
         parts = (*q.parts, *k.parts, *v.parts)
         buffers[joined] = replace(buffers[q.out], name=joined, cols=sum(p.n for p in parts))
         fused.append(replace(q, out=joined, parts=parts))
@@ -139,6 +126,8 @@ def _match_qkv(
         and (rope_q.x, rope_k.x) == (q.out, k.out)
         and (write.k, write.v) == (rope_k.out, v.out)
         and rope_q.rope == rope_k.rope
+        and [(norm.x, norm.out) for norm in norms] in ([], [(q.out, q.out), (k.out, k.out)])
+        and len({norm.eps for norm in norms}) < 2
     )
     return ((q, k, v), norms, (rope_q, rope_k), write) if chained else None
 

@@ -13,15 +13,15 @@ from penstock.backends.reference.cache import KvStore
 from penstock.backends.reference.numerics import (
     F32,
     activate,
-    as_bfloat16,
     attend,
-    layer_norm,
+    product,
     rms_norm,
     rotate,
-    soft_cap,
 )
-from penstock.backends.reference.schemes import SCHEMES, CanonicalTensor
+from penstock.backends.reference.row_ops import ROW_OPS, Values
+from penstock.backends.reference.schemes import SCHEMES
 from penstock.cache.geometry import BLOCK_SIZE
+from penstock.interface.collective import Collective
 from penstock.interface.draft_tree import check_tree, path_rows, trunk_rows
 from penstock.interface.executor import Limits
 from penstock.interface.host_executor import HostExecutor
@@ -37,47 +37,41 @@ class ReferenceExecutor(HostExecutor):
     """Runs a plan op by op. Slow and plain; what every other backend is compared with.
 
     Weights are widened to float32 on load, activations are rounded where the plan's buffers are
-    bfloat16, and the cache is kept in the plan's KV dtype.
+    bfloat16, and the cache is kept in the plan's KV dtype. ``collective``: the group of ranks whose
+    plan this is, where it was sharded.
     """
 
-    def __init__(self, plan: Plan, weights: WeightSource, limits: Limits) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        weights: WeightSource,
+        limits: Limits,
+        collective: Collective | None = None,
+    ) -> None:
+        if collective is None and any(isinstance(op, ops.AllGather) for op in plan.ops):
+            raise ValueError("the plan is one rank's of several; give the group of ranks, too")
+        self._collective = collective
         self.num_blocks = limits.num_blocks
         self._plan = plan
-        self._weights: dict[str, F32] = {}
-        self._quantized: dict[str, CanonicalTensor] = {}
-        for name in plan.weights:
-            value = weights.get(name)
-            if isinstance(value, CanonicalTensor):
-                self._quantized[name] = value
-            else:
-                self._weights[name] = np.asarray(value).astype(np.float32)
+        self._values = values = Values(plan, weights)
+        self._weights, self._buffers, self._put = values.weights, values.buffers, values.put
+        self._quantized = values.quantized
         self._ropes = [rope_tables(rope, plan.max_positions) for rope in plan.ropes]
         self._cache: list[tuple[KvStore, KvStore]] = []  # keys and values of each layer
         for layer in plan.kv_layers:
             shape = (plan.kv_dtype, limits.num_blocks, layer.kv_heads, layer.head_dim)
             self._cache.append((KvStore(*shape), KvStore(*shape)))
-        self._buffers: dict[str, NDArray[Any]] = {}
         self._run: dict[type[ops.Op], Callable[[Any, StepInput], None]] = {
             ops.Embed: self._embed,
             ops.Linear: self._linear,
             ops.Attention: self._attention,
+            ops.AllGather: self._all_gather,
             ops.SelectRows: self._select_rows,
             ops.Argmax: self._argmax,
-            ops.RmsNorm: self._rms_norm,
-            ops.LayerNorm: self._layer_norm,
-            ops.Scale: self._scale,
-            ops.SoftCap: self._soft_cap,
-            ops.Add: self._add,
-            ops.HeadNorm: self._head_norm,
             ops.Rope: self._rope,
             ops.KvWrite: self._kv_write,
-            ops.Gate: self._gate,
-            ops.AddNorm: self._add_norm,
             ops.RopeWrite: self._rope_write,
             ops.Features: self._features,
-            ops.Join: self._join,
-            ops.Activate: self._activate,
-            ops.AddActivated: self._add_activated,
         }
 
     def run(self, step: StepInput) -> StepResult:
@@ -90,10 +84,14 @@ class ReferenceExecutor(HostExecutor):
                 store.move_slot(source, target)
             for source, target in step.block_copies:
                 store.copy_block(source, target)
-        self._buffers = {}
+        self._buffers.clear()
         with np.errstate(invalid="ignore", over="ignore"):
             for op in self._plan.ops:
-                self._run[type(op)](op, step)
+                row_op = ROW_OPS.get(type(op))
+                if row_op is not None:
+                    row_op(self._values, op)
+                else:
+                    self._run[type(op)](op, step)
         plan, buffers = self._plan, self._buffers
         return StepResult(
             logits=buffers[plan.logits],
@@ -107,16 +105,8 @@ class ReferenceExecutor(HostExecutor):
         return NumpySampler()
 
     def close(self) -> None:
-        self._buffers, self._cache = {}, []
-
-    def _put(self, name: str, value: F32) -> None:
-        element = self._plan.buffers[name].element
-        if element == "bfloat16":
-            value = as_bfloat16(value)
-        elif element == "float16":
-            with np.errstate(over="ignore"):  # to infinity, as everywhere
-                value = value.astype(np.float16)
-        self._buffers[name] = value.astype(np.float32)
+        self._buffers.clear()
+        self._cache = []
 
     def _embed(self, op: ops.Embed, step: StepInput) -> None:
         self._put(op.out, self._weights[op.weight][step.token_ids])
@@ -137,8 +127,7 @@ class ReferenceExecutor(HostExecutor):
     def _product(self, x: F32, weight: str, op: ops.Linear) -> F32:
         """``x @ W.T``; quantized weights are kept, as a tied embedding may be needed in both."""
         if op.scheme is None:
-            product: F32 = x @ self._weights[weight].T
-            return product
+            return product(x, self._weights[weight])
         products = SCHEMES[type(op.scheme)]
         if weight not in self._quantized:
             self._quantized[weight] = products.round(self._weights[weight], op.scheme, weight)
@@ -173,6 +162,10 @@ class ReferenceExecutor(HostExecutor):
     def _tables(self, layer: int, step: StepInput) -> KvTables:
         return step.groups[self._plan.kv_groups.places[layer].group]
 
+    def _all_gather(self, op: ops.AllGather, step: StepInput) -> None:
+        assert self._collective is not None
+        self._buffers[op.out] = self._collective.all_gather(self._buffers[op.x])
+
     def _select_rows(self, op: ops.SelectRows, step: StepInput) -> None:
         rows = np.concatenate([step.logit_rows, step.hidden_rows])
         x, whole = self._buffers[op.x][rows], self._plan.buffers[op.out].cols
@@ -186,28 +179,6 @@ class ReferenceExecutor(HostExecutor):
         x = self._buffers[op.x]
         best = x.argmax(axis=1) if len(x) else np.zeros(0)
         self._buffers[op.out] = best.astype(np.int32)[:, None]
-
-    def _rms_norm(self, op: ops.RmsNorm, step: StepInput) -> None:
-        self._put(op.out, rms_norm(self._buffers[op.x], self._weights[op.weight], op.eps))
-
-    def _layer_norm(self, op: ops.LayerNorm, step: StepInput) -> None:
-        bias = None if op.bias is None else self._weights[op.bias]
-        x = self._buffers[op.x]
-        self._put(op.out, layer_norm(x, self._weights[op.weight], bias, op.eps))
-
-    def _scale(self, op: ops.Scale, step: StepInput) -> None:
-        self._put(op.out, self._buffers[op.x] * np.float32(op.factor))
-
-    def _soft_cap(self, op: ops.SoftCap, step: StepInput) -> None:
-        self._put(op.out, soft_cap(self._buffers[op.x], op.cap))
-
-    def _add(self, op: ops.Add, step: StepInput) -> None:
-        self._put(op.out, self._buffers[op.x] + self._buffers[op.y])
-
-    def _head_norm(self, op: ops.HeadNorm, step: StepInput) -> None:
-        x = self._buffers[op.x]
-        heads = x.reshape(len(x), -1, op.head_dim)
-        self._put(op.out, rms_norm(heads, self._weights[op.weight], op.eps).reshape(x.shape))
 
     def _rope(self, op: ops.Rope, step: StepInput) -> None:
         x = self._buffers[op.x]
@@ -223,15 +194,6 @@ class ReferenceExecutor(HostExecutor):
             shape = (step.num_tokens, op.kv_heads, op.head_dim)
             store.write(self._tables(op.layer, step).slots, self._buffers[name].reshape(shape))
 
-    def _gate(self, op: ops.Gate, step: StepInput) -> None:
-        gated = activate(self._buffers[op.gate], op.activation)
-        self._put(op.out, gated * self._buffers[op.up])
-
-    def _add_norm(self, op: ops.AddNorm, step: StepInput) -> None:
-        if op.delta is not None:
-            self._put(op.residual, self._buffers[op.residual] + self._buffers[op.delta])
-        self._rms_norm(ops.RmsNorm(op.residual, op.out, op.weight, op.eps), step)
-
     def _rope_write(self, op: ops.RopeWrite, step: StepInput) -> None:
         qkv = self._buffers[op.qkv].reshape(step.num_tokens, -1, op.head_dim)
         q, k, v = np.split(qkv, [op.heads, op.heads + op.kv_heads], axis=1)
@@ -246,16 +208,6 @@ class ReferenceExecutor(HostExecutor):
 
     def _features(self, op: ops.Features, step: StepInput) -> None:
         self._put(op.out, step.features[:, op.first : op.first + op.cols])
-
-    def _join(self, op: ops.Join, step: StepInput) -> None:
-        self._put(op.out, np.concatenate([self._buffers[x] for x in op.xs], axis=1))
-
-    def _activate(self, op: ops.Activate, step: StepInput) -> None:
-        self._put(op.out, activate(self._buffers[op.x], op.activation))
-
-    def _add_activated(self, op: ops.AddActivated, step: StepInput) -> None:
-        activated = activate(self._buffers[op.y], op.activation)
-        self._put(op.out, self._buffers[op.x] + activated)
 
 
 def _lines(step: StepInput, sequence: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:

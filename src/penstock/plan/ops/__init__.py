@@ -25,6 +25,7 @@ from penstock.plan.ops.base import (
     WeightName,
 )
 from penstock.plan.ops.common import (
+    AllGather,
     Argmax,
     Attention,
     Embed,
@@ -34,6 +35,7 @@ from penstock.plan.ops.common import (
     LinearPart,
     SelectRows,
 )
+from penstock.plan.ops.experts import CombineExperts, ExpertLinear, Route
 from penstock.plan.ops.fused import (
     AddActivated,
     AddNorm,
@@ -57,12 +59,15 @@ __all__ = [
     "Add",
     "AddActivated",
     "AddNorm",
+    "AllGather",
     "Argmax",
     "Attention",
     "Buffer",
     "BufferName",
+    "CombineExperts",
     "Element",
     "Embed",
+    "ExpertLinear",
     "Features",
     "Gate",
     "HeadNorm",
@@ -75,6 +80,7 @@ __all__ = [
     "RmsNorm",
     "Rope",
     "RopeWrite",
+    "Route",
     "Rows",
     "Scale",
     "SelectRows",
