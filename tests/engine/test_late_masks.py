@@ -113,8 +113,8 @@ def test_lateness_happens_in_these_tests(
     blueprint: Blueprint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(matcher, "SLOW_SECONDS", QUICK)
-    late = Late(1, 0.5)
-    played(made(blueprint, late, HashExecutor(12, PADDED), **LIMITS), mixed(1))
+    late = Late(4, 0.5)
+    played(made(blueprint, late, HashExecutor(12, PADDED), **LIMITS), mixed(4))
     assert late.late > 10
     assert late.idle_waits > 5
 
