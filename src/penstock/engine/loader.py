@@ -92,7 +92,9 @@ def _draw(
         if config.load_format != "dummy" and takes_from_target(drafting, draft):
             target = resolved.model_path
     draft_plan = replace(decided.draft, spec=draft)
-    kv_bytes = resolved.num_blocks * draft_block_bytes(config, draft)
+    kv_bytes = resolved.num_blocks * draft_block_bytes(
+        config, draft, decided.plan.kv_groups, resolved.max_model_len
+    )
     drafted = _draw(
         draft_engine_config(config, resolved, drafting, draft_plan, kv_bytes),
         drafting,
