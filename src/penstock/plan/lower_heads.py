@@ -82,7 +82,7 @@ class EagleLowering(Lowering):
         bias = "fc.bias" if spec.fc_bias else None
         out = self._new(RESIDUAL, spec.hidden_size)
         part = LinearPart("fc", spec.hidden_size, bias)
-        self._ops.append(self._product(x, out, part, self._quantization.linear))
+        self._ops.append(self._product(x, out, part))
 
     def _join(self, at: str, *xs: BufferName) -> BufferName:
         columns = sum(self._buffers[x].cols for x in xs)

@@ -29,7 +29,7 @@ from penstock.plan.ops import (
     WeightName,
 )
 from penstock.plan.plan import Plan
-from penstock.quant.scheme import Quantization, QuantScheme
+from penstock.quant.scheme import Quantization
 
 RESIDUAL = "x"
 
@@ -112,12 +112,11 @@ class Lowering:
         """A product of x with weight ``at``, into a float32 buffer of the same name."""
         out = self._new(at, n, rows=self._buffers[x].rows)
         part = LinearPart(at, n, f"{at}.bias" if bias else None)
-        self._ops.append(self._product(x, out, part, self._quantization.linear))
+        self._ops.append(self._product(x, out, part))
         return out
 
-    def _product(
-        self, x: BufferName, out: BufferName, part: LinearPart, scheme: QuantScheme | None
-    ) -> Linear:
+    def _product(self, x: BufferName, out: BufferName, part: LinearPart) -> Linear:
+        scheme = self._quantization.of(part.weight)
         stored = self._spec.quantized
         if stored is not None and stored.stores(part.weight):
             scheme = stored.scheme
@@ -192,7 +191,7 @@ class Lowering:
         """The output matrix of the first rows of x, which are selected ones."""
         logits = self._new(at, outputs, rows=Rows.LOGITS)
         part = LinearPart(weight, outputs)
-        self._ops.append(self._product(x, logits, part, self._quantization.head))
+        self._ops.append(self._product(x, logits, part))
         return logits
 
     def _argmax(self, logits: BufferName) -> BufferName:
