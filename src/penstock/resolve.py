@@ -196,6 +196,7 @@ def resolve(
         block_bytes=block_bytes,
         deterministic=config.deterministic,
     )
+    backend.check_runnable(served.plan)
     drafting = None
     if draft is not None:
         drafting = served_draft(
@@ -320,4 +321,5 @@ def kv_block_bytes(spec: ModelSpec, dtype: KvDType) -> int:
     return sum(
         layer_block_bytes(dtype, layer.attention.num_kv_heads, layer.attention.head_dim)
         for layer in spec.layers
+        if layer.attention.kv_from is None
     )

@@ -89,8 +89,8 @@ class KvGroups:
 
 
 def kv_layers(spec: ModelSpec) -> tuple[KvLayer, ...]:
-    """The caches that a model's layers need."""
-    attentions = (layer.attention for layer in spec.layers)
+    """The caches that a model's layers need, but for those that read another layer's."""
+    attentions = (x.attention for x in spec.layers if x.attention.kv_from is None)
     return tuple(KvLayer(a.num_kv_heads, a.head_dim, a.window) for a in attentions)
 
 
