@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <optional>
 #include <system_error>
 #include <tuple>
@@ -82,6 +83,15 @@ nb::object kv_copy(const PyExecutor& self, int layer) {
                 copy + b * bytes);
   nb::capsule owner(copy, [](void* p) noexcept { delete[] static_cast<uint8_t*>(p); });
   return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(copy, {blocks * bytes}, owner).cast();
+}
+
+// Every byte of these blocks of a layer, for tests of what is read there.
+void kv_fill(PyExecutor& self, int layer, const Ints& blocks, int byte) {
+  const KvLayer& kv = self.get().kv(layer);
+  for (const int32_t block : span_of(blocks)) {
+    expect(block >= 0 && block < self.get().shape().num_blocks, "no such block");
+    std::memset(kv.base + size_t(block) * kv.stride, byte, kv.block_bytes());
+  }
 }
 
 // The executor's regions by number, each with its place in the file.
@@ -292,6 +302,7 @@ void bind_executor(nb::module_& m) {
           "matrix"_a, "rows"_a)
       .def("view", &view, "buffer"_a)
       .def("kv_copy", &kv_copy, "layer"_a)
+      .def("kv_fill", &kv_fill, "layer"_a, exact("blocks"), "byte"_a)
       .def("run", with_step([](Executor& executor, const StepView& step,
                                const CacheEdits& edits) { executor.run(step, edits); }),
            exact("token_ids"), exact("positions"), exact("query_starts"), exact("context_lens"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.interface.sources import RowsOf, Shifted, Stacked, Stored, Transposed
+from penstock.interface.sources import Packed, RowsOf, Shifted, Stacked, Stored, Transposed
+from penstock.models.gptq import Gptq
 from penstock.models.llama import NAMES
 from penstock.models.names import Name, NameMap, fused, plain
 
@@ -76,3 +77,11 @@ def test_idle_tensors() -> None:
     assert not NAMES.is_idle("model.layers.3.self_attn.q_proj.weight")
     assert not FUSED.is_idle("")
     assert not FUSED.is_idle("anything")
+
+
+def test_quantized_matrices() -> None:
+    form = Gptq(4, 32, symmetric=True, zeros_less_one=True)
+    fused_rows = FUSED.source("layers.7.k", SHAPES, form)
+    assert fused_rows == RowsOf(Packed("h.7.qkv", (20, 8), form), ((12, 16),))
+    # Formats keep [n, k], however the family stores floats.
+    assert FUSED.source("layers.7.down", SHAPES, form) == Packed("h.7.down", (8, 6), form)

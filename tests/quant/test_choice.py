@@ -140,3 +140,20 @@ def test_fusion_keeps_schemes_and_joins_only_equal_ones() -> None:
 def _other_keys(op: Op) -> Op:
     unlike = isinstance(op, Linear) and op.out.endswith((".k", ".up"))
     return replace(op, scheme=HEAD) if unlike else op
+
+
+def test_a_matrix_may_have_its_own_scheme() -> None:
+    """Fusion then joins those that are equal, and leaves the others."""
+    eight, groups = GridScheme(8), GroupScheme(4, 32)
+    named = {"layers.0.down": groups, "layers.1.v": None}
+    schemes = Quantization(eight, HEAD, named=named)
+    spec = make_spec(True)
+    assert [schemes.of(name) for name in ("head", "embed", "heads.2.head")] == [HEAD] * 3
+    plan = lower(spec, quantization=schemes)
+    found = {op.parts[0].weight: op.scheme for op in plan.ops if isinstance(op, Linear)}
+    assert found == {name: schemes.of(name) for name in found}
+    assert (found["layers.0.down"], found["layers.1.v"]) == (groups, None)
+    fused = [[p.weight for p in op.parts] for op in fuse(plan).ops if isinstance(op, Linear)]
+    assert ["layers.0.q", "layers.0.k", "layers.0.v"] in fused
+    assert ["layers.1.q"] in fused
+    assert weight_bytes(plan) == weight_bytes(fuse(plan))

@@ -29,7 +29,14 @@ class Quantized:
     """A random matrix ``[n, k]`` in codes, of which a few groups have unusual zero points."""
 
     def __init__(
-        self, generator: np.random.Generator, n: int, k: int, bits: int, group: int, sym: bool
+        self,
+        generator: np.random.Generator,
+        n: int,
+        k: int,
+        bits: int,
+        group: int,
+        sym: bool,
+        shuffled: bool,
     ) -> None:
         self.bits = bits
         size = k if group == -1 else group
@@ -42,10 +49,13 @@ class Quantized:
             self.zeros = generator.integers(1, top, (n, self.groups))
         self.scales = (generator.random((n, self.groups)) * 3 / (top * k**0.5)).astype(np.float16)
         self.group_of = np.arange(k) // size
+        if shuffled:
+            self.group_of = generator.permutation(self.group_of)
 
     def values(self) -> F32:
         points = self.codes - self.zeros[:, self.group_of]
-        return points.astype(np.float32) * self.scales.astype(np.float32)[:, self.group_of]
+        values: F32 = points.astype(np.float32) * self.scales.astype(np.float32)[:, self.group_of]
+        return values
 
     def tensors(self, name: str, v1: bool) -> dict[str, Any]:
         stored = (self.zeros - v1) % 2**self.bits
@@ -67,11 +77,13 @@ def gptq_checkpoint(
     index: bool = True,
     nil_biases: bool = False,
     zero: int | None = None,
+    shuffled: bool = False,
     **fields: Any,
 ) -> tuple[Path, Path]:
     """A checkpoint and one of the float32 values that its weights stand for.
 
-    ``zero``: one zero point of every matrix. ``fields``: more of quantization_config.
+    ``zero``: one zero point of every matrix. ``shuffled``: groups are of any columns. ``fields``:
+    more of quantization_config.
     """
     plain = tiny_checkpoint("llama", intermediate_size=96)
     generator = np.random.default_rng(5)
@@ -84,7 +96,8 @@ def gptq_checkpoint(
         module = name.removesuffix(".weight")
         if not name.startswith("model.layers.") or tensors[name].ndim != 2:
             continue
-        matrix = Quantized(generator, *tensors.pop(name).shape, bits, group, sym)
+        n, k = tensors.pop(name).shape
+        matrix = Quantized(generator, n, k, bits, group, sym, shuffled)
         if zero is not None:
             matrix.zeros[1, -1] = zero
         own = matrix.tensors(module, version == "gptq")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +16,15 @@ from safetensors.numpy import load_file, save_file
 from support.checkpoints import FAMILIES, load_oracle, tiny_checkpoint
 
 from penstock.errors import WeightError
-from penstock.interface.sources import Source, tensors
+from penstock.interface.sources import PlanWeight, RowsOf, Share, Source, Stored, tensors
 from penstock.interface.weights import WeightSource
+from penstock.models.names import own_names
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import DType
 from penstock.plan.lower import lower
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.convert import convert
+from penstock.weights.dummy import DummyWeights
 from penstock.weights.safetensors import SINGLE
 from penstock.weights.tensor_file import NUMPY_DTYPES
 
@@ -188,6 +191,25 @@ def test_dummy_is_decided_by_seed_and_name() -> None:
     assert not np.array_equal(once, get("layers.1.gate", 1))
     rounded = get("layers.0.gate", 1, "bfloat16")
     np.testing.assert_array_equal(rounded, once.astype(ml_dtypes.bfloat16))
+
+
+def test_dummy_values_are_the_same_for_ever() -> None:
+    """Published stories and figures are of them. A rank's share has rows of the whole."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "embed": (211, 72),
+        "layers.0.q": (96, 72),
+        "layers.0.q.bias": (96,),
+        "layers.1.attn_norm": (72,),
+        "wide": (1100, 1000),  # more values than are drawn
+    }
+    declared = {name: PlanWeight(source) for name, source in own_names(shapes).items()}
+    weights = DummyWeights(declared, 3, "bfloat16")
+    digest = hashlib.sha256(b"".join(weights.get(name).tobytes() for name in shapes))
+    assert digest.hexdigest()[:32] == "d57258cd8c178a2e6fc7ada68aa9680c"
+    rows = RowsOf(Stored("wide", (1100, 1000)), ((7, 900),))
+    share = PlanWeight(rows, Share("wide", (1100, 1000), (7, 900)))
+    part = DummyWeights({"wide.share": share}, 3, "bfloat16").get("wide.share")
+    np.testing.assert_array_equal(part, weights.get("wide")[7:900])
 
 
 def test_dummy_values_keep_activations_in_size() -> None:

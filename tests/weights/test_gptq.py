@@ -12,9 +12,9 @@ from support.gptq_checkpoints import edit_tensors, gptq_checkpoint
 from support.needs import needs_native
 from support.tiny_plans import Chunk, step_of
 
-from penstock.backends import bind
 from penstock.backends.cpu import bind as cpu
 from penstock.backends.cpu import native
+from penstock.backends.registry import backend as named
 from penstock.config import EngineConfig
 from penstock.engine.loader import draw, load
 from penstock.errors import ConfigError, ModelError, WeightError
@@ -44,17 +44,21 @@ FORMATS = [
 ]
 
 
+SHUFFLED = {"bits": 4, "group": 32, "sym": False, "shuffled": True, "desc_act": True}
+
+
 def logits(folder: Path, backend: Any, activations: bool = False, dtype: Any = "float32") -> Any:
     spec = load_model_spec(folder)
     plan = fuse(lower(spec, dtype, quantization=Quantization(activations=activations)))
-    executor = bind(plan, open_weights(folder, spec, plan.weights, dtype), backend, LIMITS)
+    weights = open_weights(folder, spec, plan.weights, dtype)
+    executor = named(backend).bind(plan, weights, LIMITS)
     step = step_of([Chunk(TOKENS, 0, 40, [3, 1], rows=range(40))])
     result = executor.run(step).logits.copy()
     executor.close()
     return result
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=str)
+@pytest.mark.parametrize("form", [*FORMATS, SHUFFLED], ids=str)
 def test_every_value_is_the_one_that_is_stored(tmp_path: Path, form: Any) -> None:
     packed, floats = gptq_checkpoint(tmp_path, **form)
     spec = load_model_spec(packed)
@@ -78,7 +82,7 @@ def test_every_value_is_the_one_that_is_stored(tmp_path: Path, form: Any) -> Non
     assert schemes == {None, GroupScheme(form["bits"], size, zeros)}
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=str)
+@pytest.mark.parametrize("form", [*FORMATS, SHUFFLED], ids=str)
 def test_logits_are_those_of_the_float_model(tmp_path: Path, form: Any) -> None:
     packed, floats = gptq_checkpoint(tmp_path, **form)
     expected = logits(floats, "reference")
@@ -118,6 +122,13 @@ def test_a_zero_point_of_sixteen(tmp_path: Path, isa: str, activations: bool) ->
     executor.close()
     limit = 0.05 if activations else 2e-4
     assert np.quantile(np.abs(got - reference), 0.9 if activations else 1) < limit
+
+
+@needs_native
+def test_columns_in_an_order_of_their_own_have_no_native_kernel(tmp_path: Path) -> None:
+    packed, _ = gptq_checkpoint(tmp_path, **SHUFFLED)
+    with pytest.raises(WeightError, match=r"layers\.0\.q groups columns.*desc_act false or static"):
+        logits(packed, "cpu")
 
 
 def test_rows_of_a_quantized_matrix(tmp_path: Path) -> None:
@@ -168,7 +179,7 @@ Q = "model.layers.1.self_attn.q_proj"
         (f"{Q}.qweight", lambda x: x[:-1].copy(), r"shape \[7, 64\].*asks for \[8, 64\]"),
         (f"{Q}.qweight", lambda x: x.astype(np.int64), "stored as I64.*packed codes in I32"),
         (f"{Q}.scales", lambda x: x.astype(np.int32), "stored as I32"),
-        (f"{Q}.g_idx", lambda x: x[::-1].copy(), "desc_act false or static_groups true"),
+        (f"{Q}.g_idx", lambda x: x * 0, "does not give every group 32 columns"),
         (f"{Q}.g_idx", lambda x: x[:-1].copy(), r"shape \[63\]"),
         (f"{Q}.qzeros", lambda x: x + 1, "symmetric; set sym to false"),
         (f"{Q}.scales", lambda x: x * np.float16(np.nan), "not finite"),

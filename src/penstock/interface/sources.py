@@ -98,10 +98,25 @@ Source = Stored | Packed | RowsOf | Stacked | Transposed | Shifted
 
 
 @dataclass(frozen=True)
+class Share:
+    """The rows of a canonical weight that one of several ranks has: from the first of ``rows`` to
+    before the second."""
+
+    name: str
+    shape: Shape
+    """The shape of the whole weight."""
+    rows: tuple[int, int]
+
+
+@dataclass(frozen=True)
 class PlanWeight:
-    """A weight that ops of a plan read, and its source."""
+    """A weight that ops of a plan read, and its source.
+
+    ``share``: the weight that it is some rows of, where a plan is one rank's.
+    """
 
     source: Source
+    share: Share | None = None
 
     @property
     def shape(self) -> Shape:

@@ -8,7 +8,6 @@ mentions any more are dropped at the end.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
 
 from penstock.plan.ops import (
     Activate,
@@ -32,7 +31,6 @@ from penstock.plan.plan import Plan
 
 Ops = list[Op]
 Buffers = dict[BufferName, Buffer]
-AnyOp = TypeVar("AnyOp", bound=Op)
 
 
 def fuse(plan: Plan) -> Plan:
@@ -73,19 +71,8 @@ def _narrow_last_layer(ops: Ops, buffers: Buffers) -> tuple[Ops, dict[BufferName
             rows = replace(buffers[name].rows, base="S")
             buffers[new] = replace(buffers[name], name=new, rows=rows)
     selects: Ops = [SelectRows(name, renamed[name]) for name in entering]
-    tail = [_rename(op, renamed) for op in (*region, *ops[select + 1 :])]
+    tail = [op.renamed(renamed) for op in (*region, *ops[select + 1 :])]
     return [*ops[: attention + 1], *selects, *tail], renamed
-
-
-def _rename(op: AnyOp, names: dict[BufferName, BufferName]) -> AnyOp:
-    changes: dict[str, BufferName | tuple[BufferName, ...]] = {}
-    for field in (*op._reads, *op._writes):
-        value: BufferName | tuple[BufferName, ...] | None = getattr(op, field)
-        if isinstance(value, tuple):
-            changes[field] = tuple(names.get(name, name) for name in value)
-        elif value in names:
-            changes[field] = names[value]
-    return replace(op, **changes)
 
 
 def _join_qkv(ops: Ops, buffers: Buffers) -> Ops:

@@ -127,20 +127,6 @@ def group_layers(layers: Sequence[KvLayer], dtype: KvDType) -> KvGroups:
     return KvGroups(groups, page, tuple(place for place in places if place is not None))
 
 
-def one_group(layers: Sequence[KvLayer], dtype: KvDType) -> KvGroups:
-    """All layers in one group, whose blocks live as long as the layer that needs them longest."""
-    if not layers:
-        return KvGroups((), 0, ())
-    windows = [layer.window for layer in layers]
-    widest = None if None in windows else max(w for w in windows if w is not None)
-    places: list[KvPlace] = []
-    offset = 0
-    for index, layer in enumerate(layers):
-        places.append(KvPlace(0, index, offset))
-        offset += layer.block_bytes(dtype)
-    return KvGroups((KvGroup(widest, tuple(range(len(layers)))),), offset, tuple(places))
-
-
 def _pages(kinds: Iterable[Sequence[int]], sizes: Sequence[int]) -> set[int]:
     """Sizes of pages to try: what neighbours of one kind take, as far as any layer fits."""
     found: set[int] = set()

@@ -3,7 +3,7 @@
 from penstock.quant.errors import not_finite
 from penstock.quant.grid import GridTensor, quantize_to_grid
 from penstock.quant.scheme import GridScheme, GroupScheme, Quantization, QuantScheme
-from penstock.quant.tensor import GroupTensor, quantize, require_finite
+from penstock.quant.tensor import GroupTensor, quantize, require_finite, require_in_order
 
 __all__ = [
     "GridScheme",
@@ -16,4 +16,5 @@ __all__ = [
     "quantize",
     "quantize_to_grid",
     "require_finite",
+    "require_in_order",
 ]

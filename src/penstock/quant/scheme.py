@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
 Bits = Literal[4, 8]
 
@@ -84,6 +85,10 @@ def _check_bits(bits: int) -> None:
 QuantScheme = GridScheme | GroupScheme
 
 
+_OUTPUTS: Final = ("head", "embed")
+"""Last words of the names of output matrices."""
+
+
 @dataclass(frozen=True)
 class Quantization:
     """Which schemes a model's matrix products use; None: the weights' own type.
@@ -95,4 +100,13 @@ class Quantization:
 
     linear: QuantScheme | None = None
     head: QuantScheme | None = None
+    """The scheme of output matrices, which may be embeddings, too."""
     activations: bool = True
+    named: Mapping[str, QuantScheme | None] = field(default_factory=dict, hash=False)
+    """The schemes of matrices that have their own, by canonical name."""
+
+    def of(self, name: str) -> QuantScheme | None:
+        """The scheme of a product's matrix, by its canonical name."""
+        if name in self.named:
+            return self.named[name]
+        return self.head if name.rpartition(".")[2] in _OUTPUTS else self.linear

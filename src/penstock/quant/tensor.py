@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.errors import WeightError
 from penstock.quant.errors import not_finite
 from penstock.quant.scheme import GroupScheme
 
@@ -25,12 +26,16 @@ class GroupTensor:
     ``[n, groups]``, in the codes' range or with 4 bits 8, None where the scheme has no zero points
     and zero is 0. Group g of a row is its columns from ``g * group_size`` to
     ``(g + 1) * group_size``, or to k if that is less.
+
+    order int32 ``[k]``: column j is that of the matrix's column ``order[j]``, so that columns of a
+    group need not be neighbours in the matrix; None: it is that of column j.
     """
 
     scheme: GroupScheme
     codes: NDArray[np.int8]
     scales: F32
     zeros: NDArray[np.int8] | None = None
+    order: NDArray[np.int32] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -46,16 +51,21 @@ class GroupTensor:
             return np.concatenate([array[first:end] for first, end in runs])
 
         zeros = None if self.zeros is None else taken(self.zeros)
-        return GroupTensor(self.scheme, taken(self.codes), taken(self.scales), zeros)
+        codes, scales = taken(self.codes), taken(self.scales)
+        return GroupTensor(self.scheme, codes, scales, zeros, self.order)
 
     def points(self) -> NDArray[np.int32]:
-        """The integers that scales multiply, ``code - zero``, ``[n, k]``."""
+        """The integers that scales multiply, ``code - zero``, ``[n, k]``, in the codes' order."""
         codes = self.codes.astype(np.int32)
         return codes if self.zeros is None else codes - self._spread(self.zeros)
 
     def dequantize(self) -> F32:
         """The float32 matrix that the codes stand for, ``[n, k]``."""
-        result: F32 = self.points().astype(np.float32) * self._spread(self.scales)
+        values: F32 = self.points().astype(np.float32) * self._spread(self.scales)
+        if self.order is None:
+            return values
+        result = np.empty_like(values)
+        result[:, self.order] = values
         return result
 
     def _spread(self, of_groups: NDArray[Any]) -> NDArray[Any]:
@@ -97,6 +107,17 @@ def require_finite(scales: F32, name: str) -> None:
     """Raise WeightError, naming ``name``, if a scale is not: then a value was not."""
     if not np.isfinite(scales).all():
         raise not_finite(name)
+
+
+def require_in_order(tensor: GroupTensor, name: str) -> GroupTensor:
+    """Return ``tensor``; raise WeightError, naming ``name``, if its columns have another order."""
+    if tensor.order is not None:
+        raise WeightError(
+            f"{name} groups columns by their activations (desc_act), for which only the slow "
+            "reference backend has products; take a checkpoint that was quantized with desc_act "
+            "false or static_groups true, or choose --backend reference"
+        )
+    return tensor
 
 
 def _quantize_rows(

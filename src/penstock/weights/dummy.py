@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.interface.sources import PlanWeight
+from penstock.interface.sources import PlanWeight, Shape
 from penstock.models.spec import DType
 from penstock.weights.tensor_file import NUMPY_DTYPES
 
@@ -39,17 +39,22 @@ class DummyWeights:
     """
 
     def __init__(self, weights: Mapping[str, PlanWeight], seed: int, dtype: DType) -> None:
-        self._shapes = {name: weight.shape for name, weight in weights.items()}
+        self._weights = weights
         self._seed = seed
         self._dtype = NUMPY_DTYPES[dtype]
         self._block = lru_cache(maxsize=8)(self._scaled)
 
     def names(self) -> Iterable[str]:
-        return self._shapes.keys()
+        return self._weights.keys()
 
     def get(self, name: str) -> NDArray[Any]:
-        """A new array in the source's dtype, read-only."""
-        shape = self._shapes[name]
+        """A new array in the source's dtype, read-only; of a share, its rows of the whole."""
+        weight = self._weights[name]
+        if weight.share is not None:
+            return self._values(weight.share.name, weight.share.shape)[slice(*weight.share.rows)]
+        return self._values(name, weight.shape)
+
+    def _values(self, name: str, shape: Shape) -> NDArray[Any]:
         size, offset = math.prod(shape), self._offset(name)
         if len(shape) > 1:
             mean, deviation = 0.0, 1.0 / math.sqrt(shape[-1])

@@ -21,19 +21,21 @@ _MOST_ZERO: Final = {4: 8, 8: 127}
 def read_gptq(packed: Packed, found: Mapping[str, tuple[TensorFile, Tensor]]) -> GroupTensor:
     """The matrix ``[n, k]``; scales are widened to float32.
 
-    Raises WeightError where columns are not in groups that follow one another, and where zero
-    points are not those that the configuration promises.
+    Raises WeightError where groups have not as many columns, or not the zero points, that the
+    configuration promises.
     """
     form = packed.format
     assert isinstance(form, Gptq)
     codes, zeros, scales = form.tensors(packed.name, packed.shape)
-    _check_order(packed, form, found)
+    order = _order(packed, form, found)
     n = packed.shape[0]
     file, tensor = found[codes.name]
     # [k / together, n, 4 bytes] to [n, k / together, 4 bytes]: a row's codes side by side.
     by_rows = _bytes(file.integers(tensor.name)).transpose(1, 0, 2).reshape(n, -1)
     middle = 1 << (form.bits - 1)
     kept = (_unpacked(by_rows, form.bits) - np.uint8(middle)).view(np.int8)
+    if order is not None:
+        kept = np.ascontiguousarray(kept[:, order])
     file, tensor = found[zeros.name]
     stored = _bytes(file.integers(tensor.name))
     points = _unpacked(stored.reshape(len(stored), -1), form.bits).T.astype(np.int16)
@@ -59,16 +61,18 @@ def read_gptq(packed: Packed, found: Mapping[str, tuple[TensorFile, Tensor]]) ->
         kept,
         widened,
         np.ascontiguousarray(points, dtype=np.int8) if scheme.zero_points else None,
+        order,
     )
 
 
-def _check_order(
+def _order(
     packed: Packed, form: Gptq, found: Mapping[str, tuple[TensorFile, Tensor]]
-) -> None:
-    """Raise WeightError unless groups are of columns that follow one another."""
+) -> NDArray[np.int32] | None:
+    """The columns group by group; None where they lie so. Raises WeightError where groups have not
+    ``group_size`` columns each."""
     name = group_index(packed.name)
     if name not in found:
-        return
+        return None
     file, tensor = found[name]
     k = packed.shape[1]
     where = f"{file.path}: tensor {tensor.name!r}"
@@ -77,12 +81,17 @@ def _check_order(
             f"{where} has shape {list(tensor.shape)}, but config.json asks for [{k}]; take both "
             "from one checkpoint"
         )
+    groups = file.integers(tensor.name)
     in_order = np.arange(k) // (form.group_size or max(k, 1))
-    if not np.array_equal(file.integers(tensor.name), in_order):
+    if np.array_equal(groups, in_order):
+        return None
+    order = np.argsort(groups, kind="stable").astype(np.int32)
+    if not np.array_equal(groups[order], in_order):
         raise WeightError(
-            f"{where} groups columns by their activations (desc_act), which is not supported; "
-            "take a checkpoint that was quantized with desc_act false or static_groups true"
+            f"{where} does not give every group {form.group_size or k} columns; take the "
+            "checkpoint from the original again"
         )
+    return order
 
 
 def _bytes(words: NDArray[Any]) -> NDArray[np.uint8]:

@@ -36,6 +36,7 @@ from penstock.plan import ops  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.plan.plan import Plan  # noqa: E402
+from penstock.plan.shard import shard  # noqa: E402
 from penstock.quant.choice import choose  # noqa: E402
 from penstock.weights.dummy import DummyWeights  # noqa: E402
 
@@ -288,6 +289,12 @@ def test_an_op_without_a_kernel_is_refused_by_name(device: Any) -> None:
     plan = replace(plan, ops=(*plan.ops, _Unheard()))
     with pytest.raises(ConfigError, match="op _Unheard has no GPU kernel"):
         bind(plan, dummy_weights(spec, 0, "float32"), LIMITS, device)
+
+
+def test_a_ranks_share_is_refused(device: Any) -> None:
+    plan = fuse(shard(lower(make_spec(), "float32"), 0, 2))
+    with pytest.raises(ConfigError, match="op AllGather has no GPU kernel"):
+        bind(plan, DummyWeights(plan.weights, 0, "float32"), LIMITS, device)
 
 
 def test_a_head_that_attention_lacks_is_refused(device: Any) -> None:

@@ -24,6 +24,7 @@ from penstock.quant import (
     QuantScheme,
     not_finite,
     require_finite,
+    require_in_order,
 )
 
 _ELEMENTS = {dtype: name for name, dtype in DTYPES.items()}
@@ -142,7 +143,7 @@ class GroupForm(MatrixForm):
         value: WeightValue,
     ) -> None:
         if isinstance(value, GroupTensor):
-            tensor = value
+            tensor = require_in_order(value, name)
         else:
             tensor = round_weights(native, _floats(value, name), self._scheme, name)
         codes, scales, zeros = tensor.codes, tensor.scales, tensor.zeros

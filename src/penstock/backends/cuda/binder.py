@@ -13,14 +13,13 @@ from torch import Tensor
 from penstock.backends.cuda.attention import AttentionKernel, Scores
 from penstock.backends.cuda.cache import LayerCache, allocate, page_layers
 from penstock.backends.cuda.capability import Capability
-from penstock.backends.cuda.kernels.combine import combine
 from penstock.backends.cuda.kernels.embed import embed
 from penstock.backends.cuda.kernels.norm import MAX_COLS, add_norm
 from penstock.backends.cuda.kernels.rope_write import rope_write
 from penstock.backends.cuda.kernels.rows import Argmax, select_rows
 from penstock.backends.cuda.matrix import FloatMatrix, Matrix, Shape, make_matrix
-from penstock.backends.cuda.primitive import PRIMITIVE
 from penstock.backends.cuda.program import ELEMENTS, Launch, Views
+from penstock.backends.cuda.small_ops import SMALL_OPS
 from penstock.backends.cuda.step import DeviceStep
 from penstock.backends.cuda.weights import TORCH_DTYPES, Fill, Uploader, dtype_of
 from penstock.backends.cuda.workspace import Workspace
@@ -243,39 +242,6 @@ class Binder:
 
         self.launches.append(launch)
 
-    def _features(self, op: ops.Features) -> None:
-        columns = slice(op.first, op.first + op.cols)
-
-        def launch(views: Views, step: DeviceStep) -> None:
-            combine(None, step.features[:, columns], views[op.out])
-
-        self.launches.append(launch)
-
-    def _join(self, op: ops.Join) -> None:
-        def launch(views: Views, step: DeviceStep) -> None:
-            out, first = views[op.out], 0
-            for name in op.xs:
-                x = views[name]
-                combine(None, x, out[:, first : first + x.shape[1]])
-                first += x.shape[1]
-
-        self.launches.append(launch)
-
-    def _add(self, op: ops.Add) -> None:
-        self.launches.append(lambda views, step: combine(views[op.x], views[op.y], views[op.out]))
-
-    def _activate(self, op: ops.Activate) -> None:
-        def launch(views: Views, step: DeviceStep) -> None:
-            combine(None, views[op.x], views[op.out], op.activation)
-
-        self.launches.append(launch)
-
-    def _add_activated(self, op: ops.AddActivated) -> None:
-        def launch(views: Views, step: DeviceStep) -> None:
-            combine(views[op.x], views[op.y], views[op.out], op.activation)
-
-        self.launches.append(launch)
-
     def cache_of(self, layer: int) -> tuple[LayerCache, int]:
         """Where a layer's keys and values are, and the group of a step's tables that tell where."""
         place = self._plan.kv_groups.places[layer]
@@ -314,12 +280,7 @@ class Binder:
         ops.Attention: _attention,
         ops.SelectRows: _select_rows,
         ops.Argmax: _argmax,
-        ops.Features: _features,
-        ops.Join: _join,
-        ops.Add: _add,
-        ops.Activate: _activate,
-        ops.AddActivated: _add_activated,
-        **PRIMITIVE,
+        **SMALL_OPS,
     }
 
 

@@ -23,7 +23,14 @@ from penstock.backends.cuda.packing import pack_fours, pack_planes, pad_columns
 from penstock.backends.cuda.workspace import Workspace
 from penstock.interface.weights import QuantizedTensor
 from penstock.models.spec import Activation, DType
-from penstock.quant import GridScheme, GroupScheme, GroupTensor, QuantScheme, not_finite
+from penstock.quant import (
+    GridScheme,
+    GroupScheme,
+    GroupTensor,
+    QuantScheme,
+    not_finite,
+    require_in_order,
+)
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {
     "float32": torch.float32,
@@ -285,6 +292,7 @@ class GroupMatrix(_CodedMatrix):
         if not isinstance(part, GroupTensor):
             super().fill_quantized(first_row, part, name, put)
             return
+        require_in_order(part, name)
         for some in rounding.slices(len(part.codes), self.shape.k):
             to = slice(first_row + some.start, first_row + some.stop)
             rows = part.rows((some.start, some.stop))

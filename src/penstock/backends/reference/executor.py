@@ -14,12 +14,14 @@ from penstock.backends.reference.numerics import (
     F32,
     activate,
     attend,
+    product,
     rms_norm,
     rotate,
 )
 from penstock.backends.reference.row_ops import ROW_OPS, Values
 from penstock.backends.reference.schemes import SCHEMES
 from penstock.cache.geometry import BLOCK_SIZE
+from penstock.interface.collective import Collective
 from penstock.interface.draft_tree import check_tree, path_rows, trunk_rows
 from penstock.interface.executor import Limits
 from penstock.interface.host_executor import HostExecutor
@@ -35,10 +37,20 @@ class ReferenceExecutor(HostExecutor):
     """Runs a plan op by op. Slow and plain; what every other backend is compared with.
 
     Weights are widened to float32 on load, activations are rounded where the plan's buffers are
-    bfloat16, and the cache is kept in the plan's KV dtype.
+    bfloat16, and the cache is kept in the plan's KV dtype. ``collective``: the group of ranks whose
+    plan this is, where it was sharded.
     """
 
-    def __init__(self, plan: Plan, weights: WeightSource, limits: Limits) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        weights: WeightSource,
+        limits: Limits,
+        collective: Collective | None = None,
+    ) -> None:
+        if collective is None and any(isinstance(op, ops.AllGather) for op in plan.ops):
+            raise ValueError("the plan is one rank's of several; give the group of ranks, too")
+        self._collective = collective
         self.num_blocks = limits.num_blocks
         self._plan = plan
         self._values = values = Values(plan, weights)
@@ -53,6 +65,7 @@ class ReferenceExecutor(HostExecutor):
             ops.Embed: self._embed,
             ops.Linear: self._linear,
             ops.Attention: self._attention,
+            ops.AllGather: self._all_gather,
             ops.SelectRows: self._select_rows,
             ops.Argmax: self._argmax,
             ops.Rope: self._rope,
@@ -114,8 +127,7 @@ class ReferenceExecutor(HostExecutor):
     def _product(self, x: F32, weight: str, op: ops.Linear) -> F32:
         """``x @ W.T``; quantized weights are kept, as a tied embedding may be needed in both."""
         if op.scheme is None:
-            product: F32 = x @ self._weights[weight].T
-            return product
+            return product(x, self._weights[weight])
         products = SCHEMES[type(op.scheme)]
         if weight not in self._quantized:
             self._quantized[weight] = products.round(self._weights[weight], op.scheme, weight)
@@ -149,6 +161,10 @@ class ReferenceExecutor(HostExecutor):
 
     def _tables(self, layer: int, step: StepInput) -> KvTables:
         return step.groups[self._plan.kv_groups.places[layer].group]
+
+    def _all_gather(self, op: ops.AllGather, step: StepInput) -> None:
+        assert self._collective is not None
+        self._buffers[op.out] = self._collective.all_gather(self._buffers[op.x])
 
     def _select_rows(self, op: ops.SelectRows, step: StepInput) -> None:
         rows = np.concatenate([step.logit_rows, step.hidden_rows])

@@ -29,6 +29,16 @@ def rms_norm(x: F32, weight: F32, eps: float) -> F32:
     return (x / np.sqrt(mean + np.float32(eps)) * weight).astype(np.float32)
 
 
+def product(x: F32, w: F32) -> F32:
+    """``x @ w.T`` in float32. x ``[rows, k]``, w ``[n, k]``; returns ``[rows, n]``.
+
+    Each sum is taken by itself, in an order that depends on k alone: BLAS takes several at once,
+    and other ways through them where there are fewer rows or columns.
+    """
+    result: F32 = np.einsum("rk,nk->rn", x, w)
+    return result
+
+
 def layer_norm(x: F32, weight: F32, bias: F32 | None, eps: float) -> F32:
     """Over the last axis: ``(x - mean) / sqrt(variance + eps) * weight + bias``."""
     centered = x - np.mean(x, axis=-1, keepdims=True, dtype=np.float32)
@@ -47,6 +57,7 @@ def int_product(x: F32, w: GroupTensor) -> F32:
 
     x ``[rows, k]``, w ``[n, k]``; returns ``[rows, n]``.
     """
+    x = x if w.order is None else x[:, w.order]
     k = x.shape[1]
     size = w.scheme.group_size or k
     w_points = w.points()
@@ -76,8 +87,7 @@ def points_on_grid(x: F32, w: GridTensor) -> F32:
 
     x ``[rows, k]``, w ``[n, k]``; returns ``[rows, n]``.
     """
-    whole: F32 = (x @ w.points().T.astype(np.float32)) * w.scales
-    return whole
+    return product(x, w.points().astype(np.float32)) * w.scales
 
 
 def points_by_group(x: F32, w: GroupTensor) -> F32:
@@ -85,13 +95,14 @@ def points_by_group(x: F32, w: GroupTensor) -> F32:
 
     x ``[rows, k]``, w ``[n, k]``; returns ``[rows, n]``.
     """
+    x = x if w.order is None else x[:, w.order]
     k = x.shape[1]
     size = w.scheme.group_size or k
     w_points = w.points().astype(np.float32)
     out = np.zeros((len(x), len(w.codes)), np.float32)
     for g, first in enumerate(range(0, k, size)):
         columns = slice(first, min(first + size, k))
-        out += w.scales[:, g] * (x[:, columns] @ w_points[:, columns].T)
+        out += w.scales[:, g] * product(x[:, columns], w_points[:, columns])
     return out
 
 

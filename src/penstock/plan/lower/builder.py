@@ -27,7 +27,7 @@ from penstock.plan.ops import (
     WeightName,
 )
 from penstock.plan.plan import Plan
-from penstock.quant.scheme import Quantization, QuantScheme
+from penstock.quant.scheme import Quantization
 
 RESIDUAL = "x"
 
@@ -150,12 +150,15 @@ class PlanBuilder:
         """A product of x with weight ``at``, into a float32 buffer of the same name."""
         out = self.new(at, n, rows=self._buffers[x].rows)
         part = LinearPart(at, n, f"{at}.bias" if bias else None)
-        self.append(self.product(x, out, part, self.quantization.linear))
+        self.append(self.product(x, out, part))
         return out
 
     def product(
-        self, x: BufferName, out: BufferName, part: LinearPart, scheme: QuantScheme | None
+        self, x: BufferName, out: BufferName, part: LinearPart, exact: bool = False
     ) -> Linear:
+        """A product with the matrix and bias of ``part``, which is never quantized if ``exact``,
+        unless the checkpoint has it so."""
+        scheme = None if exact else self.quantization.of(part.weight)
         stored = self._spec.quantized
         if stored is not None and stored.stores(part.weight):
             scheme = stored.scheme
@@ -211,7 +214,7 @@ class PlanBuilder:
         """The output matrix of the first rows of x, which are selected ones."""
         logits = self.new(at, outputs, rows=Rows.LOGITS)
         part = LinearPart(weight, outputs)
-        self.append(self.product(x, logits, part, self.quantization.head))
+        self.append(self.product(x, logits, part))
         return logits
 
     def argmax(self, logits: BufferName) -> BufferName:

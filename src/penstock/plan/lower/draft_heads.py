@@ -75,4 +75,4 @@ def _fc(build: PlanBuilder, x: BufferName, spec: EagleSpec) -> None:
     bias = "fc.bias" if spec.fc_bias else None
     out = build.new(RESIDUAL, spec.hidden_size)
     part = LinearPart("fc", spec.hidden_size, bias)
-    build.append(build.product(x, out, part, build.quantization.linear))
+    build.append(build.product(x, out, part))

@@ -45,7 +45,7 @@ def _experts(build: PlanBuilder, index: int, e: ExpertsSpec, x: BufferName) -> B
         )
     at, routed = f"layers.{index}.", Rows("T", e.top_k)
     scores = build.new(at + "router", e.num_experts)
-    build.append(build.product(x, scores, LinearPart(at + "router", e.num_experts), None))
+    build.append(build.product(x, scores, LinearPart(at + "router", e.num_experts), exact=True))
     ids = build.new(at + "expert_ids", e.top_k, "int32")
     shares = build.new(at + "expert_shares", e.top_k)
     build.append(Route(scores, ids, shares, e.scores, e.normalize))

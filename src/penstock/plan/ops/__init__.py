@@ -25,6 +25,7 @@ from penstock.plan.ops.base import (
     WeightName,
 )
 from penstock.plan.ops.common import (
+    AllGather,
     Argmax,
     Attention,
     Embed,
@@ -58,6 +59,7 @@ __all__ = [
     "Add",
     "AddActivated",
     "AddNorm",
+    "AllGather",
     "Argmax",
     "Attention",
     "Buffer",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from itertools import chain
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 BufferName = str
 WeightName = str
@@ -78,6 +79,17 @@ class Op:
     def weights(self) -> tuple[WeightName, ...]:
         """Canonical weights this op needs, in the order of its fields."""
         return tuple(v for f in self._weights if (v := getattr(self, f)) is not None)
+
+    def renamed(self, names: Mapping[BufferName, BufferName]) -> Self:
+        """The op over other buffers, for those in ``names``."""
+        changes: dict[str, Any] = {}
+        for field in (*self._reads, *self._writes):
+            value: BufferName | tuple[BufferName, ...] | None = getattr(self, field)
+            if isinstance(value, tuple):
+                changes[field] = tuple(names.get(name, name) for name in value)
+            elif value is not None:
+                changes[field] = names.get(value, value)
+        return replace(self, **changes)
 
     @property
     def kind(self) -> str:

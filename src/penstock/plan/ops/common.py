@@ -76,6 +76,8 @@ class Linear(Op):
     0; a value that is not finite makes its group's scale NaN). ``x @ W.T`` is then the sum, in
     float32 over ascending g, of ``(x_scale[g] * w_scale[n, g]) * dot(x_code, w_point)``, with the
     dot over the columns of g exact in int32, and w_point the code less its group's zero point.
+    Where a checkpoint has its columns in an order of its own (``GroupTensor.order``), x is what has
+    been put into that order.
 
     ``weight_only``, x stays as it is, and its products with the points, which are whole numbers
     that bfloat16 holds exactly, are accumulated in float32 as without a scheme: on the grid over
@@ -132,6 +134,20 @@ class Attention(Op):
     softcap: float | None = None
     slopes: tuple[float, ...] | None = None
     sinks: WeightName | None = None
+
+
+@dataclass(frozen=True)
+class AllGather(Op):
+    """The columns of all ranks' ``x`` side by side, in the order of ranks.
+
+    x ``[rows, c]``, where c need not be the same on all ranks; out ``[rows, sum of c]``, of the
+    same element type. All ranks of a group run the same ops in the same order, over the same rows.
+    """
+
+    _reads = ("x",)
+    _writes = ("out",)
+    x: BufferName
+    out: BufferName
 
 
 @dataclass(frozen=True)

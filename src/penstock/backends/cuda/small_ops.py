@@ -1,4 +1,4 @@
-"""Launches of primitive ops that fusion mostly replaces: ``PRIMITIVE`` lists them."""
+"""Launches of ops that work on rows, or heads, by themselves: ``SMALL_OPS`` lists them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from penstock.backends.cuda.cache import LayerCache
-from penstock.backends.cuda.kernels.combine import gate, scale, soft_cap
+from penstock.backends.cuda.kernels.combine import combine, gate, scale, soft_cap
 from penstock.backends.cuda.kernels.heads import head_norm, kv_write, rope
 from penstock.backends.cuda.kernels.norm import layer_norm, rms_norm
 from penstock.backends.cuda.program import Launch, Views
@@ -30,6 +30,37 @@ class Weights(Protocol):
     def norm_weight(self, name: ops.WeightName) -> Tensor: ...
 
     def rope(self, index: int) -> tuple[tuple[Tensor, Tensor], bool]: ...
+
+
+def _features(b: Weights, op: ops.Features) -> None:
+    columns = slice(op.first, op.first + op.cols)
+    b.launches.append(lambda views, step: combine(None, step.features[:, columns], views[op.out]))
+
+
+def _join(b: Weights, op: ops.Join) -> None:
+    def launch(views: Views, step: DeviceStep) -> None:
+        out, first = views[op.out], 0
+        for name in op.xs:
+            x = views[name]
+            combine(None, x, out[:, first : first + x.shape[1]])
+            first += x.shape[1]
+
+    b.launches.append(launch)
+
+
+def _add(b: Weights, op: ops.Add) -> None:
+    b.launches.append(lambda views, step: combine(views[op.x], views[op.y], views[op.out]))
+
+
+def _activate(b: Weights, op: ops.Activate) -> None:
+    b.launches.append(lambda views, step: combine(None, views[op.x], views[op.out], op.activation))
+
+
+def _add_activated(b: Weights, op: ops.AddActivated) -> None:
+    def launch(views: Views, step: DeviceStep) -> None:
+        combine(views[op.x], views[op.y], views[op.out], op.activation)
+
+    b.launches.append(launch)
 
 
 def _rms_norm(b: Weights, op: ops.RmsNorm) -> None:
@@ -85,8 +116,13 @@ def _soft_cap(b: Weights, op: ops.SoftCap) -> None:
     b.launches.append(lambda views, step: soft_cap(views[op.x], views[op.out], op.cap))
 
 
-PRIMITIVE: Final[Mapping[type[ops.Op], Callable[[Any, Any], None]]] = MappingProxyType(
+SMALL_OPS: Final[Mapping[type[ops.Op], Callable[[Any, Any], None]]] = MappingProxyType(
     {
+        ops.Features: _features,
+        ops.Join: _join,
+        ops.Add: _add,
+        ops.Activate: _activate,
+        ops.AddActivated: _add_activated,
         ops.RmsNorm: _rms_norm,
         ops.LayerNorm: _layer_norm,
         ops.HeadNorm: _head_norm,

@@ -1,0 +1,68 @@
+"""What ranks that compute one model exchange, and ranks that are threads of one process."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+WAIT_S: Final = 600.0
+"""How long a rank waits for the others: a step is far shorter, even on a busy machine."""
+
+
+class Collective(Protocol):
+    """One rank's view of a group. All ranks make the same calls in the same order."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world(self) -> int:
+        """Number of ranks."""
+        ...
+
+    def all_gather(self, columns: NDArray[Any]) -> NDArray[Any]:
+        """The columns of all ranks side by side, in the order of ranks.
+
+        Of ``[rows, c]`` of each; all have the same rows and type. Raises RuntimeError where another
+        rank has failed.
+        """
+        ...
+
+
+class ThreadRank:
+    """A Collective of ranks that are threads of this process."""
+
+    def __init__(self, rank: int, shared: _Shared) -> None:
+        self.rank = rank
+        self.world = len(shared.columns)
+        self._shared = shared
+
+    def all_gather(self, columns: NDArray[Any]) -> NDArray[Any]:
+        shared = self._shared
+        shared.columns[self.rank] = columns
+        try:
+            shared.barrier.wait(WAIT_S)
+            whole = np.concatenate(shared.columns, axis=1)
+            shared.barrier.wait(WAIT_S)  # nobody writes the next before all have read this one
+        except threading.BrokenBarrierError as e:
+            raise RuntimeError(f"rank {self.rank} waits for ranks that have failed") from e
+        return whole
+
+    def fail(self) -> None:
+        """Have the other ranks raise what they would wait for."""
+        self._shared.barrier.abort()
+
+
+class _Shared:
+    def __init__(self, world: int) -> None:
+        self.columns: list[NDArray[Any]] = [np.empty((0, 0))] * world
+        self.barrier = threading.Barrier(world)
+
+
+def thread_ranks(world: int) -> tuple[ThreadRank, ...]:
+    """The ranks of a new group, each for a thread of its own."""
+    shared = _Shared(world)
+    return tuple(ThreadRank(rank, shared) for rank in range(world))

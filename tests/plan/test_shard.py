@@ -1,0 +1,222 @@
+"""Sharded plans: several ranks compute bit by bit what one does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+from support.gptq_checkpoints import gptq_checkpoint
+from support.needs import needs_native
+from support.tiny_plans import Chunk, make_spec, step_of, tokens_of
+
+from penstock.backends.reference.executor import ReferenceExecutor
+from penstock.backends.registry import backend
+from penstock.errors import ConfigError
+from penstock.interface.collective import ThreadRank, thread_ranks
+from penstock.interface.executor import Limits
+from penstock.interface.sources import RowsOf
+from penstock.interface.step import StepInput, StepResult
+from penstock.interface.weights import WeightSource
+from penstock.models.registry import load_model_spec
+from penstock.models.spec import ModelSpec
+from penstock.plan import ops
+from penstock.plan.fuse import fuse
+from penstock.plan.lower import lower
+from penstock.plan.memory import plan_memory
+from penstock.plan.plan import Plan
+from penstock.plan.shard import shard
+from penstock.quant.choice import choose
+from penstock.weights.checkpoint import open_weights
+from penstock.weights.dummy import DummyWeights
+
+LIMITS = Limits(num_blocks=40, max_tokens=96, max_logit_rows=96, max_sequences=4, threads=1)
+R = TypeVar("R")
+
+A, B, C = tokens_of(1, 90), tokens_of(2, 70), tokens_of(3, 8)
+A_BLOCKS, B_BLOCKS = [7, 0, 39], [12, 5, 31]
+STEPS = [
+    step_of([Chunk(A, 0, 60, A_BLOCKS), Chunk(C, 0, 5, [2], rows=[1, 2, 4], hidden=[0])]),
+    step_of([Chunk(A, 60, 61, A_BLOCKS), Chunk(B, 0, 64, B_BLOCKS, rows=range(64))]),
+    step_of([Chunk(B, 64, 65, B_BLOCKS), Chunk(A, 61, 62, A_BLOCKS), Chunk(C, 5, 6, [2])]),
+    step_of([Chunk(A, 62, 63, A_BLOCKS)]),
+]
+SPECS = {
+    "plain": make_spec(heads=(12, 6)),
+    "bias": make_spec(bias=True, tie=False, heads=(6, 6)),
+    "qk_norm and window": make_spec(qk_norm=True, window=33, heads=(6, 6)),
+}
+
+
+def in_ranks(world: int, work: Callable[[ThreadRank], R]) -> list[R]:
+    """What each rank's ``work`` returns, in a thread for each."""
+    results: dict[int, R] = {}
+    failed: list[BaseException] = []
+
+    def run(rank: ThreadRank) -> None:
+        try:
+            results[rank.rank] = work(rank)
+        except BaseException as error:
+            failed.append(error)
+            rank.fail()
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in thread_ranks(world)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    if failed:
+        raise failed[0]
+    return [results[i] for i in range(world)]
+
+
+def run_all(executor: ReferenceExecutor, steps: Sequence[StepInput]) -> list[StepResult]:
+    return [executor.run(step) for step in steps]
+
+
+def check(plan: Plan, weights: Callable[[Plan], WeightSource], fused: bool) -> None:
+    """Two and three ranks give bitwise what one gives."""
+
+    def made(whole: Plan) -> Plan:
+        return fuse(whole) if fused else whole
+
+    alone = run_all(ReferenceExecutor(made(plan), weights(plan), LIMITS), STEPS)
+    for world in (2, 3):
+
+        def ranks_results(rank: ThreadRank) -> list[StepResult]:
+            own = shard(plan, rank.rank, rank.world)
+            executor = ReferenceExecutor(made(own), weights(own), LIMITS, rank)
+            return run_all(executor, STEPS)
+
+        for results in in_ranks(world, ranks_results):
+            for one, several in zip(alone, results, strict=True):
+                np.testing.assert_array_equal(several.logits, one.logits)
+                np.testing.assert_array_equal(several.argmax, one.argmax)
+                np.testing.assert_array_equal(several.hidden, one.hidden)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
+def test_ranks_compute_what_one_does(spec: ModelSpec, dtype: Any, fused: bool) -> None:
+    check(lower(spec, dtype), lambda plan: DummyWeights(plan.weights, 3, dtype), fused)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(
+    ("name", "group", "activations"),
+    [("int8", None, True), ("int4", None, False), ("int4", 32, True), ("int8", 64, False)],
+)
+def test_quantized(name: Any, group: int | None, activations: bool, fused: bool) -> None:
+    schemes = choose(name, group, True, activations=activations)
+    plan = lower(SPECS["bias"], "bfloat16", quantization=schemes, kv_dtype="int8")
+    check(plan, lambda own: DummyWeights(own.weights, 3, "bfloat16"), fused)
+
+
+def test_ranks_read_their_rows_of_a_checkpoint(tmp_path: Path) -> None:
+    """Those of a quantized one, too."""
+    for folder in gptq_checkpoint(tmp_path, sym=False):
+        spec = load_model_spec(folder)
+        plan = lower(spec)
+        alone = ReferenceExecutor(plan, open_weights(folder, spec, plan.weights), LIMITS)
+        expected = run_all(alone, STEPS)
+
+        def results_of(rank: ThreadRank) -> list[StepResult]:
+            own = shard(plan, rank.rank, rank.world)  # noqa: B023
+            weights = open_weights(folder, spec, own.weights)  # noqa: B023
+            return run_all(ReferenceExecutor(own, weights, LIMITS, rank), STEPS)
+
+        for results in in_ranks(2, results_of):
+            for one, several in zip(expected, results, strict=True):
+                np.testing.assert_array_equal(several.logits, one.logits)
+
+
+def test_what_a_rank_has() -> None:
+    plan = lower(SPECS["plain"])
+    ranks = [shard(plan, rank, 3) for rank in range(3)]
+    for rank, own in enumerate(ranks):
+        assert [layer.kv_heads for layer in own.kv_layers] == [2, 2]
+        query = own.weights["layers.1.q.share"]
+        assert query.shape == (64, 72)
+        whole = plan.weights["layers.1.q"].source
+        assert query.source == RowsOf(whole, ((64 * rank, 64 * rank + 64),))
+        assert own.weights["embed"] == plan.weights["embed"]  # for lookups, beside rows of it
+    rows = [own.weights["embed.share"].shape[0] for own in ranks]
+    assert sum(rows) == 211
+    assert max(rows) - min(rows) <= 1
+    read = [sum(np.prod(w.shape) for n, w in own.weights.items() if n != "embed") for own in ranks]
+    assert sum(read) == pytest.approx(plan.num_parameters, rel=0.01)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_all_ranks_gather_alike_and_no_more_than_is_read(fused: bool) -> None:
+    plans = [shard(lower(SPECS["qk_norm and window"]), rank, 2) for rank in range(2)]
+    plans = [fuse(plan) for plan in plans] if fused else plans
+    first, second = ([op.kind for op in plan.ops] for plan in plans)
+    assert first == second
+    assert first.count("AllGather") == 2 * 4 + 1  # attended, o, inner, down; and logits
+    if fused:
+        assert {"RopeWrite", "AddNorm"} <= set(first)
+        assert not {"Rope", "RmsNorm", "Gate", "KvWrite", "HeadNorm"} & set(first)
+    plan_memory(plans[0], 64, 8)
+
+
+def test_one_rank_runs_the_plan_itself() -> None:
+    plan = lower(make_spec())
+    assert shard(plan, 0, 1) is plan
+
+
+def test_worlds_that_cannot_share_the_heads() -> None:
+    plan = lower(make_spec(heads=(8, 4)))
+    with pytest.raises(ConfigError, match=r"3 ranks cannot share 4 KV heads.*one of 1, 2, 4 ranks"):
+        shard(plan, 0, 3)
+    with pytest.raises(ValueError, match="no rank 2 of 2"):
+        shard(plan, 2, 2)
+    with pytest.raises(ValueError, match="before it is fused"):
+        shard(fuse(plan), 0, 2)
+
+
+def test_queries_that_are_normed_over_all_heads_are_refused() -> None:
+    plan = lower(make_spec(heads=(4, 4)))
+    place = next(i for i, op in enumerate(plan.ops) if isinstance(op, ops.Rope))
+    rope = plan.ops[place]
+    assert isinstance(rope, ops.Rope)
+    norm = ops.RmsNorm(rope.x, rope.x, "layers.0.attn_norm", 1e-5)
+    changed = replace(plan, ops=(*plan.ops[:place], norm, *plan.ops[place:]))
+    with pytest.raises(ConfigError, match=r"over all heads at once.*run it on one"):
+        shard(changed, 0, 2)
+
+
+def test_a_products_few_outputs_are_computed_by_all() -> None:
+    spec = replace(make_spec(heads=(6, 6)), vocab_size=2)
+    plan = shard(lower(spec), 2, 3)
+    head = next(op for op in plan.ops if isinstance(op, ops.Linear) and op.out == "logits")
+    assert head.n == 2
+
+
+def test_a_share_needs_its_group() -> None:
+    plan = shard(lower(make_spec()), 0, 2)
+    with pytest.raises(ValueError, match="one rank's of several"):
+        ReferenceExecutor(plan, DummyWeights(plan.weights, 3, "float32"), LIMITS)
+
+
+@needs_native
+def test_the_cpu_backend_refuses_a_share_by_name() -> None:
+    plan = fuse(shard(lower(make_spec()), 0, 2))
+    with pytest.raises(ConfigError, match="AllGather"):
+        backend("cpu").bind(plan, DummyWeights(plan.weights, 3, "float32"), LIMITS)
+
+
+def test_a_rank_that_fails_takes_the_others_along() -> None:
+    def work(rank: ThreadRank) -> None:
+        if rank.rank == 1:
+            raise OSError("lost")
+        with pytest.raises(RuntimeError, match="rank 0 waits for ranks that have failed"):
+            rank.all_gather(np.zeros((1, 1), np.float32))
+
+    with pytest.raises(OSError, match="lost"):
+        in_ranks(2, work)
