@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.drawn_specs import TameWeights, specs
+from support.kv_tables import in_groups
 from support.naive_decoder import logits_of
 from support.tiny_plans import Chunk, step_of, tokens_of
 
@@ -31,14 +32,17 @@ SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 def logits_along(plan: Plan) -> NDArray[np.float32]:
     """Logits after each token of a sequence that is read in two chunks, beside another, and then
     token by token."""
-    executor = ReferenceExecutor(plan, TameWeights(plan), LIMITS)
+    groups = len(plan.kv_groups)
+    limits = replace(LIMITS, num_blocks=groups * LIMITS.num_blocks)
+    executor = ReferenceExecutor(plan, TameWeights(plan), limits)
     blocks, rows = [3, 1], []
-    first = [Chunk(OTHER, 0, 7, [2]), Chunk(TOKENS, 0, 11, blocks, rows=range(11))]
-    rows.append(executor.run(step_of(first)).logits[1:])
-    second = [Chunk(TOKENS, 11, 35, blocks, rows=range(11, 35))]
-    rows.append(executor.run(step_of(second)).logits)
-    for i in range(35, LENGTH):
-        rows.append(executor.run(step_of([Chunk(TOKENS, i, i + 1, blocks)])).logits)
+
+    def run(*chunks: Chunk) -> NDArray[np.float32]:
+        return executor.run(in_groups(step_of(chunks), groups, LIMITS.num_blocks)).logits
+
+    rows.append(run(Chunk(OTHER, 0, 7, [2]), Chunk(TOKENS, 0, 11, blocks, rows=range(11)))[1:])
+    rows.append(run(Chunk(TOKENS, 11, 35, blocks, rows=range(11, 35))))
+    rows += [run(Chunk(TOKENS, i, i + 1, blocks)) for i in range(35, LENGTH)]
     return np.concatenate(rows)
 
 
