@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <optional>
 #include <system_error>
 #include <tuple>
@@ -84,6 +85,15 @@ nb::object kv_copy(const PyExecutor& self, int layer) {
   return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(copy, {blocks * bytes}, owner).cast();
 }
 
+// Every byte of these blocks of a layer, for tests of what is read there.
+void kv_fill(PyExecutor& self, int layer, const Ints& blocks, int byte) {
+  const KvLayer& kv = self.get().kv(layer);
+  for (const int32_t block : span_of(blocks)) {
+    expect(block >= 0 && block < self.get().shape().num_blocks, "no such block");
+    std::memset(kv.base + size_t(block) * kv.stride, byte, kv.block_bytes());
+  }
+}
+
 // The executor's regions by number, each with its place in the file.
 std::vector<FileRegion> file_regions(const Executor& executor,
                                      const std::vector<std::pair<int, int64_t>>& places) {
@@ -149,7 +159,9 @@ auto with_step(F f) {
 }  // namespace
 
 void bind_executor(nb::module_& m) {
-  nb::class_<PyExecutor>(m, "Executor")
+  nb::class_<PyExecutor> executor(m, "Executor");
+  bind_ops(executor);
+  executor
       .def("__init__", &construct, nb::kw_only(), "threads"_a, "cpus"_a, "crowded"_a,
            "num_blocks"_a, "max_tokens"_a, "max_logits"_a, "max_sequences"_a, "max_positions"_a,
            "vocabulary"_a,
@@ -253,74 +265,6 @@ void bind_executor(nb::module_& m) {
            with_regions([](Executor& executor, int fd, const std::vector<FileRegion>& regions,
                            size_t chunk) { return executor.write_regions(fd, regions, chunk); }),
            "fd"_a, "places"_a, "chunk"_a)
-      .def(
-          "append_linear",
-          [](PyExecutor& self, MatrixId matrix, std::optional<ConstantId> bias, BufferId x,
-             BufferId out, const std::string& gate) {
-            self.get().append_linear(matrix, bias.value_or(kNone), x, out,
-                                     parse_activation(gate));
-          },
-          "matrix"_a, "bias"_a.none(), "x"_a, "out"_a, "gate"_a)
-      .def(
-          "append_embed",
-          [](PyExecutor& self, ConstantId table, const std::string& elem, BufferId out) {
-            self.get().append_embed(table, parse_elem(elem), out);
-          },
-          "table"_a, "elem"_a, "out"_a)
-      .def(
-          "append_add_norm",
-          [](PyExecutor& self, BufferId residual, std::optional<BufferId> delta, BufferId out,
-             ConstantId weight, float eps) {
-            self.get().append_add_norm(residual, delta.value_or(kNone), out, weight, eps);
-          },
-          "residual"_a, "delta"_a.none(), "out"_a, "weight"_a, "eps"_a)
-      .def(
-          "append_rope_write",
-          [](PyExecutor& self, int layer, BufferId qkv, BufferId q, int heads, ConstantId cos,
-             ConstantId sin, int rope_dim, std::optional<ConstantId> q_norm,
-             std::optional<ConstantId> k_norm, float eps) {
-            self.get().append_rope_write({layer, qkv, q, heads, cos, sin, rope_dim,
-                                          q_norm.value_or(kNone), k_norm.value_or(kNone), eps});
-          },
-          nb::kw_only(), "layer"_a, "qkv"_a, "q"_a, "heads"_a, "cos"_a, "sin"_a, "rope_dim"_a,
-          "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a)
-      .def(
-          "append_attention",
-          [](PyExecutor& self, int layer, BufferId q, BufferId out, int heads, float scale,
-             int window) {
-            self.get().append_attention({layer, q, out, heads, scale, window});
-          },
-          nb::kw_only(), "layer"_a, "q"_a, "out"_a, "heads"_a, "scale"_a, "window"_a)
-      .def(
-          "append_select_rows",
-          [](PyExecutor& self, BufferId x, BufferId out, int64_t first) {
-            self.get().append_select_rows(x, out, first);
-          },
-          "x"_a, "out"_a, "first"_a)
-      .def(
-          "append_features",
-          [](PyExecutor& self, BufferId out, int64_t first) {
-            self.get().append_features(out, first);
-          },
-          "out"_a, "first"_a)
-      .def(
-          "append_join",
-          [](PyExecutor& self, const std::vector<BufferId>& xs, BufferId out) {
-            self.get().append_join(xs, out);
-          },
-          "xs"_a, "out"_a)
-      .def(
-          "append_add_activated",
-          [](PyExecutor& self, std::optional<BufferId> x, BufferId y, BufferId out,
-             const std::string& activation) {
-            self.get().append_add_activated(x.value_or(kNone), y, out,
-                                            parse_activation(activation));
-          },
-          "x"_a.none(), "y"_a, "out"_a, "activation"_a)
-      .def(
-          "append_argmax",
-          [](PyExecutor& self, BufferId x, BufferId out) { self.get().append_argmax(x, out); },
-          "x"_a, "out"_a)
       .def("parameters",
            [](PyExecutor& self, MatrixId matrix) {
              nb::dict found;
@@ -358,6 +302,7 @@ void bind_executor(nb::module_& m) {
           "matrix"_a, "rows"_a)
       .def("view", &view, "buffer"_a)
       .def("kv_copy", &kv_copy, "layer"_a)
+      .def("kv_fill", &kv_fill, "layer"_a, exact("blocks"), "byte"_a)
       .def("run", with_step([](Executor& executor, const StepView& step,
                                const CacheEdits& edits) { executor.run(step, edits); }),
            exact("token_ids"), exact("positions"), exact("query_starts"), exact("context_lens"),

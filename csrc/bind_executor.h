@@ -1,6 +1,8 @@
 // The executor as a Python object, for the bindings that use it.
 #pragma once
 
+#include <nanobind/nanobind.h>
+
 #include <memory>
 #include <stdexcept>
 
@@ -20,5 +22,7 @@ struct PyExecutor {
   }
 };
 }  // namespace PENSTOCK_MODULE
+
+void bind_ops(nanobind::class_<PENSTOCK_MODULE::PyExecutor>& executor);
 
 }  // namespace penstock

@@ -7,31 +7,15 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <variant>
 #include <vector>
 
-#include "kernels/add_activated.h"
-#include "kernels/argmax.h"
-#include "kernels/attention.h"
-#include "kernels/columns.h"
-#include "kernels/embed.h"
-#include "kernels/gemm.h"
-#include "kernels/gemm_grid.h"
-#include "kernels/gemm_int.h"
-#include "kernels/gemm_points.h"
-#include "kernels/norm.h"
-#include "kernels/rope_write.h"
-#include "kernels/rounding.h"
-#include "kernels/select.h"
+#include "executor_ops.h"
 #include "memory.h"
 #include "pool.h"
 #include "region_io.h"
 #include "types.h"
 
 namespace penstock {
-
-// `logits` are the first of the `selected`.
-enum class RowKind : uint8_t { tokens, selected, logits };
 
 // Bounds of every step, and what the cache is made of.
 struct ExecutorShape {
@@ -69,11 +53,7 @@ struct KvPages {
 // Handles are indices, in the order of creation.
 using BufferId = int;
 using ConstantId = int;
-using MatrixId = int;
 constexpr int kNone = -1;
-
-// Every kind has packed_bytes(), linear(), linear_scratch_bytes() and linear_shared_bytes().
-using AnyMatrix = std::variant<PackedMatrix, IntMatrix, GridMatrix>;
 
 class Executor {
  public:
@@ -114,17 +94,29 @@ class Executor {
   std::vector<ChunkChecksums> write_regions(int fd, std::span<const FileRegion> regions,
                                             size_t chunk);
 
+  // Ops run in the order in which they are appended; plan/ops says what each does. Each checks that
+  // its buffers and constants are there, of types that its kernel takes, agree in shape, and lie
+  // apart where the kernel needs them to.
   void append_embed(ConstantId table, Elem elem, BufferId out);
   void append_add_norm(BufferId residual, BufferId delta, BufferId out, ConstantId weight,
                        float eps);
+  void append_rms_norm(BufferId x, BufferId out, ConstantId weight, float eps);
+  void append_layer_norm(BufferId x, BufferId out, ConstantId weight, ConstantId bias, float eps);
   void append_linear(MatrixId matrix, ConstantId bias, BufferId x, BufferId out,
                      Activation gate);
+  void append_head_norm(BufferId x, BufferId out, int head_dim, ConstantId weight, float eps);
+  struct RotationSpec {
+    ConstantId cos, sin;
+    int dim;
+    bool interleaved = false;
+  };
+  void append_rope(BufferId x, BufferId out, int head_dim, const RotationSpec& rotation);
+  void append_kv_write(int layer, BufferId k, BufferId v);
   struct RopeWriteSpec {
     int layer;
     BufferId qkv, q;
     int heads;
-    ConstantId cos, sin;
-    int rope_dim;
+    RotationSpec rotation;
     ConstantId q_norm, k_norm;
     float eps;
   };
@@ -135,6 +127,8 @@ class Executor {
     int heads;
     float scale;
     int window;
+    float softcap = 0;  // 0: none
+    ConstantId slopes = kNone, sinks = kNone;
   };
   void append_attention(const AttentionSpec& spec);
   // Into the columns of `out` from `first` on.
@@ -144,6 +138,9 @@ class Executor {
   void append_join(std::span<const BufferId> xs, BufferId out);
   // out = x + activation(y); without x, the activation alone.
   void append_add_activated(BufferId x, BufferId y, BufferId out, Activation activation);
+  void append_gate(BufferId gate, BufferId up, BufferId out, Activation activation);
+  void append_scale(BufferId x, BufferId out, float factor);
+  void append_soft_cap(BufferId x, BufferId out, float cap);
 
   // --- tuning: how products are carried out, of which no result and no region depends
   struct Parameter {
@@ -191,47 +188,6 @@ class Executor {
     AnyMatrix packed;
     Memory memory;
   };
-  struct EmbedOp {
-    EmbedArgs args;
-  };
-  struct AddNormOp {
-    AddNormArgs args;
-    RowKind rows;
-  };
-  struct LinearOp {
-    MatrixId matrix;
-    AnyMatrix w;
-    Array x, out;
-    Activation gate;
-    RowKind rows;
-  };
-  struct RopeWriteOp {
-    RopeWriteArgs args;
-  };
-  struct AttentionOp {
-    AttentionArgs args;
-    AttentionWork* work;
-  };
-  struct SelectRowsOp {
-    SelectRowsArgs args;
-  };
-  struct ArgmaxOp {
-    ArgmaxArgs args;
-    RowKind rows;
-  };
-  struct FeaturesOp {
-    FeaturesArgs args;
-  };
-  struct JoinOp {
-    JoinArgs args;
-    RowKind rows;
-  };
-  struct AddActivatedOp {
-    AddActivatedArgs args;
-    RowKind rows;
-  };
-  using Op = std::variant<EmbedOp, AddNormOp, LinearOp, RopeWriteOp, AttentionOp,
-                          SelectRowsOp, ArgmaxOp, FeaturesOp, JoinOp, AddActivatedOp>;
   struct Runner;
 
   const Buffer& bound(BufferId id) const;
@@ -243,6 +199,12 @@ class Executor {
   Matrix& matrix(MatrixId id);
   template <class Kind>
   const Kind& matrix_of(MatrixId id);
+  // An op of heads: input and output are the same whole heads, and the same buffer or apart.
+  void check_heads(BufferId x, BufferId out, int head_dim) const;
+  Rotation rotation(const RotationSpec& spec, int head_dim) const;
+  // An op of elements: inputs and output agree in shape, and each is the output or apart from it.
+  RowKind check_elements(std::initializer_list<BufferId> inputs, BufferId out) const;
+  NormArgs norm(BufferId x, BufferId out, ConstantId weight, ConstantId bias, float eps) const;
   // Input, output and row kind of a product, checked against n, k and gated of its matrix.
   RowKind check_product(int64_t n, int64_t k, bool gated, BufferId x, BufferId out,
                         Activation gate) const;

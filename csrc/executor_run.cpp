@@ -19,13 +19,6 @@ int64_t rows_of(RowKind kind, const StepView& step) {
   return step.logits;
 }
 
-template <class... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <class... F>
-Overloaded(F...) -> Overloaded<F...>;  // clang before 17 wants it spelled out
-
 }  // namespace
 
 void Executor::prepare(const StepView& step, const CacheEdits& edits) {
@@ -57,12 +50,23 @@ struct Executor::Runner {
   void operator()(const AddNormOp& op) const {
     add_norm(op.args, rows_of(op.rows, step), worker);
   }
+  void operator()(const RmsNormOp& op) const {
+    rms_norm(op.args, rows_of(op.rows, step), worker);
+  }
+  void operator()(const LayerNormOp& op) const {
+    layer_norm(op.args, rows_of(op.rows, step), worker);
+  }
   void operator()(const LinearOp& op) const {
     const int64_t rows = rows_of(op.rows, step);
     if (rows == 0) return;
     std::visit([&](const auto& w) { linear(w, op.x, op.out, rows, op.gate, shared, worker); },
                op.w);
   }
+  void operator()(const HeadNormOp& op) const {
+    head_norm(op.args, rows_of(op.rows, step), worker);
+  }
+  void operator()(const RopeOp& op) const { rope(op.args, step, worker); }
+  void operator()(const KvWriteOp& op) const { kv_write(op.args, step, worker); }
   void operator()(const RopeWriteOp& op) const { rope_write(op.args, step, worker); }
   void operator()(const AttentionOp& op) const { attention(op.args, step, *op.work, worker); }
   void operator()(const SelectRowsOp& op) const { select_rows(op.args, step, worker); }
@@ -72,6 +76,9 @@ struct Executor::Runner {
   void operator()(const AddActivatedOp& op) const {
     add_activated(op.args, rows_of(op.rows, step), worker);
   }
+  void operator()(const GateOp& op) const { gate(op.args, rows_of(op.rows, step), worker); }
+  void operator()(const ScaleOp& op) const { scale(op.args, rows_of(op.rows, step), worker); }
+  void operator()(const SoftCapOp& op) const { soft_cap(op.args, rows_of(op.rows, step), worker); }
 };
 
 void Executor::run(const StepView& step, const CacheEdits& edits) {
@@ -110,22 +117,7 @@ std::vector<double> Executor::profile(const StepView& step, const CacheEdits& ed
 std::vector<std::string> Executor::op_names() const {
   std::vector<std::string> names;
   for (const Op& op : ops_)
-    names.push_back(std::visit(Overloaded{[](const EmbedOp&) { return "Embed"; },
-                                          [](const AddNormOp&) { return "AddNorm"; },
-                                          [](const LinearOp&) { return "Linear"; },
-                                          [](const RopeWriteOp&) { return "RopeWrite"; },
-                                          [](const AttentionOp&) { return "Attention"; },
-                                          [](const SelectRowsOp&) { return "SelectRows"; },
-                                          [](const ArgmaxOp&) { return "Argmax"; },
-                                          [](const FeaturesOp&) { return "Features"; },
-                                          [](const JoinOp&) { return "Join"; },
-                                          [](const AddActivatedOp& op) {
-                                            if (!op.args.x.data) return "Activate";
-                                            return op.args.activation == Activation::none
-                                                       ? "Add"
-                                                       : "AddActivated";
-                                          }},
-                               op));
+    names.push_back(std::visit([](const auto& bound) { return bound.name(); }, op));
   return names;
 }
 

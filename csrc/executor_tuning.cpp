@@ -75,7 +75,7 @@ void Executor::set_parameter(MatrixId id, std::string_view name, int64_t value) 
   matrix(id).packed = changed;
 }
 
-const Executor::LinearOp& Executor::product_of(MatrixId id, int64_t rows) const {
+const LinearOp& Executor::product_of(MatrixId id, int64_t rows) const {
   for (const Op& op : ops_) {
     const LinearOp* const product = std::get_if<LinearOp>(&op);
     if (!product || product->matrix != id) continue;

@@ -13,12 +13,24 @@ from penstock.backends.cuda.variants import Variant, variants
 from penstock.cache.geometry import KvDType
 from penstock.errors import first_line
 from penstock.interface.executor import Limits
+from penstock.interface.sources import PlanWeight, Stored
 from penstock.models.registry import load_model_spec
-from penstock.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, RopeSpec
+from penstock.models.spec import (
+    AttentionSpec,
+    LayerSpec,
+    MlpSpec,
+    ModelSpec,
+    NormSpec,
+    QkNormSpec,
+    RopeSpec,
+)
+from penstock.plan import ops
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.quant.choice import QuantizationName, choose
+
+NORM = NormSpec(eps=1e-5)
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 Capability = tuple[int, int]
@@ -40,6 +52,8 @@ class Case:
     kv: KvDType = "bfloat16"
     trees: bool = False
     tokens: int = 2048
+    unusual: bool = False
+    """Whether the plan is left primitive, with what few models have put in."""
 
     def spec(self) -> ModelSpec:
         """The model with one layer: kernels of others are the same."""
@@ -55,7 +69,8 @@ class Case:
             activations=self.activations,
         )
         dtype: Any = self.dtype
-        return fuse(lower(self.spec(), dtype, quantization=schemes, kv_dtype=self.kv, half=True))
+        plan = lower(self.spec(), dtype, quantization=schemes, kv_dtype=self.kv, half=True)
+        return _unusual(plan) if self.unusual else fuse(plan)
 
     def limits(self) -> Limits:
         spec = self.spec()
@@ -85,6 +100,8 @@ CASES = {
     "tiny": Case("tiny", kv="int8", trees=True),
     "tiny-fp32": Case("tiny", dtype="float32", kv="float32"),
     "tiny-int4": Case("tiny", quantization="int4", group=32, activations=True),
+    "tiny-unusual": Case("tiny", unusual=True, trees=True),
+    "tiny-unusual-fp32": Case("tiny", dtype="float32", kv="int8", unusual=True),
 }
 
 
@@ -99,18 +116,37 @@ def _tiny() -> ModelSpec:
         window=33,
         qkv_bias=True,
         output_bias=True,
-        qk_norm=True,
+        qk_norm=QkNormSpec(1e-5),
     )
     return ModelSpec(
         architecture="TinyForCausalLM",
         vocab_size=211,
         hidden_size=72,
-        layers=(LayerSpec(attention, MlpSpec(104, "gelu_tanh", True)),),
-        norm_eps=1e-5,
+        layers=(LayerSpec(attention, MlpSpec(104, "gelu_tanh", True), NORM, NORM),),
+        final_norm=NORM,
         tie_embeddings=False,
         max_positions=512,
         dtype="float32",
     )
+
+
+def _unusual(plan: Plan) -> Plan:
+    """A primitive plan with a layer norm, a scale, a cap, and all that attention does to scores."""
+    weights = dict(plan.weights)
+    changed: list[ops.Op] = []
+    for op in plan.ops:
+        if isinstance(op, ops.Attention):
+            weights["sinks"] = PlanWeight(Stored("sinks", (op.heads,)))
+            op = replace(op, softcap=30.0, slopes=(0.5,) * op.heads, sinks="sinks")
+        if isinstance(op, ops.Argmax):
+            changed.append(ops.SoftCap(op.x, op.x, 30.0))
+        if isinstance(op, ops.RmsNorm) and op.weight == "final_norm":
+            op = ops.LayerNorm(op.x, op.out, op.weight, op.weight, op.eps)
+        changed.append(op)
+        if isinstance(op, ops.Embed):
+            changed.append(ops.Scale(op.out, op.out, 2.0))
+    ropes = tuple(replace(rope, interleaved=True) for rope in plan.ropes)
+    return replace(plan, ops=tuple(changed), weights=weights, ropes=ropes)
 
 
 def enumerate_variants(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from penstock.backends.cuda.backend import BATCHED_TOKENS
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.errors import ConfigError
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
 from penstock.plan.lower import lower
-from penstock.resolve import GPU_BATCHED_TOKENS, kv_block_bytes
+from penstock.resolve import kv_block_bytes
 
 SHAPES = ("llama-3.1-8b", "llama-3.2-1b")
 _SEQUENCES, _CONTEXT = 64, 1024 + 160
@@ -23,7 +24,7 @@ def bytes_needed(spec: ModelSpec) -> int:
     weights = 2 * lower(spec).num_parameters
     blocks = _SEQUENCES * -(-_CONTEXT // BLOCK_SIZE)
     cache = blocks * kv_block_bytes(spec, "bfloat16")
-    return weights + cache + 4 * spec.vocab_size * GPU_BATCHED_TOKENS + _OTHER
+    return weights + cache + 4 * spec.vocab_size * BATCHED_TOKENS + _OTHER
 
 
 def choose_shape(configs: Path, free_bytes: int) -> Path:

@@ -162,8 +162,14 @@ double time_rope_write(const Setup& s, Pool& pool) {
   Array qkv = s.array(s.qkv);
   qkv.elem = Elem::f32;
   qkv.cols = int64_t(s.model.heads + 2 * s.model.kv_heads) * s.model.head_dim;
-  const RopeWriteArgs args{s.kv(),       qkv,         s.array(s.q), s.model.heads, table.data(),
-                           table.data(), 2 * half,    norm.data(),  norm.data(),   1e-6f};
+  const RopeWriteArgs args{s.kv(),
+                           qkv,
+                           s.array(s.q),
+                           s.model.heads,
+                           {table.data(), table.data(), 2 * half, false},
+                           norm.data(),
+                           norm.data(),
+                           1e-6f};
   return best(pool, [&](Worker& worker) { rope_write(args, s.step, worker); });
 }
 

@@ -20,11 +20,13 @@
 #include <unistd.h>
 #endif
 
-#include "../kernels/add_activated.h"
+#include "../kernels/elementwise.h"
 #include "../kernels/attention.h"
 #include "../kernels/columns.h"
 #include "../kernels/gemm_int.h"
+#include "../kernels/kv_write.h"
 #include "../kernels/norm.h"
+#include "../kernels/rope.h"
 #include "../kernels/rope_write.h"
 #include "../memory.h"
 #include "../pool.h"
@@ -249,6 +251,31 @@ void check_int_product(int bits, int64_t group, bool zero_points, int64_t n, int
 
 // --- attention and what is around it ---------------------------------------------------------------
 
+// The cache and the queries that rope_write() made, once more: rotated, and written, apart.
+void check_parts(const RopeWriteArgs& whole, const StepView& step, const Memory& cache,
+                 Pool& pool) {
+  const int dim = whole.kv.head_dim;
+  const int64_t keys = int64_t(whole.heads) * dim, width = int64_t(whole.kv.kv_heads) * dim;
+  const auto columns = [&](int64_t first, int64_t count) {
+    return Array{whole.qkv.data + size_t(first) * sizeof(float), Elem::f32, count, whole.qkv.cols};
+  };
+  std::vector<float> turned(size_t(step.tokens) * size_t(keys));
+  Memory other(cache.bytes());
+  KvLayer kv = whole.kv;
+  kv.base = other.data();
+  const RopeArgs turns{columns(0, keys),
+                       {reinterpret_cast<std::byte*>(turned.data()), Elem::f32, keys},
+                       dim,
+                       whole.rotation};
+  const KvWriteArgs writes{kv, columns(keys, width), columns(keys + width, width)};
+  pool.run([&](Worker& worker) { rope(turns, step, worker); });
+  pool.run([&](Worker& worker) { kv_write(writes, step, worker); });
+  expect(std::memcmp(turned.data(), whole.q.data, turned.size() * sizeof(float)) == 0,
+         "rotation apart is that of rope_write");
+  expect(std::memcmp(other.data(), cache.data(), cache.bytes()) == 0,
+         "a cache written apart is that of rope_write");
+}
+
 // A sequence of `context` tokens, the last `queries` of them in the step, through rope_write() and
 // attention(), against sums in double.
 void check_attention(Elem elem, int heads, int kv_heads, int dim, int context, Pool& pool,
@@ -281,7 +308,7 @@ void check_attention(Elem elem, int heads, int kv_heads, int dim, int context, P
   const Array joined{reinterpret_cast<std::byte*>(qkv.data()), Elem::f32, width};
   const Array queries{reinterpret_cast<std::byte*>(q.data()), Elem::f32, int64_t(heads) * dim};
   const Array result{reinterpret_cast<std::byte*>(out.data()), Elem::f32, int64_t(heads) * dim};
-  const RopeWriteArgs rope{kv, joined, queries, heads, nullptr, nullptr, 0, nullptr, nullptr, 0};
+  const RopeWriteArgs rope{kv, joined, queries, heads, {}, nullptr, nullptr, 0};
   const float scale = 1 / std::sqrt(float(dim));
   const AttentionArgs args{kv, queries, result, heads, scale, 0};
   const AttentionShape shape{heads, kv_heads, dim, 0};
@@ -289,6 +316,7 @@ void check_attention(Elem elem, int heads, int kv_heads, int dim, int context, P
   build_attention_work(step, work);
   pool.reserve_scratch(attention_scratch_bytes(shape));
   pool.run([&](Worker& worker) { rope_write(rope, step, worker); });
+  check_parts(rope, step, cache, pool);
   pool.run([&](Worker& worker) { attention(args, step, work, worker); });
 
   const double bound = elem == Elem::bf16 ? 2e-2 : 1e-5;  // weights are rounded to bf16
@@ -328,6 +356,27 @@ void check_norm(int64_t cols, Pool& pool, std::mt19937& rng) {
   args.weight = weight.data();
   args.eps = 1e-5f;
   pool.run([&](Worker& worker) { add_norm(args, kRows, worker); });
+  std::vector<float> apart(x.size()), centered(x.size());
+  const auto array = [cols](std::vector<float>& values) {
+    return Array{reinterpret_cast<std::byte*>(values.data()), Elem::f32, cols};
+  };
+  const NormArgs rms{array(x), array(apart), weight.data(), nullptr, 1e-5f};
+  const NormArgs layer{array(x), array(centered), weight.data(), weight.data(), 1e-5f};
+  pool.run([&](Worker& worker) { rms_norm(rms, kRows, worker); });
+  pool.run([&](Worker& worker) { layer_norm(layer, kRows, worker); });
+  for (size_t i = 0; i < out.size(); ++i) expect(same(apart[i], out[i]), "rms norm is add norm");
+  for (int64_t r = 0; r < kRows; ++r) {
+    const float* row = x.data() + r * cols;
+    double mean = 0, variance = 0;
+    for (int64_t c = 0; c < cols; ++c) mean += row[c] / double(cols);
+    for (int64_t c = 0; c < cols; ++c) variance += std::pow(row[c] - mean, 2) / double(cols);
+    for (int64_t c = 0; c < cols; ++c) {
+      const double w = weight[size_t(c)];
+      const double expected = (row[c] - mean) / std::sqrt(variance + 1e-5) * w + w;
+      expect(std::fabs(centered[size_t(r * cols + c)] - expected) <= 4e-6 * (std::fabs(w) + 1),
+             "layer norm of " + std::to_string(cols));
+    }
+  }
   for (int64_t r = 0; r < kRows; ++r) {
     double squares = 0;
     for (int64_t c = 0; c < cols; ++c) squares += std::pow(double(x[size_t(r * cols + c)]), 2);
@@ -356,9 +405,15 @@ void check_columns(int64_t cols, Pool& pool, std::mt19937& rng) {
   const JoinArgs rounds{{array(a, Elem::f32, cols), array(b, Elem::f32, cols)}, rounded};
   const JoinArgs widens{{rounded}, joined};
   const AddActivatedArgs adds{joined, joined, array(sum, Elem::f32, 2 * cols), Activation::silu};
+  std::vector<float> gated(sum.size()), capped(sum.size());
+  const GateArgs gates{joined, joined, array(gated, Elem::f32, 2 * cols), Activation::silu};
+  const Array halved = array(capped, Elem::f32, 2 * cols);
   pool.run([&](Worker& worker) { join(rounds, kRows, worker); });
   pool.run([&](Worker& worker) { join(widens, kRows, worker); });
   pool.run([&](Worker& worker) { add_activated(adds, kRows, worker); });
+  pool.run([&](Worker& worker) { gate(gates, kRows, worker); });
+  pool.run([&](Worker& worker) { scale({joined, halved, 0.5f}, kRows, worker); });
+  pool.run([&](Worker& worker) { soft_cap({halved, halved, 0.7f}, kRows, worker); });
   for (int64_t r = 0; r < kRows; ++r)
     for (int64_t c = 0; c < 2 * cols; ++c) {
       const float from = c < cols ? a[size_t(r * cols + c)] : b[size_t(r * cols + c - cols)];
@@ -367,6 +422,11 @@ void check_columns(int64_t cols, Pool& pool, std::mt19937& rng) {
       expect(same(wide[size_t(r * 2 * cols + c)], x), "join of " + std::to_string(cols));
       expect(std::fabs(got - expected) <= 2e-6 * std::fabs(expected) + 1e-7,
              "x + silu(y) of " + std::to_string(cols));
+      const size_t at = size_t(r * 2 * cols + c);
+      expect(std::fabs(gated[at] - (expected - x) * x) <= 2e-6 * std::fabs(x * x) + 1e-7,
+             "silu(x) * y of " + std::to_string(cols));
+      expect(std::fabs(capped[at] - 0.7f * std::tanh(x / 1.4)) <= 3e-7 * std::fabs(x) + 1e-7,
+             "capped half of " + std::to_string(cols));
     }
 }
 

@@ -81,7 +81,7 @@ void check_tickets(Pool& pool, int rounds) {
   }
 }
 
-// A layer of a model, small and with a cache: all ops that share work.
+// Two layers of a model, small and with a cache: all ops that share work, fused and apart.
 class Layer {
  public:
   static constexpr int kTokens = 40, kBlocks = 8, kHeads = 4, kKvHeads = 2, kDim = 16;
@@ -89,9 +89,9 @@ class Layer {
 
   Layer(int threads, bool crowded, Elem kv)
       : executor_({threads, {}, crowded, kBlocks, kTokens, kTokens, 4, 256, kVocabulary,
-                   size_t(kTokens) * 4 * (4 * kHidden + 2 * kJoined + kVocabulary + 64), kv},
-                  {1, 1, KvLayer::alone(nullptr, kv, kKvHeads, kDim).block_bytes(),
-                   {{kKvHeads, kDim, 0, 0, 0}}}) {
+                   size_t(kTokens) * 4 * (4 * kHidden + 4 * kJoined + kVocabulary + 64), kv},
+                  {1, 2, KvLayer::alone(nullptr, kv, kKvHeads, kDim).block_bytes(),
+                   {{kKvHeads, kDim, 0, 0, 0}, {kKvHeads, kDim, 0, 1, 0}}}) {
     const BufferId x = buffer(Elem::f32, kHidden, RowKind::tokens);
     const BufferId normed = buffer(Elem::f32, kHidden, RowKind::tokens);
     const BufferId qkv = buffer(Elem::f32, kJoined, RowKind::tokens);
@@ -104,9 +104,10 @@ class Layer {
     executor_.append_embed(constant(kVocabulary * kHidden), Elem::f32, x);
     executor_.append_add_norm(x, kNone, normed, constant(kHidden), 1e-5f);
     executor_.append_linear(int_matrix(kJoined, 8), kNone, normed, qkv, Activation::none);
-    executor_.append_rope_write({0, qkv, q, kHeads, angles, angles, 0, kNone, kNone, 0});
+    executor_.append_rope_write({0, qkv, q, kHeads, {angles, angles, 0}, kNone, kNone, 0});
     executor_.append_attention({0, q, out, kHeads, 0.25f, 0});
     executor_.append_add_activated(x, out, x, Activation::silu);
+    append_apart(x, normed, q, out);
     executor_.append_select_rows(x, last, 0);
     executor_.append_linear(matrix(kVocabulary), kNone, last, logits_, Activation::none);
     executor_.append_argmax(logits_, best_);
@@ -156,6 +157,30 @@ class Layer {
 
  private:
   static constexpr int kVocabulary = 300;
+
+  // The second layer: a line of mathematics each, and all that attention does to scores.
+  void append_apart(BufferId x, BufferId normed, BufferId q, BufferId out) {
+    constexpr int kWidth = kKvHeads * kDim;
+    const BufferId k = buffer(Elem::f32, kWidth, RowKind::tokens);
+    const BufferId v = buffer(Elem::f32, kWidth, RowKind::tokens);
+    const Executor::RotationSpec rotation{constant(256 * kDim / 4), constant(256 * kDim / 4),
+                                          kDim / 2, true};
+    executor_.append_rms_norm(x, normed, constant(kHidden), 1e-5f);
+    executor_.append_linear(int_matrix(kHidden, 8), kNone, normed, q, Activation::none);
+    executor_.append_linear(int_matrix(kWidth, 4), kNone, normed, k, Activation::none);
+    executor_.append_linear(int_matrix(kWidth, 8), kNone, normed, v, Activation::none);
+    executor_.append_head_norm(q, q, kDim, constant(kDim), 1e-5f);
+    executor_.append_rope(q, q, kDim, rotation);
+    executor_.append_rope(k, k, kDim, rotation);
+    executor_.append_kv_write(1, k, v);
+    executor_.append_attention(
+        {1, q, out, kHeads, 0.25f, 0, 3.0f, constant(kHeads), constant(kHeads)});
+    executor_.append_layer_norm(out, out, constant(kHidden), constant(kHidden), 1e-5f);
+    executor_.append_gate(out, q, out, Activation::silu);
+    executor_.append_scale(out, out, 0.5f);
+    executor_.append_soft_cap(out, out, 2.0f);
+    executor_.append_add_activated(x, out, x, Activation::none);
+  }
 
   BufferId buffer(Elem elem, int cols, RowKind rows) {
     const size_t row = size_t(cols * 4 + 63) / 64 * 64;

@@ -1,4 +1,4 @@
-// The largest logit of each row: the `Argmax` op of plan/ops.py.
+// The largest logit of each row: the `Argmax` op of plan/ops.
 #pragma once
 
 #include "../types.h"

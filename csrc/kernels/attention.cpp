@@ -35,9 +35,11 @@ void softmax(const Tile& tile, int split, const SplitBlocks& blocks, float* scor
              float* out) {
   const int dim = tile.dim();
   const int stride = partial_stride(dim);
-  const float scale = tile.args.scale;
+  const bool shaped = tile.args.shapes_scores();
+  const float scale = shaped ? 1.0f : tile.args.scale;
   for (int r = 0; r < tile.rows; ++r) {
     const Columns columns(tile.begin[r], tile.end[r], split);
+    if (shaped) tile.shape_row(r, split, columns, tile.args.scale, scores + r * kScoreStride);
     out[r * stride + dim] =
         columns.empty() ? kNoScore : mask_and_max(scores + r * kScoreStride, columns) * scale;
   }
@@ -85,14 +87,17 @@ void merge_rows(float* merged, const float* partial, int rows, int dim) {
   for (int r = 0; r < rows; ++r) merge(merged + r * stride, partial + r * stride, dim);
 }
 
-// Divides by the sum. Adding zero makes a negative zero positive: its sign is the one thing that
+// Divides by the sum, which the sink is part of. Adding zero makes a negative zero positive: its sign is the one thing that
 // a masked product may change.
 template <class T>
 void finish(const Tile& tile, const float* merged) {
   const int dim = tile.dim();
   for (int r = 0; r < tile.rows; ++r, merged += partial_stride(dim)) {
     T* out = tile.args.out.row<T>(tile.token[r]) + tile.column[r];
-    const f32x16 factor = f32x16::broadcast(1.0f / merged[dim + 1]);
+    const float* sinks = tile.args.sinks;
+    const f32x16 factor = f32x16::broadcast(
+        sinks ? factor_with_sink(merged[dim], merged[dim + 1], sinks[tile.head(r)])
+              : 1.0f / merged[dim + 1]);
     for (int i = 0; i < dim; i += f32x16::lanes) {
       const int count = std::min(f32x16::lanes, dim - i);
       (f32x16::load_n(merged + i, count) * factor + f32x16::zero()).store_n(out + i, count);

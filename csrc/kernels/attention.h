@@ -1,10 +1,11 @@
-// Causal attention over the paged cache: the `Attention` op of plan/ops.py.
+// Causal attention over the paged cache: the `Attention` op of plan/ops.
 //
 // A row is one (query token, query head); the heads that share a KV head are folded into rows, so
 // row r of a sequence is token r / group and head r % group. A tile is up to kTileRows consecutive
 // rows of one sequence. The context is cut at absolute positions into splits of kSplitTokens. For
 // each split a row gets a partial result (maximum, sum, weighted values), and partials are merged
-// from the first split to the last by one piece of code. What a row computes therefore depends on
+// from the first split to the last by one piece of code, which then adds the row's sink, if it has
+// one, to the sum. What a row computes therefore depends on
 // its own sequence alone: not on how it was chunked into tiles, which tiles were cut into several
 // items to feed more threads, or who merged them.
 //
@@ -35,6 +36,12 @@ struct AttentionArgs {
   int heads;
   float scale;  // positive
   int window;  // positions a query sees, itself included; 0 is all
+  float softcap = 0;              // a score becomes softcap * tanh(score / softcap); 0: it does not
+  const float* slopes = nullptr;  // [heads]; times the key's position less the query's, added
+  const float* sinks = nullptr;   // [heads]; a score in each softmax that has no value
+
+  // Whether a score becomes something else before its softmax.
+  bool shapes_scores() const { return softcap > 0 || slopes; }
 };
 
 // Layers with equal shapes share one work list.

@@ -215,11 +215,14 @@ class ByteSplits {
     float* scores = scratch_.scores;
     kernel_.scores(queries(), tile_.args.kv, blocks, feed, scores);
     widen_value_scales(tile_, blocks, scratch_.value_scales);
+    const bool shaped = tile_.args.shapes_scores();
     // All maxima come first: the latency of one then does not hold up the next.
     for (int r = 0; r < tile_.rows; ++r) {
       const Columns columns(tile_.begin[r], tile_.end[r], split);
+      float* x = scores + r * kScoreStride;
+      if (shaped) tile_.shape_row(r, split, columns, factors_[r], x);
       out[r * stride + dim] =
-          columns.empty() ? kNoScore : mask_and_max(scores + r * kScoreStride, columns) * factors_[r];
+          columns.empty() ? kNoScore : mask_and_max(x, columns) * (shaped ? 1.0f : factors_[r]);
     }
     const int first = blocks.first * kBlockSize, last = blocks.last * kBlockSize;
     const int lines = feed.lines(0.5f, tile_.rows * kSplitTokens / f32x16::lanes);
@@ -231,8 +234,8 @@ class ByteSplits {
       if (columns.empty())
         std::fill(x + first, x + last, 0.0f);
       else
-        w = scaled_exponentials(x, scratch_.value_scales, x, factors_[r], out[r * stride + dim],
-                                columns, first, last, feed, lines);
+        w = scaled_exponentials(x, scratch_.value_scales, x, shaped ? 1.0f : factors_[r],
+                                out[r * stride + dim], columns, first, last, feed, lines);
       out[r * stride + dim + 1] = w.sum;
       scales[r] = split_weights(x, w.largest, first, last, p.high(r), p.low(r));
     }

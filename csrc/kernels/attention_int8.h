@@ -108,7 +108,8 @@ class CodeSplits {
 
   void run(int split, float* out) const {
     const int dim = tile_.dim(), stride = partial_stride(dim);
-    const float scale = tile_.args.scale;
+    const bool shaped = tile_.args.shapes_scores();
+    const float scale = shaped ? 1.0f : tile_.args.scale;
     const SplitBlocks blocks = gather<int8_t>(tile_, split, scratch_);
     Feed none(SplitBlocks{}, 0);  // VectorTiles prefetches by itself
     kernel_.scores(queries(), padded(), blocks, scratch_.scores);
@@ -127,6 +128,7 @@ class CodeSplits {
         continue;
       }
       rescale(blocks, scores);
+      if (shaped) tile_.shape_row(r, split, columns, tile_.args.scale, scores);
       *maximum = mask_and_max(scores, columns) * scale;
       *sum = scaled_exponentials(scores, scratch_.value_scales, to, scale, *maximum, columns,
                                  first, last, none, 0)

@@ -105,6 +105,13 @@ struct Tile {
   }
 
   int dim() const { return args.kv.head_dim; }
+  int head(int row) const { return int(column[row] / dim()); }
+  // Where AttentionArgs::shapes_scores(), a row's scores in a split, which shape_scores() changes.
+  void shape_row(int row, int split, const Columns& columns, float scale, float* scores) const {
+    if (columns.empty()) return;
+    const float slope = args.slopes ? args.slopes[head(row)] : 0.0f;
+    shape_scores(scores, columns, scale, args.softcap, slope, split * kSplitTokens - end[row] + 1);
+  }
   // The tiles of a block of the sequence; values are kv.part_bytes() behind keys.
   const std::byte* keys(int block) const {
     if (block < first_path) return args.kv.keys(blocks[block], kv_head);

@@ -68,7 +68,7 @@ int64_t head_dim_of(const Matrix& m, int heads) {
 void run_rope_write(Matrix qkv, Matrix q, MutableBytes bytes, const std::string& element,
                     int heads, int kv_heads, Angles cos, Angles sin, std::optional<Floats> q_norm,
                     std::optional<Floats> k_norm, float eps, Ints positions, Ints slots,
-                    int threads) {
+                    int threads, bool interleaved) {
   const int64_t head_dim = head_dim_of(q, heads);
   const Cache cache(bytes, element, kv_heads, head_dim);
   const size_t tokens = positions.size();
@@ -77,9 +77,14 @@ void run_rope_write(Matrix qkv, Matrix q, MutableBytes bytes, const std::string&
     expect(!w || int64_t(w->size()) == head_dim, "a norm has a weight for each component");
     return w ? w->data() : nullptr;
   };
-  const RopeWriteArgs args{cache.layer,        array_of(qkv),   array_of(q), heads, cos.data(),
-                           sin.data(),         int(rope_dim),   weight(q_norm),
-                           weight(k_norm),     eps};
+  const RopeWriteArgs args{cache.layer,
+                           array_of(qkv),
+                           array_of(q),
+                           heads,
+                           {cos.data(), sin.data(), int(rope_dim), interleaved},
+                           weight(q_norm),
+                           weight(k_norm),
+                           eps};
   expect(args.qkv.elem == Elem::f32 &&
              args.qkv.cols == (heads + 2 * int64_t(kv_heads)) * head_dim,
          "queries, keys and values are float32, and fit the heads");
@@ -104,7 +109,8 @@ void run_rope_write(Matrix qkv, Matrix q, MutableBytes bytes, const std::string&
 void run_attention(Matrix q, Matrix out, MutableBytes bytes, const std::string& element, int heads,
                    int kv_heads, float scale, int window, Ints positions, Ints slots,
                    Ints query_starts, Ints context_lens, Ints block_starts, Ints block_ids,
-                   int threads, int layers, std::optional<Ints> tree_parents) {
+                   int threads, int layers, std::optional<Ints> tree_parents, float softcap,
+                   std::optional<Floats> slopes, std::optional<Floats> sinks) {
   const Cache cache(bytes, element, kv_heads, head_dim_of(q, heads));
   const std::vector<int32_t> token_ids(positions.size());  // not looked at
   const KvTables tables = kv_tables(span_of(slots), span_of(block_starts), span_of(block_ids),
@@ -122,7 +128,12 @@ void run_attention(Matrix q, Matrix out, MutableBytes bytes, const std::string& 
   limits.max_positions = kMostPositions;
   limits.vocabulary = 1;
   check_step(step, {}, limits, {1, 0});
-  const AttentionArgs args{cache.layer, array_of(q), array_of(out), heads, scale, window};
+  const auto of_heads = [&](const std::optional<Floats>& x) {
+    expect(!x || x->size() == size_t(heads), "slopes and sinks are one for each head");
+    return x ? x->data() : nullptr;
+  };
+  const AttentionArgs args{cache.layer, array_of(q), array_of(out),    heads,          scale,
+                           window,      softcap,     of_heads(slopes), of_heads(sinks)};
   const AttentionShape shape{heads, kv_heads, cache.layer.head_dim, window};
   const int32_t* lens = context_lens.data();
   AttentionWork work(shape, {step.tokens, step.sequences,
@@ -147,12 +158,13 @@ void bind_attention(nb::module_& m) {
   m.def("rope_write", &run_rope_write, exact("qkv"), exact("q"), exact("cache"),
         nb::arg("element"), nb::kw_only(), nb::arg("heads"), nb::arg("kv_heads"), exact("cos"),
         exact("sin"), exact("q_norm").none(), exact("k_norm").none(), nb::arg("eps"),
-        exact("positions"), exact("slots"), nb::arg("threads"));
+        exact("positions"), exact("slots"), nb::arg("threads"), nb::arg("interleaved") = false);
   m.def("attention", &run_attention, exact("q"), exact("out"), exact("cache"),
         nb::arg("element"), nb::kw_only(), nb::arg("heads"), nb::arg("kv_heads"), nb::arg("scale"),
         nb::arg("window"), exact("positions"), exact("slots"), exact("query_starts"),
         exact("context_lens"), exact("block_starts"), exact("block_ids"),
-        nb::arg("threads"), nb::arg("layers") = 1, exact("tree_parents") = nb::none());
+        nb::arg("threads"), nb::arg("layers") = 1, exact("tree_parents") = nb::none(),
+        nb::arg("softcap") = 0.0f, exact("slopes") = nb::none(), exact("sinks") = nb::none());
   m.def("move_slots", &run_move_slots, exact("cache"), nb::arg("element"), nb::kw_only(),
         nb::arg("kv_heads"), nb::arg("head_dim"), exact("moves"));
 }

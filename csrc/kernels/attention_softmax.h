@@ -45,6 +45,33 @@ inline float mask_and_max(float* scores, const Columns& columns) {
   return hmax(largest);
 }
 
+// A row's scores in the registers of `columns`, times `scale`, capped where softcap is not 0, and
+// with slope times their distance added; the distance of column 0 is `distance`. exponentials()
+// then takes them with a scale of 1.
+inline void shape_scores(float* scores, const Columns& columns, float scale, float softcap,
+                         float slope, int distance) {
+  const f32x16 factor = f32x16::broadcast(scale), cap = f32x16::broadcast(softcap);
+  const f32x16 down = f32x16::broadcast(slope);
+  for (int i = columns.low; i < columns.high; i += f32x16::lanes) {
+    f32x16 x = f32x16::load(scores + i) * factor;
+    if (softcap > 0) x = cap * tanh(x / cap);
+    x = fma(down, f32x16::broadcast(float(distance + i)) + f32x16::iota(), x);
+    x.store(scores + i);
+  }
+}
+
+// What weighted values are multiplied by in the end, given the maximum of scores and the sum of
+// weights under it: the sink, a score without a value, joins the sum here and nowhere else.
+inline float factor_with_sink(float maximum, float sum, float sink) {
+  const float most = std::max(maximum, sink);
+  const f32x16 own = exp(f32x16::broadcast(maximum - most));
+  const f32x16 total =
+      fma(f32x16::broadcast(sum), own, exp(f32x16::broadcast(sink - most)));
+  float factor;
+  (own / total).store_n(&factor, 1);
+  return factor;
+}
+
 // weights = exp(scale * scores - maximum), zero in the rest of [first, last); their sum. Lane i of
 // the sum takes columns i, i + 16, ... of the split, absolute positions: registers without visible
 // columns may be left out or not.

@@ -1,4 +1,4 @@
-// Columns put where another op reads them: the `Features` and `Join` ops of plan/ops.py.
+// Columns put where another op reads them: the `Features` and `Join` ops of plan/ops.
 #pragma once
 
 #include <vector>

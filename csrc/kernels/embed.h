@@ -1,4 +1,4 @@
-// Token embeddings: the `Embed` op of plan/ops.py.
+// Token embeddings: the `Embed` op of plan/ops.
 #pragma once
 
 #include "../types.h"

@@ -10,31 +10,40 @@ constexpr int kLanes = f32x16::lanes;
 constexpr int64_t kLeastRows = 4;  // to take at a time: about 1 us
 constexpr int kChains = 4;  // independent sums, as many as an addition has cycles of latency
 
-struct Square {
-  float* residual;
-  const float* delta;
+// A register of n columns, which are all of it where it is whole.
+template <bool whole>
+PENSTOCK_INLINE f32x16 load(const float* x, int n) {
+  return whole ? f32x16::load(x) : f32x16::load_n(x, n);
+}
 
-  template <bool whole>
-  PENSTOCK_INLINE f32x16 at(int64_t i, int n, f32x16 sum) const {
-    f32x16 x = whole ? f32x16::load(residual + i) : f32x16::load_n(residual + i, n);
-    if (delta) {
-      x += whole ? f32x16::load(delta + i) : f32x16::load_n(delta + i, n);
-      whole ? x.store(residual + i) : x.store_n(residual + i, n);
-    }
-    return fma(x, x, sum);
-  }
-};
-
-// The sum of squares of a row, after the addition.
-float accumulate(float* residual, const float* delta, int64_t cols) {
-  const Square square{residual, delta};
+// Sums over all columns of a row; f.operator()<whole>(column, n, sum) adds those of a register.
+template <class F>
+PENSTOCK_INLINE float sum_columns(int64_t cols, F f) {
   f32x16 sums[kChains] = {f32x16::zero(), f32x16::zero(), f32x16::zero(), f32x16::zero()};
   int64_t i = 0;
   for (; i + kChains * kLanes <= cols; i += kChains * kLanes)
-    for (int c = 0; c < kChains; ++c) sums[c] = square.at<true>(i + c * kLanes, kLanes, sums[c]);
-  for (; i + kLanes <= cols; i += kLanes) sums[0] = square.at<true>(i, kLanes, sums[0]);
-  if (i < cols) sums[1] = square.at<false>(i, int(cols - i), sums[1]);
+    for (int c = 0; c < kChains; ++c)
+      sums[c] = f.template operator()<true>(i + c * kLanes, kLanes, sums[c]);
+  for (; i + kLanes <= cols; i += kLanes) sums[0] = f.template operator()<true>(i, kLanes, sums[0]);
+  if (i < cols) sums[1] = f.template operator()<false>(i, int(cols - i), sums[1]);
   return hsum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+// The sum of squares of a row.
+float squares(const float* x, int64_t cols) {
+  return sum_columns(cols, [&]<bool whole>(int64_t i, int n, f32x16 sum) {
+    const f32x16 v = load<whole>(x + i, n);
+    return fma(v, v, sum);
+  });
+}
+
+// The same after the addition of delta.
+float add_and_square(float* residual, const float* delta, int64_t cols) {
+  return sum_columns(cols, [&]<bool whole>(int64_t i, int n, f32x16 sum) {
+    const f32x16 v = load<whole>(residual + i, n) + load<whole>(delta + i, n);
+    whole ? v.store(residual + i) : v.store_n(residual + i, n);
+    return fma(v, v, sum);
+  });
 }
 
 template <class Out>
@@ -49,24 +58,77 @@ void normalize(const float* x, float scale, const float* weight, Out* out, int64
   }
 }
 
-void norm_row(const AddNormArgs& args, int64_t r) {
-  const int64_t cols = args.residual.cols;
-  float* residual = args.residual.row<float>(r);
-  const float* delta = args.delta.data ? args.delta.row<float>(r) : nullptr;
-  const float mean = accumulate(residual, delta, cols) / float(cols);
-  const float scale = 1.0f / std::sqrt(mean + args.eps);
-  if (args.out.elem == Elem::bf16)
-    normalize(residual, scale, args.weight, args.out.row<bf16>(r), cols);
+// What follows the sum of squares of a row x.
+void finish_rms(const float* x, float sum, const float* weight, float eps, const Array& out,
+                int64_t r) {
+  const int64_t cols = out.cols;
+  const float scale = 1.0f / std::sqrt(sum / float(cols) + eps);
+  if (out.elem == Elem::bf16)
+    normalize(x, scale, weight, out.row<bf16>(r), cols);
   else
-    normalize(residual, scale, args.weight, args.out.row<float>(r), cols);
+    normalize(x, scale, weight, out.row<float>(r), cols);
+}
+
+template <class Out>
+void center(const float* x, float mean, float scale, const float* weight, const float* bias,
+            Out* out, int64_t cols) {
+  const f32x16 m = f32x16::broadcast(mean), s = f32x16::broadcast(scale);
+  for (int64_t i = 0; i < cols; i += kLanes) {
+    const int n = int(cols - i < kLanes ? cols - i : kLanes);
+    f32x16 y = (f32x16::load_n(x + i, n) - m) * s * f32x16::load_n(weight + i, n);
+    if (bias) y += f32x16::load_n(bias + i, n);
+    y.store_n(out + i, n);
+  }
+}
+
+void layer_norm_row(const NormArgs& args, int64_t r) {
+  const int64_t cols = args.x.cols;
+  const float* x = args.x.row<const float>(r);
+  const float mean = sum_columns(cols, [&]<bool whole>(int64_t i, int n, f32x16 sum) {
+                       return sum + load<whole>(x + i, n);
+                     }) /
+                     float(cols);
+  const f32x16 middle = f32x16::broadcast(mean);
+  const float squared = sum_columns(cols, [&]<bool whole>(int64_t i, int n, f32x16 sum) {
+    f32x16 v = load<whole>(x + i, n) - middle;
+    if (!whole) v = select_first(n, v, f32x16::zero());
+    return fma(v, v, sum);
+  });
+  const float scale = 1.0f / std::sqrt(squared / float(cols) + args.eps);
+  if (args.out.elem == Elem::bf16)
+    center(x, mean, scale, args.weight, args.bias, args.out.row<bf16>(r), cols);
+  else
+    center(x, mean, scale, args.weight, args.bias, args.out.row<float>(r), cols);
+}
+
+template <class F>
+void each_row(int64_t rows, const Worker& worker, F f) {
+  Tickets::Phase phase = worker.tickets->open(worker, rows, kLeastRows);
+  for (Share some = phase.next(); !some.empty(); some = phase.next())
+    for (int64_t r = some.begin; r < some.end; ++r) f(r);
 }
 
 }  // namespace
 
 void add_norm(const AddNormArgs& args, int64_t rows, const Worker& worker) {
-  Tickets::Phase phase = worker.tickets->open(worker, rows, kLeastRows);
-  for (Share some = phase.next(); !some.empty(); some = phase.next())
-    for (int64_t r = some.begin; r < some.end; ++r) norm_row(args, r);
+  const int64_t cols = args.residual.cols;
+  each_row(rows, worker, [&](int64_t r) {
+    float* x = args.residual.row<float>(r);
+    const float sum = args.delta.data ? add_and_square(x, args.delta.row<const float>(r), cols)
+                                      : squares(x, cols);
+    finish_rms(x, sum, args.weight, args.eps, args.out, r);
+  });
+}
+
+void rms_norm(const NormArgs& args, int64_t rows, const Worker& worker) {
+  each_row(rows, worker, [&](int64_t r) {
+    const float* x = args.x.row<const float>(r);
+    finish_rms(x, squares(x, args.x.cols), args.weight, args.eps, args.out, r);
+  });
+}
+
+void layer_norm(const NormArgs& args, int64_t rows, const Worker& worker) {
+  each_row(rows, worker, [&](int64_t r) { layer_norm_row(args, r); });
 }
 
 }  // namespace penstock

@@ -1,7 +1,8 @@
-// QK-norm, rotary embedding and the cache write in one pass: the `RopeWrite` op of plan/ops.py.
+// QK-norm, rotary embedding and the cache write in one pass: the `RopeWrite` op of plan/ops.
 #pragma once
 
 #include "../types.h"
+#include "rotation.h"
 
 namespace penstock {
 
@@ -10,9 +11,7 @@ struct RopeWriteArgs {
   Array qkv;  // [T, (heads + 2 * kv_heads) * head_dim] f32: queries, keys, values
   Array q;    // [T, heads * head_dim] f32 or bf16: rotated, not scaled
   int heads;
-  const float* cos;  // [max_positions, rope_dim / 2]
-  const float* sin;
-  int rope_dim;         // even, 0..head_dim; components from here on are copied
+  Rotation rotation;
   const float* q_norm;  // [head_dim] or null
   const float* k_norm;
   float eps;

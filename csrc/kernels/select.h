@@ -1,4 +1,4 @@
-// The rows whose logits or hidden states are wanted: the `SelectRows` op of plan/ops.py.
+// The rows whose logits or hidden states are wanted: the `SelectRows` op of plan/ops.
 #pragma once
 
 #include "../types.h"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.cache.geometry import BLOCK_SIZE
+from penstock.cache.geometry import BLOCK_SIZE, sequence_blocks
 from penstock.interface.budget import Budget
 from penstock.plan.plan import Plan
 from penstock.plan.weight_bytes import weight_bytes
@@ -26,13 +26,19 @@ class Served:
     max_tokens: int
     max_logit_rows: int
     block_bytes: int
-    """Bytes of one block of the KV cache, including the draft model's share if there is one."""
+    """Bytes of one block of the KV cache (a page), including the draft model's share if there is
+    one."""
     deterministic: bool
 
     @property
     def all_sequences_bytes(self) -> int:
         """Bytes of a KV cache that holds every sequence at its maximum length."""
-        return self.max_sequences * -(-self.max_len // BLOCK_SIZE) * self.block_bytes
+        windows = self.plan.kv_groups.windows
+        blocks = self.max_sequences * sequence_blocks(windows, self.max_len)
+        # What a step computes at once is kept until it is done, also behind a window.
+        windowed = sum(window is not None for window in windows)
+        blocks += windowed * -(-min(self.max_tokens, self.max_len) // BLOCK_SIZE)
+        return blocks * self.block_bytes
 
 
 @dataclass(frozen=True)

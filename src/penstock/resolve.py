@@ -10,7 +10,13 @@ from typing import get_args
 from penstock.artifact.root import default_root
 from penstock.backends.backend import Backend
 from penstock.backends.registry import choose_backend
-from penstock.cache.geometry import BLOCK_SIZE, KvDType, layer_block_bytes
+from penstock.cache.geometry import (
+    BLOCK_SIZE,
+    KvDType,
+    layer_block_bytes,
+    sequence_blocks,
+    tokens_in,
+)
 from penstock.config import EngineConfig, KvCacheDTypeOption, ResolvedConfig, rows_per_sequence
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
@@ -19,6 +25,7 @@ from penstock.models.heads import EagleSpec
 from penstock.models.quantized import QuantizedFormat
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.fuse import fuse
+from penstock.plan.kv_groups import KvGroups, group_layers, kv_layers
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.quant.choice import QuantizationName, choose
@@ -162,9 +169,10 @@ def resolve(
         )
     decide("kv_cache_dtype", config.kv_cache_dtype, "the weights' type")
     kv_dtype: KvDType = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
-    draft_bytes = 0 if draft is None else draft_block_bytes(config, draft)
-    block_bytes = kv_block_bytes(spec, kv_dtype) + draft_bytes
+    groups = group_layers(kv_layers(spec), kv_dtype)
     most_len = config.max_model_len or spec.max_positions
+    draft_bytes = 0 if draft is None else draft_block_bytes(config, draft, groups, most_len)
+    block_bytes = groups.page_bytes + draft_bytes
     if most_len > spec.max_positions:
         raise ConfigError(
             f"max_model_len {most_len} exceeds the model's {spec.max_positions} positions; "
@@ -188,6 +196,7 @@ def resolve(
         block_bytes=block_bytes,
         deterministic=config.deterministic,
     )
+    backend.check_runnable(served.plan)
     drafting = None
     if draft is not None:
         drafting = served_draft(
@@ -209,13 +218,15 @@ def resolve(
     if block_bytes:
         num_blocks = kv_bytes // block_bytes
         reasons["num_blocks"] = f"{block_bytes:,} bytes per block of {BLOCK_SIZE} tokens{shared}"
+        if len(groups) > 1:
+            reasons["num_blocks"] += f", of one of {len(groups)} groups of layers"
+        held = tokens_in(groups.windows, num_blocks, most_len)
     else:  # a head without attention
         num_blocks = max_num_seqs * -(-most_len // BLOCK_SIZE)
         reasons["num_blocks"] = "the model keeps no keys and values"
-
-    held = num_blocks * BLOCK_SIZE
+        held = num_blocks * BLOCK_SIZE
     if held < (min(most_len, BLOCK_SIZE) if config.max_model_len is None else most_len):
-        needed = -(-most_len // BLOCK_SIZE) * block_bytes
+        needed = sequence_blocks(groups.windows, most_len) * block_bytes
         raise ConfigError(
             f"a KV cache of {kv_bytes:,} bytes holds {num_blocks} blocks of {BLOCK_SIZE} tokens "
             f"({block_bytes:,} bytes each{shared}), {held} tokens, but one request may need "
@@ -288,16 +299,27 @@ def _artifact_dir(config: EngineConfig, backend: Backend) -> tuple[str | None, s
     return str(root), "the default"
 
 
-def draft_block_bytes(config: EngineConfig, draft: ModelSpec) -> int:
-    """Bytes of one KV block of the model that drafts for ``spec``."""
+def draft_block_bytes(
+    config: EngineConfig, draft: ModelSpec, target: KvGroups, max_len: int
+) -> int:
+    """Bytes of the draft model's KV cache for each block of the target's.
+
+    So many that it can follow one sequence as far as the target can, and many short ones.
+    """
     asked = config.kv_cache_dtype
     own = draft.dtype if config.dtype == "auto" else config.dtype
-    return kv_block_bytes(draft, own if asked == "auto" else asked)
+    groups = group_layers(kv_layers(draft), own if asked == "auto" else asked)
+    blocks = 1
+    for tokens in (1, max_len):
+        wanted = sequence_blocks(groups.windows, tokens)
+        blocks = max(blocks, -(-wanted // sequence_blocks(target.windows, tokens)))
+    return blocks * groups.page_bytes
 
 
 def kv_block_bytes(spec: ModelSpec, dtype: KvDType) -> int:
-    """Bytes of one KV block across all layers."""
+    """Bytes of the keys and values of a block of tokens in all layers."""
     return sum(
         layer_block_bytes(dtype, layer.attention.num_kv_heads, layer.attention.head_dim)
         for layer in spec.layers
+        if layer.attention.kv_from is None
     )

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -36,6 +36,7 @@ from penstock.models.spec import (
     DType,
     ModelSpec,
 )
+from penstock.plan import ops
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
@@ -300,8 +301,13 @@ NO_TOKEN: tuple[dict[str, Any], str] = ({"token_ids": [0, -1]}, "token id -1")
 
 
 @pytest.mark.parametrize(("changes", "message"), [*MALFORMED, NO_TOKEN])
-def test_a_malformed_step_is_refused_by_cause(changes: dict[str, Any], message: str) -> None:
-    executor = make_executor(SPECS["plain"], "float32")
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_malformed_step_is_refused_by_cause(
+    changes: dict[str, Any], message: str, fused: bool
+) -> None:
+    spec = SPECS["plain"]
+    plan = make_plan(spec, "float32") if fused else lower(spec, "float32")
+    executor = bind(plan, dummy_weights(spec, 3, "float32"), LIMITS)
     step = step_of([Chunk(C, 0, 2, [1])])
     with pytest.raises(ValueError, match=message):
         executor.run(broken(step, **changes))
@@ -355,10 +361,17 @@ def test_weights_of_another_dtype_are_converted() -> None:
     np.testing.assert_allclose(rows[0], rows[1], atol=5e-2)
 
 
-def test_an_unfused_plan_is_refused() -> None:
+@dataclass(frozen=True)
+class _Unheard(ops.Op):
+    """An op that no backend knows."""
+
+
+def test_an_op_without_a_kernel_is_refused_by_name() -> None:
     spec = SPECS["plain"]
-    with pytest.raises(ConfigError, match="bind the fused plan"):
-        bind(lower(spec, "float32"), dummy_weights(spec, 0, "float32"), LIMITS)
+    plan = make_plan(spec, "float32")
+    plan = replace(plan, ops=(*plan.ops, _Unheard()))
+    with pytest.raises(ConfigError, match="op _Unheard has no native kernel"):
+        bind(plan, dummy_weights(spec, 0, "float32"), LIMITS)
 
 
 def test_more_threads_than_the_system_starts_are_refused() -> None:

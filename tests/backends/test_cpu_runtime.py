@@ -128,12 +128,21 @@ def exact(function: str, x: float) -> float:
         return x * 0.5 * math.erfc(-x / math.sqrt(2))
     if function == "gelu_tanh":
         return x / (1 + math.exp(min(700, -2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+    if function == "tanh":
+        return math.tanh(x)
     return 1 / math.sqrt(x)
 
 
 # Largest relative error allowed where the result is a normal number. The activations lose bits
 # where exp of an already rounded argument is large or small.
-BOUNDS = {"exp": 2.5e-7, "silu": 5e-7, "gelu": 4e-6, "gelu_tanh": 8e-6, "rsqrt": 1.3e-7}
+BOUNDS = {
+    "exp": 2.5e-7,
+    "silu": 5e-7,
+    "gelu": 4e-6,
+    "gelu_tanh": 8e-6,
+    "rsqrt": 1.3e-7,
+    "tanh": 1.5e-7,
+}
 
 
 @pytest.mark.parametrize("function", list(BOUNDS))
@@ -157,6 +166,19 @@ def test_exp_at_its_edges(module: Any) -> None:
     np.testing.assert_array_equal(got, np.float32([0, 0, 0, np.inf, np.inf, 1, np.nan, 1]))
     small = np.array(module.elementwise("exp", np.float32([-95, -100, -103])))
     np.testing.assert_allclose(small, np.exp([-95.0, -100.0, -103.0]), atol=1.5e-45)
+
+
+def test_tanh_at_its_edges(module: Any) -> None:
+    x = np.float32([-np.inf, -1e30, -20, np.inf, 1e30, 0, np.nan, 0.625, -0.625, 1e-38])
+    got = np.array(module.elementwise("tanh", x), np.float32)
+    edge = np.float32(np.tanh(0.625))
+    expected = np.float32([-1, -1, -1, 1, 1, 0, np.nan, edge, -edge, 1e-38])
+    np.testing.assert_allclose(got, expected, rtol=1.2e-7)
+    np.testing.assert_array_equal(got[:7], expected[:7])
+    # It rises: nothing steps back where one formula takes over from the other.
+    near = np.linspace(0.624, 0.626, 4001, dtype=np.float32)
+    steps = np.diff(np.array(module.elementwise("tanh", near)))
+    assert steps.min() >= -1.2e-7
 
 
 @pytest.mark.parametrize("function", ["silu", "gelu", "gelu_tanh"])

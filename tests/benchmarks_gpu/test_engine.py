@@ -93,7 +93,7 @@ def test_a_decode_step_is_one_token_of_each() -> None:
     assert sorted(step.groups[0].block_ids.tolist()) == list(range(6))
     shared = decode_step(batch=3, context=70, num_blocks=4)  # of nine blocks, four are there
     assert shared.groups[0].block_ids.max() < 4
-    assert len(set(shared.slots.tolist())) == 3
+    assert len(set(shared.groups[0].slots.tolist())) == 3
     with pytest.raises(ValueError, match="2 blocks do not hold 3 sequences"):
         decode_step(batch=3, context=20, num_blocks=2)
 

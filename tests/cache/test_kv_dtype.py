@@ -13,10 +13,12 @@ from penstock.config import EngineConfig, ResolvedConfig
 from penstock.errors import ConfigError
 from penstock.hardware import detect
 from penstock.models.heads import MedusaSpec
-from penstock.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, RopeSpec
+from penstock.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, NormSpec, RopeSpec
 from penstock.plan.explain import explain
 from penstock.plan.lower import lower
 from penstock.resolve import kv_block_bytes, resolve
+
+NORM = NormSpec(eps=1e-5)
 
 
 def make_spec(head_dim: int = 128, kv_heads: int = 4) -> ModelSpec:
@@ -26,8 +28,8 @@ def make_spec(head_dim: int = 128, kv_heads: int = 4) -> ModelSpec:
         architecture="Tiny",
         vocab_size=211,
         hidden_size=72,
-        layers=(LayerSpec(attention, MlpSpec(104)),) * 3,
-        norm_eps=1e-5,
+        layers=(LayerSpec(attention, MlpSpec(104), NORM, NORM),) * 3,
+        final_norm=NORM,
         tie_embeddings=True,
         max_positions=1 << 20,
         dtype="bfloat16",

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from support.checkpoints import FAMILIES, VOCAB, load_oracle, tiny_checkpoint
+from support.checkpoints import (
+    VOCAB,
+    load_oracle,
+    tiny_checkpoint,
+)
+from support.family_cases import CASES, EXPERTS, longrope
 from support.needs import require_native
 
 from penstock import LLM, SamplingParams
@@ -29,80 +35,18 @@ PROMPT, STEPS, CHUNK = 40, 64, 24
 CONTEXT = PROMPT + STEPS
 
 
-def rope(kind: str, **fields: Any) -> dict[str, Any]:
-    return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **fields}}
+def runs(families: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Each of these models, by its family, with each backend that runs it."""
+    return [
+        (name, backend)
+        for name, family in families.items()
+        for backend in ("reference", "cpu")
+        if backend == "reference" or family != EXPERTS
+    ]
 
 
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama-mha-tied": ("llama", {"num_key_value_heads": 4, "tie_word_embeddings": True}),
-    "llama-gqa": ("llama", {}),
-    "llama-mqa": ("llama", {"num_key_value_heads": 1}),
-    "llama-biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
-    "llama-head-8": ("llama", {"head_dim": 8, "num_attention_heads": 8}),
-    "llama-odd-sizes": (
-        "llama",
-        {
-            "hidden_size": 60,
-            "num_attention_heads": 6,
-            "num_key_value_heads": 3,
-            "head_dim": 80,
-            "intermediate_size": 77,
-        },
-    ),
-    "llama-gelu": ("llama", {"hidden_act": "gelu"}),
-    "llama-gelu-tanh": ("llama", {"hidden_act": "gelu_pytorch_tanh"}),
-    "llama-theta": ("llama", rope("default", rope_theta=500000.0)),
-    "llama-linear": ("llama", rope("linear", factor=4.0)),
-    # The prompt ends before the original limit, and decoding passes it.
-    "llama-dynamic": ("llama", rope("dynamic", factor=2.0) | {"max_position_embeddings": 64}),
-    "llama-llama3": (
-        "llama",
-        rope(
-            "llama3",
-            factor=8.0,
-            low_freq_factor=1.0,
-            high_freq_factor=4.0,
-            original_max_position_embeddings=32,
-        ),
-    ),
-    "llama-yarn": ("llama", rope("yarn", factor=4.0, original_max_position_embeddings=32)),
-    "llama-yarn-mscale": (
-        "llama",
-        rope(
-            "yarn",
-            factor=4.0,
-            original_max_position_embeddings=32,
-            mscale=0.7,
-            mscale_all_dim=1.0,
-            beta_fast=16.0,
-            beta_slow=2.0,
-            truncate=False,
-        ),
-    ),
-    "mistral": ("mistral", {"head_dim": 128}),
-    "mistral-window": ("mistral", {"sliding_window": 16}),
-    "qwen2-mha-tied": ("qwen2", {"num_key_value_heads": 4, "tie_word_embeddings": True}),
-    "qwen2-window": (
-        "qwen2",
-        {
-            "num_hidden_layers": 3,
-            "use_sliding_window": True,
-            "sliding_window": 9,
-            "max_window_layers": 1,
-        },
-    ),
-    "qwen3": ("qwen3", {"num_key_value_heads": 1}),
-    "qwen3-tied": ("qwen3", {"head_dim": 128, "tie_word_embeddings": True}),
-    "qwen3-bias-window": (
-        "qwen3",
-        {
-            "attention_bias": True,
-            "use_sliding_window": True,
-            "sliding_window": 33,
-            "layer_types": ["sliding_attention", "full_attention"],
-        },
-    ),
-}
+RUNS = runs({name: family for name, (family, _) in CASES.items()})
+DENSE = [name for name, (family, _) in CASES.items() if family != EXPERTS]
 
 
 class Oracle:
@@ -133,9 +77,10 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(scope="module", params=CASES)
-def case(request: pytest.FixtureRequest) -> tuple[Path, Oracle]:
-    family, overrides = CASES[request.param]
+@cache
+def checked(name: str) -> tuple[Path, Oracle]:
+    """A case's checkpoint, and what transformers says of it."""
+    family, overrides = CASES[name]
     folder = tiny_checkpoint(family, **overrides)
     return folder, Oracle(folder)
 
@@ -145,17 +90,18 @@ def skip_without(backend: str) -> None:
         require_native()
 
 
-@pytest.fixture(params=["reference", "cpu"])
-def executor(request: pytest.FixtureRequest, case: tuple[Path, Oracle]) -> Iterator[Executor]:
-    skip_without(request.param)
-    spec = load_model_spec(case[0])
+@contextmanager
+def bound(name: str, backend: str) -> Iterator[Executor]:
+    skip_without(backend)
+    folder = checked(name)[0]
+    spec = load_model_spec(folder)
     plan = fuse(lower(spec, "float32", CONTEXT))
-    weights = open_weights(case[0], spec, plan.weights, dtype="float32")
+    weights = open_weights(folder, spec, plan.weights, dtype="float32")
     blocks = -(-CONTEXT // BLOCK_SIZE)
     limits = Limits(blocks, max_tokens=CHUNK, max_logit_rows=CHUNK, max_sequences=1, threads=2)
-    bound = named(request.param).bind(plan, weights, limits)
-    yield bound
-    bound.close()
+    executor = named(backend).bind(plan, weights, limits)
+    yield executor
+    executor.close()
 
 
 def one_sequence(tokens: list[int], start: int) -> StepInput:
@@ -188,17 +134,19 @@ def one_sequence(tokens: list[int], start: int) -> StepInput:
     )
 
 
-def test_logits_and_greedy_tokens(case: tuple[Path, Oracle], executor: Executor) -> None:
+@pytest.mark.parametrize(("name", "backend"), RUNS)
+def test_logits_and_greedy_tokens(name: str, backend: str) -> None:
     """Chunked prefill, then 64 greedy steps of our own choosing."""
-    oracle = case[1]
+    oracle = checked(name)[1]
     tokens, logits = list(oracle.prompt), []
-    for start in range(0, PROMPT, CHUNK):
-        result = executor.run(one_sequence(tokens[start : start + CHUNK], start))
-        logits.append(result.logits.copy())
-    for _ in range(STEPS):
-        tokens.append(int(result.argmax[-1]))
-        result = executor.run(one_sequence(tokens[-1:], len(tokens) - 1))
-        logits.append(result.logits.copy())
+    with bound(name, backend) as executor:
+        for start in range(0, PROMPT, CHUNK):
+            result = executor.run(one_sequence(tokens[start : start + CHUNK], start))
+            logits.append(result.logits.copy())
+        for _ in range(STEPS):
+            tokens.append(int(result.argmax[-1]))
+            result = executor.run(one_sequence(tokens[-1:], len(tokens) - 1))
+            logits.append(result.logits.copy())
     assert tokens == oracle.tokens
     ours = np.concatenate(logits)
     scale = np.abs(oracle.logits).max(axis=1, keepdims=True)
@@ -206,27 +154,29 @@ def test_logits_and_greedy_tokens(case: tuple[Path, Oracle], executor: Executor)
 
 
 @pytest.mark.thinned(5)
-def test_an_int8_cache_on_both_backends(case: tuple[Path, Oracle]) -> None:
+@pytest.mark.parametrize("name", DENSE)
+def test_an_int8_cache_on_both_backends(name: str) -> None:
     """The oracle's tokens, in chunks and then one by one, with keys and values in int8.
 
     A value on the border of two codes may go either way, so backends agree closely but for few.
     """
     skip_without("cpu")
-    oracle, spec = case[1], load_model_spec(case[0])
+    folder, oracle = checked(name)
+    spec = load_model_spec(folder)
     plan = fuse(lower(spec, "float32", CONTEXT, kv_dtype="int8"))
     blocks = -(-CONTEXT // BLOCK_SIZE)
     limits = Limits(blocks, max_tokens=CHUNK, max_logit_rows=CHUNK, max_sequences=1, threads=2)
     starts = [*range(0, PROMPT, CHUNK), *range(PROMPT, CONTEXT)]
     logits = []
     for backend in ("reference", "cpu"):
-        weights = open_weights(case[0], spec, plan.weights, dtype="float32")
-        bound = named(backend).bind(plan, weights, limits)
+        weights = open_weights(folder, spec, plan.weights, dtype="float32")
+        executor = named(backend).bind(plan, weights, limits)
         rows = [
-            bound.run(one_sequence(oracle.tokens[start:end], start)).logits.copy()
+            executor.run(one_sequence(oracle.tokens[start:end], start)).logits.copy()
             for start, end in itertools.pairwise([*starts, CONTEXT])
         ]
         logits.append(np.concatenate(rows))
-        bound.close()
+        executor.close()
     scale = np.abs(oracle.logits[:CONTEXT]).max(axis=1, keepdims=True)
     apart = np.abs(logits[1] - logits[0]) / scale
     rounding = np.abs(logits[1] - oracle.logits[:CONTEXT]) / scale
@@ -235,11 +185,12 @@ def test_an_int8_cache_on_both_backends(case: tuple[Path, Oracle]) -> None:
     assert 1e-4 < rounding.mean() < 0.02
 
 
-def test_oracle_is_not_degenerate(case: tuple[Path, Oracle]) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_oracle_is_not_degenerate(name: str) -> None:
     """Equality means little where the model says the same whatever it is given."""
-    generated = case[1].tokens[PROMPT:]
-    assert len(set(generated)) > 8
-    assert case[1].logits.std() > 0.5
+    oracle = checked(name)[1]
+    assert len(set(oracle.tokens[PROMPT:])) > 8
+    assert oracle.logits.std() > 0.5
 
 
 # A window, biases, QK norms and a tied head, through the engine.
@@ -248,11 +199,14 @@ SERVED = {
     "mistral": {"sliding_window": 16},
     "qwen2": {},
     "qwen3": {},
+    "gemma3": {"final_logit_softcapping": 5.0},
+    "phi3": {"sliding_window": 16, **longrope(original_max_position_embeddings=32)},
+    "qwen3_moe": {},
+    "gpt_neox": {},
 }
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "backend"), runs({name: name for name in SERVED}))
 def test_served_together(family: str, backend: str) -> None:
     """Prompts of several lengths in one batch, by the public entry point."""
     skip_without(backend)

@@ -100,9 +100,10 @@ def changed(config: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[s
 def check(spec: ModelSpec) -> None:
     """The spec is one that can be computed with."""
     assert 0 < spec.max_positions <= MAX_POSITIONS
-    assert np.isfinite(np.float32(spec.norm_eps))
-    assert np.float32(spec.norm_eps) > 0
-    ropes = {layer.attention.rope for layer in spec.layers}
+    for norm in {spec.final_norm, *(layer.mlp_norm for layer in spec.layers)} - {None}:
+        assert np.isfinite(np.float32(norm.eps))
+        assert np.float32(norm.eps) > 0
+    ropes = {layer.attention.rope for layer in spec.layers} - {None}
     for rope in ropes:
         if rope.dim > 256:
             continue

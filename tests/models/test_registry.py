@@ -14,7 +14,7 @@ from support.model_configs import CONFIGS, LLAMA, MISTRAL, QWEN2, QWEN3, edited
 
 from penstock.errors import ModelError
 from penstock.models.registry import load_model_spec, read_spec
-from penstock.models.spec import ModelSpec
+from penstock.models.spec import ModelSpec, QkNormSpec
 from penstock.plan.lower import lower
 
 
@@ -30,7 +30,7 @@ def test_llama() -> None:
     assert (attention.rope.kind, attention.rope.theta, attention.rope.factor) == ("llama3", 5e5, 8)
     assert not any((attention.qkv_bias, attention.output_bias, attention.qk_norm, mlp.bias))
     assert (len(spec.layers), mlp.intermediate_size, spec.vocab_size) == (3, 14336, 128256)
-    assert (spec.dtype, spec.max_positions, spec.norm_eps) == ("bfloat16", 131072, 1e-5)
+    assert (spec.dtype, spec.max_positions, spec.final_norm.eps) == ("bfloat16", 131072, 1e-5)
     assert (spec.bos_token_id, spec.eos_token_ids) == (128000, (128001, 128008, 128009))
     assert windows(spec) == [None] * 3
 
@@ -70,7 +70,8 @@ def test_qwen2() -> None:
 
 def test_qwen3() -> None:
     attention = read_spec(QWEN3).layers[0].attention
-    assert (attention.qk_norm, attention.qkv_bias, attention.head_dim) == (True, False, 128)
+    assert attention.qk_norm == QkNormSpec(1e-06)
+    assert (attention.qkv_bias, attention.head_dim) == (False, 128)
 
 
 def test_qwen_windows() -> None:

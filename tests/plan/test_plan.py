@@ -20,6 +20,8 @@ from penstock.models.spec import (
     LayerSpec,
     MlpSpec,
     ModelSpec,
+    NormSpec,
+    QkNormSpec,
     RopeSpec,
 )
 from penstock.plan import ops
@@ -27,6 +29,8 @@ from penstock.plan.explain import explain
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.memory import ALIGNMENT, plan_memory
+
+NORM = NormSpec(eps=1e-5)
 
 
 def tiny_spec(
@@ -47,14 +51,14 @@ def tiny_spec(
         window=window,
         qkv_bias=bias,
         output_bias=bias,
-        qk_norm=qk_norm,
+        qk_norm=QkNormSpec(1e-5) if qk_norm else None,
     )
     return ModelSpec(
         architecture="TinyForCausalLM",
         vocab_size=50,
         hidden_size=24,
-        layers=(LayerSpec(attention, MlpSpec(40, activation, bias)),) * layers,
-        norm_eps=1e-5,
+        layers=(LayerSpec(attention, MlpSpec(40, activation, bias), NORM, NORM),) * layers,
+        final_norm=NORM,
         tie_embeddings=tie,
         max_positions=128,
         dtype="float32",

@@ -12,7 +12,7 @@ from penstock.bench.meter import weight_bytes_per_step
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
 from penstock.hardware import detect
-from penstock.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, RopeSpec
+from penstock.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, NormSpec, RopeSpec
 from penstock.plan.explain import explain
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
@@ -21,6 +21,8 @@ from penstock.plan.weight_bytes import weight_bytes
 from penstock.quant import GridScheme, GroupScheme, Quantization
 from penstock.quant.choice import choose
 from penstock.resolve import resolve
+
+NORM = NormSpec(eps=1e-5)
 
 HEAD = GridScheme(8)
 
@@ -32,8 +34,8 @@ def make_spec(tie: bool) -> ModelSpec:
         architecture="Tiny",
         vocab_size=211,
         hidden_size=72,
-        layers=(LayerSpec(attention, MlpSpec(104)),) * 2,
-        norm_eps=1e-5,
+        layers=(LayerSpec(attention, MlpSpec(104), NORM, NORM),) * 2,
+        final_norm=NORM,
         tie_embeddings=tie,
         max_positions=512,
         dtype="bfloat16",

@@ -350,7 +350,7 @@ def test_prompts_that_leave_no_room_are_named(
     server: Server, path: str, body: dict[str, Any], param: str
 ) -> None:
     error = refused(server.post(path, {"model": "fake", **body}))
-    assert error["param"] == param
+    assert (error["param"], error["code"]) == (param, "context_length_exceeded")
     assert error["message"].startswith((f"{param} has", f"the {param} has"))
 
 

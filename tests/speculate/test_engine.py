@@ -212,7 +212,7 @@ def test_steps_overlap_while_the_controller_is_off(blueprint: Blueprint) -> None
     inner = HashExecutor(30, VOCAB, POISON)
     executor = Deferred(inner)
     speculation = Speculation(
-        Oracle(recorder.texts(), VOCAB, 0.0), 4, True, lambda: float(inner.rows)
+        Oracle(recorder.texts(), VOCAB, 0.0), 4, True, lambda: float(inner.rows_run)
     )
     core = make_core(blueprint, executor, speculation)
     same(play(core, listed, lambda: check(core, inner)), plain)

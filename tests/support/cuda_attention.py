@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from penstock.backends.cuda.attention import AttentionKernel, TreeRows
+from penstock.backends.cuda.attention import PLAIN, AttentionKernel, Scores, TreeRows
 from penstock.backends.cuda.attention_plan import tree_paths
 from penstock.backends.cuda.cache import LayerCache, allocate
 from penstock.backends.reference.cache import quantize_heads
@@ -119,6 +119,7 @@ def launch(
     cache: LayerCache,
     step: StepInput,
     work: NDArray[np.int32],
+    scores: Scores = PLAIN,
 ) -> list[F32]:
     """Output rows ``[queries, heads, D]`` of each part."""
     device = cache.keys.device
@@ -134,23 +135,27 @@ def launch(
     if len(step.tree_parents):
         arrays = (step.positions, tree_paths(step))
         tree = TreeRows(*(torch.from_numpy(array).to(device) for array in arrays))
-    kernel.run(
-        wide[:, :columns], out[:, :columns], cache, tables, torch.from_numpy(work).to(device), tree
-    )
+    on_device = torch.from_numpy(work).to(device)
+    kernel.run(wide[:, :columns], out[:, :columns], cache, tables, on_device, tree, scores)
     assert bool((out[:, columns:] == -1).all())
     result = out[:, :columns].float().cpu().numpy().reshape(rows, shape.heads, -1)
     return np.split(result, step.query_starts[1:-1])
 
 
 def run(
-    device: Any, shape: Shape, parts: list[Part], seed: int = 0, programs: int | None = None
+    device: Any,
+    shape: Shape,
+    parts: list[Part],
+    seed: int = 0,
+    programs: int | None = None,
+    scores: Scores = PLAIN,
 ) -> list[F32]:
     kernel = shape.kernel(device, programs)
     cache, step = make(shape, parts, device, seed)
-    return launch(kernel, shape, parts, cache, step, kernel.plan_work(step))
+    return launch(kernel, shape, parts, cache, step, kernel.plan_work(step), scores)
 
 
-def expected(shape: Shape, part: Part) -> F32:
+def expected(shape: Shape, part: Part, scores: Scores = PLAIN) -> F32:
     s = part.sequence
     return attend(
         shape.asked(s.q[part.start : part.end]),
@@ -159,17 +164,21 @@ def expected(shape: Shape, part: Part) -> F32:
         np.arange(part.start, part.end, dtype=np.int32),
         shape.head_dim**-0.5,
         shape.window,
+        scores.softcap,
+        None if scores.slopes is None else scores.slopes.tolist(),
+        None if scores.sinks is None else scores.sinks.cpu().numpy(),
     )
 
 
-def assert_close(shape: Shape, part: Part, actual: F32) -> None:
+def assert_close(shape: Shape, part: Part, actual: F32, scores: Scores = PLAIN) -> None:
     """Errors are those of rounding softmax weights to the type of products, and the output."""
-    oracle = expected(shape, part)
+    oracle = expected(shape, part, scores)
     size = expected(
         shape,
         Part(
             Sequence(part.sequence.q, part.sequence.k, abs(part.sequence.v)), part.start, part.end
         ),
+        scores,
     )
     narrow = 2.0**-8 * 1.05
     relative = {"float32": 2e-5, "float16": 2.0**-11 * 1.1}.get(shape.kv, narrow)

@@ -95,7 +95,7 @@ class FakeEagle(HostExecutor):
     def close(self) -> None: ...
 
     def _place(self, state: float, past: tuple[Entry, ...]) -> Place | None:
-        tokens = [token for token, _, _ in past]
+        tokens = [entry[0] for entry in past]
         for place in self._truth.places(state):
             end = place.position + 2
             if place.text[end - len(tokens) : end] == tokens and end < len(place.text):

@@ -24,22 +24,22 @@ from penstock.scheduler.output import ScheduledStep
 from penstock.scheduler.scheduler import Scheduler
 from penstock.scheduler.sequence import Sequence
 
-Entry = tuple[int, int, int, int]  # token, position, hash of all before and itself; group
+Entry = tuple[int, int, int]  # token, position, hash of all before and itself, and the group
 
 Windows = tuple[int | None, ...]
 """Of each group of layers; None: all. Others are at least 2."""
 
 
 def _entry(before: int, token: int, position: int, group: int = 0) -> Entry:
-    return (token, position, hash((before, token, position)), group)
+    return (token, position, hash((before - group, token, position)) + group)
 
 
 def _visible(entries: list[Entry], windows: Windows) -> tuple[Entry, ...]:
     """What the last of these, of one group, sees in every group."""
     return tuple(
-        (token, position, hashed, group)
+        (token, position, hashed + group)
         for group, window in enumerate(windows)
-        for token, position, hashed, _ in (entries if window is None else entries[-window:])
+        for token, position, hashed in (entries if window is None else entries[-window:])
     )
 
 
@@ -95,7 +95,7 @@ class ToldCache(KvCache):
             key, group = self._index._keys[block]
             tokens = self.tokens_of[key]
             assert min(tokens) >= 0, "a key of a token that is not known"
-            before, entries = 0, []
+            before, entries = group, []
             for position, token in enumerate(tokens):
                 entries.append(_entry(before, token, position, group))
                 before = entries[-1][2]
@@ -184,7 +184,7 @@ class FakeModel:
         token, position = int(step.token_ids[row]), int(step.positions[row])
         written = []
         for group, past in enumerate(pasts):
-            entry = _entry(past[-1][2] if past else 0, token, position, group)
+            entry = _entry(past[-1][2] if past else group, token, position, group)
             self.memory[int(step.groups[group].slots[row])] = entry
             written.append([*past, entry])
         return written

@@ -54,7 +54,8 @@ class Quantized:
 
     def values(self) -> F32:
         points = self.codes - self.zeros[:, self.group_of]
-        return points.astype(np.float32) * self.scales.astype(np.float32)[:, self.group_of]
+        values: F32 = points.astype(np.float32) * self.scales.astype(np.float32)[:, self.group_of]
+        return values
 
     def tensors(self, name: str, v1: bool) -> dict[str, Any]:
         stored = (self.zeros - v1) % 2**self.bits
@@ -95,7 +96,8 @@ def gptq_checkpoint(
         module = name.removesuffix(".weight")
         if not name.startswith("model.layers.") or tensors[name].ndim != 2:
             continue
-        matrix = Quantized(generator, *tensors.pop(name).shape, bits, group, sym, shuffled)
+        n, k = tensors.pop(name).shape
+        matrix = Quantized(generator, n, k, bits, group, sym, shuffled)
         if zero is not None:
             matrix.zeros[1, -1] = zero
         own = matrix.tensors(module, version == "gptq")

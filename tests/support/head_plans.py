@@ -151,7 +151,7 @@ class Writer:
             ops=tuple(self.ops),
             weights={name: PlanWeight(source) for name, source in own_names(self.shapes).items()},
             buffers=self.buffers,
-            ropes=(attention.rope,) if cached else (),
+            ropes=(attention.rope,) if cached and attention.rope else (),
             kv_layers=(KvLayer(attention.num_kv_heads, attention.head_dim),) if cached else (),
             logits=logits,
             argmax="argmax",

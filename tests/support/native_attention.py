@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -15,6 +16,18 @@ from support.draft_trees import parents_of, positions_of
 from support.native_cache import F32, Cache, Shape
 
 
+@dataclass(frozen=True)
+class Scores:
+    """What becomes of scores before and in their softmax, where a model has it."""
+
+    softcap: float = 0.0
+    slopes: F32 | None = None  # [heads]
+    sinks: F32 | None = None  # [heads]
+
+
+PLAIN = Scores()
+
+
 def attend(
     module: Any,
     shape: Shape,
@@ -23,6 +36,7 @@ def attend(
     seed: int = 0,
     layers: int = 1,
     bf16_activations: bool = False,
+    scores: Scores = PLAIN,
 ) -> list[F32]:
     """Run one step; the output rows ``[queries, heads, D]`` of each part.
 
@@ -66,6 +80,9 @@ def attend(
         block_ids=np.concatenate(tables),
         threads=threads,
         layers=layers,
+        softcap=scores.softcap,
+        slopes=scores.slopes,
+        sinks=scores.sinks,
     )
     if bf16_activations:
         out = out.view(ml_dtypes.bfloat16).astype(np.float32)

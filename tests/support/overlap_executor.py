@@ -36,13 +36,13 @@ class HashExecutor(HostExecutor):
         self.model = FakeModel(BLOCK_SIZE)
         self._vocab = vocab
         self._poison = poison
-        self.rows = 0
+        self.rows_run = 0
         """Token rows that were run."""
 
     def run(self, step: StepInput) -> StepResult:
         assert step.token_ids.min() >= 0
         assert step.token_ids.max() < self._vocab
-        self.rows += step.num_tokens
+        self.rows_run += step.num_tokens
         hashes = self.model.run(step)
         rows = len(step.logit_rows)
         logits = np.empty((rows, self._vocab), np.float32)

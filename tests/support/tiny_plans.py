@@ -18,11 +18,15 @@ from penstock.models.spec import (
     LayerSpec,
     MlpSpec,
     ModelSpec,
+    NormSpec,
+    QkNormSpec,
     RopeSpec,
 )
 from penstock.plan.lower import lower
 from penstock.weights.dummy import DummyWeights
 from support.kv_tables import changed
+
+NORM = NormSpec(eps=1e-5)
 
 
 def make_spec(
@@ -45,14 +49,14 @@ def make_spec(
         window=window,
         qkv_bias=bias,
         output_bias=bias,
-        qk_norm=qk_norm,
+        qk_norm=QkNormSpec(1e-5) if qk_norm else None,
     )
     return ModelSpec(
         architecture="TinyForCausalLM",
         vocab_size=211,
         hidden_size=72,  # neither a multiple of 16 nor of 32
-        layers=(LayerSpec(attention, MlpSpec(104, activation, bias)),) * 2,
-        norm_eps=1e-5,
+        layers=(LayerSpec(attention, MlpSpec(104, activation, bias), NORM, NORM),) * 2,
+        final_norm=NORM,
         tie_embeddings=tie,
         max_positions=512,
         dtype="float32",

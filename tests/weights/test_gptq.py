@@ -50,7 +50,8 @@ SHUFFLED = {"bits": 4, "group": 32, "sym": False, "shuffled": True, "desc_act": 
 def logits(folder: Path, backend: Any, activations: bool = False, dtype: Any = "float32") -> Any:
     spec = load_model_spec(folder)
     plan = fuse(lower(spec, dtype, quantization=Quantization(activations=activations)))
-    executor = named(backend).bind(plan, open_weights(folder, spec, plan.weights, dtype), LIMITS)
+    weights = open_weights(folder, spec, plan.weights, dtype)
+    executor = named(backend).bind(plan, weights, LIMITS)
     step = step_of([Chunk(TOKENS, 0, 40, [3, 1], rows=range(40))])
     result = executor.run(step).logits.copy()
     executor.close()

@@ -17,6 +17,7 @@ from penstock.interface.budget import Budget
 from penstock.interface.executor import Executor, Limits
 from penstock.interface.weights import PackedWeights, Packing, WeightSource
 from penstock.memory_budget import Demand
+from penstock.plan import ops
 from penstock.plan.plan import Plan
 from penstock.threads import Threads, choose_threads
 
@@ -58,6 +59,9 @@ class Backend(ABC):
     can_be_nondeterministic: ClassVar[bool] = False
     """Whether there is a faster way that is not deterministic."""
 
+    runs_experts: ClassVar[bool] = False
+    """Whether it has kernels for mixtures of experts."""
+
     @abstractmethod
     def asked(self, hardware: Hardware) -> BackendChoice:
         """The choice of this backend by its name; raises ConfigError if it cannot run here.
@@ -83,6 +87,15 @@ class Backend(ABC):
             raise ConfigError(
                 f"deterministic can be turned off on the cuda backend alone; {self.name} has no "
                 "faster way that is not, so leave it on"
+            )
+
+    def check_runnable(self, plan: Plan) -> None:
+        """Raise ConfigError, naming what it is, where kernels are missing that ``plan`` needs."""
+        if not self.runs_experts and any(isinstance(op, ops.Route) for op in plan.ops):
+            raise ConfigError(
+                f"{plan.spec.architecture} has layers that are mixtures of experts, which the "
+                f"{self.name} backend does not run yet; choose the slow NumPy backend with "
+                "--backend reference, or a dense model"
             )
 
     @abstractmethod

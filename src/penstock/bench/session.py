@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ from penstock.bench.machine import Machine, Speeds, describe_machine, measure_sp
 from penstock.bench.meter import MeteredExecutor, linear_flops, weight_bytes_per_step
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
-from penstock.engine.loader import Blueprint, draw, load
+from penstock.engine.loader import Blueprint, draw, load_models
 from penstock.plan.ops import Rows
 
 R = TypeVar("R")
@@ -34,9 +34,9 @@ class Session:
     def open(cls, config: EngineConfig) -> Session:
         """Load what ``config`` asks for; raises what :meth:`EngineCore.start` raises."""
         blueprint = draw(config)
-        executor = load(blueprint, keeping="never")
-        meter = MeteredExecutor(executor, blueprint.spec, blueprint.config)
-        return cls(blueprint, EngineCore(blueprint, meter), meter)
+        models = load_models(blueprint, keeping="never")
+        meter = MeteredExecutor(models.executor, blueprint.spec, blueprint.config)
+        return cls(blueprint, EngineCore.of(replace(models, executor=meter)), meter)
 
     @property
     def vocab_size(self) -> int:

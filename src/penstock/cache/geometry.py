@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 BLOCK_SIZE = 32
@@ -22,3 +23,33 @@ def layer_block_bytes(dtype: KvDType, kv_heads: int, head_dim: int) -> int:
     else:
         row = head_dim * _ELEMENT_BYTES[dtype]
     return 2 * kv_heads * row * BLOCK_SIZE
+
+
+def window_blocks(window: int, block_size: int = BLOCK_SIZE) -> int:
+    """The most blocks that hold what a token sees within its window, and those before it in the
+    same blocks."""
+    return -(-(window - 1) // block_size) + 1
+
+
+def sequence_blocks(
+    windows: Sequence[int | None], num_tokens: int, block_size: int = BLOCK_SIZE
+) -> int:
+    """Blocks, of groups with these windows (None: none), that a sequence of so many tokens keeps.
+
+    A step that computes many of them at once takes more until it is done.
+    """
+    places = -(-num_tokens // block_size)
+    return sum(places if w is None else min(places, window_blocks(w, block_size)) for w in windows)
+
+
+def tokens_in(windows: Sequence[int | None], num_blocks: int, most: int) -> int:
+    """The most tokens, in whole blocks, of a sequence that ``num_blocks`` can hold; at most
+    ``most``, rounded up to whole blocks."""
+    low, high = 0, -(-most // BLOCK_SIZE)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if sequence_blocks(windows, middle * BLOCK_SIZE) <= num_blocks:
+            low = middle
+        else:
+            high = middle - 1
+    return low * BLOCK_SIZE

@@ -33,6 +33,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.cache.block_table import BlockTable
+from penstock.cache.geometry import sequence_blocks, window_blocks
 from penstock.cache.pool import BlockPool
 from penstock.cache.prefix import PrefixIndex, next_key
 
@@ -112,11 +113,7 @@ class KvCache:
 
         A step that computes many of them at once holds more until it is taken in.
         """
-        places = self._places(num_tokens)
-        held = places * len(self._whole)
-        for _, window in self._windowed:
-            held += min(places, self._reach(window))
-        return held
+        return sequence_blocks(self.windows, num_tokens, self.block_size)
 
     def lookup(self, table: BlockTable, tokens: array[int], limit: int) -> CachedPrefix:
         """The longest cached prefix of ``tokens``, of at most ``limit`` tokens.
@@ -187,7 +184,7 @@ class KvCache:
         for window, blocks in zip(self.windows, prefix.blocks, strict=True):
             most = places - (prefix.num_tokens // self.block_size - len(blocks))
             if window is not None:
-                most = min(most, self._reach(window))
+                most = min(most, window_blocks(window, self.block_size))
             revived = sum([ref_counts[block] == 0 for block in blocks])
             needed += max(most - len(blocks), 0) + revived
         return needed <= self._pool.num_free
@@ -362,10 +359,6 @@ class KvCache:
     def _places(self, num_tokens: int) -> int:
         """Blocks of each group for so many tokens, if none is given back."""
         return -(-num_tokens // self.block_size)
-
-    def _reach(self, window: int) -> int:
-        """The most blocks that hold what a token and those after it see, and its own slot."""
-        return -(-(window - 1) // self.block_size) + 1
 
     def _first_seen(self, window: int, position: int) -> int:
         """The first block that the token at ``position``, or any after it, sees in part."""

@@ -11,7 +11,7 @@ from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import KvCache
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.engine.constraints import Constraints
-from penstock.engine.loader import Blueprint, Mark, draw, load
+from penstock.engine.loader import Blueprint, LoadedModels, Mark, draw, load_models
 from penstock.engine.masks import MaskThreads
 from penstock.engine.pooling import add_embeddings, give_rows
 from penstock.engine.prompt_logprobs import PromptReports
@@ -45,9 +45,10 @@ _PATIENCE_S = 0.002
 class EngineCore:
     """Schedules, runs and samples; knows token ids only. Not thread-safe.
 
-    :meth:`start` makes one from options; the constructor takes the parts, so that a benchmark can
-    put its own executor around the real one. A request that fails on the way (NaN logits, say)
-    ends with ``FinishReason.ERROR`` and its message; the others go on.
+    :meth:`start` makes one from options, and :meth:`of` one of models that were loaded; the
+    constructor takes the parts, with the speculation that there is to be, and loads nothing.
+    A request that fails on the way (NaN logits, say) ends with ``FinishReason.ERROR`` and its
+    message; the others go on.
 
     With an executor of depth 2 a step is scheduled and submitted while the one before it runs, of
     which :meth:`step` then returns what came; what comes is the same. Before a step for which
@@ -62,9 +63,11 @@ class EngineCore:
         mask_threads: MaskThreads | None = None,
     ) -> None:
         config = blueprint.config
+        if speculation is None and config.speculative is not None:
+            raise ValueError("the options ask for speculation, which was not given")
         self._blueprint = blueprint
         self._executor = executor
-        self._speculation = speculation or make_speculation(blueprint)
+        self._speculation = speculation
         self._works_ahead = executor.capabilities.depth > 1
         self._draws_ahead = executor.capabilities.draws_ahead
         cache = KvCache(
@@ -100,7 +103,19 @@ class EngineCore:
         """Load what ``config`` asks for; raises ConfigError, ModelError or WeightError."""
         blueprint = draw(config)
         mark("config")
-        return cls(blueprint, load(blueprint, mark))
+        return cls.of(load_models(blueprint, mark))
+
+    @classmethod
+    def of(cls, models: LoadedModels) -> EngineCore:
+        """Make an engine of loaded models; if that fails, they are closed."""
+        try:
+            speculation = make_speculation(
+                models.blueprint.config.speculative, models.draft, models.automaton
+            )
+            return cls(models.blueprint, models.executor, speculation)
+        except BaseException:
+            models.close()
+            raise
 
     @property
     def config(self) -> ResolvedConfig:
@@ -217,15 +232,15 @@ class EngineCore:
             if self._must_be_taken_in(self._speculation):
                 ended += self._take_in(self._runner.take_in())
             drafts = self._drafts(self._speculation)
-        awaited = unsettled = False
+        masks_awaited = unsettled = False
         if constraints.active:
             if self._works_ahead and drafts:  # they take the step in before the next, so masks wait
                 unsettled = True
             elif self._works_ahead:
                 constraints.settle(_PATIENCE_S)
-            awaited = constraints.num_awaiting > 0
-        step = self._scheduler.schedule(drafts, awaited)
-        if step is None and awaited and not self._runner.in_flight:
+            masks_awaited = constraints.num_awaiting > 0
+        step = self._scheduler.schedule(drafts, masks_awaited)
+        if step is None and masks_awaited and not self._runner.in_flight:
             if not ended:
                 constraints.wait()
             return ended

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,7 +29,9 @@ from penstock.plan.plan import Plan
 from penstock.resolve import draft_block_bytes, resolve
 from penstock.speculate.draft_choice import draft_engine_config, draft_folder, draft_spec
 from penstock.speculate.heads_choice import refuse_heads, stretched
+from penstock.speculate.make import LoadedDraft
 from penstock.speculate.suffix import SuffixAutomaton
+from penstock.speculative_config import Ngram
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.heads import HeadWeights, Int32s, read_token_map, takes_from_target
 from penstock.weights.hub import resolve_model_folder
@@ -89,7 +92,9 @@ def _draw(
         if config.load_format != "dummy" and takes_from_target(drafting, draft):
             target = resolved.model_path
     draft_plan = replace(decided.draft, spec=draft)
-    kv_bytes = resolved.num_blocks * draft_block_bytes(config, draft)
+    kv_bytes = resolved.num_blocks * draft_block_bytes(
+        config, draft, decided.plan.kv_groups, resolved.max_model_len
+    )
     drafted = _draw(
         draft_engine_config(config, resolved, drafting, draft_plan, kv_bytes),
         drafting,
@@ -137,6 +142,57 @@ def step_limits(blueprint: Blueprint) -> Limits:
     )
 
 
+@dataclass(frozen=True)
+class LoadedModels:
+    """All that an engine has loaded: the target, and what drafts for it."""
+
+    blueprint: Blueprint
+    executor: Executor
+    draft: LoadedDraft | None = None
+    automaton: type[Automaton] | None = None
+    """What n-grams are looked up in, where they are asked for."""
+
+    def close(self) -> None:
+        """Close what has not become part of an engine, which closes it itself."""
+        if self.draft is not None:
+            self.draft.executor.close()
+        self.executor.close()
+
+
+def load_models(
+    blueprint: Blueprint,
+    mark: Mark = lambda phase: None,
+    note: Note = _log.log,
+    keeping: Keeping = "worthwhile",
+) -> LoadedModels:
+    """Load a blueprint's model, and that of its draft; either both or none stays open.
+
+    Parameters and errors are those of :func:`load`. Phases of the draft have "draft: " before them.
+    """
+    executor = load(blueprint, mark, note, keeping)
+    if blueprint.draft is None:
+        automaton = None
+        if isinstance(blueprint.config.speculative, Ngram):
+            automaton = suffix_automaton()
+        return LoadedModels(blueprint, executor, automaton=automaton)
+    with _closed_on_error(executor):
+        draft = blueprint.draft
+        token_ids = draft_tokens(draft)
+        drafting = load(draft, lambda phase: mark(f"draft: {phase}"), note, keeping)
+        loaded = LoadedDraft(drafting, draft.config, draft.spec, draft.plan, token_ids)
+        return LoadedModels(blueprint, executor, loaded)
+
+
+@contextmanager
+def _closed_on_error(executor: Executor) -> Iterator[None]:
+    """Close the executor if what follows fails: its threads and memory would outlive the start."""
+    try:
+        yield
+    except BaseException:
+        executor.close()
+        raise
+
+
 def load(
     blueprint: Blueprint,
     mark: Mark = lambda phase: None,
@@ -160,19 +216,21 @@ def load(
             except ArtifactError as error:
                 shelf.is_damaged(error)
             else:
-                mark("restore weights")
-                shelf.is_restored(kept)
-                _tune_restored(executor, shelf, kept, mark, keeping)
-                return executor
+                with _closed_on_error(executor):
+                    mark("restore weights")
+                    shelf.is_restored(kept)
+                    _tune_restored(executor, shelf, kept, mark, keeping)
+                    return executor
     weights = _open(blueprint)
     mark("open weights")
     start = time.monotonic()
     executor = binds.bind(blueprint.plan, weights, limits)
-    mark("pack weights")
-    packed_in = time.monotonic() - start
-    if shelf.keep(executor.packed, packed_in, keeping, lambda: _measure(executor, mark)):
-        mark("keep artifact")
-    return executor
+    with _closed_on_error(executor):
+        mark("pack weights")
+        packed_in = time.monotonic() - start
+        if shelf.keep(executor.packed, packed_in, keeping, lambda: _measure(executor, mark)):
+            mark("keep artifact")
+        return executor
 
 
 def _open(blueprint: Blueprint) -> WeightSource:

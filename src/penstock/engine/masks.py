@@ -172,7 +172,7 @@ class Masks:
         """Wait for the masks that were begun, for so many seconds at most.
 
         Sequences whose masks are late are not scheduled before these are done. Call it before a
-        step that must have its masks when it is launched.
+        step that must have its masks when it is submitted.
         """
         for job in self._wait_for_all(self._begun.values(), seconds):
             if not job.done:

@@ -64,7 +64,7 @@ class PromptReports:
             found.append(WantedRows(sequence, PromptRows(first_row, targets, num_top), entries))
         return found
 
-    def add(self, wanted: list[WantedRows], reports: Seq[PromptReport]) -> dict[str, str]:
+    def add(self, wanted: Seq[WantedRows], reports: Seq[PromptReport]) -> dict[str, str]:
         """Keep the reports of a step; returns why reports failed, by request id."""
         errors: dict[str, str] = {}
         for (sequence, _, entries), report in zip(wanted, reports, strict=True):

@@ -45,7 +45,7 @@ class Executed(msgspec.Struct, frozen=True):
 class _InFlight(msgspec.Struct, frozen=True):
     step: ScheduledStep
     pending: Pending
-    wanted: list[WantedRows]
+    wanted: Seq[WantedRows]
     masks: _LateMasks | None
     verifies: bool
     """Whether its tokens are drawn here."""
@@ -97,10 +97,10 @@ class StepRunner:
         ``features``: ``Executed.features`` are wanted of this step. ``unsettled``: its masks may
         not be ready, so that it cannot be drawn from on a device that works ahead.
         """
-        before = self._in_flight
-        self._in_flight = None if step is None else self._submit(step, features, unsettled)
-        if not self._works_ahead:
-            return self.take_in()
+        submitted = None if step is None else self._submit(step, features, unsettled)
+        before = submitted
+        if self._works_ahead:
+            before, self._in_flight = self._in_flight, submitted
         return None if before is None else self._take_in(before)
 
     def take_in(self) -> Executed | None:
@@ -112,7 +112,7 @@ class StepRunner:
         masks = None
         if self._constraints.active:
             masks = _LateMasks(self._constraints, step.samples)
-        wanted: list[WantedRows] = []
+        wanted: Seq[WantedRows] = ()
         prompts: Seq[PromptRows] = ()
         if self._prompts.any:
             wanted = self._prompts.wanted(step)

@@ -50,7 +50,7 @@ class StepInput:
     returned.
     """
 
-    token_ids: Int32s  # [T]; ~i: what the launch before samples i-th (OverlappingExecutor.launch)
+    token_ids: Int32s  # [T]; ~i: a placeholder (interface.executor.Capabilities)
     positions: Int32s  # [T] of each token in its sequence, from 0; its parent's, and one
     query_starts: Int32s  # [S + 1]
     context_lens: Int32s  # [S] tokens in the cache after this step, those of a tree all counted

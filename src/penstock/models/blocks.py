@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, cast
 
 from penstock.models.limits import (
@@ -26,6 +27,10 @@ from penstock.models.spec import (
     LayerSpec,
     MlpSpec,
     ModelSpec,
+    NormKind,
+    NormSpec,
+    QkNormSpec,
+    RopeSpec,
 )
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -35,6 +40,7 @@ _ACTIVATIONS: Final[dict[str, Activation]] = {
     "swish": "silu",
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 _DTYPES: Final = ("float32", "bfloat16", "float16")
@@ -67,10 +73,65 @@ def read_decoder(
     output_bias: bool = False,
     mlp_bias: bool = False,
     qk_norm: bool = False,
+    rope: RopeSpec | None = None,
 ) -> ModelSpec:
-    """A decoder of identical layers but for ``windows``, one per layer."""
-    heads = config.integer("num_attention_heads", high=MAX_HEADS)
+    """A decoder of identical Llama-shaped layers but for ``windows``, one per layer.
+
+    ``rope`` is read as Llama has it where it is not given.
+    """
+    attention = read_attention(config, head_dim, num_kv_heads)
+    positions, norm = read_positions(config), read_norm(config)
+    rope = rope or read_rope(config, head_dim, positions)
+    attention = replace(
+        attention,
+        rope=rope,
+        qkv_bias=qkv_bias,
+        output_bias=output_bias,
+        qk_norm=QkNormSpec(norm.eps) if qk_norm else None,
+    )
+    mlp = read_mlp(config, bias=mlp_bias)
+    return read_model(
+        config,
+        architecture,
+        dtype,
+        layers=[
+            LayerSpec(replace(attention, window=window), mlp, attn_norm=norm, mlp_norm=norm)
+            for window in windows
+        ],
+        final_norm=norm,
+        max_positions=extended_positions(rope, positions),
+    )
+
+
+def read_model(
+    config: ConfigReader,
+    architecture: str,
+    dtype: DType,
+    *,
+    layers: Sequence[LayerSpec],
+    final_norm: NormSpec,
+    max_positions: int,
+    tie_embeddings: bool = False,
+) -> ModelSpec:
+    """A model of these layers. ``tie_embeddings`` is meant where the configuration is silent."""
     vocab = config.integer("vocab_size", high=MAX_VOCAB)
+    return ModelSpec(
+        architecture=architecture,
+        vocab_size=vocab,
+        hidden_size=config.integer("hidden_size", high=MAX_HIDDEN),
+        layers=tuple(layers),
+        final_norm=final_norm,
+        tie_embeddings=config.boolean("tie_word_embeddings", tie_embeddings),
+        max_positions=max_positions,
+        dtype=dtype,
+        bos_token_id=config.optional_integer("bos_token_id", low=0, high=vocab - 1),
+        eos_token_ids=config.integers("eos_token_id", high=vocab - 1),
+    )
+
+
+def read_attention(config: ConfigReader, head_dim: int, num_kv_heads: int) -> AttentionSpec:
+    """Attention to all tokens before, without rotation, biases, norms or caps."""
+    heads = config.integer("num_attention_heads", high=MAX_HEADS)
     if heads % num_kv_heads:
         raise config.error(
             "num_attention_heads", f"must be a multiple of the {num_kv_heads} KV heads"
@@ -82,44 +143,44 @@ def read_decoder(
             "num_attention_heads",
             f"times the {head_dim} components of a head must be at most {MAX_HEADS_WIDTH}",
         )
-    act = config.text("hidden_act", "silu")
+    return AttentionSpec(heads, num_kv_heads, head_dim, None, scale=head_dim**-0.5)
+
+
+def read_mlp(
+    config: ConfigReader,
+    *,
+    bias: bool = False,
+    gated: bool = True,
+    activation: str = "hidden_act",
+    default: str = "silu",
+) -> MlpSpec:
+    """The MLP of ``intermediate_size``; ``activation`` names the field of its activation."""
+    return MlpSpec(
+        config.integer("intermediate_size", high=MAX_INTERMEDIATE),
+        read_activation(config, activation, default),
+        bias,
+        gated,
+    )
+
+
+def read_activation(
+    config: ConfigReader, name: str = "hidden_act", default: str = "silu"
+) -> Activation:
+    act = config.text(name, default)
     if act not in _ACTIVATIONS:
-        raise config.error(
-            "hidden_act", f"is not supported; supported are {', '.join(_ACTIVATIONS)}"
-        )
-    positions = config.integer("max_position_embeddings", high=MAX_POSITIONS)
-    rope = read_rope(config, head_dim, positions)
-    mlp = MlpSpec(
-        config.integer("intermediate_size", high=MAX_INTERMEDIATE), _ACTIVATIONS[act], mlp_bias
-    )
-    return ModelSpec(
-        architecture=architecture,
-        vocab_size=vocab,
-        hidden_size=config.integer("hidden_size", high=MAX_HIDDEN),
-        layers=tuple(
-            LayerSpec(
-                AttentionSpec(
-                    num_heads=heads,
-                    num_kv_heads=num_kv_heads,
-                    head_dim=head_dim,
-                    rope=rope,
-                    scale=head_dim**-0.5,
-                    window=window,
-                    qkv_bias=qkv_bias,
-                    output_bias=output_bias,
-                    qk_norm=qk_norm,
-                ),
-                mlp,
-            )
-            for window in windows
-        ),
-        norm_eps=config.number("rms_norm_eps", low=MIN_EPS, high=MAX_EPS),
-        tie_embeddings=config.boolean("tie_word_embeddings", False),
-        max_positions=extended_positions(rope, positions),
-        dtype=dtype,
-        bos_token_id=config.optional_integer("bos_token_id", low=0, high=vocab - 1),
-        eos_token_ids=config.integers("eos_token_id", high=vocab - 1),
-    )
+        raise config.error(name, f"is not supported; supported are {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[act]
+
+
+def read_norm(
+    config: ConfigReader, name: str = "rms_norm_eps", kind: NormKind = "rms", bias: bool = False
+) -> NormSpec:
+    """The norm whose epsilon is field ``name``."""
+    return NormSpec(config.number(name, low=MIN_EPS, high=MAX_EPS), kind, bias)
+
+
+def read_positions(config: ConfigReader) -> int:
+    return config.integer("max_position_embeddings", high=MAX_POSITIONS)
 
 
 def read_num_layers(config: ConfigReader) -> int:

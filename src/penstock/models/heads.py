@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from penstock.models.llama import NAMES as LLAMA_NAMES
 from penstock.models.names import Name, NameMap, plain
-from penstock.models.spec import ModelSpec
+from penstock.models.spec import ModelSpec, NormSpec
 
 EagleKind = Literal["eagle1", "eagle3"]
 
@@ -73,6 +73,8 @@ class EagleSpec(ModelSpec):
     taps: tuple[int, ...] = ()
     """Layers of the target whose input hidden states are read as features."""
     fc_bias: bool = False
+    input_norm: NormSpec | None = None
+    """For ``eagle3``, the norm of the embedding and that of the residual stream beside it."""
     target_names: NameMap | None = None
     """What the target's checkpoint calls its weights: heads may take some of them from there."""
 

@@ -127,7 +127,7 @@ def _medusa(config: ConfigReader, shapes: Shapes, target: ModelSpec) -> MedusaSp
         vocab_size=config.integer("vocab_size", vocab, high=MAX_VOCAB),
         hidden_size=config.integer("hidden_size", hidden, high=MAX_HIDDEN),
         layers=(),
-        norm_eps=0.0,
+        final_norm=None,
         tie_embeddings=False,
         max_positions=target.max_positions,
         dtype=target.dtype,
@@ -166,7 +166,10 @@ def _eagle(config: ConfigReader, shapes: Shapes, target: ModelSpec) -> EagleSpec
         output_bias=all_biases,
         mlp_bias=config.boolean("mlp_bias", False),
     )
-    fields = dict(vars(replace(decoder, tie_embeddings=False)))
+    # What attention reads is made of features, by norms of the head's own or none.
+    (layer,) = decoder.layers
+    decoder = replace(decoder, tie_embeddings=False, layers=(replace(layer, attn_norm=None),))
+    fields = dict(vars(decoder))
     fields["target_hidden_size"] = config.integer(
         "target_hidden_size", decoder.hidden_size, high=MAX_HIDDEN
     )
@@ -178,7 +181,11 @@ def _eagle(config: ConfigReader, shapes: Shapes, target: ModelSpec) -> EagleSpec
         outputs = config.integer("draft_vocab_size", decoder.vocab_size, high=decoder.vocab_size)
         fields["names"] = eagle_names("eagle3")
         spec = EagleSpec(
-            **fields, kind="eagle3", num_outputs=outputs, taps=_taps(config, len(target.layers))
+            **fields,
+            kind="eagle3",
+            num_outputs=outputs,
+            taps=_taps(config, len(target.layers)),
+            input_norm=layer.mlp_norm,
         )
     else:
         config.only(
@@ -187,6 +194,7 @@ def _eagle(config: ConfigReader, shapes: Shapes, target: ModelSpec) -> EagleSpec
             "must be hidden_size: EAGLE 1 goes on from the target's hidden states",
         )
         bias = config.boolean("bias", "fc.bias" in shapes if shapes else True)
+        fields["final_norm"] = None
         fields["names"] = eagle_names("eagle1")
         spec = EagleSpec(**fields, kind="eagle1", num_outputs=decoder.vocab_size, fc_bias=bias)
     config.finish(IDLE_FIELDS | _EAGLE_IDLE)

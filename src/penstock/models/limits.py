@@ -9,6 +9,7 @@ MAX_VOCAB: Final = 2**24
 MAX_HIDDEN: Final = 2**20
 MAX_INTERMEDIATE: Final = 2**24
 MAX_HEADS: Final = 2**16
+MAX_EXPERTS: Final = 2**16
 MAX_HEAD_DIM: Final = 2**14
 MAX_HEADS_WIDTH: Final = 2**24
 """Maximum total width of all heads: their number times their dimension."""

@@ -40,6 +40,9 @@ class Name:
     fused: tuple[str, ...] = ()
     """Patterns of the weights whose rows lie in the tensor one after another, in this order; this
     one is among them. Empty: the tensor is this weight alone."""
+    shares: int = 1
+    """Into how many equal shares the rows of each fused weight are cut. The tensor has the first
+    share of each, then the second of each, and so on."""
     transposed: bool = False
     """Whether the matrix is stored as ``[inputs, outputs]``. Its bias is as any other."""
     shift: float = 0.0
@@ -92,10 +95,17 @@ class NameMap:
         return re.fullmatch(self.idle, tensor) is not None
 
 
-def fused(stored: str, *patterns: str, transposed: bool = False) -> dict[str, Name]:
-    """The names of weights whose rows lie one after another in one tensor."""
+def fused(
+    stored: str, *patterns: str, shares: int = 1, transposed: bool = False
+) -> dict[str, Name]:
+    """The names of weights whose rows lie in one tensor, one after another or share by share."""
     return {
-        pattern: Name(stored, fused=patterns, transposed=transposed and not pattern.endswith(BIAS))
+        pattern: Name(
+            stored,
+            fused=patterns,
+            shares=shares,
+            transposed=transposed and not pattern.endswith(BIAS),
+        )
         for pattern in patterns
     }
 
@@ -129,5 +139,9 @@ def _part(
         source = Stored(where, whole)
     if len(rows) == 1:
         return source
-    first = sum(shape[0] for shape in rows[:place])
-    return RowsOf(source, ((first, first + rows[place][0]),))
+    each = whole[0] // entry.shares
+    first = sum(shape[0] for shape in rows[:place]) // entry.shares
+    size = rows[place][0] // entry.shares
+    return RowsOf(
+        source, tuple((i * each + first, i * each + first + size) for i in range(entry.shares))
+    )

@@ -174,6 +174,16 @@ class ConfigReader:
                 raise self.error(name, f"must hold integers from {low} to {high}")
         return tuple(values)
 
+    def numbers(self, name: str, *, low: float, high: float) -> tuple[float, ...]:
+        """A list of numbers in ``[low, high]``."""
+        value = self._required(name)
+        if not isinstance(value, list):
+            raise self.error(name, "must be a list of numbers")
+        for v in value:
+            if isinstance(v, bool) or not isinstance(v, (int, float)) or not low <= v <= high:
+                raise self.error(name, f"must hold numbers from {low:g} to {high:g}")
+        return tuple(float(v) for v in value)
+
     def section(self, name: str) -> ConfigReader | None:
         """A nested object; None where absent. The caller finishes it."""
         value = self.raw(name)

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Final
 
 from penstock.errors import ModelError
-from penstock.models import llama, mistral, qwen2, qwen3
+from penstock.models import (
+    gemma3,
+    gpt_neox,
+    llama,
+    mistral,
+    phi3,
+    qwen2,
+    qwen3,
+    qwen3_moe,
+)
 from penstock.models.blocks import read_dtype
 from penstock.models.names import NameMap
 from penstock.models.quantized import read_quantized
@@ -22,20 +31,29 @@ from penstock.weights.safetensors import stored_dtype
 @dataclass(frozen=True)
 class Family:
     """One architecture: its name in ``architectures``, its ``model_type``, its reader, and what its
-    checkpoints call the weights."""
+    checkpoints call the weights, where the reader does not say."""
 
     architecture: str
     model_type: str
     read: Callable[[ConfigReader, DType], ModelSpec]
-    names: NameMap
+    names: NameMap | None
+    own_code: frozenset[str]
+    """Classes that ``auto_map`` may name: code of the checkpoint's own, which computes the same."""
 
 
 def _family(module: ModuleType) -> Family:
-    return Family(module.ARCHITECTURE, module.MODEL_TYPE, module.read, module.NAMES)
+    return Family(
+        module.ARCHITECTURE,
+        module.MODEL_TYPE,
+        module.read,
+        getattr(module, "NAMES", None),
+        getattr(module, "OWN_CODE", frozenset()),
+    )
 
 
 FAMILIES: Final[Mapping[str, Family]] = {
-    f.architecture: f for f in map(_family, (llama, mistral, qwen2, qwen3))
+    f.architecture: f
+    for f in map(_family, (llama, mistral, qwen2, qwen3, gemma3, phi3, qwen3_moe, gpt_neox))
 }
 
 _PROVENANCE = """
@@ -82,7 +100,6 @@ _ONLY: Final[tuple[tuple[str, object, str], ...]] = (
     ("cross_attention_hidden_size", None, "must be null: cross-attention is not supported"),
     ("pruned_heads", {}, "must be empty: pruned heads are not supported"),
     ("rope_interleaved", False, "must be false: interleaved rotation is not supported"),
-    ("auto_map", None, "names code that the checkpoint brings along, which Penstock does not run"),
 )
 
 
@@ -124,12 +141,14 @@ def read_spec(
     """
     reader = ConfigReader(config, where)
     family = _find_family(reader)
-    refuse_unsupported(reader)
+    refuse_unsupported(reader, family.own_code)
     dtype = read_dtype(reader) or default_dtype
     if dtype is None:
         raise reader.error("dtype", "is required: float32, bfloat16 or float16")
     quantized = read_quantized(reader)
-    spec = replace(family.read(reader, dtype), names=family.names, quantized=quantized)
+    spec = replace(family.read(reader, dtype), quantized=quantized)
+    if spec.names is None:
+        spec = replace(spec, names=family.names)
     reader.finish(IDLE_FIELDS)
     if generation is not None:
         more = ConfigReader(generation, where.replace("config.json", "generation_config.json"))
@@ -139,10 +158,23 @@ def read_spec(
     return spec
 
 
-def refuse_unsupported(reader: ConfigReader) -> None:
-    """Raise ModelError for values of common fields that no family supports."""
+def refuse_unsupported(reader: ConfigReader, own_code: Collection[str] = ()) -> None:
+    """Raise ModelError for values of common fields that no family supports.
+
+    ``own_code``: classes of the checkpoint's own that ``auto_map`` may name.
+    """
     for name, value, why in _ONLY:
         reader.only(name, value, why)
+    code = reader.raw("auto_map")
+    # A tokenizer is read from tokenizer.json, whatever code would have read it.
+    known = isinstance(code, dict) and all(
+        kind == "AutoTokenizer" or (isinstance(name, str) and name in own_code)
+        for kind, name in code.items()
+    )
+    if code is not None and not (own_code and known):
+        raise reader.error(
+            "auto_map", "names code that the checkpoint brings along, which Penstock does not run"
+        )
 
 
 def _find_family(config: ConfigReader) -> Family:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ModelError
-from penstock.models.spec import RopeSpec
+from penstock.models.rope_spec import RopeSpec
 
 Floats = NDArray[np.float32]
 
@@ -30,6 +30,10 @@ def rope_tables(spec: RopeSpec, max_positions: int) -> tuple[Floats, Floats]:
     ``max(p + 1, original_max_positions)``: independent of chunking, and equal to transformers for
     every prompt within the original limit and every token decoded one at a time after it.
 
+    LongRoPE has frequencies for short sequences and others for long ones, and transformers changes
+    from the ones to the others as a sequence grows, though the keys that it has cached were rotated
+    by the former. Here ``max_positions`` chooses, once for all positions.
+
     Raises ModelError where a frequency is no positive number.
     """
     if not is_computable(spec, max_positions):
@@ -37,7 +41,7 @@ def rope_tables(spec: RopeSpec, max_positions: int) -> tuple[Floats, Floats]:
     half = spec.dim // 2
     cos = np.empty((max_positions, half), np.float32)
     sin = np.empty((max_positions, half), np.float32)
-    fixed = None if spec.kind == "dynamic" else inverse_frequencies(spec)
+    fixed = None if spec.kind == "dynamic" else inverse_frequencies(spec, max_positions)
     scale = np.float32(spec.attention_factor)
     for start in range(0, max_positions, _CHUNK):
         rows = slice(start, min(start + _CHUNK, max_positions))
@@ -58,16 +62,23 @@ def is_computable(spec: RopeSpec, max_positions: int) -> bool:
     The stretch of ``dynamic`` grows with the position, so its last one stands for all.
     """
     with np.errstate(all="ignore"):
-        frequencies = inverse_frequencies(spec)
+        frequencies = inverse_frequencies(spec, max_positions)
         if spec.kind == "dynamic":
             last = _dynamic(spec, max_positions - 1, max_positions)[0]
             frequencies = np.concatenate([frequencies, last])
+        if spec.kind == "longrope":  # a plan may have fewer positions than the model
+            short = inverse_frequencies(spec, spec.original_max_positions)
+            frequencies = np.concatenate([frequencies, short])
     positive = np.isfinite(frequencies) & (frequencies > 0)
     return bool(positive.all()) and 0 < spec.attention_factor < math.inf
 
 
-def inverse_frequencies(spec: RopeSpec) -> Floats:
-    """Radians per position, float32 ``[dim / 2]``; for ``dynamic``, within the original limit."""
+def inverse_frequencies(spec: RopeSpec, max_positions: int = 0) -> Floats:
+    """Radians per position, float32 ``[dim / 2]``; for ``dynamic``, within the original limit.
+
+    ``max_positions`` matters to ``longrope`` alone, whose long factors are used beyond the original
+    limit.
+    """
     plain = _base_frequencies(np.float32(spec.theta), spec.dim)
     if spec.kind == "linear":
         return plain / np.float32(spec.factor)
@@ -75,6 +86,10 @@ def inverse_frequencies(spec: RopeSpec) -> Floats:
         return _llama3(spec, plain)
     if spec.kind == "yarn":
         return _yarn(spec)
+    if spec.kind == "longrope":
+        long = max_positions > spec.original_max_positions
+        factors = np.array(spec.long_factors if long else spec.short_factors, np.float32)
+        return np.float32(1.0) / (factors * _powers(np.float32(spec.theta), spec.dim))
     return plain
 
 

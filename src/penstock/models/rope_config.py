@@ -2,40 +2,97 @@
 
 from __future__ import annotations
 
-import math
-from typing import cast, get_args
+from dataclasses import dataclass
+from typing import Final
 
-from penstock.models.limits import MAX_FACTOR, MAX_POSITIONS, MAX_THETA, MIN_FACTOR
+from penstock.models.limits import MAX_POSITIONS, MAX_THETA
 from penstock.models.reader import ConfigReader
 from penstock.models.rope import is_computable
-from penstock.models.spec import RopeKind, RopeSpec
+from penstock.models.rope_kinds import read_kind
+from penstock.models.rope_spec import RopeKind, RopeSpec
 
 DEFAULT_THETA = 10_000.0
 """What every transformers version assumes where the configuration names none."""
 
+_PARTIAL: Final = "partial_rotary_factor"
+_ALIASES: Final = {"su": "longrope"}
 
-def read_rope(config: ConfigReader, head_dim: int, max_positions: int) -> RopeSpec:
-    """The rotary embedding of a model whose whole head rotates.
+
+@dataclass(frozen=True)
+class RopeFields:
+    """How a family names its rotary embedding outside ``rope_parameters``, and what it assumes."""
+
+    theta: str = "rope_theta"
+    default_theta: float = DEFAULT_THETA
+    partial: str = _PARTIAL
+    default_partial: float | None = None
+    """The part of a head that rotates where none is named; None: always the whole head."""
+    kinds: tuple[RopeKind, ...] = ("default", "linear", "dynamic", "llama3", "yarn")
+    """The kinds that the family has."""
+
+
+LLAMA_FIELDS: Final = RopeFields()
+
+
+def read_rope(
+    config: ConfigReader,
+    head_dim: int,
+    max_positions: int,
+    fields: RopeFields = LLAMA_FIELDS,
+    original: int | None = None,
+) -> RopeSpec:
+    """The rotary embedding of all layers.
+
+    ``original`` is the number of positions that the model was first trained with, where the
+    configuration names it outside the parameters.
 
     v5 writes one object, ``rope_parameters``; v4 wrote ``rope_theta`` and, with scaling,
     ``rope_scaling``. Raises :class:`~penstock.errors.ModelError` for kinds that Penstock does not
     compute, for contradictions between the styles, and for keys that the kind does not have.
     """
-    whole = "must be 1: heads that rotate only in part are not supported for this architecture"
-    config.only("partial_rotary_factor", 1, whole)
-    theta = _theta(config)
+    theta, part = _theta(config, fields.theta), _part(config, fields.partial, fields)
+    rope = rope_section(config)
+    if rope is None:
+        return RopeSpec(
+            theta=theta or fields.default_theta,
+            dim=_dim(config, fields.partial, head_dim, part, fields),
+        )
+    return read_parameters(
+        rope, head_dim, max_positions, fields, theta=theta, part=part, original=original
+    )
+
+
+def rope_section(config: ConfigReader) -> ConfigReader | None:
+    """``rope_parameters`` or ``rope_scaling``; None where neither is there, both are refused."""
     new, old = config.section("rope_parameters"), config.section("rope_scaling")
     if new is not None and old is not None:
         raise config.error("rope_scaling", "stands beside rope_parameters; keep only one of them")
-    rope = new or old
-    if rope is None:
-        return RopeSpec(theta=theta or DEFAULT_THETA, dim=head_dim)
-    rope.only("partial_rotary_factor", 1, whole)
-    inner = _theta(rope)
+    return new or old
+
+
+def read_parameters(
+    rope: ConfigReader,
+    head_dim: int,
+    max_positions: int,
+    fields: RopeFields = LLAMA_FIELDS,
+    *,
+    theta: float | None = None,
+    part: float | None = None,
+    original: int | None = None,
+) -> RopeSpec:
+    """The rotary embedding in an object of parameters, which is finished.
+
+    ``theta``, ``part`` and ``original`` are what the configuration says outside it, None where
+    nothing.
+    """
+    inner, inner_part = _theta(rope, "rope_theta"), _part(rope, _PARTIAL, fields)
     if theta is not None and inner is not None and theta != inner:
-        raise config.error("rope_theta", f"contradicts the nested rope_theta {inner:g}")
-    theta = theta or inner
-    spec = _read_kind(rope, _kind(rope), theta or DEFAULT_THETA, head_dim, max_positions)
+        raise rope.error("rope_theta", f"contradicts {fields.theta} {theta:g} outside")
+    if part is not None and inner_part is not None and part != inner_part:
+        raise rope.error(_PARTIAL, f"contradicts {fields.partial} {part:g} outside")
+    theta = theta or inner or fields.default_theta
+    dim = _dim(rope, _PARTIAL, head_dim, part or inner_part, fields)
+    spec = read_kind(rope, _kind(rope, fields.kinds), theta, dim, max_positions, original)
     rope.finish()
     positions = extended_positions(spec, max_positions)
     if positions > MAX_POSITIONS:
@@ -49,15 +106,31 @@ def read_rope(config: ConfigReader, head_dim: int, max_positions: int) -> RopeSp
     return spec
 
 
-def _theta(config: ConfigReader) -> float | None:
-    config.raw("rope_theta")
-    if not config.has("rope_theta"):
+def _theta(config: ConfigReader, name: str) -> float | None:
+    config.raw(name)
+    return config.number(name, above=1.0, high=MAX_THETA) if config.has(name) else None
+
+
+def _part(config: ConfigReader, name: str, fields: RopeFields) -> float | None:
+    """The part of a head that rotates; None where nothing is said."""
+    if fields.default_partial is None:
+        why = "must be 1: heads that rotate only in part are not supported for this architecture"
+        config.only(name, 1, why)
         return None
-    return config.number("rope_theta", above=1.0, high=MAX_THETA)
+    config.raw(name)
+    return config.number(name, high=1.0) if config.has(name) else None
 
 
-def _scale(rope: ConfigReader, name: str, default: float | None = None) -> float:
-    return rope.number(name, default, low=MIN_FACTOR, high=MAX_FACTOR)
+def _dim(
+    config: ConfigReader, name: str, head_dim: int, part: float | None, fields: RopeFields
+) -> int:
+    """The number of components that rotate."""
+    dim = int(head_dim * (part or fields.default_partial or 1.0))
+    if dim < 2 or dim % 2:
+        raise config.error(
+            name, f"lets {dim} of a head's {head_dim} components rotate, and they rotate in pairs"
+        )
+    return dim
 
 
 def extended_positions(rope: RopeSpec, max_positions: int) -> int:
@@ -71,80 +144,12 @@ def extended_positions(rope: RopeSpec, max_positions: int) -> int:
     return max_positions
 
 
-def _kind(rope: ConfigReader) -> RopeKind:
+def _kind(rope: ConfigReader, kinds: tuple[RopeKind, ...]) -> RopeKind:
     name = rope.text("rope_type", rope.text("type", "default"))
     if rope.has("type") and rope.text("type") != name:
         raise rope.error("type", f"contradicts rope_type {name!r}")
-    kinds = get_args(RopeKind)
+    name = _ALIASES.get(name, name)
     if name not in kinds:
         key = "rope_type" if rope.has("rope_type") else "type"
         raise rope.error(key, f"is not supported; supported are {', '.join(kinds)}")
-    return cast(RopeKind, name)
-
-
-def _read_kind(
-    rope: ConfigReader, kind: RopeKind, theta: float, dim: int, max_positions: int
-) -> RopeSpec:
-    if kind == "default":
-        return RopeSpec(theta=theta, dim=dim)
-    if kind == "linear":
-        return RopeSpec(theta=theta, dim=dim, kind=kind, factor=_scale(rope, "factor"))
-    if kind == "dynamic":
-        if dim < 4:
-            raise rope.error("rope_type", "needs heads of at least 4 components")
-        rope.only(
-            "original_max_position_embeddings",
-            max_positions,
-            f"must equal max_position_embeddings ({max_positions}), which dynamic scaling uses",
-        )
-        return RopeSpec(
-            theta=theta,
-            dim=dim,
-            kind=kind,
-            factor=rope.number("factor", low=1.0, high=MAX_FACTOR),
-            original_max_positions=max_positions,
-        )
-    original = rope.integer("original_max_position_embeddings", max_positions, high=MAX_POSITIONS)
-    if kind == "llama3":
-        low, high = _scale(rope, "low_freq_factor"), _scale(rope, "high_freq_factor")
-        if high <= low:
-            raise rope.error("high_freq_factor", f"must exceed low_freq_factor ({low:g})")
-        return RopeSpec(
-            theta=theta,
-            dim=dim,
-            kind=kind,
-            factor=_scale(rope, "factor"),
-            original_max_positions=original,
-            low_freq_factor=low,
-            high_freq_factor=high,
-        )
-    factor = _scale(rope, "factor", max_positions / original)
-    fast, slow = _scale(rope, "beta_fast", 32.0), _scale(rope, "beta_slow", 1.0)
-    if fast < slow:
-        raise rope.error("beta_fast", f"must be at least beta_slow ({slow:g})")
-    return RopeSpec(
-        theta=theta,
-        dim=dim,
-        kind=kind,
-        factor=factor,
-        original_max_positions=original,
-        beta_fast=fast,
-        beta_slow=slow,
-        attention_factor=_yarn_attention_factor(rope, factor),
-        truncate=rope.boolean("truncate", True),
-    )
-
-
-def _yarn_attention_factor(rope: ConfigReader, factor: float) -> float:
-    """Explicit, else from both mscales, else ``0.1 ln(factor) + 1`` (arXiv 2309.00071)."""
-
-    def scale(weight: float) -> float:
-        return 1.0 if factor <= 1.0 else 0.1 * weight * math.log(factor) + 1.0
-
-    # Zero counts as unset for both mscales, as transformers reads them.
-    mscale = rope.number("mscale", 0.0, low=0.0, high=MAX_FACTOR)
-    mscale_all = rope.number("mscale_all_dim", 0.0, low=0.0, high=MAX_FACTOR)
-    if rope.has("attention_factor"):
-        return _scale(rope, "attention_factor")
-    rope.raw("attention_factor")
-    return scale(mscale) / scale(mscale_all) if mscale and mscale_all else scale(1.0)
+    return name

@@ -5,35 +5,53 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from penstock.errors import ModelError
 from penstock.models.names import NameMap
 from penstock.models.quantized import QuantizedFormat
+from penstock.models.rope_spec import RopeKind, RopeSpec
+
+__all__ = [
+    "Activation",
+    "AttentionSpec",
+    "DType",
+    "EmbeddingScale",
+    "ExpertsSpec",
+    "LayerSpec",
+    "MlpSpec",
+    "ModelSpec",
+    "NormKind",
+    "NormSpec",
+    "QkNormSpec",
+    "RopeKind",
+    "RopeSpec",
+]
 
 DType = Literal["float32", "bfloat16", "float16"]
 Activation = Literal["silu", "gelu_tanh", "gelu"]
-RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn"]
+NormKind = Literal["rms", "layer"]
 
 
 @dataclass(frozen=True)
-class RopeSpec:
-    """Rotary position embedding over the first ``dim`` components of a head.
+class NormSpec:
+    """The norm of a row: by its root mean square, or by its mean and variance (LayerNorm).
 
-    ``models/rope.py`` turns it into cosine and sine tables per position, so no backend knows a
-    scaling kind.
+    A family whose checkpoints store a norm's weight less 1 says so of the weight, not here.
     """
 
-    theta: float
-    dim: int
-    kind: RopeKind = "default"
-    factor: float = 1.0
-    original_max_positions: int = 0
-    low_freq_factor: float = 1.0  # llama3
-    high_freq_factor: float = 4.0  # llama3
-    beta_fast: float = 32.0  # yarn
-    beta_slow: float = 1.0  # yarn
-    attention_factor: float = 1.0  # yarn: multiplies cosine and sine
-    truncate: bool = True  # yarn: round the correction range to whole dimensions
-    interleaved: bool = False
-    """Whether neighbouring components are rotated together; else component i and i + dim / 2."""
+    eps: float
+    kind: NormKind = "rms"
+    bias: bool = False
+    """Whether a LayerNorm adds a bias. An RMS norm has none."""
+
+
+@dataclass(frozen=True)
+class QkNormSpec:
+    """RMS norms of queries and of keys, before rotation."""
+
+    eps: float
+    over: Literal["head", "projection"] = "head"
+    """What is normed at a time: a head's components, all heads by one weight ``[head_dim]``, or
+    all columns of the projection, by a weight for each."""
 
 
 @dataclass(frozen=True)
@@ -41,43 +59,99 @@ class AttentionSpec:
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    rope: RopeSpec
+    rope: RopeSpec | None
+    """None: queries and keys are not rotated."""
     scale: float
     window: int | None = None
     """Sliding window: a token attends to itself and the ``window - 1`` tokens before it. None: to
     all tokens before it."""
     qkv_bias: bool = False
     output_bias: bool = False
-    qk_norm: bool = False
-    """RMS norm over each head's components of query and key, before rotation."""
+    qk_norm: QkNormSpec | None = None
+    alibi: bool = False
+    """Whether scores fall with distance, by a slope for each head (arXiv 2108.12409)."""
+    softcap: float | None = None
+    """Scores become ``softcap * tanh(score / softcap)``."""
+    sinks: bool = False
+    """Whether each head has a learned score that takes part in the softmax and has no value."""
+    kv_from: int | None = None
+    """The layer before this one whose keys and values are read; None: the layer's own."""
 
 
 @dataclass(frozen=True)
 class MlpSpec:
-    """``down(activation(gate(x)) * up(x))``."""
+    """``down(activation(gate(x)) * up(x))``, or ``down(activation(up(x)))`` where not gated."""
 
     intermediate_size: int
     activation: Activation = "silu"
     bias: bool = False
+    gated: bool = True
+
+
+@dataclass(frozen=True)
+class ExpertsSpec:
+    """A mixture of gated MLPs without biases: each token is given to ``top_k`` of them.
+
+    A matrix, the router, scores the experts for each token. The outputs of those with the highest
+    scores are added up, each by its weight, which is a softmax of scores.
+    """
+
+    num_experts: int
+    top_k: int
+    intermediate_size: int
+    """Width of one expert."""
+    activation: Activation = "silu"
+    scores: Literal["all", "chosen"] = "all"
+    """Which scores the softmax is taken over: those of all experts, or of the chosen ones."""
+    normalize: bool = True
+    """Whether the weights of the chosen experts are divided by their sum."""
 
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """Pre-norm residual layer: attention, then the MLP."""
+    """A residual layer: attention and an MLP, each added to the residual stream x.
+
+    One after the other: ``x += s * post(attention(pre(x)))``, then ``x += s * post(mlp(pre(x)))``,
+    with norms of its own for each, any of which may be missing, and ``s = residual_scale``.
+
+    ``parallel``: both read the x at the layer's input, and both are added to it then. An MLP
+    without ``mlp_norm`` reads what attention reads.
+    """
 
     attention: AttentionSpec
-    mlp: MlpSpec
+    mlp: MlpSpec | ExpertsSpec
+    attn_norm: NormSpec | None
+    """The norm before attention."""
+    mlp_norm: NormSpec | None
+    """The norm before the MLP."""
+    attn_post_norm: NormSpec | None = None
+    """The norm of what attention adds to the residual stream."""
+    mlp_post_norm: NormSpec | None = None
+    parallel: bool = False
+    residual_scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class EmbeddingScale:
+    """What embeddings are multiplied by."""
+
+    factor: float
+    rounded: bool = False
+    """Whether the factor is rounded to the type in which the weights are served."""
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A decoder-only transformer."""
+    """A decoder-only transformer.
+
+    Raises ModelError where a layer reads keys and values of a layer that has none like it.
+    """
 
     architecture: str
     vocab_size: int
     hidden_size: int
     layers: tuple[LayerSpec, ...]
-    norm_eps: float
+    final_norm: NormSpec | None
     tie_embeddings: bool
     max_positions: int
     dtype: DType  # as stored in the checkpoint
@@ -87,3 +161,24 @@ class ModelSpec:
     """What the checkpoint calls the weights; None: as the plan does."""
     quantized: QuantizedFormat | None = None
     """How the checkpoint keeps matrices that it has quantized, if it has."""
+    embedding_scale: EmbeddingScale | None = None
+    logits_scale: float = 1.0
+    logits_softcap: float | None = None
+    """Logits, once scaled, become ``logits_softcap * tanh(logits / logits_softcap)``."""
+
+    def __post_init__(self) -> None:
+        for index, layer in enumerate(self.layers):
+            source = layer.attention.kv_from
+            if source is None:
+                continue
+            if not 0 <= source < index or not _same_cache(self.layers[source], layer):
+                raise ModelError(
+                    f"layer {index} reads keys and values of layer {source}, which must come "
+                    "before it and have its own, of the same heads and window"
+                )
+
+
+def _same_cache(source: LayerSpec, reader: LayerSpec) -> bool:
+    a, b = source.attention, reader.attention
+    same = (a.num_kv_heads, a.head_dim, a.window) == (b.num_kv_heads, b.head_dim, b.window)
+    return same and a.kv_from is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from penstock.plan.memory import MemoryPlan
 from penstock.plan.ops import Op, SelectRows
 from penstock.plan.plan import Plan
@@ -16,7 +18,7 @@ def explain(plan: Plan, memory: MemoryPlan | None = None) -> str:
         f"vocabulary {spec.vocab_size:,}, "
         f"{plan.num_parameters:,} parameters in {plan.weight_dtype}{stored}",
         f"{len(plan.ops)} ops a step; T token rows, S selected, R with logits; "
-        f"KV cache in {plan.kv_dtype}",
+        f"KV cache in {plan.kv_dtype}{_groups(plan)}",
     ]
     groups = _by_layer(plan)
     i = 0
@@ -42,6 +44,26 @@ def explain(plan: Plan, memory: MemoryPlan | None = None) -> str:
             f"({memory.unshared_bytes / 2**20:.1f} MiB without sharing)"
         )
     return "\n".join(lines)
+
+
+def _groups(plan: Plan) -> str:
+    """How the cache's layers share its pages, where they do not all live alike."""
+    groups = plan.kv_groups
+    if set(groups.windows) <= {None}:
+        return ""
+    alike = Counter((group.window, len(group.layers)) for group in groups)
+    parts = [
+        (f"{count} of " if count > 1 else "")
+        + f"{layers} layer{'s' if layers > 1 else ''}"
+        + ("" if window is None else f" with a window of {window:,}")
+        for (window, layers), count in alike.items()
+    ]
+    used = sum(layer.block_bytes(plan.kv_dtype) for layer in plan.kv_layers)
+    wasted = 1 - used / (len(groups) * groups.page_bytes)
+    return (
+        f" by groups of layers: {', '.join(parts)}; pages of {groups.page_bytes:,} bytes, of which "
+        f"{wasted:.1%} are not used"
+    )
 
 
 def _layer_of(op: Op) -> int | None:

@@ -86,7 +86,7 @@ def _join_qkv(ops: Ops, buffers: Buffers) -> Ops:
             i += 1
             continue
         (q, k, v), norms, (rope_q, _), write = run
-        joined = f"layers.{write.layer}.qkv"
+        joined = f"{q.out.removesuffix('.q')}.qkv"
         parts = (*q.parts, *k.parts, *v.parts)
         buffers[joined] = replace(buffers[q.out], name=joined, cols=sum(p.n for p in parts))
         fused.append(replace(q, out=joined, parts=parts))
@@ -126,6 +126,8 @@ def _match_qkv(
         and (rope_q.x, rope_k.x) == (q.out, k.out)
         and (write.k, write.v) == (rope_k.out, v.out)
         and rope_q.rope == rope_k.rope
+        and [(norm.x, norm.out) for norm in norms] in ([], [(q.out, q.out), (k.out, k.out)])
+        and len({norm.eps for norm in norms}) < 2
     )
     return ((q, k, v), norms, (rope_q, rope_k), write) if chained else None
 
@@ -159,7 +161,7 @@ def _add_into_norm(ops: Ops, buffers: Buffers) -> Ops:
             fused.append(op)
             continue
         delta = None
-        before = fused[-1]
+        before = fused[-1] if fused else None
         if isinstance(before, Add) and before.out == before.x == op.x:
             delta = before.y
             fused.pop()

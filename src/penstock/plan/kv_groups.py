@@ -89,8 +89,8 @@ class KvGroups:
 
 
 def kv_layers(spec: ModelSpec) -> tuple[KvLayer, ...]:
-    """The caches that a model's layers need."""
-    attentions = (layer.attention for layer in spec.layers)
+    """The caches that a model's layers need, but for those that read another layer's."""
+    attentions = (x.attention for x in spec.layers if x.attention.kv_from is None)
     return tuple(KvLayer(a.num_kv_heads, a.head_dim, a.window) for a in attentions)
 
 
@@ -125,20 +125,6 @@ def group_layers(layers: Sequence[KvLayer], dtype: KvDType) -> KvGroups:
     groups = tuple(KvGroup(layers[run[0]].window, tuple(run)) for run in best)
     page = max(sum(sizes[number] for number in run) for run in best)
     return KvGroups(groups, page, tuple(place for place in places if place is not None))
-
-
-def one_group(layers: Sequence[KvLayer], dtype: KvDType) -> KvGroups:
-    """All layers in one group, whose blocks live as long as the layer that needs them longest."""
-    if not layers:
-        return KvGroups((), 0, ())
-    windows = [layer.window for layer in layers]
-    widest = None if None in windows else max(w for w in windows if w is not None)
-    places: list[KvPlace] = []
-    offset = 0
-    for index, layer in enumerate(layers):
-        places.append(KvPlace(0, index, offset))
-        offset += layer.block_bytes(dtype)
-    return KvGroups((KvGroup(widest, tuple(range(len(layers)))),), offset, tuple(places))
 
 
 def _pages(kinds: Iterable[Sequence[int]], sizes: Sequence[int]) -> set[int]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from penstock.cache.geometry import KvDType
 from penstock.interface.sources import PlanWeight
 from penstock.models.spec import DType, ModelSpec, RopeSpec
-from penstock.plan.kv_groups import KvGroups, KvLayer, one_group
+from penstock.plan.kv_groups import KvGroups, KvLayer, group_layers
 from penstock.plan.ops import Buffer, BufferName, Features, Op, WeightName
 
 
@@ -45,7 +45,7 @@ class Plan:
     @cached_property
     def kv_groups(self) -> KvGroups:
         """Which cached layers share pages; ``StepInput.groups`` has tables of each group."""
-        return one_group(self.kv_layers, self.kv_dtype)
+        return group_layers(self.kv_layers, self.kv_dtype)
 
     @property
     def num_parameters(self) -> int:

@@ -207,6 +207,8 @@ class Refused(msgspec.Struct, tag="refused", frozen=True):
 
     message: str
     param: str | None
+    too_long: bool = False
+    """Whether it was a ContextLengthError."""
 
 
 class Exhausted(msgspec.Struct, tag="exhausted", frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.errors import PenstockError, RequestError, UnavailableError
+from penstock.errors import ContextLengthError, PenstockError, RequestError, UnavailableError
 from penstock.sandbox.jobs import Answer, End, Exhausted, Failed, Job, Refused
 from penstock.sandbox.process import WALL_S
 
@@ -11,8 +11,8 @@ def result(job: Job, answer: Answer) -> Answer:
     """Return the answer of a job. Raises RequestError if the job was refused or needed too much,
     and PenstockError for an internal error."""
     match answer:
-        case Refused(message, param):
-            raise RequestError(message, param)
+        case Refused(message, param, too_long):
+            raise (ContextLengthError if too_long else RequestError)(message, param)
         case Exhausted():
             raise job.died("memory")
         case Failed(trace):

@@ -22,7 +22,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from penstock.errors import PenstockError, RequestError, as_error
+from penstock.errors import ContextLengthError, PenstockError, RequestError, as_error
 from penstock.grammar.compile import check
 from penstock.processes.family import end_with_parent
 from penstock.processes.frames import FrameReader, encode
@@ -68,7 +68,7 @@ class Worker:
             with as_error(lambda text: RequestError(f"a library failed on this input: {text}")):
                 return self._do(job)
         except RequestError as error:
-            return Refused(str(error), error.param)
+            return Refused(str(error), error.param, isinstance(error, ContextLengthError))
         except MemoryError:
             pass  # answered once the frames that hold the memory are gone
         except PenstockError as error:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
 from penstock.processes.family import adopt_orphans, describe_exit, end_with_parent
+from penstock.processes.restarts import RestartPolicy
 
 if TYPE_CHECKING:
     from penstock.server.logs import LogFormat
@@ -31,16 +32,9 @@ _STDERR = 2
 
 
 @dataclass(frozen=True)
-class GuardOptions:
-    """When a dead server is restarted; the same rules as for engines."""
+class GuardOptions(RestartPolicy):
+    """When a dead server is restarted, by the rules for engines. It lives from being ready."""
 
-    max_restarts: int = 5
-    """Most restarts without a stable server in between; with 0, the first death is final."""
-    backoff_s: float = 1.0
-    """Seconds before the first restart; doubled for each further one."""
-    max_backoff_s: float = 60.0
-    stable_s: float = 300.0
-    """Seconds of being ready after which earlier deaths no longer count."""
     log_format: LogFormat = "text"
 
 
@@ -124,14 +118,12 @@ class Guardian:
                 if death.ready_at is not None and now - death.ready_at >= stable:
                     deaths = 0
                 deaths += 1
-                if deaths > self._options.max_restarts:
+                wait = self._options.pause(deaths)
+                if wait is None:
                     raise PenstockError(
                         f"the server died {deaths} times in a row, and is not started again; the "
                         f"last time: {death}"
                     )
-                wait = min(
-                    self._options.backoff_s * 2.0 ** (deaths - 1), self._options.max_backoff_s
-                )
                 self._log(f"{death}; it is started again in {wait:g} s ({deaths} in a row)")
                 if not self._pause(wait):
                     return 0

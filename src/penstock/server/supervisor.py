@@ -18,6 +18,7 @@ from penstock.frontend.input_processor import InputProcessor
 from penstock.frontend.outputs import RequestOutput
 from penstock.frontend.pacing import LONGEST_PAUSE_S
 from penstock.interface.messages import EngineRequest, EngineStats, Tenant
+from penstock.processes.restarts import RestartPolicy
 from penstock.server.errors import unavailable
 from penstock.tokenizer import Tokenizer
 
@@ -35,14 +36,9 @@ _log = logging.getLogger("penstock.engine")
 
 
 @dataclass(frozen=True)
-class SupervisorOptions:
-    max_restarts: int = 5
-    """Most restarts without a stable engine in between; with 0, the first death is final."""
-    backoff_s: float = 1.0
-    """Seconds before the first restart; doubled for each further one."""
-    max_backoff_s: float = 60.0
-    stable_s: float = 300.0
-    """Seconds of life after which earlier deaths no longer count."""
+class SupervisorOptions(RestartPolicy):
+    """When an engine is restarted or killed, and how many sequences may wait for it."""
+
     hang_s: float = 30.0
     """Seconds of silence after which an engine process is killed."""
     step_timeout_s: float = 600.0
@@ -143,14 +139,12 @@ class Supervisor:
             self._restarting = True
             while True:
                 deaths += 1
-                if deaths > self._options.max_restarts:
+                wait = self._options.pause(deaths)
+                if wait is None:
                     raise EngineDeadError(
                         f"the engine died {deaths} times in a row, and the server gives up; the "
                         f"last time: {error}"
                     )
-                wait = min(
-                    self._options.backoff_s * 2.0 ** (deaths - 1), self._options.max_backoff_s
-                )
                 self._back_at = time.monotonic() + wait
                 _log.warning("the engine is restarted in %g s (%d in a row)", wait, deaths)
                 await asyncio.sleep(wait)

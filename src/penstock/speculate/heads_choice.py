@@ -64,12 +64,12 @@ def stretched(spec: HeadsSpec, positions: int, folder: Path) -> tuple[HeadsSpec,
     """
     if spec.max_positions >= positions:
         return spec, ()
-    kind = spec.layers[0].attention.rope.kind
-    if kind not in STRETCHABLE:
+    rope = spec.layers[0].attention.rope
+    if rope is not None and rope.kind not in STRETCHABLE:
         raise ConfigError(
             f"the head {folder.name} has {spec.max_positions} positions, by rope scaling of kind "
-            f"{kind}, and requests may come to {positions} tokens; set max_model_len to at most "
-            f"{spec.max_positions}, or take a head with more"
+            f"{rope.kind}, and requests may come to {positions} tokens; set max_model_len to at "
+            f"most {spec.max_positions}, or take a head with more"
         )
     note = (
         f"the head {folder.name} was trained for {spec.max_positions} positions and requests may "

@@ -1,9 +1,16 @@
-"""Makes the configured speculation, with its weights."""
+"""Makes the configured speculation around what was loaded for it."""
 
 from __future__ import annotations
 
-from penstock.engine.loader import Blueprint, Mark, draft_tokens, load, suffix_automaton
+from typing import NamedTuple
+
+from penstock.config import ResolvedConfig
+from penstock.interface.automaton import Automaton
+from penstock.interface.executor import Executor
+from penstock.interface.step import Int32s
 from penstock.models.heads import EagleSpec
+from penstock.models.spec import ModelSpec
+from penstock.plan.plan import Plan
 from penstock.speculate.draft import Proposer
 from penstock.speculate.draft_model import ModelProposer
 from penstock.speculate.eagle import EagleProposer
@@ -14,30 +21,44 @@ from penstock.speculate.typical import Typical
 from penstock.speculative_config import Eagle, Medusa, Ngram, SpeculativeConfig
 
 
-def make_speculation(blueprint: Blueprint, mark: Mark = lambda phase: None) -> Speculation | None:
-    """Load the configured proposer; return None if no speculation is configured.
+class LoadedDraft(NamedTuple):
+    """A model or heads that draft, with their weights."""
 
-    Raises what :func:`~penstock.engine.loader.load` raises.
+    executor: Executor
+    config: ResolvedConfig
+    spec: ModelSpec
+    """Of heads, one of ``models/heads.py``."""
+    plan: Plan
+    token_ids: Int32s | None = None
+    """The target's token of each of its own, int32 ``[num_outputs]``; None: the same."""
+
+
+def make_speculation(
+    asked: SpeculativeConfig | None,
+    draft: LoadedDraft | None = None,
+    automaton: type[Automaton] | None = None,
+) -> Speculation | None:
+    """Return what is asked for, or None where that is no speculation. Loads nothing.
+
+    ``draft`` becomes its own, to be closed with it; ``automaton`` is what n-grams are looked up in.
+    Raises ValueError if what is needed is missing.
     """
-    asked = blueprint.config.speculative
     if asked is None:
         return None
+    if isinstance(asked, Ngram):
+        if automaton is None:
+            raise ValueError("speculation by Ngram needs an automaton")
+        return Speculation(NgramProposer(asked, automaton), asked.num_tokens, asked.adaptive)
+    if draft is None:
+        raise ValueError(f"speculation by {type(asked).__name__} needs what drafts to be loaded")
     typical = None
     if isinstance(asked, Medusa) and asked.acceptance == "typical":
         typical = Typical(asked.typical_threshold, asked.typical_alpha)
-    if isinstance(asked, Ngram):
-        return Speculation(
-            NgramProposer(asked, suffix_automaton()), asked.num_tokens, asked.adaptive
-        )
-    draft = blueprint.draft
-    assert draft is not None, "a blueprint with a model that drafts has the draft's"
-    proposer = _proposer(asked, draft, mark)
-    return Speculation(proposer, asked.num_tokens, asked.adaptive, typical=typical)
+    return Speculation(_proposer(asked, draft), asked.num_tokens, asked.adaptive, typical=typical)
 
 
-def _proposer(asked: SpeculativeConfig, draft: Blueprint, mark: Mark) -> Proposer:
-    executor = load(draft, mark)
-    config, spec = draft.config, draft.spec
+def _proposer(asked: SpeculativeConfig, draft: LoadedDraft) -> Proposer:
+    executor, config, spec = draft.executor, draft.config, draft.spec
     if isinstance(asked, Medusa):
         return MedusaProposer(executor)
     if isinstance(asked, Eagle):
@@ -49,7 +70,7 @@ def _proposer(asked: SpeculativeConfig, draft: Blueprint, mark: Mark) -> Propose
             depth=asked.depth,
             width=asked.width,
             max_tokens=config.max_num_batched_tokens,
-            token_ids=draft_tokens(draft),
+            token_ids=draft.token_ids,
         )
     return ModelProposer(
         executor,

@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from numpy.typing import NDArray
 
 from penstock.scheduler.draft import Draft
@@ -28,7 +29,7 @@ it was asked in vain. Asking takes 10 us for one sequence and 30 us for 32, and 
 model some hundred. Where steps overlap, asking costs the overlap of one."""
 
 
-class _Begun(NamedTuple):
+class _Begun(msgspec.Struct, frozen=True, gc=False):
     """What was done before a step."""
 
     at: float

@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from penstock.errors import RequestError, as_error
+from penstock.errors import ContextLengthError, RequestError, as_error
 from penstock.tokenizer.chat import ChatTemplate, Message
 from penstock.tokenizer.detokenizer import IncrementalDetokenizer
 from penstock.tokenizer.length_bound import LengthBound
@@ -87,7 +87,7 @@ class Tokenizer:
         return LengthBound.read(self._backend)
 
     def check_length(self, text: str, max_tokens: int, param: str = "prompt") -> None:
-        """Raise RequestError if ``text`` has more than ``max_tokens`` tokens for certain.
+        """Raise ContextLengthError if ``text`` has more than ``max_tokens`` tokens for certain.
 
         Takes no time worth mentioning, whatever the text's length; a text that passes may have
         more nevertheless. ``param`` is the field at fault.
@@ -95,7 +95,7 @@ class Tokenizer:
         if len(text) <= max_tokens or self.length_bound is None:  # short
             return
         if not self.length_bound.fits(text, max_tokens):
-            raise RequestError(
+            raise ContextLengthError(
                 f"{param} has {len(text)} characters, and prompt and output together may have "
                 f"{max_tokens} tokens (max_model_len) of {self.length_bound.longest} bytes at "
                 "most: it cannot fit; shorten it",

@@ -4,7 +4,7 @@ exactly."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -278,10 +278,17 @@ def test_a_closed_executor_runs_no_more(device: Any) -> None:
         executor.run(step_of([Chunk(C, 0, 2, [1])]))
 
 
-def test_an_unfused_plan_is_refused(device: Any) -> None:
+@dataclass(frozen=True)
+class _Unheard(ops.Op):
+    """An op that no backend knows."""
+
+
+def test_an_op_without_a_kernel_is_refused_by_name(device: Any) -> None:
     spec = SPECS["window"]
-    with pytest.raises(ConfigError, match="bind the fused plan"):
-        bind(lower(spec, "float32"), dummy_weights(spec, 0, "float32"), LIMITS, device)
+    plan = make_plan(spec, "float32")
+    plan = replace(plan, ops=(*plan.ops, _Unheard()))
+    with pytest.raises(ConfigError, match="op _Unheard has no GPU kernel"):
+        bind(plan, dummy_weights(spec, 0, "float32"), LIMITS, device)
 
 
 def test_a_ranks_share_is_refused(device: Any) -> None:

@@ -18,9 +18,10 @@ import json, sys
 import torch, triton
 from triton.backends.compiler import GPUTarget
 from penstock.backends.cuda.cache import allocate
-from penstock.backends.cuda.kernels.combine import combine
+from penstock.backends.cuda.kernels.combine import combine, gate, scale, soft_cap
 from penstock.backends.cuda.kernels.embed import embed
-from penstock.backends.cuda.kernels.norm import add_norm
+from penstock.backends.cuda.kernels.heads import head_norm, kv_write, rope
+from penstock.backends.cuda.kernels.norm import add_norm, layer_norm
 from penstock.backends.cuda.kernels.rope_write import rope_write
 from penstock.backends.cuda.kernels.rows import Argmax, copy_blocks, select_rows
 from penstock.plan.kv_groups import KvLayer
@@ -62,6 +63,12 @@ for dtype in (torch.bfloat16, torch.float32):
     floats = torch.zeros(64, 4096)
     for delta in (None, floats):
         add_norm(floats, delta, torch.zeros(4096), torch.zeros(64, 4096, dtype=dtype), 1e-5)
+    for bias in (None, torch.zeros(4096)):
+        layer_norm(floats, torch.zeros(4096), bias, torch.zeros(64, 4096, dtype=dtype), 1e-5)
+    head_norm(floats, torch.zeros(128), floats.to(dtype), 1e-5)
+    gate(floats, floats, floats.to(dtype), "silu")
+    scale(floats, floats, 2.0)
+    soft_cap(floats, floats.to(dtype), 30.0)
     select_rows(floats.to(dtype), ints, floats.to(dtype))
     # A join of both types, the second part not aligned; the activations, alone and added.
     combine(None, floats.to(dtype), torch.zeros(64, 8192, dtype=dtype)[:, 4096:])
@@ -76,7 +83,10 @@ for dtype in (torch.bfloat16, torch.float32):
         norms = torch.zeros(128), torch.zeros(128)
         for used in (None, norms):
             qkv = torch.zeros(64, 6144)
-            rope_write(qkv, q, cache, ints, ints, tables, used, 1e-5)
+            for interleaved in (False, True):
+                rope_write(qkv, q, cache, ints, ints, tables, used, 1e-5, interleaved)
+                rope(floats, ints, tables, interleaved, 128, floats.to(dtype))
+        kv_write(torch.zeros(64, 1024), torch.zeros(64, 1024), cache, ints)
         for data in cache.arrays:
             copy_blocks(torch.zeros(1, 2, dtype=torch.int32), data)
 Argmax(64, 128256, device).run(torch.zeros(64, 128256), torch.zeros(64, 1, dtype=torch.int32))
@@ -105,6 +115,11 @@ def test_compiles(capability: int, tmp_path: Path) -> None:
     assert names == {
         "_embed",
         "_add_norm",
+        "_layer_norm",
+        "_norm_heads",
+        "_turn_heads",
+        "_write_heads",
+        "_change_rows",
         "_combine",
         "_select_rows",
         "_rope_write",
@@ -113,7 +128,14 @@ def test_compiles(capability: int, tmp_path: Path) -> None:
         "_largest_of_row",
     }
     for name, wide, contracted in found:
-        if name in ("_embed", "_add_norm", "_select_rows", "_largest_of_chunk"):
+        if name in (
+            "_embed",
+            "_add_norm",
+            "_layer_norm",
+            "_change_rows",
+            "_select_rows",
+            "_largest_of_chunk",
+        ):
             assert wide > 0, f"{name} loads less than 16 bytes at a time"
-        if name in ("_add_norm", "_rope_write"):
+        if name in ("_add_norm", "_layer_norm", "_norm_heads", "_turn_heads", "_rope_write"):
             assert not contracted, f"{name} contracts products and sums"

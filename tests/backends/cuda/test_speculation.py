@@ -11,16 +11,18 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
+from support.drafted import Fickle
 from support.grammars import byte_blueprint
 from support.stories import Arrival, Stories, play, same
 
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import KvCache
 from penstock.engine.core import EngineCore
-from penstock.engine.loader import load
+from penstock.engine.loader import load_models
 from penstock.grammar.spec import GrammarSpec
 from penstock.interface.messages import EngineStats
 from penstock.sampling.params import SamplingParams
+from penstock.speculate.ngram import NgramProposer
 from penstock.speculative_config import DraftModel, Ngram, QuantizedSelf
 
 pytestmark = pytest.mark.slow
@@ -51,7 +53,8 @@ def arrivals() -> list[Arrival]:
     ]
 
 
-def told(folder: Path, speculative: Any) -> tuple[Stories, EngineStats]:
+def told(folder: Path, speculative: Any, quiet: float | None = None) -> tuple[Stories, EngineStats]:
+    """``quiet``: n-grams are not asked by this probability, so that steps overlap."""
     models = 1 if speculative is None or isinstance(speculative, Ngram) else 2
     blueprint = byte_blueprint(
         folder,
@@ -62,7 +65,12 @@ def told(folder: Path, speculative: Any) -> tuple[Stories, EngineStats]:
         kv_cache_bytes=NUM_BLOCKS * BLOCK_BYTES * models,
         speculative=speculative,
     )
-    core = EngineCore(blueprint, load(blueprint))
+    loaded = load_models(blueprint)
+    if quiet is None:
+        core = EngineCore.of(loaded)
+    else:
+        drafting = Fickle(NgramProposer(speculative), speculative.num_tokens, quiet)
+        core = EngineCore(blueprint, loaded.executor, drafting)
     assert core.config.num_blocks == NUM_BLOCKS
     stories = play(core, arrivals(), core.check_integrity)
     stats = core.stats()
@@ -95,6 +103,15 @@ def plain(no_margin: None, folder: Path) -> Stories:
     assert stats.preemptions > 0
     assert stats.drafts is None
     return stories
+
+
+def test_steps_overlap_between_drafts(plain: Stories, folder: Path) -> None:
+    """What was sampled on the device, and by the host from its logits, in turn."""
+    asked = Ngram(num_tokens=3, min_match=1, adaptive=False)
+    stories, stats = told(folder, asked, quiet=0.5)
+    same(stories, plain)
+    assert stats.drafts is not None
+    assert stats.drafts.draft_tokens > 0
 
 
 @pytest.mark.parametrize("method", ["ngram", "draft", "self"])

@@ -122,6 +122,14 @@ class NativeExecutor(Protocol):
         eps: float,
     ) -> None: ...
 
+    def append_rms_norm(
+        self, x: BufferId, out: BufferId, weight: ConstantId, eps: float
+    ) -> None: ...
+
+    def append_layer_norm(
+        self, x: BufferId, out: BufferId, weight: ConstantId, bias: ConstantId | None, eps: float
+    ) -> None: ...
+
     def append_linear(
         self,
         matrix: MatrixId,
@@ -130,6 +138,24 @@ class NativeExecutor(Protocol):
         out: BufferId,
         gate: str,
     ) -> None: ...
+
+    def append_head_norm(
+        self, x: BufferId, out: BufferId, head_dim: int, weight: ConstantId, eps: float
+    ) -> None: ...
+
+    def append_rope(
+        self,
+        *,
+        x: BufferId,
+        out: BufferId,
+        head_dim: int,
+        cos: ConstantId,
+        sin: ConstantId,
+        rope_dim: int,
+        interleaved: bool,
+    ) -> None: ...
+
+    def append_kv_write(self, *, layer: int, k: BufferId, v: BufferId) -> None: ...
 
     def append_rope_write(
         self,
@@ -141,6 +167,7 @@ class NativeExecutor(Protocol):
         cos: ConstantId,
         sin: ConstantId,
         rope_dim: int,
+        interleaved: bool,
         q_norm: ConstantId | None,
         k_norm: ConstantId | None,
         eps: float,
@@ -155,6 +182,9 @@ class NativeExecutor(Protocol):
         heads: int,
         scale: float,
         window: int,
+        softcap: float | None,
+        slopes: ConstantId | None,
+        sinks: ConstantId | None,
     ) -> None: ...
 
     def append_select_rows(self, x: BufferId, out: BufferId, first: int) -> None: ...
@@ -170,6 +200,12 @@ class NativeExecutor(Protocol):
     ) -> None:
         """``out = x + activation(y)``: without x the activation alone, with ``none`` the sum."""
         ...
+
+    def append_gate(self, gate: BufferId, up: BufferId, out: BufferId, activation: str) -> None: ...
+
+    def append_scale(self, x: BufferId, out: BufferId, factor: float) -> None: ...
+
+    def append_soft_cap(self, x: BufferId, out: BufferId, cap: float) -> None: ...
 
     def parameters(self, matrix: MatrixId) -> dict[str, tuple[int, int, int]]:
         """How its product is carried out: value, least and most of each parameter, by name."""

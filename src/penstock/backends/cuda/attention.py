@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -46,6 +47,20 @@ class TreeRows(NamedTuple):
 
     positions: Tensor  # [T], of all rows
     paths: Tensor  # DeviceStep.tree_paths
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What becomes of scores before and in their softmax, where a layer has it."""
+
+    softcap: float | None = None
+    slopes: Tensor | None = None
+    """Float32 ``[heads]``."""
+    sinks: Tensor | None = None
+    """Float32 ``[heads]``."""
+
+
+PLAIN: Final = Scores()
 
 
 class AttentionKernel:
@@ -132,6 +147,7 @@ class AttentionKernel:
         tables: BlockTables,
         work: Tensor,
         tree: TreeRows | None = None,
+        scores: Scores = PLAIN,
     ) -> None:
         """Launch ``plan.ops.Attention`` after the layer's keys and values have been written.
 
@@ -159,9 +175,12 @@ class AttentionKernel:
             self._partial_sums,
             self._partial_weights,
             self._finished,
+            self._starts if scores.slopes is None else scores.slopes,
+            self._starts if scores.sinks is None else scores.sinks,
             q.stride(0),
             out.stride(0),
             self._log2_scale,
+            (scores.softcap or 1.0) / math.log(2),
             HEADS=self._heads,
             KV_HEADS=self._kv_heads,
             HEAD_DIM=self._head_dim,
@@ -175,6 +194,9 @@ class AttentionKernel:
             TREE=tree is not None,
             MAX_ROWS=MAX_ROWS,
             QUANTIZED=quantized,
+            CAPPED=scores.softcap is not None,
+            SLOPED=scores.slopes is not None,
+            HAS_SINKS=scores.sinks is not None,
             PRECISION="tf32x3" if keys.dtype == torch.float32 else "ieee",
             STAGES=self.stages - (product_bytes == 4),
             INTERPRETED=INTERPRETED,

@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.backends.cuda.attention import AttentionKernel
-from penstock.backends.cuda.cache import allocate, page_layers
+from penstock.backends.cuda.attention import AttentionKernel, Scores
+from penstock.backends.cuda.cache import LayerCache, allocate, page_layers
 from penstock.backends.cuda.capability import Capability
-from penstock.backends.cuda.kernels.combine import combine
 from penstock.backends.cuda.kernels.embed import embed
 from penstock.backends.cuda.kernels.norm import MAX_COLS, add_norm
 from penstock.backends.cuda.kernels.rope_write import rope_write
 from penstock.backends.cuda.kernels.rows import Argmax, select_rows
 from penstock.backends.cuda.matrix import FloatMatrix, Matrix, Shape, make_matrix
 from penstock.backends.cuda.program import ELEMENTS, Launch, Views
+from penstock.backends.cuda.small_ops import SMALL_OPS
 from penstock.backends.cuda.step import DeviceStep
 from penstock.backends.cuda.weights import TORCH_DTYPES, Fill, Uploader, dtype_of
 from penstock.backends.cuda.workspace import Workspace
@@ -124,13 +124,13 @@ class Binder:
         does what the op asks."""
         append = self._APPEND.get(type(op))
         if append is None:
-            raise ValueError(f"op {op.kind} has no GPU kernel; bind the fused plan")
+            raise ValueError(f"op {op.kind} has no GPU kernel")
         append(self, op)
 
     def _embed(self, op: ops.Embed) -> None:
         tied = tied_product(self._plan, op.weight)
         if tied is None:
-            table = self._weight(op.weight, TORCH_DTYPES[self._plan.weight_dtype])
+            table = self.weight(op.weight, TORCH_DTYPES[self._plan.weight_dtype])
         else:
             matrix = self._matrix(tied)
             assert isinstance(matrix, FloatMatrix)
@@ -142,9 +142,7 @@ class Binder:
         self.launches.append(launch)
 
     def _add_norm(self, op: ops.AddNorm) -> None:
-        weight = self._weight(op.weight, torch.float32)
-        if len(weight) > MAX_COLS:
-            raise ValueError(f"a hidden size of {len(weight)} exceeds {MAX_COLS}")
+        weight = self.norm_weight(op.weight)
 
         def launch(views: Views, step: DeviceStep) -> None:
             delta = None if op.delta is None else views[op.delta]
@@ -189,24 +187,22 @@ class Binder:
         return joined
 
     def _rope_write(self, op: ops.RopeWrite) -> None:
-        rope, place = self._rope(op.rope), self._plan.kv_groups.places[op.layer]
-        cache, group = self.caches[place.index], place.group
+        rope, interleaved = self.rope(op.rope)
+        cache, group = self.cache_of(op.layer)
         norms = None
         if op.q_norm is not None and op.k_norm is not None:
-            norms = (
-                self._weight(op.q_norm, torch.float32),
-                self._weight(op.k_norm, torch.float32),
-            )
+            norms = self.weight(op.q_norm), self.weight(op.k_norm)
 
         def launch(views: Views, step: DeviceStep) -> None:
-            slots = step.groups[group].slots
-            rope_write(
-                views[op.qkv], views[op.q], cache, step.positions, slots, rope, norms, op.eps
-            )
+            qkv, q, slots = views[op.qkv], views[op.q], step.groups[group].slots
+            rope_write(qkv, q, cache, step.positions, slots, rope, norms, op.eps, interleaved)
 
         self.launches.append(launch)
 
     def _attention(self, op: ops.Attention) -> None:
+        for name in ("softcap", "slopes", "sinks"):
+            if getattr(op, name) is not None:
+                raise ValueError(f"attention with {name} has no GPU kernel")
         geometry = attention_geometry(op)
         if geometry not in self._geometries:
             self._geometries[geometry] = len(self.attention)
@@ -215,12 +211,16 @@ class Binder:
             )
             self.attention.append(kernel)
         index = self._geometries[geometry]
-        place = self._plan.kv_groups.places[op.layer]
-        kernel, cache, group = self.attention[index], self.caches[place.index], place.group
+        kernel, (cache, group) = self.attention[index], self.cache_of(op.layer)
+        slopes = None
+        if op.slopes is not None:
+            slopes = self._upload.tensor(np.asarray(op.slopes, np.float32), torch.float32)
+        sinks = None if op.sinks is None else self.weight(op.sinks)
+        scores = Scores(op.softcap, slopes, sinks)
 
         def launch(views: Views, step: DeviceStep) -> None:
             tables, work = step.groups[group], step.work[index]
-            kernel.run(views[op.q], views[op.out], cache, tables, work, step.tree)
+            kernel.run(views[op.q], views[op.out], cache, tables, work, step.tree, scores)
 
         self.launches.append(launch)
 
@@ -242,47 +242,28 @@ class Binder:
 
         self.launches.append(launch)
 
-    def _features(self, op: ops.Features) -> None:
-        columns = slice(op.first, op.first + op.cols)
+    def cache_of(self, layer: int) -> tuple[LayerCache, int]:
+        """Where a layer's keys and values are, and the group of a step's tables that tell where."""
+        place = self._plan.kv_groups.places[layer]
+        return self.caches[place.index], place.group
 
-        def launch(views: Views, step: DeviceStep) -> None:
-            combine(None, step.features[:, columns], views[op.out])
-
-        self.launches.append(launch)
-
-    def _join(self, op: ops.Join) -> None:
-        def launch(views: Views, step: DeviceStep) -> None:
-            out, first = views[op.out], 0
-            for name in op.xs:
-                x = views[name]
-                combine(None, x, out[:, first : first + x.shape[1]])
-                first += x.shape[1]
-
-        self.launches.append(launch)
-
-    def _add(self, op: ops.Add) -> None:
-        self.launches.append(lambda views, step: combine(views[op.x], views[op.y], views[op.out]))
-
-    def _activate(self, op: ops.Activate) -> None:
-        def launch(views: Views, step: DeviceStep) -> None:
-            combine(None, views[op.x], views[op.out], op.activation)
-
-        self.launches.append(launch)
-
-    def _add_activated(self, op: ops.AddActivated) -> None:
-        def launch(views: Views, step: DeviceStep) -> None:
-            combine(views[op.x], views[op.y], views[op.out], op.activation)
-
-        self.launches.append(launch)
-
-    def _rope(self, index: int) -> tuple[Tensor, Tensor]:
+    def rope(self, index: int) -> tuple[tuple[Tensor, Tensor], bool]:
+        """Cosines and sines of ``Plan.ropes[index]``, and whether neighbours turn together."""
         if index not in self._ropes:
             cos, sin = rope_tables(self._plan.ropes[index], self._plan.max_positions)
             put = self._upload.tensor
             self._ropes[index] = (put(cos, torch.float32), put(sin, torch.float32))
-        return self._ropes[index]
+        return self._ropes[index], self._plan.ropes[index].interleaved
 
-    def _weight(self, name: ops.WeightName, dtype: torch.dtype) -> Tensor:
+    def norm_weight(self, name: ops.WeightName) -> Tensor:
+        """Room for the weight of a norm of whole rows. ValueError where a kernel has not the
+        registers for one."""
+        (cols,) = self._shapes[name]
+        if cols > MAX_COLS:
+            raise ValueError(f"a hidden size of {cols} exceeds {MAX_COLS}")
+        return self.weight(name)
+
+    def weight(self, name: ops.WeightName, dtype: torch.dtype = torch.float32) -> Tensor:
         """Room for a weight, filled later."""
         tensor = torch.empty(self._shapes[name], dtype=dtype, device=self._device)
         self._fill(name, tensor)
@@ -299,11 +280,7 @@ class Binder:
         ops.Attention: _attention,
         ops.SelectRows: _select_rows,
         ops.Argmax: _argmax,
-        ops.Features: _features,
-        ops.Join: _join,
-        ops.Add: _add,
-        ops.Activate: _activate,
-        ops.AddActivated: _add_activated,
+        **SMALL_OPS,
     }
 
 

@@ -92,6 +92,7 @@ def needs(plan: Plan, limits: Limits) -> Needs:
             biases = sum(part.n for part in op.parts) if any(p.bias for p in op.parts) else 0
             weights += linear_matrix(op, plan, limits, workspace).nbytes + biases * 4
         elif isinstance(op, ops.Attention):
+            weights += 4 * op.heads * sum(each is not None for each in (op.slopes, op.sinks))
             geometry = attention_geometry(op)
             if geometry not in geometries:
                 geometries[geometry] = attention_kernel(

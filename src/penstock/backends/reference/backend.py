@@ -17,6 +17,7 @@ from penstock.threads import Threads
 
 class ReferenceBackend(Backend):
     name = "reference"
+    runs_experts = True
     defaults = Defaults(64, 512, True, "products of integers are exact")
 
     def asked(self, hardware: Hardware) -> BackendChoice:

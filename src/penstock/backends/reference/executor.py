@@ -13,13 +13,13 @@ from penstock.backends.reference.cache import KvStore
 from penstock.backends.reference.numerics import (
     F32,
     activate,
-    as_bfloat16,
     attend,
     product,
     rms_norm,
     rotate,
 )
-from penstock.backends.reference.schemes import SCHEMES, CanonicalTensor
+from penstock.backends.reference.row_ops import ROW_OPS, Values
+from penstock.backends.reference.schemes import SCHEMES
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.collective import Collective
 from penstock.interface.draft_tree import check_tree, path_rows, trunk_rows
@@ -53,20 +53,14 @@ class ReferenceExecutor(HostExecutor):
         self._collective = collective
         self.num_blocks = limits.num_blocks
         self._plan = plan
-        self._weights: dict[str, F32] = {}
-        self._quantized: dict[str, CanonicalTensor] = {}
-        for name in plan.weights:
-            value = weights.get(name)
-            if isinstance(value, CanonicalTensor):
-                self._quantized[name] = value
-            else:
-                self._weights[name] = np.asarray(value).astype(np.float32)
+        self._values = values = Values(plan, weights)
+        self._weights, self._buffers, self._put = values.weights, values.buffers, values.put
+        self._quantized = values.quantized
         self._ropes = [rope_tables(rope, plan.max_positions) for rope in plan.ropes]
         self._cache: list[tuple[KvStore, KvStore]] = []  # keys and values of each layer
         for layer in plan.kv_layers:
             shape = (plan.kv_dtype, limits.num_blocks, layer.kv_heads, layer.head_dim)
             self._cache.append((KvStore(*shape), KvStore(*shape)))
-        self._buffers: dict[str, NDArray[Any]] = {}
         self._run: dict[type[ops.Op], Callable[[Any, StepInput], None]] = {
             ops.Embed: self._embed,
             ops.Linear: self._linear,
@@ -74,18 +68,10 @@ class ReferenceExecutor(HostExecutor):
             ops.AllGather: self._all_gather,
             ops.SelectRows: self._select_rows,
             ops.Argmax: self._argmax,
-            ops.RmsNorm: self._rms_norm,
-            ops.Add: self._add,
-            ops.HeadNorm: self._head_norm,
             ops.Rope: self._rope,
             ops.KvWrite: self._kv_write,
-            ops.Gate: self._gate,
-            ops.AddNorm: self._add_norm,
             ops.RopeWrite: self._rope_write,
             ops.Features: self._features,
-            ops.Join: self._join,
-            ops.Activate: self._activate,
-            ops.AddActivated: self._add_activated,
         }
 
     def run(self, step: StepInput) -> StepResult:
@@ -98,10 +84,14 @@ class ReferenceExecutor(HostExecutor):
                 store.move_slot(source, target)
             for source, target in step.block_copies:
                 store.copy_block(source, target)
-        self._buffers = {}
+        self._buffers.clear()
         with np.errstate(invalid="ignore", over="ignore"):
             for op in self._plan.ops:
-                self._run[type(op)](op, step)
+                row_op = ROW_OPS.get(type(op))
+                if row_op is not None:
+                    row_op(self._values, op)
+                else:
+                    self._run[type(op)](op, step)
         plan, buffers = self._plan, self._buffers
         return StepResult(
             logits=buffers[plan.logits],
@@ -115,16 +105,8 @@ class ReferenceExecutor(HostExecutor):
         return NumpySampler()
 
     def close(self) -> None:
-        self._buffers, self._cache = {}, []
-
-    def _put(self, name: str, value: F32) -> None:
-        element = self._plan.buffers[name].element
-        if element == "bfloat16":
-            value = as_bfloat16(value)
-        elif element == "float16":
-            with np.errstate(over="ignore"):  # to infinity, as everywhere
-                value = value.astype(np.float16)
-        self._buffers[name] = value.astype(np.float32)
+        self._buffers.clear()
+        self._cache = []
 
     def _embed(self, op: ops.Embed, step: StepInput) -> None:
         self._put(op.out, self._weights[op.weight][step.token_ids])
@@ -171,6 +153,9 @@ class ReferenceExecutor(HostExecutor):
                     step.positions[rows][some],
                     op.scale,
                     op.window,
+                    op.softcap,
+                    op.slopes,
+                    None if op.sinks is None else self._weights[op.sinks],
                 )
         self._put(op.out, out.reshape(step.num_tokens, -1))
 
@@ -195,36 +180,19 @@ class ReferenceExecutor(HostExecutor):
         best = x.argmax(axis=1) if len(x) else np.zeros(0)
         self._buffers[op.out] = best.astype(np.int32)[:, None]
 
-    def _rms_norm(self, op: ops.RmsNorm, step: StepInput) -> None:
-        self._put(op.out, rms_norm(self._buffers[op.x], self._weights[op.weight], op.eps))
-
-    def _add(self, op: ops.Add, step: StepInput) -> None:
-        self._put(op.out, self._buffers[op.x] + self._buffers[op.y])
-
-    def _head_norm(self, op: ops.HeadNorm, step: StepInput) -> None:
-        x = self._buffers[op.x]
-        heads = x.reshape(len(x), -1, op.head_dim)
-        self._put(op.out, rms_norm(heads, self._weights[op.weight], op.eps).reshape(x.shape))
-
     def _rope(self, op: ops.Rope, step: StepInput) -> None:
         x = self._buffers[op.x]
-        cos, sin = (table[step.positions] for table in self._ropes[op.rope])
         heads = x.reshape(len(x), -1, op.head_dim)
-        self._put(op.out, rotate(heads, cos, sin).reshape(x.shape))
+        self._put(op.out, self._rotated(heads, op.rope, step).reshape(x.shape))
+
+    def _rotated(self, heads: F32, rope: int, step: StepInput) -> F32:
+        cos, sin = (table[step.positions] for table in self._ropes[rope])
+        return rotate(heads, cos, sin, self._plan.ropes[rope].interleaved)
 
     def _kv_write(self, op: ops.KvWrite, step: StepInput) -> None:
         for store, name in zip(self._cache[op.layer], (op.k, op.v), strict=True):
             shape = (step.num_tokens, op.kv_heads, op.head_dim)
             store.write(self._tables(op.layer, step).slots, self._buffers[name].reshape(shape))
-
-    def _gate(self, op: ops.Gate, step: StepInput) -> None:
-        gated = activate(self._buffers[op.gate], op.activation)
-        self._put(op.out, gated * self._buffers[op.up])
-
-    def _add_norm(self, op: ops.AddNorm, step: StepInput) -> None:
-        if op.delta is not None:
-            self._put(op.residual, self._buffers[op.residual] + self._buffers[op.delta])
-        self._rms_norm(ops.RmsNorm(op.residual, op.out, op.weight, op.eps), step)
 
     def _rope_write(self, op: ops.RopeWrite, step: StepInput) -> None:
         qkv = self._buffers[op.qkv].reshape(step.num_tokens, -1, op.head_dim)
@@ -232,25 +200,14 @@ class ReferenceExecutor(HostExecutor):
         if op.q_norm is not None and op.k_norm is not None:
             q = rms_norm(q, self._weights[op.q_norm], op.eps)
             k = rms_norm(k, self._weights[op.k_norm], op.eps)
-        cos, sin = (table[step.positions] for table in self._ropes[op.rope])
-        self._put(op.q, rotate(q, cos, sin).reshape(step.num_tokens, -1))
+        self._put(op.q, self._rotated(q, op.rope, step).reshape(step.num_tokens, -1))
         keys, values = self._cache[op.layer]
         slots = self._tables(op.layer, step).slots
-        keys.write(slots, rotate(k, cos, sin))
+        keys.write(slots, self._rotated(k, op.rope, step))
         values.write(slots, v)
 
     def _features(self, op: ops.Features, step: StepInput) -> None:
         self._put(op.out, step.features[:, op.first : op.first + op.cols])
-
-    def _join(self, op: ops.Join, step: StepInput) -> None:
-        self._put(op.out, np.concatenate([self._buffers[x] for x in op.xs], axis=1))
-
-    def _activate(self, op: ops.Activate, step: StepInput) -> None:
-        self._put(op.out, activate(self._buffers[op.x], op.activation))
-
-    def _add_activated(self, op: ops.AddActivated, step: StepInput) -> None:
-        activated = activate(self._buffers[op.y], op.activation)
-        self._put(op.out, self._buffers[op.x] + activated)
 
 
 def _lines(step: StepInput, sequence: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:

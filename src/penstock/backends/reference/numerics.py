@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import ml_dtypes
 import numpy as np
@@ -35,6 +36,19 @@ def product(x: F32, w: F32) -> F32:
     and other ways through them where there are fewer rows or columns.
     """
     result: F32 = np.einsum("rk,nk->rn", x, w)
+    return result
+
+
+def layer_norm(x: F32, weight: F32, bias: F32 | None, eps: float) -> F32:
+    """Over the last axis: ``(x - mean) / sqrt(variance + eps) * weight + bias``."""
+    centered = x - np.mean(x, axis=-1, keepdims=True, dtype=np.float32)
+    variance = np.mean(np.square(centered), axis=-1, keepdims=True, dtype=np.float32)
+    normed = centered / np.sqrt(variance + np.float32(eps)) * weight
+    return (normed if bias is None else normed + bias).astype(np.float32)
+
+
+def soft_cap(x: F32, cap: float) -> F32:
+    result: F32 = np.float32(cap) * np.tanh(x / np.float32(cap))
     return result
 
 
@@ -124,35 +138,64 @@ def activate(x: F32, kind: Activation) -> F32:
     return (x * factor).astype(np.float32)
 
 
-def rotate(x: F32, cos: F32, sin: F32) -> F32:
-    """Rotary embedding in the half-split layout.
+def rotate(x: F32, cos: F32, sin: F32, interleaved: bool = False) -> F32:
+    """Rotary embedding of the first ``dim`` components, in halves or as neighbours.
 
     x ``[T, heads, head_dim]``; cos and sin ``[T, dim / 2]`` with ``dim <= head_dim``.
     """
     half = cos.shape[1]
-    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     c, s = cos[:, None, :], sin[:, None, :]
-    return np.concatenate([first * c - second * s, second * c + first * s, rest], axis=-1)
+    turned = x.copy()
+    places = (
+        (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
+        if interleaved
+        else (slice(0, half), slice(half, 2 * half))
+    )
+    first, second = (x[..., place] for place in places)
+    turned[..., places[0]] = first * c - second * s
+    turned[..., places[1]] = second * c + first * s
+    return turned
 
 
 def attend(
-    q: F32, keys: F32, values: F32, positions: NDArray[np.int32], scale: float, window: int | None
+    q: F32,
+    keys: F32,
+    values: F32,
+    positions: NDArray[np.int32],
+    scale: float,
+    window: int | None,
+    softcap: float | None = None,
+    slopes: Sequence[float] | None = None,
+    sinks: F32 | None = None,
 ) -> F32:
-    """Causal attention of one sequence.
+    """Causal attention of one sequence, as :class:`penstock.plan.ops.Attention` defines it.
 
     q ``[tokens, heads, d]`` at ``positions``; keys and values ``[context, kv_heads, d]`` from
-    position 0. Returns ``[tokens, heads, d]``.
+    position 0; slopes and sinks, where there are any, one for each head. Returns ``[tokens, heads,
+    d]``.
     """
     group = q.shape[1] // keys.shape[1]
     keys, values = np.repeat(keys, group, axis=1), np.repeat(values, group, axis=1)
     heads = range(q.shape[1])  # one by one: no bit depends on how many there are
     scores = np.stack([product(q[:, h], keys[:, h]) for h in heads]) * np.float32(scale)
+    if softcap is not None:
+        scores = soft_cap(scores, softcap)
     distance: NDArray[np.int64] = positions.astype(np.int64)[:, None] - np.arange(len(keys))
+    if slopes is not None:
+        scores = scores - np.asarray(slopes, np.float32)[:, None, None] * distance.astype(
+            np.float32
+        )
     reach = len(keys) if window is None else window
     visible = (distance >= 0) & (distance < reach)
     scores = np.where(visible, scores, -np.inf)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights /= weights.sum(axis=-1, keepdims=True)
+    most = scores.max(axis=-1, keepdims=True)
+    if sinks is not None:
+        most = np.maximum(most, sinks[:, None, None])
+    weights = np.exp(scores - most)
+    total = weights.sum(axis=-1, keepdims=True)
+    if sinks is not None:
+        total = total + np.exp(sinks[:, None, None] - most)
+    weights /= total
     # A masked slot may hold anything, NaN too: it must not be multiplied by its zero.
     seen = np.where(np.any(visible, axis=0)[:, None, None], values, 0.0)
     by_component = np.ascontiguousarray(seen.transpose(1, 2, 0), dtype=np.float32)

@@ -28,8 +28,8 @@ class StepMeter:
     def end(self, num_tokens: int) -> None:
         """Note that the step is over and that it computed ``num_tokens`` token positions.
 
-        A step that computed none is not counted: it only waited for a grammar, or launched the
-        first of several.
+        A step that computed none is not counted: it only waited for a grammar, or submitted
+        the first of several.
         """
         began, self._began = self._began, None
         if began is not None and num_tokens:

@@ -35,6 +35,7 @@ from penstock.plan.ops.common import (
     LinearPart,
     SelectRows,
 )
+from penstock.plan.ops.experts import CombineExperts, ExpertLinear, Route
 from penstock.plan.ops.fused import (
     AddActivated,
     AddNorm,
@@ -63,8 +64,10 @@ __all__ = [
     "Attention",
     "Buffer",
     "BufferName",
+    "CombineExperts",
     "Element",
     "Embed",
+    "ExpertLinear",
     "Features",
     "Gate",
     "HeadNorm",
@@ -77,6 +80,7 @@ __all__ = [
     "RmsNorm",
     "Rope",
     "RopeWrite",
+    "Route",
     "Rows",
     "Scale",
     "SelectRows",

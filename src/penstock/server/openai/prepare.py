@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from penstock.errors import RequestError
+from penstock.errors import ContextLengthError, RequestError
 from penstock.grammar.spec import GrammarSpec
 from penstock.interface.messages import EngineRequest, RequestOptions
 from penstock.sampling.params import SamplingParams
@@ -97,7 +97,8 @@ def _as_named(error: RequestError, names: Names) -> RequestError:
     text = str(error)
     if text.startswith(CHAT.messages):
         text = names.messages + text.removeprefix(CHAT.messages)
-    return RequestError(text, names.messages)
+    kind = ContextLengthError if isinstance(error, ContextLengthError) else RequestError
+    return kind(text, names.messages)
 
 
 async def _check_parts(serving: Serving, calls: Calls | None, asked: Constraint | None) -> None:

@@ -65,7 +65,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from penstock.backends.cuda.kernels.attention_tile import add_tiles, join, tile_bounds
+from penstock.backends.cuda.kernels.attention_tile import (
+    add_tiles,
+    join,
+    join_sink,
+    tile_bounds,
+)
 from penstock.backends.cuda.kernels.cast import cast
 
 
@@ -86,9 +91,12 @@ def attention(
     partial_sums,
     partial_weights,
     finished,
+    slopes,
+    sinks,
     q_stride,
     out_stride,
     log2_scale,
+    softcap,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -102,6 +110,9 @@ def attention(
     TREE: tl.constexpr,
     MAX_ROWS: tl.constexpr,
     QUANTIZED: tl.constexpr,
+    CAPPED: tl.constexpr,
+    SLOPED: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
     STAGES: tl.constexpr,
     INTERPRETED: tl.constexpr,
@@ -111,7 +122,9 @@ def attention(
     q and out ``[T, HEADS * HEAD_DIM]`` with these row strides; ``partial_sums`` float32
     ``[KV_HEADS, CAPACITY, HEAD_DIM]``, ``partial_weights`` float32 ``[KV_HEADS, CAPACITY, 2]``
     (peak and weight), ``finished`` int32 ``[KV_HEADS, CAPACITY]``, zero between launches. Where
-    TREE, int32 ``token_positions`` ``[T]`` and ``tree_paths`` ``[rows, MAX_ROWS]``.
+    TREE, int32 ``token_positions`` ``[T]`` and ``tree_paths`` ``[rows, MAX_ROWS]``. ``slopes`` and
+    ``sinks`` float32 ``[HEADS]``, read where SLOPED and HAS_SINKS; ``softcap``, where CAPPED, is in
+    units of log2.
     """
     GROUP: tl.constexpr = HEADS // KV_HEADS
     product_type: tl.constexpr = tl.bfloat16 if QUANTIZED else keys.dtype.element_ty
@@ -141,6 +154,9 @@ def attention(
         query = tl.load(q + token_row * q_stride + columns, mask=inside, other=0.0)
         query = cast(query.to(tl.float32), product_type, INTERPRETED)
         positions = position + token
+        slope = tl.zeros([ROWS], tl.float32)
+        if SLOPED:
+            slope = tl.load(slopes + query_head, mask=folded < rows, other=0.0) * 1.4426950408889634
         least = tl.maximum(position - WINDOW + 1, 0) if WINDOW else 0
         oldest = position
         if TREE:
@@ -190,8 +206,12 @@ def attention(
                     log2_scale,
                     tree_paths,
                     0,
+                    softcap,
+                    slope,
                     MASKED=phase != 1,
                     PATH=False,
+                    CAPPED=CAPPED,
+                    SLOPED=SLOPED,
                     KV_HEADS=KV_HEADS,
                     HEAD_DIM=HEAD_DIM,
                     COLUMNS=COLUMNS,
@@ -227,8 +247,12 @@ def attention(
                         log2_scale,
                         path + i * MAX_ROWS,
                         fork,
+                        softcap,
+                        slope,
                         MASKED=True,
                         PATH=True,
+                        CAPPED=CAPPED,
+                        SLOPED=SLOPED,
                         KV_HEADS=KV_HEADS,
                         HEAD_DIM=HEAD_DIM,
                         COLUMNS=COLUMNS,
@@ -248,6 +272,7 @@ def attention(
 
         target = out + token_row * out_stride + columns
         if parts == 1:
+            weight, sums = join_sink(peak, weight, sums, sinks, query_head, rows, HAS_SINKS)
             store_result(target, weight, sums, inside, INTERPRETED)
         else:
             scratch = head * CAPACITY + base
@@ -264,9 +289,10 @@ def attention(
                 HEAD_DIM,
             )
             if last_one:
-                weight, sums = join_states(
+                peak, weight, sums = join_states(
                     partial_sums, partial_weights, scratch, parts, rows, ROWS, COLUMNS, HEAD_DIM
                 )
+                weight, sums = join_sink(peak, weight, sums, sinks, query_head, rows, HAS_SINKS)
                 store_result(target, weight, sums, inside, INTERPRETED)
                 tl.store(finished + scratch, 0)
 
@@ -311,7 +337,7 @@ def join_states(
     COLUMNS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
 ):
-    """Weight and sums of all that a tile's ``parts`` have seen, in the order of splits."""
+    """The state of all that a tile's ``parts`` have seen, in the order of splits."""
     tl.debug_barrier()  # no thread reads before the one that counted has its answer
     folded = tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
@@ -328,7 +354,7 @@ def join_states(
         other_weight = tl.load(pair + 1, mask=used, other=1.0, cache_modifier=".cg")
         other_sums = tl.load(partial_sums + cells, mask=inside, other=0.0, cache_modifier=".cg")
         peak, weight, sums = join(peak, weight, sums, other_peak, other_weight, other_sums)
-    return weight, sums
+    return peak, weight, sums
 
 
 @triton.jit

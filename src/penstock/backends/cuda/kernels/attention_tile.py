@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from penstock.backends.cuda.kernels.cast import cast
+from penstock.backends.cuda.kernels.soft_cap import soft_cap
 
 
 @triton.jit
@@ -68,8 +69,12 @@ def add_tiles(
     log2_scale,
     path,
     fork,
+    softcap,
+    slope,
     MASKED: tl.constexpr,
     PATH: tl.constexpr,
+    CAPPED: tl.constexpr,
+    SLOPED: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -87,6 +92,9 @@ def add_tiles(
     products. MASKED tiles may hold tokens that some rows do not see. Of these only ``least : last``
     are read: the slots of others may hold anything. Where PATH, which is MASKED, tokens from
     position ``fork`` on lie at the places of the sequence's cache that ``path`` points at.
+
+    Where CAPPED, scores stay below ``softcap``; where SLOPED, ``slope`` ``[ROWS]`` times their
+    key's distance is added. Both are in units of log2.
     """
     column = tl.arange(0, COLUMNS)
     within = column < HEAD_DIM
@@ -128,16 +136,24 @@ def add_tiles(
                 key_scale = tl.load(key_scales + cell)
                 value_scale = tl.load(value_scales + cell)
             scores = scores * key_scale.to(tl.float32)[None, :]
+        unit = log2_scale
+        if CAPPED or SLOPED:
+            scores = scores * log2_scale
+            unit = tl.full([], 1.0, tl.float32)
+            if CAPPED:
+                scores = soft_cap(scores, softcap)
+            if SLOPED:
+                scores += slope[:, None] * (token[None, :] - positions[:, None]).to(tl.float32)
         if MASKED:
             seen = visible(positions, token, WINDOW)
             scores = tl.where(seen, scores, float("-inf"))
 
-        higher = tl.maximum(peak, tl.max(scores, axis=1) * log2_scale)
+        higher = tl.maximum(peak, tl.max(scores, axis=1) * unit)
         # A row that has seen nothing: -inf less -inf would be NaN.
         base = tl.where(higher == float("-inf"), 0.0, higher)
         fade = tl.exp2(peak - base)
         # One rounding, asked for: the compiler may contract nothing by itself.
-        weights = tl.exp2(tl.fma(scores, log2_scale, -base[:, None]))
+        weights = tl.exp2(tl.fma(scores, unit, -base[:, None]))
         weight = weight * fade + tl.sum(weights, axis=1)
         sums = sums * fade[:, None]
         peak = higher
@@ -187,6 +203,20 @@ def add_seen(sums, weights, values, seen, TILE: tl.constexpr):
         value = tl.sum(tl.where(at[:, None], values, 0.0), axis=0)
         sums = sums + tl.where(sees[:, None], by[:, None] * value[None, :], 0.0)
     return sums
+
+
+@triton.jit
+def join_sink(peak, weight, sums, sinks, query_head, rows, HAS_SINKS: tl.constexpr):
+    """Weight and sums once each row's sink, a score that has no value, is part of its softmax.
+
+    ``sinks`` points at one for each query head. Called once for a row, when all else is joined.
+    """
+    if HAS_SINKS:
+        used = tl.arange(0, peak.shape[0]) < rows
+        sink = tl.load(sinks + query_head, mask=used, other=0.0) * 1.4426950408889634
+        one, none = tl.full(weight.shape, 1.0, tl.float32), tl.zeros_like(sums)
+        peak, weight, sums = join(peak, weight, sums, sink, one, none)
+    return weight, sums
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Copies, sums and activations of rows, element by element."""
+"""Copies, sums, products, activations and caps of rows, element by element."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from penstock.backends.cuda.kernels.cast import cast
 from penstock.backends.cuda.kernels.finish import activate
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
+from penstock.backends.cuda.kernels.soft_cap import soft_cap as capped
 from penstock.backends.cuda.kernels.tiling import rows_at_once
 from penstock.models.spec import Activation
 
@@ -24,7 +25,7 @@ def combine(
     """``out = x + activation(y)``, in float32 and rounded to out's type; x may be None: nothing.
 
     x, y and out ``[rows, c]``, of any floating types; out may be x or y. This is the ``Features``,
-    ``Join`` (of each of its parts), ``Activate``, ``Add`` and ``AddActivated`` of plan/ops.py.
+    ``Join`` (of each of its parts), ``Activate``, ``Add`` and ``AddActivated`` of plan/ops.
     """
     rows, cols = out.shape
     if rows == 0:
@@ -46,6 +47,75 @@ def combine(
         num_warps=4,
         enable_fp_fusion=False,
     )
+
+
+def gate(x: Tensor, up: Tensor, out: Tensor, activation: Activation) -> None:
+    """``plan.ops.Gate``: ``out = activation(x) * up``; x and up float32, out may be either."""
+    _change(x, up, out, activation, 0.0)
+
+
+def scale(x: Tensor, out: Tensor, factor: float) -> None:
+    """``plan.ops.Scale``: ``out = x * factor``; x float32, and out may be x."""
+    _change(x, None, out, "scale", factor)
+
+
+def soft_cap(x: Tensor, out: Tensor, cap: float) -> None:
+    """``plan.ops.SoftCap``: ``out = cap * tanh(x / cap)``; x float32, and out may be x."""
+    _change(x, None, out, "cap", cap)
+
+
+def _change(x: Tensor, by: Tensor | None, out: Tensor, kind: str, factor: float) -> None:
+    rows, cols = out.shape
+    if rows == 0:
+        return
+    _change_rows[(triton.cdiv(rows, _ROWS), triton.cdiv(cols, _BLOCK))](
+        x,
+        x if by is None else by,
+        out,
+        rows,
+        cols,
+        x.stride(0),
+        (x if by is None else by).stride(0),
+        out.stride(0),
+        factor,
+        KIND=kind,
+        INTERPRETED=INTERPRETED,
+        ROWS=_ROWS,
+        BLOCK=_BLOCK,
+        num_warps=4,
+        enable_fp_fusion=False,
+    )
+
+
+@triton.jit(do_not_specialize=["rows", "factor"])
+def _change_rows(
+    x,
+    by,
+    out,
+    rows,
+    cols,
+    x_stride,
+    by_stride,
+    out_stride,
+    factor,
+    KIND: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """KIND is "scale", "cap" or an activation, whose result ``by`` multiplies."""
+    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    column = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :]
+    inside = (row < rows) & (column < cols)
+    y = tl.load(x + row * x_stride + column, mask=inside, other=0.0)
+    if KIND == "scale":
+        y = y * factor
+    elif KIND == "cap":
+        y = capped(y, factor)
+    else:
+        y = activate(y, KIND) * tl.load(by + row * by_stride + column, mask=inside, other=0.0)
+    y = cast(y, out.dtype.element_ty, INTERPRETED)
+    tl.store(out + row * out_stride + column, y, mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows"])

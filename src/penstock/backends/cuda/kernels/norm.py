@@ -1,4 +1,4 @@
-"""Addition to the residual and RMS norm, one program a row on a GPU."""
+"""Norms of rows, and addition to the residual before one: one program a row on a GPU."""
 
 from __future__ import annotations
 
@@ -42,6 +42,66 @@ def add_norm(
         num_warps=min(16, max(1, block // 512)),
         enable_fp_fusion=False,
     )
+
+
+def rms_norm(x: Tensor, weight: Tensor, out: Tensor, eps: float) -> None:
+    """``plan.ops.RmsNorm``, with the bits of :func:`add_norm`; out may be x."""
+    add_norm(x, None, weight, out, eps)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, eps: float) -> None:
+    """``plan.ops.LayerNorm``: x float32 ``[rows, c]``, weight and bias float32 ``[c]``; out may be
+    x."""
+    rows, cols = x.shape
+    if rows == 0:
+        return
+    block = triton.next_power_of_2(cols)
+    _layer_norm[(triton.cdiv(rows, _ROWS),)](
+        x,
+        weight,
+        weight if bias is None else bias,
+        out,
+        rows,
+        cols,
+        x.stride(0),
+        out.stride(0),
+        EPS=eps,
+        HAS_BIAS=bias is not None,
+        INTERPRETED=INTERPRETED,
+        ROWS=_ROWS,
+        BLOCK=block,
+        num_warps=min(16, max(1, block // 512)),
+        enable_fp_fusion=False,
+    )
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _layer_norm(
+    x,
+    weight,
+    bias,
+    out,
+    rows,
+    cols,
+    x_stride,
+    out_stride,
+    EPS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    inside = (row < rows) & (column < cols)
+    y = tl.load(x + row * x_stride + column, mask=inside, other=0.0)
+    y = tl.where(inside, y - (tl.sum(y, axis=1) / cols)[:, None], 0.0)
+    factor = 1.0 / tl.sqrt(tl.sum(y * y, axis=1) / cols + EPS)
+    y = y * factor[:, None] * tl.load(weight + column, mask=column < cols, other=0.0)
+    if HAS_BIAS:
+        y += tl.load(bias + column, mask=column < cols, other=0.0)
+    y = cast(y, out.dtype.element_ty, INTERPRETED)
+    tl.store(out + row * out_stride + column, y, mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows"])

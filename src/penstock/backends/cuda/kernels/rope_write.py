@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.backends.cuda.kernels.cast import cast, nearest_whole
+from penstock.backends.cuda.kernels.cast import cast
+from penstock.backends.cuda.kernels.head_parts import LayerArrays, partners, store_heads
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
 from penstock.backends.cuda.kernels.tiling import rows_at_once
 from penstock.cache.geometry import BLOCK_SIZE
 
 _HEADS = rows_at_once(4)
 """Heads a program, of one token or of neighbours."""
-
-
-class LayerArrays(Protocol):
-    """What is written of a layer's cache; ``cache.LayerCache`` has it."""
-
-    @property
-    def keys(self) -> Tensor: ...
-
-    @property
-    def values(self) -> Tensor: ...
-
-    @property
-    def key_scales(self) -> Tensor | None: ...
-
-    @property
-    def value_scales(self) -> Tensor | None: ...
 
 
 def rope_write(
@@ -42,12 +25,13 @@ def rope_write(
     rope: tuple[Tensor, Tensor],
     norms: tuple[Tensor, Tensor] | None,
     eps: float,
+    interleaved: bool = False,
 ) -> None:
     """``plan.ops.RopeWrite``. Tokens whose slot is negative write nothing to the cache.
 
     qkv float32 ``[T, (heads + 2 * kv_heads) * head_dim]``, q ``[T, heads * head_dim]``; positions
-    and slots int32 ``[T]``; rope: cosines and sines, float32 ``[positions, dim / 2]``; norms:
-    weights of queries and keys, float32 ``[head_dim]``.
+    and slots int32 ``[T]``; rope: cosines and sines, float32 ``[positions, dim / 2]``, of
+    neighbours where ``interleaved``; norms: weights of queries and keys, float32 ``[head_dim]``.
     """
     tokens = len(qkv)
     _, kv_heads, _, head_dim = cache.keys.shape
@@ -75,6 +59,7 @@ def rope_write(
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
         HALF=cos.shape[1],
+        INTERLEAVED=interleaved,
         EPS=eps,
         HAS_NORM=norms is not None,
         QUANTIZED=quantized,
@@ -108,6 +93,7 @@ def _rope_write(
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     HALF: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
     EPS: tl.constexpr,
     HAS_NORM: tl.constexpr,
     QUANTIZED: tl.constexpr,
@@ -126,10 +112,8 @@ def _rope_write(
     within = column < HEAD_DIM
     inside = real[:, None] & within[None, :]
 
-    # Component i turns together with its partner, half a rotation's width away.
-    first = column < HALF
     turned = column < 2 * HALF
-    partner = tl.where(first, column + HALF, tl.where(turned, column - HALF, column))
+    first, partner, pair = partners(column, HALF, INTERLEAVED)
     source = qkv + (token * qkv_stride + head * HEAD_DIM)[:, None]
     x = tl.load(source + column[None, :], mask=inside, other=0.0)
     y = tl.load(source + partner[None, :], mask=inside, other=0.0)
@@ -140,7 +124,7 @@ def _rope_write(
         x = tl.where(is_value[:, None], x, x * scale[:, None] * own)
         y = tl.where(is_value[:, None], y, y * scale[:, None] * others)
     position = tl.load(positions + token, mask=real, other=0).to(tl.int64)
-    angle = position[:, None] * HALF + tl.where(first, column, column - HALF)[None, :]
+    angle = position[:, None] * HALF + pair[None, :]
     turns = real[:, None] & turned[None, :]
     c = tl.load(cos + angle, mask=turns, other=1.0)
     s = tl.load(sin + angle, mask=turns, other=0.0)
@@ -154,23 +138,22 @@ def _rope_write(
     is_key = ~(is_query | is_value) & (slot >= 0)
     is_value = is_value & (slot >= 0)
     kv_head = tl.where(is_value, head - HEADS - KV_HEADS, head - HEADS)
-    row = (slot // BLOCK_SIZE * KV_HEADS + kv_head) * BLOCK_SIZE + slot % BLOCK_SIZE
-    if QUANTIZED:
-        most = tl.max(tl.where(x != x, float("inf"), tl.abs(x)), axis=1)
-        # A scale that is not finite is NaN, so that whatever reads these codes sees it.
-        most = tl.where(most == float("inf"), float("nan"), most)
-        scale = cast(tl.div_rn(most, tl.full([SOME], 127.0, tl.float32)), tl.bfloat16, INTERPRETED)
-        tl.store(key_scales + row, scale, mask=is_key)
-        tl.store(value_scales + row, scale, mask=is_value)
-        divisor = scale.to(tl.float32)
-        usable = (divisor > 0)[:, None]
-        ratio = tl.div_rn(x, tl.where(usable, divisor[:, None], 1.0) + tl.zeros_like(x))
-        code = tl.minimum(tl.maximum(nearest_whole(ratio), -127.0), 127.0)
-        x = tl.where(usable, code, 0.0)
-    cells = row[:, None] * HEAD_DIM + column[None, :]
-    stored = cast(x, keys.dtype.element_ty, INTERPRETED)
-    tl.store(keys + cells, stored, mask=is_key[:, None] & within[None, :])
-    tl.store(values + cells, stored, mask=is_value[:, None] & within[None, :])
+    store_heads(
+        x,
+        keys,
+        values,
+        key_scales,
+        value_scales,
+        slot,
+        kv_head,
+        is_key,
+        is_value,
+        KV_HEADS,
+        HEAD_DIM,
+        QUANTIZED,
+        BLOCK_SIZE,
+        INTERPRETED,
+    )
 
 
 @triton.jit

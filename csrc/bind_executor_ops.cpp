@@ -1,0 +1,146 @@
+// The ops of a penstock::Executor in Python, one call to append each.
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+
+#include "bind_executor.h"
+#include "bindings.h"
+
+namespace penstock {
+
+using namespace nb::literals;
+using PENSTOCK_MODULE::PyExecutor;
+
+void bind_ops(nb::class_<PyExecutor>& executor) {
+  executor
+      .def(
+          "append_linear",
+          [](PyExecutor& self, MatrixId matrix, std::optional<ConstantId> bias, BufferId x,
+             BufferId out, const std::string& gate) {
+            self.get().append_linear(matrix, bias.value_or(kNone), x, out,
+                                     parse_activation(gate));
+          },
+          "matrix"_a, "bias"_a.none(), "x"_a, "out"_a, "gate"_a)
+      .def(
+          "append_embed",
+          [](PyExecutor& self, ConstantId table, const std::string& elem, BufferId out) {
+            self.get().append_embed(table, parse_elem(elem), out);
+          },
+          "table"_a, "elem"_a, "out"_a)
+      .def(
+          "append_add_norm",
+          [](PyExecutor& self, BufferId residual, std::optional<BufferId> delta, BufferId out,
+             ConstantId weight, float eps) {
+            self.get().append_add_norm(residual, delta.value_or(kNone), out, weight, eps);
+          },
+          "residual"_a, "delta"_a.none(), "out"_a, "weight"_a, "eps"_a)
+      .def(
+          "append_rms_norm",
+          [](PyExecutor& self, BufferId x, BufferId out, ConstantId weight, float eps) {
+            self.get().append_rms_norm(x, out, weight, eps);
+          },
+          "x"_a, "out"_a, "weight"_a, "eps"_a)
+      .def(
+          "append_layer_norm",
+          [](PyExecutor& self, BufferId x, BufferId out, ConstantId weight,
+             std::optional<ConstantId> bias, float eps) {
+            self.get().append_layer_norm(x, out, weight, bias.value_or(kNone), eps);
+          },
+          "x"_a, "out"_a, "weight"_a, "bias"_a.none(), "eps"_a)
+      .def(
+          "append_head_norm",
+          [](PyExecutor& self, BufferId x, BufferId out, int head_dim, ConstantId weight,
+             float eps) { self.get().append_head_norm(x, out, head_dim, weight, eps); },
+          "x"_a, "out"_a, "head_dim"_a, "weight"_a, "eps"_a)
+      .def(
+          "append_rope",
+          [](PyExecutor& self, BufferId x, BufferId out, int head_dim, ConstantId cos,
+             ConstantId sin, int rope_dim, bool interleaved) {
+            self.get().append_rope(x, out, head_dim, {cos, sin, rope_dim, interleaved});
+          },
+          nb::kw_only(), "x"_a, "out"_a, "head_dim"_a, "cos"_a, "sin"_a, "rope_dim"_a,
+          "interleaved"_a)
+      .def(
+          "append_kv_write",
+          [](PyExecutor& self, int layer, BufferId k, BufferId v) {
+            self.get().append_kv_write(layer, k, v);
+          },
+          nb::kw_only(), "layer"_a, "k"_a, "v"_a)
+      .def(
+          "append_rope_write",
+          [](PyExecutor& self, int layer, BufferId qkv, BufferId q, int heads, ConstantId cos,
+             ConstantId sin, int rope_dim, bool interleaved, std::optional<ConstantId> q_norm,
+             std::optional<ConstantId> k_norm, float eps) {
+            self.get().append_rope_write({layer, qkv, q, heads,
+                                          {cos, sin, rope_dim, interleaved},
+                                          q_norm.value_or(kNone), k_norm.value_or(kNone), eps});
+          },
+          nb::kw_only(), "layer"_a, "qkv"_a, "q"_a, "heads"_a, "cos"_a, "sin"_a, "rope_dim"_a,
+          "interleaved"_a, "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a)
+      .def(
+          "append_attention",
+          [](PyExecutor& self, int layer, BufferId q, BufferId out, int heads, float scale,
+             int window, std::optional<float> softcap, std::optional<ConstantId> slopes,
+             std::optional<ConstantId> sinks) {
+            expect(!softcap || *softcap > 0, "attention: a soft cap must be positive");
+            self.get().append_attention({layer, q, out, heads, scale, window,
+                                         softcap.value_or(0.0f), slopes.value_or(kNone),
+                                         sinks.value_or(kNone)});
+          },
+          nb::kw_only(), "layer"_a, "q"_a, "out"_a, "heads"_a, "scale"_a, "window"_a,
+          "softcap"_a.none(), "slopes"_a.none(), "sinks"_a.none())
+      .def(
+          "append_select_rows",
+          [](PyExecutor& self, BufferId x, BufferId out, int64_t first) {
+            self.get().append_select_rows(x, out, first);
+          },
+          "x"_a, "out"_a, "first"_a)
+      .def(
+          "append_features",
+          [](PyExecutor& self, BufferId out, int64_t first) {
+            self.get().append_features(out, first);
+          },
+          "out"_a, "first"_a)
+      .def(
+          "append_join",
+          [](PyExecutor& self, const std::vector<BufferId>& xs, BufferId out) {
+            self.get().append_join(xs, out);
+          },
+          "xs"_a, "out"_a)
+      .def(
+          "append_add_activated",
+          [](PyExecutor& self, std::optional<BufferId> x, BufferId y, BufferId out,
+             const std::string& activation) {
+            self.get().append_add_activated(x.value_or(kNone), y, out,
+                                            parse_activation(activation));
+          },
+          "x"_a.none(), "y"_a, "out"_a, "activation"_a)
+      .def(
+          "append_gate",
+          [](PyExecutor& self, BufferId gate, BufferId up, BufferId out,
+             const std::string& activation) {
+            self.get().append_gate(gate, up, out, parse_activation(activation));
+          },
+          "gate"_a, "up"_a, "out"_a, "activation"_a)
+      .def(
+          "append_scale",
+          [](PyExecutor& self, BufferId x, BufferId out, float factor) {
+            self.get().append_scale(x, out, factor);
+          },
+          "x"_a, "out"_a, "factor"_a)
+      .def(
+          "append_soft_cap",
+          [](PyExecutor& self, BufferId x, BufferId out, float cap) {
+            self.get().append_soft_cap(x, out, cap);
+          },
+          "x"_a, "out"_a, "cap"_a)
+      .def(
+          "append_argmax",
+          [](PyExecutor& self, BufferId x, BufferId out) { self.get().append_argmax(x, out); },
+          "x"_a, "out"_a);
+}
+
+}  // namespace penstock

@@ -1,0 +1,110 @@
+// An executor's ops that work on the heads of tokens, and on the cache.
+#include <string>
+
+#include "executor.h"
+#include "refuse.h"
+
+namespace penstock {
+namespace {
+
+void check_shares(int64_t rows, int64_t heads) {
+  if (heads > Tickets::kMostTasks / rows)
+    refuse("a step of " + std::to_string(rows) + " tokens has more than " +
+           std::to_string(Tickets::kMostTasks) + " heads; lower the number of tokens");
+}
+
+}  // namespace
+
+void Executor::check_heads(BufferId x, BufferId out, int head_dim) const {
+  const Array& in = typed(x, {Elem::f32}, "heads");
+  const Array& y = typed(out, {Elem::f32, Elem::bf16}, "an output of heads");
+  if (head_dim < 1 || head_dim > kMostHeadDim)
+    refuse("heads have 1 to " + std::to_string(kMostHeadDim) + " components, not " +
+           std::to_string(head_dim));
+  if (in.cols % head_dim != 0 || y.cols != in.cols || bound(x).rows != bound(out).rows)
+    refuse("input and output of an op of heads are not the same whole heads");
+  check_shares(most_rows(bound(x).rows), in.cols / head_dim);
+  if (x != out) require_apart(x, out);  // in place, or elsewhere
+}
+
+Rotation Executor::rotation(const RotationSpec& s, int head_dim) const {
+  if (s.dim < 0 || s.dim > head_dim || s.dim % 2 != 0)
+    refuse("rotated components must be an even number within the head");
+  const int64_t angles = int64_t(shape_.max_positions) * (s.dim / 2);
+  return {floats(s.cos, angles, "a cosine table"), floats(s.sin, angles, "a sine table"), s.dim,
+          s.interleaved};
+}
+
+void Executor::append_head_norm(BufferId x, BufferId out, int head_dim, ConstantId weight,
+                                float eps) {
+  check_heads(x, out, head_dim);
+  ops_.push_back(HeadNormOp{{bound(x).array, bound(out).array,
+                             floats(weight, head_dim, "a head norm's weight"), head_dim, eps},
+                            bound(x).rows});
+}
+
+void Executor::append_rope(BufferId x, BufferId out, int head_dim, const RotationSpec& spec) {
+  check_heads(x, out, head_dim);
+  if (bound(x).rows != RowKind::tokens) refuse("rotation works on token rows");
+  ops_.push_back(
+      RopeOp{{bound(x).array, bound(out).array, head_dim, rotation(spec, head_dim)}});
+}
+
+void Executor::append_kv_write(int layer, BufferId k, BufferId v) {
+  const KvWriteArgs args{kv(layer), typed(k, {Elem::f32}, "keys"), typed(v, {Elem::f32}, "values")};
+  const int64_t cols = int64_t(args.kv.kv_heads) * args.kv.head_dim;
+  if (args.k.cols != cols || args.v.cols != cols)
+    refuse("keys and values do not fit the layer's heads");
+  if (bound(k).rows != RowKind::tokens || bound(v).rows != RowKind::tokens)
+    refuse("the cache is written for token rows");
+  check_shares(shape_.max_tokens, 2 * int64_t(args.kv.kv_heads));
+  ops_.push_back(KvWriteOp{args});
+}
+
+void Executor::append_rope_write(const RopeWriteSpec& s) {
+  RopeWriteArgs args{};
+  args.kv = kv(s.layer);
+  const int dim = args.kv.head_dim;
+  args.qkv = typed(s.qkv, {Elem::f32}, "joined queries, keys and values");
+  args.q = typed(s.q, {Elem::f32, Elem::bf16}, "rotated queries");
+  args.heads = s.heads;
+  const int64_t units = s.heads + 2 * int64_t(args.kv.kv_heads);
+  if (s.heads < 1 || args.q.cols != int64_t(s.heads) * dim || args.qkv.cols != units * dim)
+    refuse("queries, keys and values do not fit the layer's heads");
+  check_shares(shape_.max_tokens, units);
+  if (bound(s.qkv).rows != RowKind::tokens || bound(s.q).rows != RowKind::tokens)
+    refuse("rotation works on token rows");
+  require_apart(s.qkv, s.q);
+  args.rotation = rotation(s.rotation, dim);
+  args.q_norm = s.q_norm == kNone ? nullptr : floats(s.q_norm, dim, "a query norm");
+  args.k_norm = s.k_norm == kNone ? nullptr : floats(s.k_norm, dim, "a key norm");
+  args.eps = s.eps;
+  ops_.push_back(RopeWriteOp{args});
+}
+
+void Executor::append_attention(const AttentionSpec& s) {
+  AttentionArgs args{};
+  args.kv = kv(s.layer);
+  args.q = typed(s.q, {Elem::f32, Elem::bf16}, "queries");
+  args.out = typed(s.out, {Elem::f32, Elem::bf16}, "attention's output");
+  args.heads = s.heads;
+  args.scale = s.scale;
+  args.window = s.window;
+  if (s.heads < 1 || args.q.cols != int64_t(s.heads) * args.kv.head_dim ||
+      args.out.cols != args.q.cols)
+    refuse("queries and output of attention do not fit the layer's heads");
+  if (bound(s.q).rows != RowKind::tokens || bound(s.out).rows != RowKind::tokens)
+    refuse("attention works on token rows");
+  if (!(s.scale > 0)) refuse("attention: the scale must be positive");
+  if (!(s.softcap >= 0)) refuse("attention: a soft cap must be positive, or 0 for none");
+  args.softcap = s.softcap;
+  if (s.slopes != kNone) args.slopes = floats(s.slopes, s.heads, "attention's slopes");
+  if (s.sinks != kNone) args.sinks = floats(s.sinks, s.heads, "attention's sinks");
+  require_apart(s.q, s.out);
+  const AttentionShape shape{s.heads, args.kv.kv_heads, args.kv.head_dim, s.window};
+  AttentionWork* work = work_for(shape);
+  pool_.reserve_scratch(attention_scratch_bytes(shape));
+  ops_.push_back(AttentionOp{args, work});
+}
+
+}  // namespace penstock

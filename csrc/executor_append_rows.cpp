@@ -1,0 +1,92 @@
+// An executor's ops that work on rows by themselves: norms, and what is done element by element.
+#include <cmath>
+
+#include "executor.h"
+#include "refuse.h"
+
+namespace penstock {
+
+RowKind Executor::check_elements(std::initializer_list<BufferId> inputs, BufferId out) const {
+  const Array& y = typed(out, {Elem::f32, Elem::bf16}, "an output of elements");
+  const RowKind rows = bound(out).rows;
+  if (most_rows(rows) > Tickets::kMostTasks / pieces_of_row(y.cols))
+    refuse("an op of elements has more rows and columns than threads can share");
+  for (const BufferId input : inputs) {
+    const Array& x = typed(input, {Elem::f32}, "an input of elements");
+    if (x.cols != y.cols || bound(input).rows != rows)
+      refuse("inputs and output of an op of elements differ in shape");
+    if (input != out) require_apart(input, out);  // in place, or elsewhere
+  }
+  return rows;
+}
+
+void Executor::append_add_activated(BufferId x, BufferId y, BufferId out, Activation activation) {
+  AddActivatedArgs args{};
+  if (x != kNone) args.x = bound(x).array;
+  args.y = bound(y).array;
+  args.out = bound(out).array;
+  args.activation = activation;
+  ops_.push_back(AddActivatedOp{
+      args, x == kNone ? check_elements({y}, out) : check_elements({x, y}, out)});
+}
+
+void Executor::append_gate(BufferId gate, BufferId up, BufferId out, Activation activation) {
+  const RowKind rows = check_elements({gate, up}, out);
+  if (activation == Activation::none) refuse("a gate needs an activation");
+  ops_.push_back(
+      GateOp{{bound(gate).array, bound(up).array, bound(out).array, activation}, rows});
+}
+
+void Executor::append_scale(BufferId x, BufferId out, float factor) {
+  const RowKind rows = check_elements({x}, out);
+  if (!std::isfinite(factor)) refuse("a factor is a finite number");
+  ops_.push_back(ScaleOp{{bound(x).array, bound(out).array, factor}, rows});
+}
+
+void Executor::append_soft_cap(BufferId x, BufferId out, float cap) {
+  const RowKind rows = check_elements({x}, out);
+  if (!(cap > 0) || !std::isfinite(cap)) refuse("a soft cap is a positive number");
+  ops_.push_back(SoftCapOp{{bound(x).array, bound(out).array, cap}, rows});
+}
+
+void Executor::append_add_norm(BufferId residual, BufferId delta, BufferId out,
+                               ConstantId weight, float eps) {
+  AddNormArgs args{};
+  args.residual = typed(residual, {Elem::f32}, "a residual");
+  if (delta != kNone) args.delta = typed(delta, {Elem::f32}, "a delta");
+  args.out = typed(out, {Elem::f32, Elem::bf16}, "a norm's output");
+  args.weight = floats(weight, args.residual.cols, "a norm's weight");
+  args.eps = eps;
+  const RowKind rows = bound(residual).rows;
+  if (args.out.cols != args.residual.cols || bound(out).rows != rows ||
+      (delta != kNone && (args.delta.cols != args.residual.cols || bound(delta).rows != rows)))
+    refuse("residual, delta and output of a norm differ in shape");
+  require_apart(residual, out);
+  if (delta != kNone) require_apart(delta, out), require_apart(delta, residual);
+  ops_.push_back(AddNormOp{args, rows});
+}
+
+NormArgs Executor::norm(BufferId x, BufferId out, ConstantId weight, ConstantId bias,
+                        float eps) const {
+  NormArgs args{};
+  args.x = typed(x, {Elem::f32}, "a norm's input");
+  args.out = typed(out, {Elem::f32, Elem::bf16}, "a norm's output");
+  args.weight = floats(weight, args.x.cols, "a norm's weight");
+  args.bias = bias == kNone ? nullptr : floats(bias, args.x.cols, "a norm's bias");
+  args.eps = eps;
+  if (args.out.cols != args.x.cols || bound(out).rows != bound(x).rows)
+    refuse("input and output of a norm differ in shape");
+  if (x != out) require_apart(x, out);  // in place, or elsewhere
+  return args;
+}
+
+void Executor::append_rms_norm(BufferId x, BufferId out, ConstantId weight, float eps) {
+  ops_.push_back(RmsNormOp{norm(x, out, weight, kNone, eps), bound(x).rows});
+}
+
+void Executor::append_layer_norm(BufferId x, BufferId out, ConstantId weight, ConstantId bias,
+                                 float eps) {
+  ops_.push_back(LayerNormOp{norm(x, out, weight, bias, eps), bound(x).rows});
+}
+
+}  // namespace penstock

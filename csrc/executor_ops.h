@@ -1,0 +1,132 @@
+// Ops as an executor keeps them: the arguments of their kernels, bound.
+//
+// Each has the name of its op in plan/ops. `rows` says how many rows a step has of what the op works
+// on; without it they are the step's tokens, or what the kernel finds in the step.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+
+#include "kernels/argmax.h"
+#include "kernels/attention.h"
+#include "kernels/columns.h"
+#include "kernels/elementwise.h"
+#include "kernels/embed.h"
+#include "kernels/gemm.h"
+#include "kernels/gemm_grid.h"
+#include "kernels/gemm_int.h"
+#include "kernels/gemm_points.h"
+#include "kernels/kv_write.h"
+#include "kernels/norm.h"
+#include "kernels/rope.h"
+#include "kernels/rope_write.h"
+#include "kernels/rounding.h"
+#include "kernels/select.h"
+#include "types.h"
+
+namespace penstock {
+
+// `logits` are the first of the `selected`.
+enum class RowKind : uint8_t { tokens, selected, logits };
+
+using MatrixId = int;
+
+// Every kind has packed_bytes(), linear(), linear_scratch_bytes() and linear_shared_bytes().
+using AnyMatrix = std::variant<PackedMatrix, IntMatrix, GridMatrix>;
+
+struct EmbedOp {
+  EmbedArgs args;
+  const char* name() const { return "Embed"; }
+};
+struct AddNormOp {
+  AddNormArgs args;
+  RowKind rows;
+  const char* name() const { return "AddNorm"; }
+};
+struct RmsNormOp {
+  NormArgs args;
+  RowKind rows;
+  const char* name() const { return "RmsNorm"; }
+};
+struct LayerNormOp {
+  NormArgs args;
+  RowKind rows;
+  const char* name() const { return "LayerNorm"; }
+};
+struct LinearOp {
+  MatrixId matrix;
+  AnyMatrix w;
+  Array x, out;
+  Activation gate;
+  RowKind rows;
+  const char* name() const { return "Linear"; }
+};
+struct HeadNormOp {
+  HeadNormArgs args;
+  RowKind rows;
+  const char* name() const { return "HeadNorm"; }
+};
+struct RopeOp {
+  RopeArgs args;
+  const char* name() const { return "Rope"; }
+};
+struct KvWriteOp {
+  KvWriteArgs args;
+  const char* name() const { return "KvWrite"; }
+};
+struct RopeWriteOp {
+  RopeWriteArgs args;
+  const char* name() const { return "RopeWrite"; }
+};
+struct AttentionOp {
+  AttentionArgs args;
+  AttentionWork* work;
+  const char* name() const { return "Attention"; }
+};
+struct SelectRowsOp {
+  SelectRowsArgs args;
+  const char* name() const { return "SelectRows"; }
+};
+struct ArgmaxOp {
+  ArgmaxArgs args;
+  RowKind rows;
+  const char* name() const { return "Argmax"; }
+};
+struct FeaturesOp {
+  FeaturesArgs args;
+  const char* name() const { return "Features"; }
+};
+struct JoinOp {
+  JoinArgs args;
+  RowKind rows;
+  const char* name() const { return "Join"; }
+};
+struct AddActivatedOp {
+  AddActivatedArgs args;
+  RowKind rows;
+  const char* name() const {
+    if (!args.x.data) return "Activate";
+    return args.activation == Activation::none ? "Add" : "AddActivated";
+  }
+};
+struct GateOp {
+  GateArgs args;
+  RowKind rows;
+  const char* name() const { return "Gate"; }
+};
+struct ScaleOp {
+  ScaleArgs args;
+  RowKind rows;
+  const char* name() const { return "Scale"; }
+};
+struct SoftCapOp {
+  SoftCapArgs args;
+  RowKind rows;
+  const char* name() const { return "SoftCap"; }
+};
+
+using Op = std::variant<EmbedOp, AddNormOp, RmsNormOp, LayerNormOp, LinearOp, HeadNormOp, RopeOp,
+                        KvWriteOp, RopeWriteOp, AttentionOp, SelectRowsOp, ArgmaxOp, FeaturesOp,
+                        JoinOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp>;
+
+}  // namespace penstock

@@ -1,0 +1,118 @@
+// How a token's row of a head goes into the cache, by the cache's element.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "head_rows.h"
+
+namespace penstock {
+
+// Both write single elements between those of other tokens, which other threads may be writing:
+// only whole-element stores, never a read-modify-write of a neighbour.
+template <class T>
+inline void store_key(T* tile, const float* x, int n, int offset) {
+  for (int d = 0; d < n; ++d) tile[d * kBlockSize + offset] = from_f32<T>(x[d]);
+}
+
+inline void store_key(bf16* tile, const float* x, int n, int offset) {
+  bf16 row[kMostHeadDim];
+  store_row(row, x, n);
+  for (int d = 0; d < n; d += 2)
+    std::memcpy(tile + d * kBlockSize + offset * 2, row + d, 2 * sizeof(bf16));
+}
+
+template <class T>
+inline void store_value(T* tile, const float* x, int n, int offset) {
+  store_row(tile + offset * n, x, n);
+}
+
+inline void store_value(bf16* tile, const float* x, int n, int offset) {
+  bf16 row[kMostHeadDim];
+  store_row(row, x, n);
+  bf16* out = tile + (offset / 2) * 2 * n + offset % 2;
+  for (int d = 0; d < n; ++d) out[2 * d] = row[d];
+}
+
+// Symmetric codes of x and their scale, max|x| / 127 in bf16: codes are of the scale as it is kept,
+// so rounding it costs half a percent of a step and no code leaves [-127, 127]. A row of zeros has
+// scale 0; one with a value that is not finite has scale NaN; either has codes 0.
+inline bf16 quantize_head(const float* x, int n, int8_t* codes) {
+  const f32x16 zero = f32x16::zero();
+  f32x16 most = zero, bad = zero;
+  for_lanes(n, [&](int i, int count) {
+    const f32x16 v = f32x16::load_n(x + i, count);
+    most = max(abs(v), most);
+    bad = fma(v, zero, bad);
+  });
+  if (!(hsum(bad) == 0.0f)) {
+    std::fill_n(codes, n, int8_t(0));
+    return to_bf16(std::numeric_limits<float>::quiet_NaN());
+  }
+  const bf16 kept = to_bf16(hmax(most) / 127.0f);
+  const float scale = to_f32(kept);
+  if (scale == 0.0f) {
+    std::fill_n(codes, n, int8_t(0));
+    return kept;
+  }
+  alignas(64) float rounded[kMostHeadDim];
+  const f32x16 divisor = f32x16::broadcast(scale);
+  const f32x16 low = f32x16::broadcast(-127.0f), high = f32x16::broadcast(127.0f);
+  for_lanes(n, [&](int i, int count) {
+    const f32x16 v = f32x16::load_n(x + i, count) / divisor;
+    round_even(max(min(v, high), low)).store(rounded + i);
+  });
+  for (int i = 0; i < n; ++i) codes[i] = int8_t(rounded[i]);
+  return kept;
+}
+
+// Writes heads of a cache whose elements are T.
+template <class T>
+struct CacheWriter {
+  const KvLayer& kv;
+
+  void key(int64_t block, int head, const float* x, int offset) const {
+    store_key(reinterpret_cast<T*>(kv.keys(block, head)), x, kv.head_dim, offset);
+  }
+  void value(int64_t block, int head, const float* x, int offset) const {
+    store_value(reinterpret_cast<T*>(kv.values(block, head)), x, kv.head_dim, offset);
+  }
+};
+
+template <>
+struct CacheWriter<int8_t> {
+  const KvLayer& kv;
+
+  void key(int64_t block, int head, const float* x, int offset) const {
+    std::byte* tile = kv.keys(block, head);
+    alignas(64) int8_t codes[kMostHeadDim + 4];
+    store_scale(tile, quantize_head(x, kv.head_dim, codes), offset);
+    std::fill(codes + kv.head_dim, codes + kv.padded_dim(), int8_t(0));
+    for (int d = 0; d < kv.head_dim; d += 4)
+      std::memcpy(tile + d * kBlockSize + offset * 4, codes + d, 4);
+  }
+  void value(int64_t block, int head, const float* x, int offset) const {
+    std::byte* tile = kv.values(block, head);
+    alignas(64) int8_t codes[kMostHeadDim];
+    store_scale(tile, quantize_head(x, kv.head_dim, codes), offset);
+    auto* out = reinterpret_cast<int8_t*>(tile) + offset / 4 * 4 * kv.padded_dim() + offset % 4;
+    for (int d = 0; d < kv.head_dim; ++d) out[4 * d] = codes[d];
+  }
+  void store_scale(std::byte* tile, bf16 scale, int offset) const {
+    reinterpret_cast<bf16*>(tile + kv.tile_bytes())[offset] = scale;
+  }
+};
+
+// f.operator()<T>() for the cache's element T.
+template <class F>
+PENSTOCK_INLINE void with_cache_element(Elem elem, F f) {
+  switch (elem) {
+    case Elem::bf16: return f.template operator()<bf16>();
+    case Elem::f16: return f.template operator()<f16>();
+    case Elem::i8: return f.template operator()<int8_t>();
+    default: return f.template operator()<float>();
+  }
+}
+
+}  // namespace penstock

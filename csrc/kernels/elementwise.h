@@ -1,0 +1,53 @@
+// Element by element: the `Activate`, `Add`, `AddActivated`, `Gate`, `Scale` and `SoftCap` ops of
+// plan/ops. All arrays are [rows, cols] f32, of outputs also bf16; an f32 output may be an input.
+#pragma once
+
+#include "../types.h"
+#include "gemm.h"
+
+namespace penstock {
+
+struct AddActivatedArgs {
+  Array x;  // null data: nothing to add to
+  Array y;
+  Array out;
+  Activation activation;
+};
+
+// out = x + activation(y).
+void add_activated(const AddActivatedArgs& args, int64_t rows, const Worker& worker);
+
+struct GateArgs {
+  Array gate;
+  Array up;
+  Array out;
+  Activation activation;
+};
+
+// out = activation(gate) * up.
+void gate(const GateArgs& args, int64_t rows, const Worker& worker);
+
+struct ScaleArgs {
+  Array x;
+  Array out;
+  float factor;
+};
+
+// out = x * factor.
+void scale(const ScaleArgs& args, int64_t rows, const Worker& worker);
+
+struct SoftCapArgs {
+  Array x;
+  Array out;
+  float cap;
+};
+
+// out = cap * tanh(x / cap).
+void soft_cap(const SoftCapArgs& args, int64_t rows, const Worker& worker);
+
+// Into so many pieces of at most this many columns workers share a row: logits may be the one row
+// of a step and have a hundred thousand columns.
+constexpr int64_t kPieceColumns = 4096;
+constexpr int64_t pieces_of_row(int64_t cols) { return (cols + kPieceColumns - 1) / kPieceColumns; }
+
+}  // namespace penstock

@@ -1,0 +1,39 @@
+#include "kv_write.h"
+
+#include "../pool.h"
+#include "cache_write.h"
+#include "head_rows.h"
+
+namespace penstock {
+namespace {
+
+// Heads [some.begin, some.end) of all tokens' keys and values.
+template <class Cache>
+void kv_write_heads(const KvWriteArgs& args, const StepView& step, Share some) {
+  const int dim = args.kv.head_dim, heads = args.kv.kv_heads;
+  const CacheWriter<Cache> cache{args.kv};
+  const int32_t* const slots = step.groups[size_t(args.kv.group)].slots;
+  for (int64_t i = some.begin; i < some.end; ++i) {
+    const int64_t token = i / (2 * heads);
+    const int unit = int(i % (2 * heads)), head = unit % heads;
+    const int64_t block = slots[token] / kBlockSize;
+    const int offset = slots[token] % kBlockSize;
+    if (unit < heads)
+      cache.key(block, head, args.k.row<const float>(token) + int64_t(head) * dim, offset);
+    else
+      cache.value(block, head, args.v.row<const float>(token) + int64_t(head) * dim, offset);
+  }
+}
+
+}  // namespace
+
+void kv_write(const KvWriteArgs& args, const StepView& step, const Worker& worker) {
+  const int64_t heads = int64_t(step.tokens) * 2 * args.kv.kv_heads;
+  with_cache_element(args.kv.elem, [&]<class Cache>() {
+    Tickets::Phase phase = worker.tickets->open(worker, heads, kLeastHeads);
+    for (Share some = phase.next(); !some.empty(); some = phase.next())
+      kv_write_heads<Cache>(args, step, some);
+  });
+}
+
+}  // namespace penstock

@@ -1,0 +1,17 @@
+// Keys and values of a step's tokens into the cache: the `KvWrite` op of plan/ops.
+#pragma once
+
+#include "../types.h"
+
+namespace penstock {
+
+struct KvWriteArgs {
+  KvLayer kv;
+  Array k;  // [T, kv_heads * head_dim] f32
+  Array v;  // the same
+};
+
+// Puts each token's heads where its slot is. Workers share (token, head) pairs.
+void kv_write(const KvWriteArgs& args, const StepView& step, const Worker& worker);
+
+}  // namespace penstock

@@ -1,0 +1,174 @@
+"""Every op of a plan, appended to a native executor: ``APPENDERS`` is the list of what there is.
+
+An op's function here names buffers and weights by their handles and calls one method of the
+executor, whose C++ checks that they fit (``csrc/executor_append*.cpp``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from penstock.backends.cpu.binder import Binder
+from penstock.plan import ops
+
+
+def append(binder: Binder, op: ops.Op) -> None:
+    """Append ``op``; ValueError where it has no native kernel, or its kernel cannot run it."""
+    appender = APPENDERS.get(type(op))
+    if appender is None:
+        raise ValueError(f"op {op.kind} has no native kernel")
+    appender(binder, op)
+
+
+def _embed(b: Binder, op: ops.Embed) -> None:
+    b.native.append_embed(b.table(op.weight), b.plan.weight_dtype, b.buffers[op.out])
+
+
+def _features(b: Binder, op: ops.Features) -> None:
+    b.native.append_features(b.buffers[op.out], op.first)
+
+
+def _join(b: Binder, op: ops.Join) -> None:
+    b.native.append_join([b.buffers[x] for x in op.xs], b.buffers[op.out])
+
+
+def _linear(b: Binder, op: ops.Linear) -> None:
+    matrix = b.matrix(op)
+    b.native.append_linear(
+        matrix, b.bias(op), b.buffers[op.x], b.buffers[op.out], op.gated or "none"
+    )
+
+
+def _attention(b: Binder, op: ops.Attention) -> None:
+    b.native.append_attention(
+        layer=op.layer,
+        q=b.buffers[op.q],
+        out=b.buffers[op.out],
+        heads=op.heads,
+        scale=op.scale,
+        window=op.window or 0,
+        softcap=op.softcap,
+        slopes=None if op.slopes is None else b.floats(op.slopes),
+        sinks=b.optional_weight(op.sinks),
+    )
+
+
+def _select_rows(b: Binder, op: ops.SelectRows) -> None:
+    b.native.append_select_rows(b.buffers[op.x], b.buffers[op.out], op.first)
+
+
+def _argmax(b: Binder, op: ops.Argmax) -> None:
+    b.native.append_argmax(b.buffers[op.x], b.buffers[op.out])
+
+
+def _rms_norm(b: Binder, op: ops.RmsNorm) -> None:
+    b.native.append_rms_norm(b.buffers[op.x], b.buffers[op.out], b.weight(op.weight), op.eps)
+
+
+def _layer_norm(b: Binder, op: ops.LayerNorm) -> None:
+    weight, bias = b.weight(op.weight), b.optional_weight(op.bias)
+    b.native.append_layer_norm(b.buffers[op.x], b.buffers[op.out], weight, bias, op.eps)
+
+
+def _scale(b: Binder, op: ops.Scale) -> None:
+    b.native.append_scale(b.buffers[op.x], b.buffers[op.out], op.factor)
+
+
+def _soft_cap(b: Binder, op: ops.SoftCap) -> None:
+    b.native.append_soft_cap(b.buffers[op.x], b.buffers[op.out], op.cap)
+
+
+def _add(b: Binder, op: ops.Add) -> None:
+    x, y, out = (b.buffers[name] for name in (op.x, op.y, op.out))
+    b.native.append_add_activated(x, y, out, "none")
+
+
+def _head_norm(b: Binder, op: ops.HeadNorm) -> None:
+    x, out = b.buffers[op.x], b.buffers[op.out]
+    b.native.append_head_norm(x, out, op.head_dim, b.weight(op.weight), op.eps)
+
+
+def _rope(b: Binder, op: ops.Rope) -> None:
+    cos, sin = b.rope(op.rope)
+    b.native.append_rope(
+        x=b.buffers[op.x],
+        out=b.buffers[op.out],
+        head_dim=op.head_dim,
+        cos=cos,
+        sin=sin,
+        rope_dim=b.plan.ropes[op.rope].dim,
+        interleaved=b.plan.ropes[op.rope].interleaved,
+    )
+
+
+def _kv_write(b: Binder, op: ops.KvWrite) -> None:
+    b.native.append_kv_write(layer=op.layer, k=b.buffers[op.k], v=b.buffers[op.v])
+
+
+def _gate(b: Binder, op: ops.Gate) -> None:
+    gate, up, out = (b.buffers[name] for name in (op.gate, op.up, op.out))
+    b.native.append_gate(gate, up, out, op.activation)
+
+
+def _activate(b: Binder, op: ops.Activate) -> None:
+    b.native.append_add_activated(None, b.buffers[op.x], b.buffers[op.out], op.activation)
+
+
+def _add_norm(b: Binder, op: ops.AddNorm) -> None:
+    b.native.append_add_norm(
+        b.buffers[op.residual],
+        None if op.delta is None else b.buffers[op.delta],
+        b.buffers[op.out],
+        b.weight(op.weight),
+        op.eps,
+    )
+
+
+def _add_activated(b: Binder, op: ops.AddActivated) -> None:
+    x, y, out = (b.buffers[name] for name in (op.x, op.y, op.out))
+    b.native.append_add_activated(x, y, out, op.activation)
+
+
+def _rope_write(b: Binder, op: ops.RopeWrite) -> None:
+    cos, sin = b.rope(op.rope)
+    b.native.append_rope_write(
+        layer=op.layer,
+        qkv=b.buffers[op.qkv],
+        q=b.buffers[op.q],
+        heads=op.heads,
+        cos=cos,
+        sin=sin,
+        rope_dim=b.plan.ropes[op.rope].dim,
+        interleaved=b.plan.ropes[op.rope].interleaved,
+        q_norm=b.optional_weight(op.q_norm),
+        k_norm=b.optional_weight(op.k_norm),
+        eps=op.eps,
+    )
+
+
+APPENDERS: Final[Mapping[type[ops.Op], Callable[[Binder, Any], None]]] = MappingProxyType(
+    {
+        ops.Embed: _embed,
+        ops.Features: _features,
+        ops.Join: _join,
+        ops.Linear: _linear,
+        ops.Attention: _attention,
+        ops.SelectRows: _select_rows,
+        ops.Argmax: _argmax,
+        ops.RmsNorm: _rms_norm,
+        ops.LayerNorm: _layer_norm,
+        ops.Scale: _scale,
+        ops.SoftCap: _soft_cap,
+        ops.Add: _add,
+        ops.HeadNorm: _head_norm,
+        ops.Rope: _rope,
+        ops.KvWrite: _kv_write,
+        ops.Gate: _gate,
+        ops.Activate: _activate,
+        ops.AddNorm: _add_norm,
+        ops.AddActivated: _add_activated,
+        ops.RopeWrite: _rope_write,
+    }
+)

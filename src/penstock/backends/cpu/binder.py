@@ -1,0 +1,120 @@
+"""What appending ops to a native executor shares: handles of buffers, weights and tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.backends.cpu.forms import form_of
+from penstock.backends.cpu.interface import BufferId, ConstantId, MatrixId, NativeExecutor
+from penstock.backends.cpu.pack import DTYPES, Fill, as_bytes
+from penstock.backends.cpu.tune import Product
+from penstock.models.rope import rope_tables
+from penstock.plan import ops
+from penstock.plan.plan import Plan
+
+
+class Binder:
+    """Hands to those who append an op of ``plan`` what the op names, as ``native`` knows it.
+
+    Weights are reserved as ops ask for them, in the order of ``regions``, and filled later.
+    """
+
+    def __init__(self, plan: Plan, native: NativeExecutor) -> None:
+        self.plan = plan
+        self.native = native
+        self.buffers: dict[ops.BufferName, BufferId] = {}
+        self.regions: list[str] = []
+        """For each of the executor's regions, the names of its weights, joined by ``+``."""
+        self.fills: list[Fill] = []
+        self._matrices: dict[str, list[tuple[MatrixId, int, bool]]] = {}
+        """The matrices by shape and format: each with its region and whether it multiplies selected
+        rows only."""
+        self._ropes: dict[int, tuple[ConstantId, ConstantId]] = {}
+
+    def products(self) -> list[Product]:
+        """The matrices, those that are alike together."""
+        sizes = self.native.region_bytes
+        return [
+            Product(
+                name,
+                tuple(matrix for matrix, _, _ in alike),
+                sizes[alike[0][1]],
+                all(logits for _, _, logits in alike),
+            )
+            for name, alike in self._matrices.items()
+        ]
+
+    def matrix(self, op: ops.Linear) -> MatrixId:
+        """The packed matrix of a product, its parts joined."""
+        native = self.native
+        form = form_of(op.scheme, self.plan.weight_dtype)
+        matrix = form.add(native, op)
+        if not op.weight_only:  # whose products have nothing to tune
+            shape = f"{form} {'2x' if op.gated is not None else ''}{op.n}x{op.k}"
+            logits = self.plan.buffers[op.out].rows.base != "T"
+            self._matrices.setdefault(shape, []).append((matrix, len(self.regions), logits))
+        self.regions.append("+".join(part.weight for part in op.parts))
+        first = 0
+        for part in op.parts:
+            put = partial(form.pack, native, matrix, first, part.weight)
+            self.fills.append(Fill(part.weight, put))
+            first += part.n
+        return matrix
+
+    def bias(self, op: ops.Linear) -> ConstantId | None:
+        """The parts' biases joined, zeros where one has none; None if none has any."""
+        if all(part.bias is None for part in op.parts):
+            return None
+        return self._reserve([(part.bias, part.n) for part in op.parts], DTYPES["float32"])
+
+    def weight(self, name: ops.WeightName) -> ConstantId:
+        """A weight as float32."""
+        return self._reserve([(name, self._size(name))], DTYPES["float32"])
+
+    def optional_weight(self, name: ops.WeightName | None) -> ConstantId | None:
+        return None if name is None else self.weight(name)
+
+    def table(self, name: ops.WeightName) -> ConstantId:
+        """A weight in the element type that the plan's weights have."""
+        return self._reserve([(name, self._size(name))], DTYPES[self.plan.weight_dtype])
+
+    def floats(self, values: Sequence[float]) -> ConstantId:
+        """Numbers that the plan itself holds, as float32."""
+        return self.native.add_constant(as_bytes(np.asarray(values, np.float32)))
+
+    def rope(self, index: int) -> tuple[ConstantId, ConstantId]:
+        """Cosine and sine of ``Plan.ropes[index]``, made once."""
+        if index not in self._ropes:
+            cos, sin = rope_tables(self.plan.ropes[index], self.plan.max_positions)
+            add = self.native.add_constant
+            self._ropes[index] = (add(as_bytes(cos)), add(as_bytes(sin)))
+        return self._ropes[index]
+
+    def _size(self, name: ops.WeightName) -> int:
+        return math.prod(self.plan.weights[name].shape)
+
+    def _reserve(
+        self, parts: Sequence[tuple[ops.WeightName | None, int]], dtype: np.dtype[Any]
+    ) -> ConstantId:
+        """Room for weights of so many elements, one after another; what has no name stays zero."""
+        constant = self.native.reserve_constant(sum(n for _, n in parts) * dtype.itemsize)
+        self.regions.append("+".join(name for name, _ in parts if name is not None))
+        offset = 0
+        for name, n in parts:
+            if name is not None:
+                self.fills.append(Fill(name, partial(self._fill, constant, offset, dtype)))
+            offset += n * dtype.itemsize
+        return constant
+
+    # What fills call, with the weight's array last.
+
+    def _fill(
+        self, constant: ConstantId, offset: int, dtype: np.dtype[Any], array: NDArray[Any]
+    ) -> None:
+        self.native.fill_constant(constant, offset, as_bytes(array.astype(dtype, copy=False)))

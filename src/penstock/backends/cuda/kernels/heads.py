@@ -1,0 +1,223 @@
+"""Heads normed, turned, or put into the cache, each by itself: a few heads a program."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from penstock.backends.cuda.kernels.cast import cast
+from penstock.backends.cuda.kernels.head_parts import LayerArrays, partners, store_heads
+from penstock.backends.cuda.kernels.runtime import INTERPRETED
+from penstock.backends.cuda.kernels.tiling import rows_at_once
+from penstock.cache.geometry import BLOCK_SIZE
+
+_HEADS = rows_at_once(4)
+"""Heads a program, of one token or of neighbours."""
+
+
+def head_norm(x: Tensor, weight: Tensor, out: Tensor, eps: float) -> None:
+    """``plan.ops.HeadNorm``: x float32 ``[rows, heads * head_dim]``, weight float32 ``[head_dim]``;
+    out may be x."""
+    dim = len(weight)
+    rows, heads = len(x), x.shape[1] // dim
+    if rows == 0:
+        return
+    _norm_heads[(triton.cdiv(rows * heads, _HEADS),)](
+        x,
+        weight,
+        out,
+        rows * heads,
+        x.stride(0),
+        out.stride(0),
+        HEADS=heads,
+        HEAD_DIM=dim,
+        EPS=eps,
+        INTERPRETED=INTERPRETED,
+        SOME=_HEADS,
+        BLOCK=triton.next_power_of_2(dim),
+        num_warps=2,
+        enable_fp_fusion=False,
+    )
+
+
+def rope(
+    x: Tensor,
+    positions: Tensor,
+    tables: tuple[Tensor, Tensor],
+    interleaved: bool,
+    head_dim: int,
+    out: Tensor,
+) -> None:
+    """``plan.ops.Rope``: x float32 ``[T, heads * head_dim]``, positions int32 ``[T]``; tables:
+    cosines and sines, float32 ``[positions, dim / 2]``. out may be x."""
+    rows, heads = len(x), x.shape[1] // head_dim
+    if rows == 0:
+        return
+    cos, sin = tables
+    _turn_heads[(triton.cdiv(rows * heads, _HEADS),)](
+        x,
+        positions,
+        cos,
+        sin,
+        out,
+        rows * heads,
+        x.stride(0),
+        out.stride(0),
+        HEADS=heads,
+        HEAD_DIM=head_dim,
+        HALF=cos.shape[1],
+        INTERLEAVED=interleaved,
+        INTERPRETED=INTERPRETED,
+        SOME=_HEADS,
+        BLOCK=triton.next_power_of_2(head_dim),
+        num_warps=2,
+        enable_fp_fusion=False,
+    )
+
+
+def kv_write(k: Tensor, v: Tensor, cache: LayerArrays, slots: Tensor) -> None:
+    """``plan.ops.KvWrite``: k and v float32 ``[T, kv_heads * head_dim]``, slots int32 ``[T]``.
+    Tokens whose slot is negative write nothing."""
+    tokens = len(k)
+    if tokens == 0:
+        return
+    _, kv_heads, _, head_dim = cache.keys.shape
+    quantized = cache.key_scales is not None and cache.value_scales is not None
+    _write_heads[(triton.cdiv(2 * tokens * kv_heads, _HEADS),)](
+        k,
+        v,
+        cache.keys,
+        cache.values,
+        cache.key_scales if quantized else cache.keys,
+        cache.value_scales if quantized else cache.values,
+        slots,
+        tokens,
+        k.stride(0),
+        v.stride(0),
+        KV_HEADS=kv_heads,
+        HEAD_DIM=head_dim,
+        QUANTIZED=quantized,
+        BLOCK_SIZE=BLOCK_SIZE,
+        INTERPRETED=INTERPRETED,
+        SOME=_HEADS,
+        BLOCK=triton.next_power_of_2(head_dim),
+        num_warps=2,
+        enable_fp_fusion=False,
+    )
+
+
+@triton.jit(do_not_specialize=["count"])
+def _norm_heads(
+    x,
+    weight,
+    out,
+    count,
+    x_stride,
+    out_stride,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    EPS: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    SOME: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    head = tl.program_id(0).to(tl.int64) * SOME + tl.arange(0, SOME)
+    column = tl.arange(0, BLOCK)
+    inside = (head < count)[:, None] & (column < HEAD_DIM)[None, :]
+    row, first = head // HEADS, head % HEADS * HEAD_DIM
+    y = tl.load(x + (row * x_stride + first)[:, None] + column[None, :], mask=inside, other=0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(y * y, axis=1) / HEAD_DIM + EPS)
+    by = tl.load(weight + column, mask=column < HEAD_DIM, other=0.0)
+    y = cast(y * scale[:, None] * by[None, :], out.dtype.element_ty, INTERPRETED)
+    tl.store(out + (row * out_stride + first)[:, None] + column[None, :], y, mask=inside)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _turn_heads(
+    x,
+    positions,
+    cos,
+    sin,
+    out,
+    count,
+    x_stride,
+    out_stride,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HALF: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    SOME: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    head = tl.program_id(0).to(tl.int64) * SOME + tl.arange(0, SOME)
+    column = tl.arange(0, BLOCK)
+    real = head < count
+    inside = real[:, None] & (column < HEAD_DIM)[None, :]
+    row, start = head // HEADS, head % HEADS * HEAD_DIM
+    turned = column < 2 * HALF
+    first, partner, pair = partners(column, HALF, INTERLEAVED)
+    source = x + (row * x_stride + start)[:, None]
+    own = tl.load(source + column[None, :], mask=inside, other=0.0)
+    other = tl.load(source + partner[None, :], mask=inside, other=0.0)
+    position = tl.load(positions + row, mask=real, other=0).to(tl.int64)
+    angle = position[:, None] * HALF + pair[None, :]
+    turns = real[:, None] & turned[None, :]
+    c = tl.load(cos + angle, mask=turns, other=1.0)
+    s = tl.load(sin + angle, mask=turns, other=0.0)
+    y = tl.where(first[None, :], own * c - other * s, own * c + other * s)
+    y = cast(tl.where(turned[None, :], y, own), out.dtype.element_ty, INTERPRETED)
+    tl.debug_barrier()  # out may be x: every thread has read its components and their partners
+    tl.store(out + (row * out_stride + start)[:, None] + column[None, :], y, mask=inside)
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _write_heads(
+    k,
+    v,
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    slots,
+    tokens,
+    k_stride,
+    v_stride,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    QUANTIZED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    SOME: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    unit = tl.program_id(0) * SOME + tl.arange(0, SOME)
+    token = (unit // (2 * KV_HEADS)).to(tl.int64)
+    head = unit % KV_HEADS
+    is_value = unit % (2 * KV_HEADS) >= KV_HEADS
+    real = token < tokens
+    column = tl.arange(0, BLOCK)
+    inside = real[:, None] & (column < HEAD_DIM)[None, :]
+    at = (head * HEAD_DIM)[:, None] + column[None, :]
+    of_keys = inside & ~is_value[:, None]
+    of_values = inside & is_value[:, None]
+    x = tl.load(k + (token * k_stride)[:, None] + at, mask=of_keys, other=0.0)
+    y = tl.load(v + (token * v_stride)[:, None] + at, mask=of_values, other=0.0)
+    slot = tl.load(slots + token, mask=real, other=-1).to(tl.int64)
+    store_heads(
+        tl.where(is_value[:, None], y, x),
+        keys,
+        values,
+        key_scales,
+        value_scales,
+        slot,
+        head,
+        ~is_value & (slot >= 0),
+        is_value & (slot >= 0),
+        KV_HEADS,
+        HEAD_DIM,
+        QUANTIZED,
+        BLOCK_SIZE,
+        INTERPRETED,
+    )

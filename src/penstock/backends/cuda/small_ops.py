@@ -1,0 +1,135 @@
+"""Launches of ops that work on rows, or heads, by themselves: ``SMALL_OPS`` lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor
+
+from penstock.backends.cuda.cache import LayerCache
+from penstock.backends.cuda.kernels.combine import combine, gate, scale, soft_cap
+from penstock.backends.cuda.kernels.heads import head_norm, kv_write, rope
+from penstock.backends.cuda.kernels.norm import layer_norm, rms_norm
+from penstock.backends.cuda.program import Launch, Views
+from penstock.backends.cuda.step import DeviceStep
+from penstock.plan import ops
+
+
+class Weights(Protocol):
+    """What appending these ops takes of the binder: room for weights, tables, and the launches."""
+
+    launches: list[Launch]
+
+    def cache_of(self, layer: int) -> tuple[LayerCache, int]: ...
+
+    def weight(self, name: ops.WeightName, dtype: torch.dtype = ...) -> Tensor: ...
+
+    def norm_weight(self, name: ops.WeightName) -> Tensor: ...
+
+    def rope(self, index: int) -> tuple[tuple[Tensor, Tensor], bool]: ...
+
+
+def _features(b: Weights, op: ops.Features) -> None:
+    columns = slice(op.first, op.first + op.cols)
+    b.launches.append(lambda views, step: combine(None, step.features[:, columns], views[op.out]))
+
+
+def _join(b: Weights, op: ops.Join) -> None:
+    def launch(views: Views, step: DeviceStep) -> None:
+        out, first = views[op.out], 0
+        for name in op.xs:
+            x = views[name]
+            combine(None, x, out[:, first : first + x.shape[1]])
+            first += x.shape[1]
+
+    b.launches.append(launch)
+
+
+def _add(b: Weights, op: ops.Add) -> None:
+    b.launches.append(lambda views, step: combine(views[op.x], views[op.y], views[op.out]))
+
+
+def _activate(b: Weights, op: ops.Activate) -> None:
+    b.launches.append(lambda views, step: combine(None, views[op.x], views[op.out], op.activation))
+
+
+def _add_activated(b: Weights, op: ops.AddActivated) -> None:
+    def launch(views: Views, step: DeviceStep) -> None:
+        combine(views[op.x], views[op.y], views[op.out], op.activation)
+
+    b.launches.append(launch)
+
+
+def _rms_norm(b: Weights, op: ops.RmsNorm) -> None:
+    weight = b.norm_weight(op.weight)
+    b.launches.append(lambda views, step: rms_norm(views[op.x], weight, views[op.out], op.eps))
+
+
+def _layer_norm(b: Weights, op: ops.LayerNorm) -> None:
+    weight = b.norm_weight(op.weight)
+    bias = None if op.bias is None else b.norm_weight(op.bias)
+
+    def launch(views: Views, step: DeviceStep) -> None:
+        layer_norm(views[op.x], weight, bias, views[op.out], op.eps)
+
+    b.launches.append(launch)
+
+
+def _head_norm(b: Weights, op: ops.HeadNorm) -> None:
+    weight = b.weight(op.weight)
+    b.launches.append(lambda views, step: head_norm(views[op.x], weight, views[op.out], op.eps))
+
+
+def _rope(b: Weights, op: ops.Rope) -> None:
+    tables, interleaved = b.rope(op.rope)
+
+    def launch(views: Views, step: DeviceStep) -> None:
+        rope(views[op.x], step.positions, tables, interleaved, op.head_dim, views[op.out])
+
+    b.launches.append(launch)
+
+
+def _kv_write(b: Weights, op: ops.KvWrite) -> None:
+    cache, group = b.cache_of(op.layer)
+
+    def launch(views: Views, step: DeviceStep) -> None:
+        kv_write(views[op.k], views[op.v], cache, step.groups[group].slots)
+
+    b.launches.append(launch)
+
+
+def _gate(b: Weights, op: ops.Gate) -> None:
+    def launch(views: Views, step: DeviceStep) -> None:
+        gate(views[op.gate], views[op.up], views[op.out], op.activation)
+
+    b.launches.append(launch)
+
+
+def _scale(b: Weights, op: ops.Scale) -> None:
+    b.launches.append(lambda views, step: scale(views[op.x], views[op.out], op.factor))
+
+
+def _soft_cap(b: Weights, op: ops.SoftCap) -> None:
+    b.launches.append(lambda views, step: soft_cap(views[op.x], views[op.out], op.cap))
+
+
+SMALL_OPS: Final[Mapping[type[ops.Op], Callable[[Any, Any], None]]] = MappingProxyType(
+    {
+        ops.Features: _features,
+        ops.Join: _join,
+        ops.Add: _add,
+        ops.Activate: _activate,
+        ops.AddActivated: _add_activated,
+        ops.RmsNorm: _rms_norm,
+        ops.LayerNorm: _layer_norm,
+        ops.HeadNorm: _head_norm,
+        ops.Rope: _rope,
+        ops.KvWrite: _kv_write,
+        ops.Gate: _gate,
+        ops.Scale: _scale,
+        ops.SoftCap: _soft_cap,
+    }
+)

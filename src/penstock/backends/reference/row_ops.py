@@ -1,0 +1,133 @@
+"""Ops of which each row is made of the same row of other buffers, and of nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.backends.reference.experts import combine, expert_product, route
+from penstock.backends.reference.numerics import (
+    F32,
+    activate,
+    as_bfloat16,
+    layer_norm,
+    rms_norm,
+    soft_cap,
+)
+from penstock.backends.reference.schemes import CanonicalTensor
+from penstock.interface.weights import WeightSource
+from penstock.plan import ops
+from penstock.plan.plan import Plan
+
+
+class Values:
+    """The weights of a plan, widened to float32, and what its buffers hold in a step."""
+
+    def __init__(self, plan: Plan, weights: WeightSource) -> None:
+        self.plan = plan
+        self.weights: dict[str, F32] = {}
+        self.quantized: dict[str, CanonicalTensor] = {}
+        """Weights that come quantized, and those that were, as products first read them."""
+        for name in plan.weights:
+            value = weights.get(name)
+            if isinstance(value, CanonicalTensor):
+                self.quantized[name] = value
+            else:
+                self.weights[name] = np.asarray(value).astype(np.float32)
+        self.buffers: dict[str, NDArray[Any]] = {}
+
+    def put(self, name: str, value: F32) -> None:
+        """Store a buffer, rounded to its element type."""
+        element = self.plan.buffers[name].element
+        if element == "bfloat16":
+            value = as_bfloat16(value)
+        elif element == "float16":
+            with np.errstate(over="ignore"):  # to infinity, as everywhere
+                value = value.astype(np.float16)
+        self.buffers[name] = value.astype(np.float32)
+
+
+def _rms_norm(v: Values, op: ops.RmsNorm) -> None:
+    v.put(op.out, rms_norm(v.buffers[op.x], v.weights[op.weight], op.eps))
+
+
+def _layer_norm(v: Values, op: ops.LayerNorm) -> None:
+    bias = None if op.bias is None else v.weights[op.bias]
+    v.put(op.out, layer_norm(v.buffers[op.x], v.weights[op.weight], bias, op.eps))
+
+
+def _head_norm(v: Values, op: ops.HeadNorm) -> None:
+    x = v.buffers[op.x]
+    heads = x.reshape(len(x), -1, op.head_dim)
+    v.put(op.out, rms_norm(heads, v.weights[op.weight], op.eps).reshape(x.shape))
+
+
+def _add_norm(v: Values, op: ops.AddNorm) -> None:
+    if op.delta is not None:
+        v.put(op.residual, v.buffers[op.residual] + v.buffers[op.delta])
+    _rms_norm(v, ops.RmsNorm(op.residual, op.out, op.weight, op.eps))
+
+
+def _scale(v: Values, op: ops.Scale) -> None:
+    v.put(op.out, v.buffers[op.x] * np.float32(op.factor))
+
+
+def _soft_cap(v: Values, op: ops.SoftCap) -> None:
+    v.put(op.out, soft_cap(v.buffers[op.x], op.cap))
+
+
+def _add(v: Values, op: ops.Add) -> None:
+    v.put(op.out, v.buffers[op.x] + v.buffers[op.y])
+
+
+def _gate(v: Values, op: ops.Gate) -> None:
+    v.put(op.out, activate(v.buffers[op.gate], op.activation) * v.buffers[op.up])
+
+
+def _activate(v: Values, op: ops.Activate) -> None:
+    v.put(op.out, activate(v.buffers[op.x], op.activation))
+
+
+def _add_activated(v: Values, op: ops.AddActivated) -> None:
+    v.put(op.out, v.buffers[op.x] + activate(v.buffers[op.y], op.activation))
+
+
+def _join(v: Values, op: ops.Join) -> None:
+    v.put(op.out, np.concatenate([v.buffers[x] for x in op.xs], axis=1))
+
+
+def _route(v: Values, op: ops.Route) -> None:
+    top_k = v.plan.buffers[op.ids].cols
+    ids, shares = route(v.buffers[op.logits], top_k, op.scores == "all", op.normalize)
+    v.buffers[op.ids] = ids
+    v.put(op.shares, shares)
+
+
+def _expert_linear(v: Values, op: ops.ExpertLinear) -> None:
+    parts = [v.weights[part.weight] for part in op.parts]
+    v.put(op.out, expert_product(v.buffers[op.x], v.buffers[op.ids], parts, op.gated))
+
+
+def _combine_experts(v: Values, op: ops.CombineExperts) -> None:
+    v.put(op.out, combine(v.buffers[op.x], v.buffers[op.shares]))
+
+
+ROW_OPS: Final[Mapping[type[ops.Op], Callable[[Values, Any], None]]] = {
+    ops.RmsNorm: _rms_norm,
+    ops.LayerNorm: _layer_norm,
+    ops.HeadNorm: _head_norm,
+    ops.AddNorm: _add_norm,
+    ops.Scale: _scale,
+    ops.SoftCap: _soft_cap,
+    ops.Add: _add,
+    ops.Gate: _gate,
+    ops.Activate: _activate,
+    ops.AddActivated: _add_activated,
+    ops.Join: _join,
+    ops.Route: _route,
+    ops.ExpertLinear: _expert_linear,
+    ops.CombineExperts: _combine_experts,
+}

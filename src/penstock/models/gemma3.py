@@ -1,0 +1,139 @@
+"""Gemma 3, the language model: norms before and behind each part, and windows on most layers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Final
+
+from penstock.models.blocks import (
+    FULL,
+    SLIDING,
+    read_attention,
+    read_mlp,
+    read_model,
+    read_norm,
+    read_num_layers,
+    read_positions,
+)
+from penstock.models.limits import MAX_FACTOR, MAX_HEAD_DIM
+from penstock.models.llama import NAMES as LLAMA_NAMES
+from penstock.models.names import Name, NameMap
+from penstock.models.reader import ConfigReader
+from penstock.models.rope_config import RopeFields, read_parameters, read_rope
+from penstock.models.rope_spec import RopeSpec
+from penstock.models.spec import DType, EmbeddingScale, LayerSpec, ModelSpec, QkNormSpec
+
+ARCHITECTURE = "Gemma3ForCausalLM"
+MODEL_TYPE = "gemma3_text"
+NAMES: Final = NameMap(
+    dict(LLAMA_NAMES.names)
+    | {
+        pattern: Name(stored, shift=1.0)
+        for pattern, stored in {
+            "layers.*.attn_norm": "model.layers.*.input_layernorm",
+            "layers.*.attn_post_norm": "model.layers.*.post_attention_layernorm",
+            "layers.*.mlp_norm": "model.layers.*.pre_feedforward_layernorm",
+            "layers.*.mlp_post_norm": "model.layers.*.post_feedforward_layernorm",
+            "layers.*.q_norm": "model.layers.*.self_attn.q_norm",
+            "layers.*.k_norm": "model.layers.*.self_attn.k_norm",
+            "final_norm": "model.norm",
+        }.items()
+    },
+    LLAMA_NAMES.idle,
+)
+"""Llama's, with norms whose weights are stored less 1."""
+
+_FULL_ROPE: Final = RopeFields(default_theta=1_000_000.0)
+_LOCAL_ROPE: Final = RopeFields(theta="rope_local_base_freq")
+
+
+def read(config: ConfigReader, dtype: DType) -> ModelSpec:
+    config.only(
+        "use_bidirectional_attention", False, "must be false: only causal models are served"
+    )
+    config.only(
+        "attn_logit_softcapping",
+        None,
+        "must be null: transformers does not compute it for Gemma 3, so what is meant is not known",
+    )
+    config.raw("cache_implementation")  # how transformers keeps keys and values
+    hidden_size = config.integer("hidden_size")
+    head_dim = config.integer("head_dim", high=MAX_HEAD_DIM)
+    bias, norm = config.boolean("attention_bias", False), read_norm(config)
+    kinds = _layer_kinds(config)
+    ropes = _ropes(config, head_dim, read_positions(config))
+    window = config.integer("sliding_window")
+    attention = replace(
+        read_attention(config, head_dim, config.integer("num_key_value_heads")),
+        scale=config.number("query_pre_attn_scalar", high=MAX_FACTOR) ** -0.5,
+        qkv_bias=bias,
+        output_bias=bias,
+        qk_norm=QkNormSpec(norm.eps),
+    )
+    mlp = read_mlp(config, activation="hidden_activation", default="gelu_pytorch_tanh")
+    model = read_model(
+        config,
+        ARCHITECTURE,
+        dtype,
+        layers=[
+            LayerSpec(
+                replace(attention, rope=ropes[kind], window=window if kind == SLIDING else None),
+                mlp,
+                attn_norm=norm,
+                mlp_norm=norm,
+                attn_post_norm=norm,
+                mlp_post_norm=norm,
+            )
+            for kind in kinds
+        ],
+        final_norm=norm,
+        max_positions=read_positions(config),
+        tie_embeddings=True,
+    )
+    cap = "final_logit_softcapping"
+    config.raw(cap)
+    return replace(
+        model,
+        embedding_scale=EmbeddingScale(math.sqrt(hidden_size), rounded=True),
+        logits_softcap=config.number(cap, high=MAX_FACTOR) if config.has(cap) else None,
+    )
+
+
+def _layer_kinds(config: ConfigReader) -> tuple[str, ...]:
+    """Which layers have a window: by ``layer_types``, else all but each ``pattern``-th."""
+    layers = read_num_layers(config)
+    pattern = 6
+    for name in ("sliding_window_pattern", "_sliding_window_pattern"):
+        pattern = config.integer(name, pattern)
+    types = config.texts("layer_types")
+    if types is None:
+        return tuple(SLIDING if (i + 1) % pattern else FULL for i in range(layers))
+    if len(types) != layers or not set(types) <= {FULL, SLIDING}:
+        raise config.error("layer_types", f"must be {layers} times {FULL!r} or {SLIDING!r}")
+    return types
+
+
+def _ropes(config: ConfigReader, head_dim: int, positions: int) -> dict[str, RopeSpec]:
+    """The rotation of full layers, and that of layers with a window, which is never scaled in v4.
+
+    v5 writes an object of parameters for each kind of layer, v4 one base for each.
+    """
+    both = config.section("rope_parameters")
+    if both is None:
+        local = config.number(_LOCAL_ROPE.theta, 10_000.0, above=1.0, high=1e15)
+        return {
+            FULL: read_rope(config, head_dim, positions, _FULL_ROPE),
+            SLIDING: RopeSpec(theta=local, dim=head_dim),
+        }
+    for name in ("rope_scaling", "rope_theta", _LOCAL_ROPE.theta):
+        config.only(name, None, "stands beside rope_parameters; keep only one of them")
+    ropes = {}
+    for kind, fields in ((FULL, _FULL_ROPE), (SLIDING, _LOCAL_ROPE)):
+        section = both.section(kind)
+        if section is None:
+            ropes[kind] = RopeSpec(theta=fields.default_theta, dim=head_dim)
+        else:
+            ropes[kind] = read_parameters(section, head_dim, positions, fields)
+    both.finish()
+    return ropes

@@ -1,0 +1,36 @@
+"""Rotary position embeddings as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
+
+
+@dataclass(frozen=True)
+class RopeSpec:
+    """Rotary position embedding over the first ``dim`` components of a head.
+
+    ``models/rope.py`` turns it into cosine and sine tables per position, so no backend knows a
+    scaling kind.
+    """
+
+    theta: float
+    dim: int
+    kind: RopeKind = "default"
+    factor: float = 1.0
+    original_max_positions: int = 0
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0  # llama3
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    attention_factor: float = 1.0  # yarn, longrope: multiplies cosine and sine
+    truncate: bool = True  # yarn: round the correction range to whole dimensions
+    interleaved: bool = False
+    """Whether neighbouring components are rotated together; else component i and i + dim / 2."""
+    short_factors: tuple[float, ...] = ()
+    """For ``longrope``, what each frequency is divided by where a plan has at most
+    ``original_max_positions`` positions, ``[dim / 2]``."""
+    long_factors: tuple[float, ...] = ()
+    """For ``longrope``, what each is divided by where a plan has more."""

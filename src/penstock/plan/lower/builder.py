@@ -1,0 +1,249 @@
+"""A plan as it comes to be: ops, and each buffer and weight as an op first names it."""
+
+from __future__ import annotations
+
+from penstock.cache.geometry import KvDType
+from penstock.interface.sources import PlanWeight, Shape
+from penstock.models.names import own_names
+from penstock.models.spec import DType, ModelSpec, NormSpec, RopeSpec
+from penstock.plan.kv_groups import kv_layers
+from penstock.plan.ops import (
+    Add,
+    Argmax,
+    Buffer,
+    BufferName,
+    Element,
+    Embed,
+    Features,
+    Join,
+    LayerNorm,
+    Linear,
+    LinearPart,
+    Op,
+    RmsNorm,
+    Rows,
+    Scale,
+    SelectRows,
+    WeightName,
+)
+from penstock.plan.plan import Plan
+from penstock.quant.scheme import Quantization
+
+RESIDUAL = "x"
+
+
+class PlanBuilder:
+    """Collects the ops of one plan; parts of models are lowered by functions that are given it.
+
+    Matrix products read what the hardware multiplies, ``activation``: bfloat16 for bfloat16
+    weights, and float16 for float16 ones where it can (``half``). The residual stream, whose values
+    grow past what float16 holds, is float32 in any case, as are all results of products that no
+    product reads.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        dtype: DType,
+        max_positions: int,
+        quantization: Quantization,
+        kv_dtype: KvDType,
+        half: bool = False,
+    ) -> None:
+        self.dtype = dtype
+        self.quantization = quantization
+        self.activation: Element = "float32"
+        if dtype == "bfloat16" or (dtype == "float16" and half):
+            self.activation = dtype
+        self._spec = spec
+        self._max_positions = max_positions
+        self._kv_dtype: KvDType = kv_dtype
+        self._ops: list[Op] = []
+        self._buffers: dict[BufferName, Buffer] = {}
+        self._shapes: dict[WeightName, Shape] = {}
+        self._packed: set[WeightName] = set()
+        self._ropes: list[RopeSpec] = []
+
+    @property
+    def hidden_size(self) -> int:
+        return self._spec.hidden_size
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether products are quantized, by the checkpoint or when weights are read."""
+        return self._spec.quantized is not None or self.quantization.linear is not None
+
+    def append(self, *ops: Op) -> None:
+        self._ops += ops
+
+    def new(
+        self,
+        name: BufferName,
+        cols: int,
+        element: Element = "float32",
+        rows: Rows = Rows.TOKENS,
+    ) -> BufferName:
+        """Declare a buffer."""
+        self._buffers[name] = Buffer(name, rows, cols, element)
+        return name
+
+    def buffer(self, name: BufferName) -> Buffer:
+        return self._buffers[name]
+
+    def weight(self, name: WeightName, *shape: int) -> WeightName:
+        """Declare a weight that the next op reads; one may be read by several, in one shape."""
+        declared = self._shapes.setdefault(name, shape)
+        assert declared == shape, f"{name} is {declared} and {shape}"
+        return name
+
+    def _declared(self) -> dict[WeightName, PlanWeight]:
+        """All weights, with the sources that the model's names give them."""
+        names, shapes, form = self._spec.names, self._shapes, self._spec.quantized
+        sources = own_names(shapes)
+        if names is not None:
+            for name in shapes:
+                its = form if name in self._packed else None
+                sources[name] = names.source(name, shapes, its)
+        weights = {name: PlanWeight(source) for name, source in sources.items()}
+        assert all(weight.shape == shapes[name] for name, weight in weights.items())
+        return weights
+
+    def norm(
+        self,
+        out: BufferName,
+        weight: WeightName,
+        norm: NormSpec,
+        x: BufferName = RESIDUAL,
+        element: Element | None = None,
+    ) -> BufferName:
+        """The norm of x, by default for a product to read."""
+        source = self._buffers[x]
+        self.new(out, source.cols, element or self.activation, source.rows)
+        self.weight(weight, source.cols)
+        if norm.kind == "rms":
+            self.append(RmsNorm(x, out, weight, norm.eps))
+        else:
+            bias = self.weight(f"{weight}.bias", source.cols) if norm.bias else None
+            self.append(LayerNorm(x, out, weight, bias, norm.eps))
+        return out
+
+    def norm_or_read(
+        self,
+        out: BufferName,
+        weight: WeightName,
+        norm: NormSpec | None,
+        x: BufferName = RESIDUAL,
+    ) -> BufferName:
+        """What a product reads of x: its norm if there is one, else x itself."""
+        return self.readable(x, out) if norm is None else self.norm(out, weight, norm, x)
+
+    def readable(self, x: BufferName, at: BufferName | None = None) -> BufferName:
+        """x as products read it: rounded, into ``at``, where they do not read float32."""
+        source = self._buffers[x]
+        if source.element == self.activation:
+            return x
+        out = self.new(at or f"{x}.rounded", source.cols, self.activation, source.rows)
+        self.append(Join((x,), out))
+        return out
+
+    def linear(self, x: BufferName, at: str, n: int, bias: bool) -> BufferName:
+        """A product of x with weight ``at``, into a float32 buffer of the same name."""
+        out = self.new(at, n, rows=self._buffers[x].rows)
+        part = LinearPart(at, n, f"{at}.bias" if bias else None)
+        self.append(self.product(x, out, part))
+        return out
+
+    def product(
+        self, x: BufferName, out: BufferName, part: LinearPart, exact: bool = False
+    ) -> Linear:
+        """A product with the matrix and bias of ``part``, which is never quantized if ``exact``,
+        unless the checkpoint has it so."""
+        scheme = None if exact else self.quantization.of(part.weight)
+        stored = self._spec.quantized
+        if stored is not None and stored.stores(part.weight):
+            scheme = stored.scheme
+            self._packed.add(part.weight)
+        weight_only = scheme is not None and not self.quantization.activations
+        k = self._buffers[x].cols
+        self.weight(part.weight, part.n, k)
+        if part.bias is not None:
+            self.weight(part.bias, part.n)
+        return Linear(x, out, k, (part,), scheme=scheme, weight_only=weight_only)
+
+    def add(self, delta: BufferName, scale: float = 1.0) -> None:
+        """Add ``scale * delta`` to the residual stream."""
+        if scale != 1.0:
+            self.append(Scale(delta, delta, scale))
+        self.append(Add(RESIDUAL, delta, RESIDUAL))
+
+    def rope_index(self, rope: RopeSpec) -> int:
+        if rope not in self._ropes:
+            self._ropes.append(rope)
+        return self._ropes.index(rope)
+
+    def cache_index(self, layer: int) -> int:
+        """The place in ``Plan.kv_layers`` of a layer that has keys and values of its own."""
+        return sum(earlier.attention.kv_from is None for earlier in self._spec.layers[:layer])
+
+    def embed(self, out: BufferName) -> None:
+        spec = self._spec
+        weight = self.weight("embed", spec.vocab_size, spec.hidden_size)
+        self.append(Embed(weight, self.new(out, spec.hidden_size)))
+
+    def features(self, at: str, first: int, columns: int) -> BufferName:
+        """These columns of the step's features."""
+        out = self.new(at, columns)
+        self.append(Features(out, first, columns))
+        return out
+
+    def join(self, at: str, *xs: BufferName) -> BufferName:
+        """The columns of xs side by side, for a product to read."""
+        columns = sum(self._buffers[x].cols for x in xs)
+        out = self.new(at, columns, self.activation)
+        self.append(Join(xs, out))
+        return out
+
+    def select(self, x: BufferName, at: str) -> BufferName:
+        """The selected rows of x."""
+        source = self._buffers[x]
+        out = self.new(at, source.cols, source.element, Rows.SELECTED)
+        self.append(SelectRows(x, out))
+        return out
+
+    def logits(self, x: BufferName, weight: str, outputs: int, at: str = "logits") -> BufferName:
+        """The output matrix of the first rows of x, which are selected ones."""
+        logits = self.new(at, outputs, rows=Rows.LOGITS)
+        part = LinearPart(weight, outputs)
+        self.append(self.product(x, logits, part))
+        return logits
+
+    def argmax(self, logits: BufferName) -> BufferName:
+        argmax = self.new("argmax", 1, "int32", Rows.LOGITS)
+        self.append(Argmax(logits, argmax))
+        return argmax
+
+    def finish(
+        self,
+        logits: BufferName,
+        argmax: BufferName,
+        hidden: BufferName,
+        taps: BufferName | None = None,
+        more_logits: tuple[BufferName, ...] = (),
+    ) -> Plan:
+        """All that was collected, with these results."""
+        return Plan(
+            spec=self._spec,
+            weight_dtype=self.dtype,
+            kv_dtype=self._kv_dtype,
+            ops=tuple(self._ops),
+            weights=self._declared(),
+            buffers=self._buffers,
+            ropes=tuple(self._ropes),
+            kv_layers=kv_layers(self._spec),
+            logits=logits,
+            argmax=argmax,
+            hidden=hidden,
+            max_positions=self._max_positions,
+            taps=taps,
+            more_logits=more_logits,
+        )

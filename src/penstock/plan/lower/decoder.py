@@ -1,0 +1,83 @@
+"""Lowering of decoder-only transformers and of their layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+
+from penstock.errors import ModelError
+from penstock.models.spec import DType, EmbeddingScale, LayerSpec, ModelSpec, NormSpec
+from penstock.plan.lower.attention import lower_attention
+from penstock.plan.lower.builder import RESIDUAL, PlanBuilder
+from penstock.plan.lower.mlp import lower_mlp
+from penstock.plan.ops import BufferName, Rows, Scale, SelectRows, SoftCap
+from penstock.plan.plan import Plan
+
+TAPS = "taps"
+
+
+def lower_decoder(build: PlanBuilder, spec: ModelSpec, taps: Sequence[int]) -> Plan:
+    """The plan of a model, with the residual stream told at the input of the layers ``taps``."""
+    if not spec.layers:
+        raise ModelError("the model has no layers; num_hidden_layers must be at least 1")
+    for tap in taps:
+        if not 0 <= tap < len(spec.layers):
+            raise ModelError(
+                f"hidden states are wanted at the input of layer {tap}, and the model has "
+                f"layers 0 to {len(spec.layers) - 1}"
+            )
+    tapped = None
+    if taps:
+        tapped = build.new(TAPS, len(taps) * spec.hidden_size, rows=Rows.SELECTED)
+    build.embed(RESIDUAL)
+    if spec.embedding_scale is not None:
+        factor = _factor(spec.embedding_scale, build.dtype)
+        build.append(Scale(RESIDUAL, RESIDUAL, factor))
+    for index, layer in enumerate(spec.layers):
+        at = f"layers.{index}."
+        h = build.norm_or_read(at + "h", at + "attn_norm", layer.attn_norm)
+        if tapped is not None:
+            # Behind the norm: there the residual stream is up to date in the fused plan, too.
+            places = [i for i, tap in enumerate(taps) if tap == index]
+            build.append(*(SelectRows(RESIDUAL, tapped, i * spec.hidden_size) for i in places))
+        lower_layer(build, index, layer, h)
+    last = build.select(RESIDUAL, "last")
+    normed = build.norm_or_read("last_normed", "final_norm", spec.final_norm, last)
+    logits = build.logits(normed, "embed" if spec.tie_embeddings else "head", spec.vocab_size)
+    if spec.logits_scale != 1.0:
+        build.append(Scale(logits, logits, spec.logits_scale))
+    if spec.logits_softcap is not None:
+        build.append(SoftCap(logits, logits, spec.logits_softcap))
+    return build.finish(logits, build.argmax(logits), normed, tapped)
+
+
+def lower_layer(build: PlanBuilder, index: int, layer: LayerSpec, h: BufferName) -> None:
+    """A layer whose attention reads h, from the residual stream to the residual stream."""
+    at = f"layers.{index}."
+
+    def add(delta: BufferName, name: str, norm: NormSpec | None) -> None:
+        if norm is not None:
+            delta = build.norm(f"{at}{name}ed", at + name, norm, delta, "float32")
+        build.add(delta, layer.residual_scale)
+
+    attended = lower_attention(build, index, layer.attention, h)
+    if not layer.parallel:
+        add(attended, "attn_post_norm", layer.attn_post_norm)
+    if layer.parallel and layer.mlp_norm is None:
+        g = h
+    else:
+        g = build.norm_or_read(at + "g", at + "mlp_norm", layer.mlp_norm)
+    made = lower_mlp(build, index, layer.mlp, g)
+    if layer.parallel:
+        add(attended, "attn_post_norm", layer.attn_post_norm)
+    add(made, "mlp_post_norm", layer.mlp_post_norm)
+
+
+def _factor(scale: EmbeddingScale, dtype: DType) -> float:
+    """The factor, as the type of the weights holds it where it is to be rounded."""
+    if not scale.rounded:
+        return scale.factor
+    kinds = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+    return float(kinds[dtype](scale.factor))

@@ -1,0 +1,219 @@
+"""Primitive ops as kernels of their own, beside NumPy's; and plans of them."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("triton", reason="triton is not installed")
+
+from support.rare_plans import PlanWeights, Rare, fuse_apart, ops_of_dense_models, rare  # noqa: E402
+from support.tiny_plans import Chunk, make_spec, step_of, tokens_of  # noqa: E402
+
+from penstock.backends.cuda.bind import bind  # noqa: E402
+from penstock.backends.cuda.binder import Binder  # noqa: E402
+from penstock.backends.cuda.cache import allocate  # noqa: E402
+from penstock.backends.cuda.kernels import combine, heads, norm  # noqa: E402
+from penstock.backends.reference import numerics  # noqa: E402
+from penstock.backends.reference.cache import KvStore  # noqa: E402
+from penstock.backends.reference.executor import ReferenceExecutor  # noqa: E402
+from penstock.cache.geometry import BLOCK_SIZE, KvDType  # noqa: E402
+from penstock.interface.executor import Limits  # noqa: E402
+from penstock.plan.fuse import fuse  # noqa: E402
+from penstock.plan.lower import lower  # noqa: E402
+from penstock.plan.plan import KvLayer  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
+
+ROWS = 7
+
+
+def draw(cols: int, seed: int = 0, rows: int = ROWS) -> Any:
+    rng = np.random.default_rng(seed + cols)
+    return (2 * rng.standard_normal((rows, cols))).astype(np.float32)
+
+
+def put(x: Any, device: Any) -> Any:
+    return torch.from_numpy(np.ascontiguousarray(x)).to(device)
+
+
+def wide(x: Any, device: Any) -> Any:
+    """Rows further apart than they are long, as in the arena."""
+    rows, cols = x.shape
+    array = torch.full((rows, cols + 5), float("nan"), device=device)[:, :cols]
+    array.copy_(torch.from_numpy(x))
+    return array
+
+
+def check(run: Any, x: Any, expected: Any, device: Any, tolerance: float = 3e-6) -> None:
+    """``run(x, out)`` gives what is expected, rounded too, in place, and row by row."""
+    out = torch.full_like(wide(x, device), float("nan"))
+    run(wide(x, device), out, slice(None))
+    got = out.cpu().numpy()
+    np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
+    rounded = torch.empty(x.shape, dtype=torch.bfloat16, device=device)
+    run(wide(x, device), rounded, slice(None))
+    np.testing.assert_array_equal(rounded.float().cpu().numpy(), numerics.as_bfloat16(got))
+    same = wide(x, device)
+    run(same, same, slice(None))
+    np.testing.assert_array_equal(same.cpu().numpy(), got)
+    alone = wide(x[2:3], device)
+    run(alone, alone, slice(2, 3))
+    np.testing.assert_array_equal(alone.cpu().numpy(), got[2:3])
+    nothing = wide(x, device)[:0]
+    run(nothing, nothing, slice(0, 0))
+
+
+@pytest.mark.parametrize("cols", [1, 72, 1025])
+@pytest.mark.parametrize("kind", ["rms", "layer", "layer with bias"])
+def test_norms(kind: str, cols: int, device: Any) -> None:
+    x, (weight, bias) = draw(cols), draw(cols, 1, 2)
+    by, added = put(weight, device), put(bias, device)
+    if kind == "rms":
+        check(
+            lambda x, out, _: norm.rms_norm(x, by, out, 1e-5),
+            x,
+            numerics.rms_norm(x, weight, 1e-5),
+            device,
+        )
+        return
+    x += 20  # the variance is of differences from the mean
+    used = bias if kind == "layer with bias" else None
+    check(
+        lambda x, out, _: norm.layer_norm(x, by, None if used is None else added, out, 1e-5),
+        x,
+        numerics.layer_norm(x.astype(np.float64), weight, used, 1e-5),
+        device,
+        3e-5,
+    )
+
+
+@pytest.mark.parametrize(("count", "dim"), [(1, 8), (3, 50), (5, 64)])
+def test_head_norm(count: int, dim: int, device: Any) -> None:
+    x, weight = draw(count * dim), draw(dim, 1, 1)[0]
+    expected = numerics.rms_norm(x.reshape(ROWS, count, dim), weight, 1e-6).reshape(x.shape)
+    by = put(weight, device)
+    check(lambda x, out, _: heads.head_norm(x, by, out, 1e-6), x, expected, device)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(
+    ("count", "dim", "turned"), [(3, 8, 8), (2, 50, 50), (2, 20, 8), (1, 8, 0)]
+)
+def test_rope(count: int, dim: int, turned: int, interleaved: bool, device: Any) -> None:
+    x = draw(count * dim)
+    rng = np.random.default_rng(1)
+    positions = rng.integers(0, 80, ROWS).astype(np.int32)
+    angles = rng.uniform(0, 6, (80, turned // 2))
+    cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    expected = numerics.rotate(
+        x.reshape(ROWS, count, dim), cos[positions], sin[positions], interleaved
+    )
+    tables, places = (put(cos, device), put(sin, device)), put(positions, device)
+    check(
+        lambda x, out, rows: heads.rope(x, places[rows], tables, interleaved, dim, out),
+        x,
+        expected.reshape(x.shape),
+        device,
+    )
+
+
+@pytest.mark.parametrize("cols", [1, 72, 1500])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_gate(activation: Any, cols: int, device: Any) -> None:
+    x, up = draw(cols), draw(cols, 1)
+    by = put(up, device)
+    check(
+        lambda x, out, rows: combine.gate(x, by[rows], out, activation),
+        x,
+        numerics.activate(x, activation) * up,
+        device,
+        1e-5,
+    )
+
+
+@pytest.mark.parametrize("cols", [1, 72, 1500])
+def test_scale_and_soft_cap(cols: int, device: Any) -> None:
+    x = 20 * draw(cols)
+    scaled, capped = x * np.float32(0.3), 30 * np.tanh(x.astype(np.float64) / 30)
+    check(lambda x, out, _: combine.scale(x, out, 0.3), x, scaled, device)
+    check(lambda x, out, _: combine.soft_cap(x, out, 30.0), x, capped, device)
+
+
+def test_soft_cap_at_its_edges(device: Any) -> None:
+    x = torch.tensor([[0.0, 1e-20, float("inf"), -float("inf"), float("nan"), 1e38]]).to(device)
+    out = torch.empty_like(x)
+    combine.soft_cap(x, out, 30.0)
+    expected = np.float32([[0, 1e-20, 30, -30, np.nan, 30]])
+    np.testing.assert_allclose(out.cpu().numpy(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kv", get_args(KvDType))
+@pytest.mark.parametrize("dim", [16, 50])
+def test_kv_write(dim: int, kv: KvDType, device: Any) -> None:
+    slots = np.array([40, 95, 0, -1, 33], np.int32)
+    k, v = draw(2 * dim, 0, 5), draw(2 * dim, 1, 5)
+    (cache,) = allocate([KvLayer(2, dim)], kv, 3, device)
+    heads.kv_write(wide(k, device), wide(v, device), cache, put(slots, device))
+    real = slots >= 0
+    pairs = ((cache.keys, cache.key_scales, k), (cache.values, cache.value_scales, v))
+    for data, scales, x in pairs:
+        store = KvStore(kv, 3, 2, dim)
+        store.write(slots[real], x[real].reshape(-1, 2, dim))
+        wanted = store.data.reshape(3, BLOCK_SIZE, 2, dim).transpose(0, 2, 1, 3)
+        np.testing.assert_array_equal(data.float().cpu().numpy(), wanted.astype(np.float32))
+        if scales is not None:
+            by = store.scales.reshape(3, BLOCK_SIZE, 2).transpose(0, 2, 1)
+            np.testing.assert_array_equal(scales.float().cpu().numpy(), by.astype(np.float32))
+
+
+def test_every_op_of_a_plan_can_be_appended() -> None:
+    assert set(Binder._APPEND) >= ops_of_dense_models()
+
+
+A, C = tokens_of(1, 40), tokens_of(3, 8)
+LIMITS = Limits(num_blocks=8, max_tokens=48, max_logit_rows=48, max_sequences=4, threads=1)
+EVERYTHING = Rare(
+    layer_norm=True,
+    embedding_factor=3.5,
+    logit_cap=1.5,
+    interleaved=True,
+    softcap=2.0,
+    slopes=True,
+    sinks=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wanted", "options"),
+    [
+        ("float32", Rare(), {"qk_norm": True}),
+        ("float32", EVERYTHING, {"rope_dim": 8, "bias": True}),
+        ("bfloat16", EVERYTHING, {"qk_norm": True, "window": 9}),
+    ],
+)
+def test_a_primitive_plan_agrees_with_the_reference(
+    dtype: Any, wanted: Rare, options: dict[str, Any], device: Any, steady_sums: None
+) -> None:
+    """And with itself however much of it is fused, to the bit where it sums alike."""
+    plan = rare(lower(make_spec(**options), dtype), wanted)
+    weights = PlanWeights(plan)
+    reference = ReferenceExecutor(plan, weights, LIMITS)
+    executors = [
+        bind(each, weights, LIMITS, device)
+        for each in (plan, fuse(plan), fuse_apart(plan, range(1, 100, 3)))
+    ]
+    tolerance = {"float32": 3e-5, "bfloat16": 6e-2}[dtype]
+    for step in (
+        step_of([Chunk(A, 0, 35, [5, 2]), Chunk(C, 0, 4, [1], rows=[1, 3])]),
+        step_of([Chunk(C, 4, 5, [1]), Chunk(A, 35, 36, [5, 2])]),
+    ):
+        expected = reference.run(step).logits
+        for executor in executors:
+            got = executor.run(step).logits
+            np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
+    for executor in executors:
+        executor.close()

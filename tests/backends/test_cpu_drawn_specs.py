@@ -1,0 +1,59 @@
+"""Every combination of what a layer may be declared to be runs natively, fused and as lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from numpy.typing import NDArray
+from support.drawn_specs import TameWeights, specs
+from support.tiny_plans import Chunk, step_of, tokens_of
+
+from penstock.backends.cpu import native
+from penstock.backends.cpu.bind import bind
+from penstock.backends.reference.executor import ReferenceExecutor
+from penstock.interface.executor import Executor, Limits
+from penstock.interface.step import StepInput
+from penstock.models.spec import ModelSpec
+from penstock.plan.fuse import fuse
+from penstock.plan.lower import lower
+
+VARIANTS = native.runnable()
+
+pytestmark = pytest.mark.skipif(not VARIANTS, reason="no native module is built")
+
+LIMITS = Limits(num_blocks=6, max_tokens=64, max_logit_rows=64, max_sequences=4, threads=2)
+A, B = tokens_of(1, 50), tokens_of(2, 9)
+
+
+def steps() -> Iterator[StepInput]:
+    yield step_of([Chunk(A, 0, 40, [3, 1], rows=range(40)), Chunk(B, 0, 5, [4], rows=[1])])
+    yield step_of([Chunk(B, 5, 6, [4]), Chunk(A, 40, 50, [3, 1], [43, 49], hidden=[41])])
+
+
+def results(executor: Executor) -> NDArray[np.float32]:
+    rows = [executor.run(step).logits.copy() for step in steps()]
+    executor.close()
+    return np.concatenate(rows)
+
+
+@pytest.mark.parametrize("isa", VARIANTS)
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(spec=specs(experts=False))
+def test_a_drawn_model_agrees_with_the_reference(isa: str, spec: ModelSpec) -> None:
+    """And fusion changes no bit of it."""
+    primitive, module = lower(spec), native.load(isa)
+    weights = TameWeights(primitive)
+    expected = results(ReferenceExecutor(primitive, weights, LIMITS))
+    plain, fused = (
+        results(bind(plan, weights, LIMITS, module)) for plan in (primitive, fuse(primitive))
+    )
+    size = max(np.abs(expected).max(), 1.0) * (1.0 if spec.logits_softcap is None else 20.0)
+    np.testing.assert_allclose(plain, expected, rtol=0, atol=3e-5 * size)
+    np.testing.assert_array_equal(fused.view(np.uint32), plain.view(np.uint32))

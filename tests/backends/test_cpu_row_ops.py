@@ -1,0 +1,321 @@
+"""Ops that an executor runs on rows, one by one: equal to NumPy, and a row's result its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from support.native_arrays import as_bytes
+from support.native_cache import ELEMENTS, Cache, Shape
+
+from penstock.backends.reference import numerics
+from penstock.cache.geometry import BLOCK_SIZE
+
+F32 = NDArray[np.float32]
+Append = Callable[[Any, list[int], int], None]
+"""Appends an op to an executor, which reads these buffers and writes that one."""
+
+TYPES: dict[str, Any] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
+POSITIONS = 64
+
+
+def run(
+    module: Any,
+    append: Append,
+    inputs: list[F32],
+    element: str = "float32",
+    threads: int = 2,
+    in_place: bool = False,
+    positions: NDArray[np.int32] | None = None,
+) -> F32:
+    """The rows that an op makes of ``inputs``, as float32; in place, it writes the first of them.
+
+    Each row is a sequence of its own, at its position of ``positions``.
+    """
+    tokens, cols = inputs[0].shape
+    places = np.zeros(tokens, np.int32) if positions is None else positions
+    sizes = [-(-x.shape[1] * 4 // 64) * 64 for x in (*inputs, inputs[0])]
+    executor = module.Executor(
+        threads=threads,
+        cpus=[],
+        crowded=True,
+        num_blocks=1,
+        max_tokens=tokens,
+        max_logits=1,
+        max_sequences=tokens,
+        max_positions=POSITIONS,
+        vocabulary=1,
+        arena_bytes=tokens * sum(sizes),
+        kv_elem="float32",
+        kv_layers=[],
+    )
+    at = np.cumsum([0, *sizes]) * tokens
+    buffers = [
+        executor.add_buffer(int(at[i]), "float32", x.shape[1], sizes[i], "T")
+        for i, x in enumerate(inputs)
+    ]
+    out = buffers[0]
+    if not in_place:
+        out = executor.add_buffer(int(at[len(inputs)]), element, cols, sizes[-1], "T")
+    first = 0
+    for buffer, x in zip(buffers, inputs, strict=True):
+        executor.append_features(buffer, first)
+        first += x.shape[1]
+    append(executor, buffers, out)
+    none, pairs = np.empty(0, np.int32), np.empty((0, 2), np.int32)
+    starts = np.arange(tokens + 1, dtype=np.int32)
+    executor.run(
+        np.zeros(tokens, np.int32),
+        places,
+        starts,
+        places + 1,
+        [],
+        none,
+        none,
+        pairs,
+        none,
+        pairs,
+        np.concatenate(inputs, axis=1),
+    )
+    rows = executor.view(out).view(TYPES["float32" if in_place else element])
+    result: F32 = rows.astype(np.float32)
+    executor.close()
+    return result
+
+
+def floats(executor: Any, x: F32) -> int:
+    return int(executor.add_constant(as_bytes(x)))
+
+
+def check(
+    module: Any,
+    append: Append,
+    inputs: list[F32],
+    expected: NDArray[Any],
+    tolerance: float = 1e-6,
+    **options: Any,
+) -> None:
+    """The op's rows are near what is expected, in place and rounded too; each is its own."""
+    got = run(module, append, inputs, **options)
+    np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
+    rounded = run(module, append, inputs, "bfloat16", **options)
+    np.testing.assert_array_equal(rounded, got.astype(ml_dtypes.bfloat16).astype(np.float32))
+    for threads, in_place in ((1, False), (3, False), (2, True)):
+        again = run(module, append, inputs, threads=threads, in_place=in_place, **options)
+        np.testing.assert_array_equal(again.view(np.uint32), got.view(np.uint32))
+    some = [x[3:5] for x in inputs]
+    if "positions" in options:
+        options["positions"] = options["positions"][3:5]
+    alone = run(module, append, some, **options)
+    np.testing.assert_array_equal(alone.view(np.uint32), got[3:5].view(np.uint32))
+
+
+def draw(rows: int, cols: int, seed: int = 0) -> F32:
+    return np.random.default_rng(seed + cols).standard_normal((rows, cols), dtype=np.float32)
+
+
+COLS = [1, 7, 16, 33, 64, 100, 576]
+
+
+@pytest.mark.parametrize("cols", COLS)
+def test_rms_norm(module: Any, cols: int) -> None:
+    x, weight = draw(9, cols), draw(1, cols, 1)[0]
+    wide = x.astype(np.float64)
+    expected = wide / np.sqrt((wide**2).mean(1, keepdims=True) + 1e-5) * weight
+
+    def append(executor: Any, inputs: list[int], out: int) -> None:
+        executor.append_rms_norm(inputs[0], out, floats(executor, weight), 1e-5)
+
+    check(module, append, [x], expected)
+
+
+@pytest.mark.parametrize("cols", COLS)
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("mean", [0.0, 300.0])
+def test_layer_norm(module: Any, cols: int, with_bias: bool, mean: float) -> None:
+    """Of squares of differences, not a difference of squares: a large mean costs no digits."""
+    x = draw(9, cols) + np.float32(mean)
+    weight, bias = draw(2, cols, 1)
+    wide = x.astype(np.float64)
+    centered = wide - wide.mean(1, keepdims=True)
+    expected = centered / np.sqrt((centered**2).mean(1, keepdims=True) + 1e-5) * weight
+    if with_bias:
+        expected = expected + bias
+
+    def append(executor: Any, inputs: list[int], out: int) -> None:
+        added = floats(executor, bias) if with_bias else None
+        executor.append_layer_norm(inputs[0], out, floats(executor, weight), added, 1e-5)
+
+    check(module, append, [x], expected, 1e-4 if mean else 3e-6)
+
+
+@pytest.mark.parametrize(("heads", "head_dim"), [(1, 1), (3, 7), (4, 16), (2, 50), (2, 512)])
+def test_head_norm(module: Any, heads: int, head_dim: int) -> None:
+    x, weight = draw(9, heads * head_dim), draw(1, head_dim, 1)[0]
+    wide = x.reshape(9, heads, head_dim).astype(np.float64)
+    expected = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6) * weight
+
+    def append(executor: Any, inputs: list[int], out: int) -> None:
+        constant = floats(executor, weight)
+        executor.append_head_norm(inputs[0], out, head_dim, constant, 1e-6)
+
+    check(module, append, [x], expected.reshape(x.shape))
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(
+    ("heads", "head_dim", "dim"), [(3, 8, 8), (2, 50, 50), (2, 80, 32), (2, 7, 4), (3, 16, 0)]
+)
+def test_rope(module: Any, heads: int, head_dim: int, dim: int, interleaved: bool) -> None:
+    x = draw(9, heads * head_dim)
+    positions = np.random.default_rng(1).integers(0, POSITIONS, 9).astype(np.int32)
+    angles = np.arange(POSITIONS)[:, None] * 10000.0 ** (-np.arange(0, dim, 2) / max(dim, 1))
+    cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    turned = numerics.rotate(
+        x.reshape(9, heads, head_dim), cos[positions], sin[positions], interleaved
+    )
+
+    def append(executor: Any, inputs: list[int], out: int) -> None:
+        executor.append_rope(
+            x=inputs[0],
+            out=out,
+            head_dim=head_dim,
+            cos=floats(executor, cos),
+            sin=floats(executor, sin),
+            rope_dim=dim,
+            interleaved=interleaved,
+        )
+
+    check(module, append, [x], turned.reshape(x.shape), positions=positions)
+
+
+def test_rotations_of_neighbours_are_those_of_halves_in_another_order(module: Any) -> None:
+    dim, x = 32, draw(5, 32)
+    positions = np.arange(5, dtype=np.int32) * 9
+    angles = np.arange(POSITIONS)[:, None] * 10000.0 ** (-np.arange(0, dim, 2) / dim)
+    tables = [f(angles).astype(np.float32) for f in (np.cos, np.sin)]
+
+    def append(interleaved: bool) -> Append:
+        def call(executor: Any, inputs: list[int], out: int) -> None:
+            cos, sin = (floats(executor, table) for table in tables)
+            executor.append_rope(
+                x=inputs[0],
+                out=out,
+                head_dim=dim,
+                cos=cos,
+                sin=sin,
+                rope_dim=dim,
+                interleaved=interleaved,
+            )
+
+        return call
+
+    order = np.concatenate([np.arange(0, dim, 2), np.arange(1, dim, 2)])
+    halves = run(module, append(False), [np.ascontiguousarray(x[:, order])], positions=positions)
+    neighbours = run(module, append(True), [x], positions=positions)
+    np.testing.assert_array_equal(neighbours[:, order], halves)
+
+
+@pytest.mark.parametrize("cols", [1, 17, 64, 4096, 9000])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_gate(module: Any, cols: int, activation: Any) -> None:
+    gate, up = 2 * draw(5, cols), draw(5, cols, 1)
+    expected = numerics.activate(gate, activation) * up
+
+    def append(executor: Any, inputs: list[int], out: int) -> None:
+        executor.append_gate(*inputs, out, activation)
+
+    check(module, append, [gate, up], expected, 2e-6)
+
+
+@pytest.mark.parametrize("cols", [1, 17, 4096, 9000])
+def test_scale(module: Any, cols: int) -> None:
+    x = draw(5, cols)
+
+    def append(executor: Any, inputs: list[int], out: int) -> None:
+        executor.append_scale(inputs[0], out, 0.3)
+
+    np.testing.assert_array_equal(run(module, append, [x]), x * np.float32(0.3))
+    check(module, append, [x], x * np.float32(0.3))
+
+
+@pytest.mark.parametrize("cols", [1, 17, 4096, 9000])
+def test_soft_cap(module: Any, cols: int) -> None:
+    x = 40 * draw(5, cols)
+    expected = 30 * np.tanh(x.astype(np.float64) / 30)
+
+    def append(executor: Any, inputs: list[int], out: int) -> None:
+        executor.append_soft_cap(inputs[0], out, 30.0)
+
+    check(module, append, [x], expected, 1e-6)
+    edges = np.array([[0.0, -0.0, 1e-30, np.inf, -np.inf, np.nan, 1e38, -1e-20]], np.float32)
+    got = run(module, append, [edges])
+    np.testing.assert_array_equal(got[0, :2], [0, 0])
+    np.testing.assert_array_equal(got[0, 3:7], np.float32([30, -30, np.nan, 30]))
+    np.testing.assert_allclose(got[0, [2, 7]], edges[0, [2, 7]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("head_dim", [8, 50, 64])
+def test_kv_write(module: Any, head_dim: int, element: str) -> None:
+    """What NumPy puts there, and nothing else; NaN stands where nothing is written."""
+    shape = Shape(2, 2, head_dim, element)
+    tokens, blocks = 37, 3
+    rng = np.random.default_rng(head_dim)
+    kv = rng.standard_normal((2, tokens, 2, head_dim), dtype=np.float32)
+    order = [2, 0]  # the sequence's blocks; it begins before the step
+    before = 20
+    places = before + np.arange(tokens, dtype=np.int32)
+    slots = np.array([order[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for p in places])
+    caches = []
+    for threads in (1, 3):
+        executor = module.Executor(
+            threads=threads,
+            cpus=[],
+            crowded=True,
+            num_blocks=blocks,
+            max_tokens=tokens,
+            max_logits=1,
+            max_sequences=1,
+            max_positions=POSITIONS,
+            vocabulary=1,
+            arena_bytes=2 * tokens * 4 * 2 * head_dim + 4096,
+            kv_elem=element,
+            kv_groups=1,
+            kv_parts=1,
+            kv_part_bytes=len(Cache(shape, 1).bytes),
+            kv_layers=[(2, head_dim, 0, 0, 0)],
+        )
+        row = 2 * head_dim * 4
+        k = executor.add_buffer(0, "float32", 2 * head_dim, row, "T")
+        behind = -(-tokens * row // 64) * 64
+        v = executor.add_buffer(behind, "float32", 2 * head_dim, row, "T")
+        executor.append_features(k, 0)
+        executor.append_features(v, 2 * head_dim)
+        executor.append_kv_write(layer=0, k=k, v=v)
+        none, pairs = np.empty(0, np.int32), np.empty((0, 2), np.int32)
+        ids = np.zeros(tokens, np.int32)
+        executor.run(
+            ids,
+            places,
+            np.array([0, tokens], np.int32),
+            np.array([before + tokens], np.int32),
+            [(slots.astype(np.int32), np.array([0, 2], np.int32), np.array(order, np.int32))],
+            none,
+            none,
+            pairs,
+            none,
+            pairs,
+            kv.transpose(1, 0, 2, 3).reshape(tokens, -1).copy(),
+        )
+        caches.append(executor.kv_copy(0))
+        executor.close()
+    np.testing.assert_array_equal(*caches)
+    expected = Cache(shape, blocks)
+    expected.bytes[:] = 0  # as the system gives memory
+    expected.write(slots.astype(np.int32), kv[0], kv[1])
+    np.testing.assert_array_equal(caches[0], expected.bytes)

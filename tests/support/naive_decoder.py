@@ -1,0 +1,167 @@
+"""A declared model computed from its declaration: whole sequences, no plan, no cache, float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.models.rope import rope_tables
+from penstock.models.spec import (
+    Activation,
+    AttentionSpec,
+    ExpertsSpec,
+    MlpSpec,
+    ModelSpec,
+    NormSpec,
+)
+
+F64 = Any  # of float64; arithmetic of arrays is typed too loosely to be checked
+Weight = Callable[[str], F64]
+
+
+def logits_of(spec: ModelSpec, get: Callable[[str], NDArray[Any]], tokens: NDArray[Any]) -> F64:
+    """Logits after each token of one sequence, ``[tokens, vocabulary]``."""
+
+    def weight(name: str) -> F64:
+        return np.asarray(get(name), np.float64)
+
+    x = weight("embed")[tokens]
+    if spec.embedding_scale is not None:
+        x = x * spec.embedding_scale.factor
+    kept: dict[int, tuple[F64, F64]] = {}
+    for i, layer in enumerate(spec.layers):
+        at = f"layers.{i}."
+
+        def normed(x: F64, norm: NormSpec | None, name: str) -> F64:
+            return x if norm is None else _norm(x, norm, weight, name)
+
+        h = normed(x, layer.attn_norm, at + "attn_norm")
+        a = layer.attention
+        if a.kv_from is None:
+            kept[i] = _keys_and_values(spec, a, h, weight, at)
+        cached = kept[i if a.kv_from is None else a.kv_from]
+        attended = _attention(spec, a, h, cached, weight, at)
+        attended = layer.residual_scale * normed(
+            attended, layer.attn_post_norm, at + "attn_post_norm"
+        )
+        if not layer.parallel:
+            x = x + attended
+        g = normed(x, layer.mlp_norm, at + "mlp_norm")
+        if layer.parallel and layer.mlp_norm is None:
+            g = h
+        if isinstance(layer.mlp, ExpertsSpec):
+            out = _experts(layer.mlp, g, weight, at)
+        else:
+            out = _mlp(layer.mlp, g, weight, at)
+        out = normed(out, layer.mlp_post_norm, at + "mlp_post_norm")
+        x = x + layer.residual_scale * out
+        if layer.parallel:
+            x = x + attended
+    if spec.final_norm is not None:
+        x = _norm(x, spec.final_norm, weight, "final_norm")
+    logits = x @ weight("embed" if spec.tie_embeddings else "head").T * spec.logits_scale
+    cap = spec.logits_softcap
+    return logits if cap is None else cap * np.tanh(logits / cap)
+
+
+def _norm(x: F64, norm: NormSpec, weight: Weight, name: str) -> F64:
+    centered = x - x.mean(-1, keepdims=True) if norm.kind == "layer" else x
+    scaled = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + norm.eps) * weight(name)
+    return scaled + weight(name + ".bias") if norm.bias else scaled
+
+
+def _linear(x: F64, weight: Weight, name: str, bias: bool) -> F64:
+    y = x @ weight(name).T
+    return y + weight(name + ".bias") if bias else y
+
+
+def _projected(
+    spec: ModelSpec, a: AttentionSpec, x: F64, weight: Weight, at: str, name: str
+) -> F64:
+    """Queries or keys, normed and rotated: ``[tokens, heads, head_dim]``."""
+    y = _linear(x, weight, at + name, a.qkv_bias)
+    rms = None if a.qk_norm is None else NormSpec(a.qk_norm.eps)
+    if rms is not None and a.qk_norm is not None and a.qk_norm.over == "projection":
+        y = _norm(y, rms, weight, f"{at}{name}_norm")
+    heads = y.reshape(len(x), -1, a.head_dim)
+    if rms is not None and a.qk_norm is not None and a.qk_norm.over == "head":
+        heads = _norm(heads, rms, weight, f"{at}{name}_norm")
+    if a.rope is None:
+        return heads
+    cos, sin = (table[: len(x), None] for table in rope_tables(a.rope, spec.max_positions))
+    half = a.rope.dim // 2
+    turned = heads.copy()
+    for i in range(half):
+        p, q = (2 * i, 2 * i + 1) if a.rope.interleaved else (i, i + half)
+        turned[..., p] = heads[..., p] * cos[..., i] - heads[..., q] * sin[..., i]
+        turned[..., q] = heads[..., q] * cos[..., i] + heads[..., p] * sin[..., i]
+    return turned
+
+
+def _keys_and_values(
+    spec: ModelSpec, a: AttentionSpec, x: F64, weight: Weight, at: str
+) -> tuple[F64, F64]:
+    values = _linear(x, weight, at + "v", a.qkv_bias).reshape(len(x), -1, a.head_dim)
+    return _projected(spec, a, x, weight, at, "k"), values
+
+
+def _attention(
+    spec: ModelSpec, a: AttentionSpec, x: F64, cached: tuple[F64, F64], weight: Weight, at: str
+) -> F64:
+    queries, (keys, values) = _projected(spec, a, x, weight, at, "q"), cached
+    out = np.zeros_like(queries)
+    for h in range(a.num_heads):
+        kv = h * a.num_kv_heads // a.num_heads
+        for t in range(len(x)):
+            first = 0 if a.window is None else max(0, t - a.window + 1)
+            scores = keys[first : t + 1, kv] @ queries[t, h] * a.scale
+            if a.softcap is not None:
+                scores = a.softcap * np.tanh(scores / a.softcap)
+            if a.alibi:
+                assert a.num_heads in (2, 4, 8)
+                distance = np.arange(first, t + 1) - t
+                scores = scores + distance * 2.0 ** (-8.0 * (h + 1) / a.num_heads)
+            seen = values[first : t + 1, kv]
+            if a.sinks:
+                scores = np.append(scores, weight(at + "sinks")[h])
+                seen = np.append(seen, np.zeros((1, a.head_dim)), axis=0)
+            shares = np.exp(scores - scores.max())
+            out[t, h] = shares @ seen / shares.sum()
+    return _linear(out.reshape(len(x), -1), weight, at + "o", a.output_bias)
+
+
+def _activated(x: F64, kind: Activation) -> F64:
+    if kind == "silu":
+        return x / (1 + np.exp(-x))
+    if kind == "gelu_tanh":
+        return x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+
+def _mlp(m: MlpSpec, x: F64, weight: Weight, at: str) -> F64:
+    up = _linear(x, weight, at + "up", m.bias)
+    if m.gated:
+        inner = _activated(_linear(x, weight, at + "gate", m.bias), m.activation) * up
+    else:
+        inner = _activated(up, m.activation)
+    return _linear(inner, weight, at + "down", m.bias)
+
+
+def _experts(e: ExpertsSpec, x: F64, weight: Weight, at: str) -> F64:
+    scores = x @ weight(at + "router").T
+    gate, up, down = (weight(f"{at}experts.{name}") for name in ("gate", "up", "down"))
+    out = np.zeros_like(x)
+    for t, row in enumerate(x):
+        chosen = sorted(range(e.num_experts), key=lambda i: -scores[t, i])[: e.top_k]
+        over = scores[t] if e.scores == "all" else scores[t, chosen]
+        most = scores[t].max()
+        shares = np.exp(scores[t, chosen] - most) / np.exp(over - most).sum()
+        if e.normalize:
+            shares /= shares.sum()
+        for share, i in zip(shares, chosen, strict=True):
+            out[t] += share * (down[i] @ (_activated(gate[i] @ row, e.activation) * (up[i] @ row)))
+    return out
