@@ -55,14 +55,19 @@ def run_all(executor: ReferenceExecutor, steps: Sequence[StepInput]) -> list[Ste
     return [executor.run(step) for step in steps]
 
 
-def check(plan: Plan, weights: Callable[[Plan], WeightSource], fused: bool) -> None:
-    """Two and three ranks give bitwise what one gives."""
+def check(
+    plan: Plan,
+    weights: Callable[[Plan], WeightSource],
+    fused: bool,
+    worlds: Sequence[int] = (2, 3),
+) -> None:
+    """So many ranks give bitwise what one gives."""
 
     def made(whole: Plan) -> Plan:
         return fuse(whole) if fused else whole
 
     alone = run_all(ReferenceExecutor(made(plan), weights(plan), LIMITS), STEPS)
-    for world in (2, 3):
+    for world in worlds:
 
         def ranks_results(rank: ThreadRank) -> list[StepResult]:
             own = shard(plan, rank.rank, rank.world)
@@ -81,6 +86,12 @@ def check(plan: Plan, weights: Callable[[Plan], WeightSource], fused: bool) -> N
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
 def test_ranks_compute_what_one_does(spec: ModelSpec, dtype: Any, fused: bool) -> None:
     check(lower(spec, dtype), lambda plan: DummyWeights(plan.weights, 3, dtype), fused)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_head_for_each_rank(dtype: Any) -> None:
+    plan = lower(make_spec(heads=(3, 3)), dtype)
+    check(plan, lambda own: DummyWeights(own.weights, 3, dtype), False, [3])
 
 
 @pytest.mark.parametrize("fused", [False, True])
