@@ -34,6 +34,7 @@ def spec_of(*kinds: tuple[int, int, int | None]) -> ModelSpec:
     base = spec.layers[0]
 
     def layer(kv_heads: int, dim: int, window: int | None) -> LayerSpec:
+        assert base.attention.rope is not None
         rope = replace(base.attention.rope, dim=dim)
         attention = replace(
             base.attention, num_kv_heads=kv_heads, head_dim=dim, window=window, rope=rope
