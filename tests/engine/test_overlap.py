@@ -8,7 +8,7 @@ from support.overlap_executor import Deferred, HashExecutor
 from support.overlapped import POISON, VOCAB, check, make_core
 from support.stories import Arrival, arrivals, play, same
 
-from penstock.engine.loader import Blueprint
+from penstock.engine.loader import EnginePlan
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -20,7 +20,7 @@ from penstock.engine.loader import Blueprint
     st.booleans(),
 )
 def test_whatever_happens_it_is_the_same(
-    blueprint: Blueprint,
+    engine_plan: EnginePlan,
     arrivals: list[Arrival],
     seqs: int,
     more: int,
@@ -32,7 +32,7 @@ def test_whatever_happens_it_is_the_same(
     for ahead in (True, False):
         inner = HashExecutor(num_blocks, VOCAB, POISON)
         executor = Deferred(inner, draws_ahead, failed_token=9) if ahead else inner
-        core = make_core(blueprint, executor, **limits)
+        core = make_core(engine_plan, executor, **limits)
         stories.append(play(core, arrivals, lambda c=core, i=inner: check(c, i)))  # type: ignore
         assert core.stats().kv_blocks_used == 0
         core.close()

@@ -13,7 +13,7 @@ from support.needs import require_native
 from penstock.cache.geometry import BLOCK_SIZE, window_blocks
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
-from penstock.engine.loader import draw, load
+from penstock.engine.loader import load, plan_engine
 from penstock.interface.messages import EngineRequest
 from penstock.plan.kv_groups import KvGroup, KvGroups, KvPlace
 from penstock.plan.plan import Plan
@@ -67,8 +67,8 @@ def core_of(model: str, **options: Any) -> EngineCore:
         "artifact": False,
         "threads": 2 if options.get("backend") == "cpu" else None,
     } | options
-    blueprint = draw(EngineConfig(model=model, **options))
-    return EngineCore(blueprint, load(blueprint))
+    engine_plan = plan_engine(EngineConfig(model=model, **options))
+    return EngineCore(engine_plan, load(engine_plan))
 
 
 def prompt(seed: int, length: int) -> list[int]:
@@ -128,7 +128,7 @@ def test_groups_and_windows_change_no_bit(backend: str, tmp_path: Path) -> None:
     expected = remembering(model, backend)
     core = core_of(model, backend=backend)
     windows = core._scheduler.cache.windows
-    assert windows == core._blueprint.plan.kv_groups.windows == (None, *[WINDOW] * 6)
+    assert windows == core._engine_plan.plan.kv_groups.windows == (None, *[WINDOW] * 6)
     assert told(core, requests()) == expected
     core.close()
 
@@ -138,7 +138,7 @@ def test_nor_do_preemption_and_smaller_steps(blocks: int, tmp_path: Path) -> Non
     require_native()
     model = folder(tmp_path)
     expected = remembering(model, "cpu")
-    page = draw(EngineConfig(model=model, load_format="dummy")).plan.kv_groups.page_bytes
+    page = plan_engine(EngineConfig(model=model, load_format="dummy")).plan.kv_groups.page_bytes
     core = core_of(model, backend="cpu", kv_cache_bytes=blocks * page, max_model_len=400)
     assert core.config.num_blocks == blocks
     assert told(core, requests()) == expected

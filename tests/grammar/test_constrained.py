@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.grammars import EOS, FINITE, PADDED, STOP, Language, byte_blueprint, choice, regex
+from support.grammars import EOS, FINITE, PADDED, STOP, Language, byte_engine_plan, choice, regex
 from support.overlap_executor import Deferred, HashExecutor
 
 from penstock.engine.core import EngineCore
-from penstock.engine.loader import Blueprint
+from penstock.engine.loader import EnginePlan
 from penstock.errors import RequestError
 from penstock.grammar import matcher
 from penstock.grammar.spec import GrammarSpec
@@ -23,23 +23,23 @@ from penstock.sampling.params import SamplingParams
 
 
 @pytest.fixture(scope="module")
-def blueprint(tmp_path_factory: pytest.TempPathFactory) -> Blueprint:
-    return byte_blueprint(tmp_path_factory.mktemp("bytes"))
+def engine_plan(tmp_path_factory: pytest.TempPathFactory) -> EnginePlan:
+    return byte_engine_plan(tmp_path_factory.mktemp("bytes"))
 
 
 Make = Callable[..., EngineCore]
 
 
 @pytest.fixture(params=["one by one", "overlapping"])
-def make(request: pytest.FixtureRequest, blueprint: Blueprint) -> Iterator[Make]:
+def make(request: pytest.FixtureRequest, engine_plan: EnginePlan) -> Iterator[Make]:
     """Makes cores whose logits are a hash of what they read in the cache."""
     cores = []
 
     def made(num_blocks: int = 200, **limits: int) -> EngineCore:
-        config = msgspec.structs.replace(blueprint.config, **limits)
+        config = msgspec.structs.replace(engine_plan.config, **limits)
         inner = HashExecutor(num_blocks, PADDED)
         executor = inner if request.param == "one by one" else Deferred(inner)
-        cores.append(EngineCore(dataclasses.replace(blueprint, config=config), executor))
+        cores.append(EngineCore(dataclasses.replace(engine_plan, config=config), executor))
         return cores[-1]
 
     yield made
@@ -347,9 +347,9 @@ def test_sequences_that_are_aborted_leave_nothing(make: Make) -> None:
 
 
 def test_a_model_without_a_tokenizer_cannot_be_constrained(tmp_path: Path) -> None:
-    blueprint = byte_blueprint(tmp_path)
+    engine_plan = byte_engine_plan(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
-    core = EngineCore(blueprint, HashExecutor(20, PADDED))
+    core = EngineCore(engine_plan, HashExecutor(20, PADDED))
     told = finish(core, [ask("r", SamplingParams(grammar=choice("ok").spec))])
     assert "no tokenizer.json" in str(told.ends["r", 0].error)
     core.close()

@@ -7,11 +7,11 @@ from array import array
 from penstock.interface.messages import EngineRequest
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.output import ScheduledSequence, ScheduledStep
-from penstock.scheduler.sequence import Sequence, Status, make_sequences
+from penstock.scheduler.sequence import SequenceState, Status, make_sequences
 from penstock.speculate.hidden_states import hidden_rows
 
 
-def running(name: str) -> Sequence:
+def running(name: str) -> SequenceState:
     sequence = make_sequences(EngineRequest(request_id=name, prompt_token_ids=[1] * 9), seed=0)
     sequence.status = Status.RUNNING
     return sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.scheduler.output import ScheduledSequence
-from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.sequence import SequenceState
 
 
 @dataclass
@@ -16,7 +16,7 @@ class StepBudget:
     tokens: int
     prompt_rows: int
 
-    def most(self, sequence: Sequence, count: int) -> int:
+    def most(self, sequence: SequenceState, count: int) -> int:
         """How many of the sequence's next ``count`` tokens there is room for."""
         if count > self.tokens:
             count = self.tokens

@@ -19,7 +19,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
 from penstock.train.draft_attention import Ancestors, DraftAttention
-from penstock.train.heads import Guesses, Heads, Observed, frozen
+from penstock.train.draft_heads import Guesses, Heads, Observed, frozen
 
 GUESSED_STEPS: Final = 3
 """Number of positions whose agreement is reported, even where fewer are trained."""

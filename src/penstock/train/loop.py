@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from penstock.train.heads import Guesses, Heads, Observed
+from penstock.train.draft_heads import Guesses, Heads, Observed
 from penstock.train.target import Target
 
 

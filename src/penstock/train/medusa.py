@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from penstock.train.heads import DECAY, Guesses, Heads, Observed, frozen, soft_cross_entropy
+from penstock.train.draft_heads import DECAY, Guesses, Heads, Observed, frozen, soft_cross_entropy
 
 
 class ResBlock(nn.Module):

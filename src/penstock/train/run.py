@@ -16,9 +16,9 @@ from penstock.errors import ConfigError
 from penstock.tokenizer import load_tokenizer
 from penstock.train.checkpoint import check_folder, write
 from penstock.train.data import read_samples, split
+from penstock.train.draft_heads import Heads
 from penstock.train.eagle1 import Eagle1Heads
 from penstock.train.eagle3 import Eagle3Heads
-from penstock.train.heads import Heads
 from penstock.train.loop import Report, Schedule, train
 from penstock.train.medusa import MedusaHeads
 from penstock.train.self_generated import Continuation, continue_samples

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.cache.geometry import KvDType
-from penstock.models.heads import EagleSpec, MedusaSpec
+from penstock.models.draft_heads import EagleSpec, MedusaSpec
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.lower.builder import PlanBuilder
 from penstock.plan.lower.decoder import lower_decoder

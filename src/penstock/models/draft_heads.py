@@ -63,7 +63,7 @@ class EagleSpec(ModelSpec):
     ``eagle3``: features are ``len(taps)`` residual streams of the target, then the residual stream
     of the row before; the one or the other is zero. ``fc(taps) + before`` is the residual stream;
     attention reads the normed embedding beside it, normed too. Logits are of ``num_outputs``
-    tokens, which ids of the vocabulary these are is for ``weights/heads.py`` to tell.
+    tokens, which ids of the vocabulary these are is for ``weights/draft_heads.py`` to tell.
     """
 
     kind: EagleKind
@@ -90,7 +90,7 @@ class EagleSpec(ModelSpec):
         return len(self.taps) * self.target_hidden_size
 
 
-HeadsSpec = MedusaSpec | EagleSpec
+DraftHeadsSpec = MedusaSpec | EagleSpec
 
 
 def medusa_names(num_blocks: int) -> NameMap:

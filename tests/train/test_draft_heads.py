@@ -11,9 +11,9 @@ import torch
 from support.published_heads import eagle1_chain, eagle3_chain
 from torch import Tensor
 
+from penstock.train.draft_heads import Heads, soft_cross_entropy
 from penstock.train.eagle1 import Eagle1Heads
 from penstock.train.eagle3 import Eagle3Heads
-from penstock.train.heads import Heads, soft_cross_entropy
 from penstock.train.loop import Report, Schedule, rate_at, train
 from penstock.train.medusa import MedusaHeads
 from penstock.train.target import Target
