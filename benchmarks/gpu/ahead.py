@@ -19,7 +19,7 @@ def compile_ahead(
     configs: Sequence[EngineConfig],
     capability: Capability,
     seconds: float,
-    tell: Callable[[Compiled], None],
+    report: Callable[[Compiled], None],
     processes: int | None = None,
     at_most: int | None = None,
 ) -> Compiled:
@@ -57,5 +57,5 @@ def compile_ahead(
         if outcome.problem is not None:
             problems.append(f"{outcome.variant}: {outcome.problem}")
         if done % 32 == 0:
-            tell(compiled())
+            report(compiled())
     return compiled()

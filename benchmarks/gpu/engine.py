@@ -203,13 +203,13 @@ def measure(
     size: Size,
     started: float,
     now: Callable[[], float] = time.time,
-    tell: Callable[[Engine], None] = lambda engine: None,
+    report: Callable[[Engine], None] = lambda engine: None,
 ) -> Engine:
     """Load an engine and take ``measures``: of ``batches`` decode and ops; prefill, host, chunk,
     itl and mixed.
 
     ``started``: when the process was, by ``now``. A measurement that fails is left out and named
-    with its reason. ``tell`` gets what there is after each. Raises what loading raises.
+    with its reason. ``report`` gets what there is after each. Raises what loading raises.
     """
     bench = Bench.open(config, timer, size)
     loaded = now()
@@ -229,14 +229,14 @@ def measure(
 
     def engine(left: Collection[str]) -> Engine:
         late = dict.fromkeys(left, "not measured: the time was over")
-        told = {"ready": ready, "settings": settings(bench.engine_plan), **parts}
+        found = {"ready": ready, "settings": settings(bench.engine_plan), **parts}
         return msgspec.convert(
-            msgspec.to_builtins(told | {"problems": problems | late}),
+            msgspec.to_builtins(found | {"problems": problems | late}),
             Engine,
         )
 
     left = [name for name in wanted if name in measures]
-    tell(engine(left))
+    report(engine(left))
     for name, (field, take) in wanted.items():
         if name not in measures:
             continue
@@ -245,7 +245,7 @@ def measure(
         except (PenstockError, ValueError, RuntimeError) as error:
             problems[name] = first_line(error)
         left.remove(name)
-        tell(engine(left))
+        report(engine(left))
     bench.close()
     return engine(())
 

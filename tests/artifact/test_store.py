@@ -66,7 +66,7 @@ def test_a_full_disk_by_its_figures(configure: Any, small_disk: Path) -> None:
     assert os.listdir(small_disk / "engines") == []
 
 
-def test_a_full_disk_that_told_otherwise(
+def test_a_full_disk_that_said_otherwise(
     configure: Any, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process may fill it after we looked."""

@@ -83,20 +83,20 @@ def test_prompt_logprobs_are_those_of_the_same_tokens_generated(core: EngineCore
     core.add_request(request([5, 9, 13], params))
     generated = finish(core)
     text = [5, 9, 13, *tokens(generated)]
-    told = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=3)
-    core.add_request(request(text, told))
+    wants_prompt = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=3)
+    core.add_request(request(text, wants_prompt))
     (update,) = finish(core)
     assert update.prompt_logprobs is not None
     assert update.prompt_logprobs[0] is None
     assert len(update.prompt_logprobs) == len(text)
-    for told_of, made in zip(
+    for logprobs_of, made in zip(
         update.prompt_logprobs[3:], [u.logprobs for u in generated], strict=True
     ):
-        assert told_of is not None
+        assert logprobs_of is not None
         assert made is not None
-        assert told_of.token_id == made[0].token_id
-        assert told_of.logprob == pytest.approx(made[0].logprob, abs=1e-4)
-        assert [t for t, _ in told_of.top] == [t for t, _ in made[0].top]
+        assert logprobs_of.token_id == made[0].token_id
+        assert logprobs_of.logprob == pytest.approx(made[0].logprob, abs=1e-4)
+        assert [t for t, _ in logprobs_of.top] == [t for t, _ in made[0].top]
 
 
 def test_prompt_logprobs_in_chunks_with_a_warm_cache(folder: Path, core: EngineCore) -> None:

@@ -104,7 +104,7 @@ def test_an_engine_closes_both(folder: Path, bound: Bound) -> None:
     assert bound.open == []
 
 
-def test_phases_of_the_draft_are_told_apart(folder: Path) -> None:
+def test_phases_of_the_draft_are_distinguished(folder: Path) -> None:
     phases: list[str] = []
     load_models(plan_engine(options(folder)), phases.append).close()
     assert phases == [

@@ -219,8 +219,8 @@ def test_eagle(tmp_path: Path, backend: str, fused: bool, dtype: DType, case: st
     def check(stops: list[int], logits: list[Floats], hidden: list[Floats]) -> None:
         for t, f, stop, found, state in zip(tokens, features, stops, logits, hidden, strict=True):
             ids = torch.from_numpy(t[:stop]).long()
-            told, expected = oracle(w, ids, torch.from_numpy(f[:stop]))
-            assert_close(state, told[-1], dtype)
+            reported, expected = oracle(w, ids, torch.from_numpy(f[:stop]))
+            assert_close(state, reported[-1], dtype)
             assert_close(found, expected[-1], dtype)
 
     with torch.no_grad():

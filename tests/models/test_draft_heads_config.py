@@ -57,11 +57,11 @@ def test_medusa(tmp_path: Path) -> None:
     assert (spec.hidden_size, spec.vocab_size, spec.dtype) == (HIDDEN, 301, "bfloat16")
     assert lower(spec).num_parameters == 3 * (HIDDEN * HIDDEN + HIDDEN + 301 * HIDDEN)
     more = MEDUSA | {"hidden_size": 80, "vocab_size": 99, "torch_dtype": "float16"}
-    told = read(tmp_path, "medusa", more)
-    assert (told.hidden_size, told.vocab_size) == (80, 99)
+    reported = read(tmp_path, "medusa", more)
+    assert (reported.hidden_size, reported.vocab_size) == (80, 99)
 
 
-def test_sizes_of_medusa_are_told_by_its_weights(tmp_path: Path) -> None:
+def test_sizes_of_medusa_follow_from_its_weights(tmp_path: Path) -> None:
     arrays = medusa_arrays()
     for head in range(3):
         arrays[f"{head}.1.weight"] = arrays[f"{head}.1.weight"][:200, :50].copy()
@@ -80,7 +80,7 @@ def test_eagle1(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_bias_of_eagle1_is_told_by_its_weights(tmp_path: Path, bias: bool) -> None:
+def test_the_bias_of_eagle1_follows_from_its_weights(tmp_path: Path, bias: bool) -> None:
     config = {name: value for name, value in EAGLE1.items() if name != "bias"}
     folder = write_heads(tmp_path, config, eagle1_arrays(bias=bias))
     spec = load_draft_heads_spec(folder, "eagle", target())
@@ -151,7 +151,7 @@ def test_what_is_not_known_is_refused(
         read(tmp_path, kind, config)
 
 
-def test_kinds_are_told_apart(tmp_path: Path) -> None:
+def test_kinds_are_distinguished(tmp_path: Path) -> None:
     assert draft_heads_in(write_heads(tmp_path / "a", MEDUSA, medusa_arrays())) == "medusa"
     assert draft_heads_in(write_heads(tmp_path / "b", EAGLE3, eagle3_arrays())) == "eagle"
     folder = write_heads(tmp_path / "c", EAGLE1, eagle1_arrays(), prefix="model.")

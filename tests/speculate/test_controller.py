@@ -196,7 +196,7 @@ def test_batches_that_grow(costs: Costs) -> None:
 
 @pytest.mark.parametrize("costs", [FLAT, STEEP, KNEE], ids=["flat", "steep", "knee"])
 @pytest.mark.parametrize("batch", [2, 8, 32])
-def test_sequences_of_one_batch_are_told_apart(costs: Costs, batch: int) -> None:
+def test_sequences_of_one_batch_are_distinguished(costs: Costs, batch: int) -> None:
     """Drafts of every other sequence fail; the best constant length is one for all."""
     engine = SimulatedEngine(costs, 0.9, batch)
     engine.odd_alpha = 0.05

@@ -7,7 +7,7 @@ from array import array
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.drafted import LIMITS, Play, check_same, mixed, plain_stories, plays, told
+from support.drafted import LIMITS, Play, check_same, mixed, plain_stories, plays, run_core
 from support.fake_heads import FakeEagle, FakeMedusa, Truth
 from support.oracle import Recorder, Texts
 from support.overlapped import POISON, VOCAB
@@ -57,7 +57,7 @@ def test_what_an_eagle_head_is_given_is_right_under_preemption(
     plain, texts, without = plain_stories(engine_plan)
     head = FakeEagle(Truth(texts), 40, VOCAB)
     proposer = eagle(head, width=width)
-    stories, stats = told(engine_plan, mixed(), proposer, num_blocks=9, quiet=quiet, **LIMITS)
+    stories, stats = run_core(engine_plan, mixed(), proposer, num_blocks=9, quiet=quiet, **LIMITS)
     same(stories, plain)
     assert stats.preemptions > 0
     assert stats.steps < without.steps * (0.6 if quiet is None else 0.9)
@@ -73,16 +73,16 @@ def test_a_chain_of_right_drafts_is_accepted_whole(engine_plan: EnginePlan) -> N
     listed = [Arrival(0, list(range(3, 40)), params, 0, None, None, False)]
     recorder = Recorder()
     limits = {"max_num_seqs": 2, "max_num_batched_tokens": 20}
-    plain, _ = told(engine_plan, listed, recorder, **limits)
+    plain, _ = run_core(engine_plan, listed, recorder, **limits)
     truth = Truth(recorder.texts())
     for width in (1, 2):
         head = FakeEagle(truth, 20, VOCAB)
         proposer = eagle(head, depth=3, width=width)
-        stories, stats = told(engine_plan, listed, proposer, num_tokens=3 * width, **limits)
+        stories, stats = run_core(engine_plan, listed, proposer, num_tokens=3 * width, **limits)
         same(stories, plain)
         assert stats.drafts is not None
         assert stats.drafts.steps == 24, "three drafts and one token more in each"
-    stories, stats = told(
+    stories, stats = run_core(
         engine_plan, listed, MedusaProposer(FakeMedusa(truth, VOCAB)), 3, **limits
     )
     same(stories, plain)
@@ -96,7 +96,7 @@ def test_a_head_whose_cache_is_small_drafts_less_and_breaks_nothing(
     plain, texts, _ = plain_stories(engine_plan)
     for num_blocks in (1, 2, 5):
         head = FakeEagle(Truth(texts), num_blocks, VOCAB)
-        stories, _ = told(engine_plan, mixed(), eagle(head, width=2), num_blocks=9, **LIMITS)
+        stories, _ = run_core(engine_plan, mixed(), eagle(head, width=2), num_blocks=9, **LIMITS)
         same(stories, plain)
 
 

@@ -35,13 +35,13 @@ class Counted(HashExecutor):
 
 
 def finish(core: Any) -> dict[tuple[str, int], list[int]]:
-    told: dict[tuple[str, int], list[int]] = {}
+    reported: dict[tuple[str, int], list[int]] = {}
     while core.has_work:
         for update in core.step():
             assert update.error is None
-            told.setdefault((update.request_id, update.index), []).extend(update.token_ids)
+            reported.setdefault((update.request_id, update.index), []).extend(update.token_ids)
         core.check_integrity()
-    return told
+    return reported
 
 
 def requests() -> list[EngineRequest]:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.drafted import LIMITS, Fickle, Play, check_same, mixed, plain_stories, plays, told
+from support.drafted import LIMITS, Fickle, Play, check_same, mixed, plain_stories, plays, run_core
 from support.oracle import Oracle, Recorder, Texts
 from support.overlap_executor import Deferred, HashExecutor
 from support.overlapped import POISON, VOCAB, check, make_core
@@ -49,7 +49,7 @@ def test_whatever_happens_it_is_the_same(
 def test_preempted_requests_of_every_kind(engine_plan: EnginePlan, branching: bool) -> None:
     plain, texts, without = plain_stories(engine_plan)
     oracle = Oracle(texts, VOCAB, 0.9, branching=branching)
-    stories, stats = told(engine_plan, mixed(), oracle, num_blocks=9, **LIMITS)
+    stories, stats = run_core(engine_plan, mixed(), oracle, num_blocks=9, **LIMITS)
     same(stories, plain)
     assert stats.preemptions > 0
     assert stats.steps < without.steps * (0.8 if branching else 0.7)
@@ -62,7 +62,7 @@ def test_paths_that_are_not_moved_would_be_noticed(
     monkeypatch.setattr("penstock.scheduler.accepted_drafts.moves_of", lambda *_: [])
     oracle = Oracle(texts, VOCAB, 0.9, branching=True)
     with pytest.raises(AssertionError):
-        told(engine_plan, mixed(), oracle, num_blocks=9, **LIMITS)
+        run_core(engine_plan, mixed(), oracle, num_blocks=9, **LIMITS)
 
 
 def test_published_drafts_would_be_noticed(
@@ -81,14 +81,14 @@ def test_published_drafts_would_be_noticed(
 
     monkeypatch.setattr(AcceptedDrafts, "take_in", counts_all)
     with pytest.raises(AssertionError):
-        told(engine_plan, mixed(), Oracle(texts, VOCAB, 0.5), num_blocks=9, **LIMITS)
+        run_core(engine_plan, mixed(), Oracle(texts, VOCAB, 0.5), num_blocks=9, **LIMITS)
 
 
 def one(
     engine_plan: EnginePlan, proposer: Proposer, params: SamplingParams, **limits: int
 ) -> tuple[Stories, EngineStats]:
     listed = [Arrival(0, [3, 4, 5], params, 0, None, None, False)]
-    return told(engine_plan, listed, proposer, **limits)
+    return run_core(engine_plan, listed, proposer, **limits)
 
 
 def test_tokens_a_step_of_drafts_that_are_all_right(engine_plan: EnginePlan) -> None:
@@ -159,7 +159,7 @@ def test_who_never_drafts_is_seldom_asked(engine_plan: EnginePlan) -> None:
     params = SamplingParams(temperature=0, max_tokens=140, ignore_eos=True, logit_bias={63: -100})
     listed = [Arrival(0, [3, 4, 5], params, 0, None, None, False)]
     recorder = Recorder()
-    plain, _ = told(engine_plan, listed, recorder)
+    plain, _ = run_core(engine_plan, listed, recorder)
     proposer = Late(recorder.texts(), VOCAB, 1.0)
     proposer.cheap = True
     executor = HashExecutor(30, VOCAB, POISON)
@@ -188,7 +188,7 @@ def test_steps_overlap_while_nothing_is_drafted(engine_plan: EnginePlan, adaptiv
     params = SamplingParams(temperature=1.5, seed=2, max_tokens=140, ignore_eos=True)
     params = msgspec.structs.replace(params, logit_bias={POISON: -100.0})
     listed = [Arrival(0, [3, 4, 5], params, 0, None, None, False)]
-    plain, _ = told(engine_plan, listed, Recorder())
+    plain, _ = run_core(engine_plan, listed, Recorder())
     inner = HashExecutor(30, VOCAB, POISON)
     executor = Deferred(inner)
     speculation = Speculation(
@@ -208,7 +208,7 @@ def test_steps_overlap_while_the_controller_is_off(engine_plan: EnginePlan) -> N
     params = SamplingParams(temperature=0, max_tokens=140, ignore_eos=True, logit_bias={63: -100})
     listed = [Arrival(0, [3, 4, 5], params, 0, None, None, False)]
     recorder = Recorder()
-    plain, _ = told(engine_plan, listed, recorder)
+    plain, _ = run_core(engine_plan, listed, recorder)
     inner = HashExecutor(30, VOCAB, POISON)
     executor = Deferred(inner)
     speculation = Speculation(
@@ -257,7 +257,7 @@ def test_a_draft_tree() -> None:
     assert tree.cut(5) is tree
 
 
-def test_a_sequence_that_ends_as_another_of_its_request_fails_is_told(
+def test_a_sequence_that_ends_as_another_of_its_request_fails_is_reported(
     engine_plan: EnginePlan,
 ) -> None:
     """With drafts or without: both happen in one step."""
@@ -268,17 +268,17 @@ def test_a_sequence_that_ends_as_another_of_its_request_fails_is_told(
 
     for seed in range(200):
         first, second = (
-            s.tokens for s in told(engine_plan, request(seed, 40), Recorder())[0].values()
+            s.tokens for s in run_core(engine_plan, request(seed, 40), Recorder())[0].values()
         )
         if first[-1] == POISON and len(first) > 2 and POISON not in second:
             break
     else:
         raise AssertionError("no such seed")
     recorder = Recorder()
-    failed, ended = told(engine_plan, request(seed, len(first) + 1), recorder)[0].values()
+    failed, ended = run_core(engine_plan, request(seed, len(first) + 1), recorder)[0].values()
     assert failed.ended(FinishReason.ERROR)
     assert ended.ended(FinishReason.LENGTH)
     assert ended.tokens[:-1] == second
     drafting = Oracle(recorder.texts(), VOCAB, 1.0)
-    for story in told(engine_plan, request(seed, len(first) + 1), drafting)[0].values():
+    for story in run_core(engine_plan, request(seed, len(first) + 1), drafting)[0].values():
         assert story.ended(FinishReason.ERROR, FinishReason.LENGTH)

@@ -29,7 +29,7 @@ def step(*listed: ScheduledSequence) -> ScheduledStep:
     )
 
 
-def test_the_row_that_is_computed_again_is_told_then() -> None:
+def test_the_row_that_is_computed_again_is_reported_then() -> None:
     a, b, c = running("a"), running("b"), running("c")
     decode = [ScheduledSequence(s, 8, 1, 1, (s,)) for s in (a, b)]
     assert [(t.sequence, t.first, list(t.rows)) for t in hidden_rows(step(*decode), [[5], []])] == [
@@ -38,13 +38,13 @@ def test_the_row_that_is_computed_again_is_told_then() -> None:
     prefill = ScheduledSequence(b, 4, 5, 1, (b,), num_hidden=4)
     drafted = ScheduledSequence(c, 8, 3, 3, (c,), draft=Draft(array("i", [7, 7])))
     mixed = step(decode[0], prefill, drafted)
-    told = hidden_rows(mixed, [[5], [], []])
-    assert [(t.sequence, t.first, list(t.rows)) for t in told] == [
+    reported = hidden_rows(mixed, [[5], [], []])
+    assert [(t.sequence, t.first, list(t.rows)) for t in reported] == [
         (a, 8, [0]),
         (b, 4, [5, 6, 7, 8]),
     ]
-    told = hidden_rows(mixed, [[5], [5], [7, 8]])
-    assert [(t.sequence, t.first, list(t.rows)) for t in told] == [
+    reported = hidden_rows(mixed, [[5], [5], [7, 8]])
+    assert [(t.sequence, t.first, list(t.rows)) for t in reported] == [
         (a, 8, [0]),
         (b, 4, [5, 6, 7, 8, 1]),
         (c, 8, [2, 3]),

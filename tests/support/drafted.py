@@ -68,7 +68,7 @@ def check_same(
 ) -> None:
     """What is told with the proposer that is made for these texts is what is told without.
 
-    ``quiet``: see :func:`told`.
+    ``quiet``: see :func:`run_core`.
     """
     limits: dict[str, Any] = {
         "max_num_seqs": play.seqs,
@@ -76,13 +76,13 @@ def check_same(
     }
     shared = (play.num_tokens, play.num_blocks)
     recorder = Recorder()
-    plain, _ = told(engine_plan, play.listed, recorder, *shared, **limits)
+    plain, _ = run_core(engine_plan, play.listed, recorder, *shared, **limits)
     proposer = make(recorder.texts())
-    stories, _ = told(engine_plan, play.listed, proposer, *shared, quiet=quiet, **limits)
+    stories, _ = run_core(engine_plan, play.listed, proposer, *shared, quiet=quiet, **limits)
     same(stories, plain)
 
 
-def told(
+def run_core(
     engine_plan: EnginePlan,
     listed: list[Arrival],
     proposer: Proposer,
@@ -135,5 +135,5 @@ LIMITS: dict[str, Any] = {"max_num_seqs": 6, "max_num_batched_tokens": 30}
 
 def plain_stories(engine_plan: EnginePlan) -> tuple[Stories, Texts, EngineStats]:
     recorder = Recorder()
-    stories, stats = told(engine_plan, mixed(), recorder, num_blocks=9, **LIMITS)
+    stories, stats = run_core(engine_plan, mixed(), recorder, num_blocks=9, **LIMITS)
     return stories, recorder.texts(), stats

@@ -127,7 +127,7 @@ def test_medusa_heads_are_what_their_checkpoint_says(target: Target) -> None:
         assert torch.equal(guesses.chosen, chosen[:, 1 + h :].flatten())
 
 
-def test_a_limited_vocabulary_is_told_in_the_targets_ids(target: Target) -> None:
+def test_a_limited_vocabulary_is_reported_in_the_targets_ids(target: Target) -> None:
     drafted = torch.tensor([3, 7, 100, 101, 102, 250])
     heads = eagle3(target, drafted).eval()
     tensors = heads.published()

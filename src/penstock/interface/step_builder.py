@@ -85,8 +85,8 @@ def build_step(
         wanted = np.array(num_logits, dtype=np.int32)
         logit_rows = rows[to_end <= wanted[owner]]
         if num_hidden is not None:
-            told = wanted + np.array(num_hidden, dtype=np.int32)
-            hidden_rows = rows[(to_end <= told[owner]) & (to_end > wanted[owner])]
+            wanted_hidden = wanted + np.array(num_hidden, dtype=np.int32)
+            hidden_rows = rows[(to_end <= wanted_hidden[owner]) & (to_end > wanted[owner])]
     return StepInput(
         token_ids=token_ids,
         positions=positions,

@@ -52,7 +52,7 @@ class MedusaSpec(ModelSpec):
 class EagleSpec(ModelSpec):
     """EAGLE: one layer that goes on from the target's features, a token at a time.
 
-    Row j has token j + 1, position j and features of position j, and tells token j + 2. Its
+    Row j has token j + 1, position j and features of position j, and predicts token j + 2. Its
     residual stream behind the layer is what stands for the target's features at j + 1, so drafts
     are drafted on. ``eagle1`` is the form of EAGLE 1 and 2, which differ in their trees alone.
 

@@ -24,7 +24,7 @@ class StepBudget:
             if self.prompt_rows == 0:
                 return 0
             start = sequence.num_computed
-            # What lies before the first wanted row was told already and needs none again.
+            # What lies before the first wanted row was returned already and needs none again.
             end = max(start, sequence.num_prompt_rows) + self.prompt_rows
             count = min(count, end - start)
         return count

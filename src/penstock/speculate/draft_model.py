@@ -130,7 +130,7 @@ class ModelProposer:
                 return None
             reading = self._readings[sequence] = _Reading(table, cached)
             return reading
-        # The last token is read again if need be: a row must tell what follows it.
+        # The last token is read again if need be: a row must predict what follows it.
         agreed = 0
         for drafted, token in zip(reading.drafted, tokens[reading.num_computed :], strict=False):
             if drafted != token:

@@ -53,7 +53,7 @@ def arrivals() -> list[Arrival]:
     ]
 
 
-def told(folder: Path, speculative: Any, quiet: float | None = None) -> tuple[Stories, EngineStats]:
+def seen(folder: Path, speculative: Any, quiet: float | None = None) -> tuple[Stories, EngineStats]:
     """``quiet``: n-grams are not asked by this probability, so that steps overlap."""
     models = 1 if speculative is None or isinstance(speculative, Ngram) else 2
     engine_plan = byte_engine_plan(
@@ -99,7 +99,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plain(no_margin: None, folder: Path) -> Stories:
-    stories, stats = told(folder, None)
+    stories, stats = seen(folder, None)
     assert stats.preemptions > 0
     assert stats.drafts is None
     return stories
@@ -108,7 +108,7 @@ def plain(no_margin: None, folder: Path) -> Stories:
 def test_steps_overlap_between_drafts(plain: Stories, folder: Path) -> None:
     """What was sampled on the device, and by the host from its logits, in turn."""
     asked = Ngram(num_tokens=3, min_match=1, adaptive=False)
-    stories, stats = told(folder, asked, quiet=0.5)
+    stories, stats = seen(folder, asked, quiet=0.5)
     same(stories, plain)
     assert stats.drafts is not None
     assert stats.drafts.draft_tokens > 0
@@ -121,7 +121,7 @@ def test_drafts_change_nothing(method: str, plain: Stories, folder: Path) -> Non
         "draft": DraftModel(model=str(folder), num_tokens=2, adaptive=False),
         "self": QuantizedSelf(num_tokens=2, adaptive=False),
     }
-    stories, stats = told(folder, asked[method])
+    stories, stats = seen(folder, asked[method])
     same(stories, plain)
     assert stats.preemptions > 0
     assert stats.drafts is not None
