@@ -42,6 +42,14 @@ def tiny_engine_plan(path: Path) -> EnginePlan:
     return plan_engine(EngineConfig(model=str(path), load_format="dummy", backend="reference"))
 
 
+def windowed(engine_plan: EnginePlan, windows: tuple[int | None, int | None]) -> EnginePlan:
+    """The same model with these windows of its two layers."""
+    plan = engine_plan.plan
+    pairs = zip(plan.kv_layers, windows, strict=True)
+    layers = tuple(dataclasses.replace(layer, window=window) for layer, window in pairs)
+    return dataclasses.replace(engine_plan, plan=dataclasses.replace(plan, kv_layers=layers))
+
+
 def make_core(
     engine_plan: EnginePlan,
     executor: Executor,

@@ -85,7 +85,7 @@ _REASONING = (
          fix="leave it out and do not read `reasoning_content`"),
     Rule("include_reasoning", (CHAT,), "reasoning is returned where the model reasons", these(True),
          fix="leave it out and do not read `reasoning_content`"),
-    *_each("separate_reasoning stream_reasoning", (CHAT,), "reasoning is returned apart, as it comes",
+    *_each("separate_reasoning stream_reasoning", (CHAT,), "reasoning is sent apart, as it comes",
            nothing=these(True)),
 )  # fmt: skip
 
