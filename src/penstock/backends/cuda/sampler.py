@@ -223,7 +223,7 @@ class DeviceSampler(Sampler[DeviceSampleState]):
         states: Sequence[DeviceSampleState],
         masks: Sequence[TokenMask | None] | None,
     ) -> Sampled:
-        """As many launches as it takes, each waited for; nothing ``particular`` is told."""
+        """As many launches as it takes, each waited for; nothing ``particular`` is returned."""
         outcome = Sampled([], {}, {})
         for start in range(0, len(states), self._sizes.rows):
             some = slice(start, start + self._sizes.rows)

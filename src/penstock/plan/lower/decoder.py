@@ -19,7 +19,7 @@ TAPS = "taps"
 
 
 def lower_decoder(build: PlanBuilder, spec: ModelSpec, taps: Sequence[int]) -> Plan:
-    """The plan of a model, with the residual stream told at the input of the layers ``taps``."""
+    """The plan of a model that returns the residual stream at the input of the layers ``taps``."""
     if not spec.layers:
         raise ModelError("the model has no layers; num_hidden_layers must be at least 1")
     for tap in taps:
