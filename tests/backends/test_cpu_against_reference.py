@@ -301,8 +301,13 @@ NO_TOKEN: tuple[dict[str, Any], str] = ({"token_ids": [0, -1]}, "token id -1")
 
 
 @pytest.mark.parametrize(("changes", "message"), [*MALFORMED, NO_TOKEN])
-def test_a_malformed_step_is_refused_by_cause(changes: dict[str, Any], message: str) -> None:
-    executor = make_executor(SPECS["plain"], "float32")
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_malformed_step_is_refused_by_cause(
+    changes: dict[str, Any], message: str, fused: bool
+) -> None:
+    spec = SPECS["plain"]
+    plan = make_plan(spec, "float32") if fused else lower(spec, "float32")
+    executor = bind(plan, dummy_weights(spec, 3, "float32"), LIMITS)
     step = step_of([Chunk(C, 0, 2, [1])])
     with pytest.raises(ValueError, match=message):
         executor.run(broken(step, **changes))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from numpy.typing import NDArray
 from support.drawn_specs import TameWeights, specs
+from support.kv_tables import in_groups
 from support.tiny_plans import Chunk, step_of, tokens_of
 
 from penstock.backends.cpu import native
@@ -24,7 +26,8 @@ VARIANTS = native.runnable()
 
 pytestmark = pytest.mark.skipif(not VARIANTS, reason="no native module is built")
 
-LIMITS = Limits(num_blocks=6, max_tokens=64, max_logit_rows=64, max_sequences=4, threads=2)
+BLOCKS = 6
+LIMITS = Limits(num_blocks=BLOCKS, max_tokens=64, max_logit_rows=64, max_sequences=4, threads=2)
 A, B = tokens_of(1, 50), tokens_of(2, 9)
 
 
@@ -33,8 +36,8 @@ def steps() -> Iterator[StepInput]:
     yield step_of([Chunk(B, 5, 6, [4]), Chunk(A, 40, 50, [3, 1], [43, 49], hidden=[41])])
 
 
-def results(executor: Executor) -> NDArray[np.float32]:
-    rows = [executor.run(step).logits.copy() for step in steps()]
+def results(executor: Executor, groups: int) -> NDArray[np.float32]:
+    rows = [executor.run(in_groups(step, groups, BLOCKS)).logits.copy() for step in steps()]
     executor.close()
     return np.concatenate(rows)
 
@@ -50,9 +53,12 @@ def test_a_drawn_model_agrees_with_the_reference(isa: str, spec: ModelSpec) -> N
     """And fusion changes no bit of it."""
     primitive, module = lower(spec), native.load(isa)
     weights = TameWeights(primitive)
-    expected = results(ReferenceExecutor(primitive, weights, LIMITS))
+    groups = len(primitive.kv_groups)
+    limits = replace(LIMITS, num_blocks=groups * BLOCKS)
+    expected = results(ReferenceExecutor(primitive, weights, limits), groups)
     plain, fused = (
-        results(bind(plan, weights, LIMITS, module)) for plan in (primitive, fuse(primitive))
+        results(bind(plan, weights, limits, module), groups)
+        for plan in (primitive, fuse(primitive))
     )
     size = max(np.abs(expected).max(), 1.0) * (1.0 if spec.logits_softcap is None else 20.0)
     np.testing.assert_allclose(plain, expected, rtol=0, atol=3e-5 * size)

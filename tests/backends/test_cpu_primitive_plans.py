@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.needs import needs_native
 from support.rare_plans import PlanWeights, Rare, fuse_apart, ops_of_dense_models, rare
 from support.tiny_plans import Chunk, make_spec, step_of, tokens_of
 
@@ -30,7 +31,7 @@ from penstock.plan.plan import Plan
 
 VARIANTS = native.runnable()
 
-pytestmark = pytest.mark.skipif(not VARIANTS, reason="no native module is built")
+pytestmark = needs_native
 
 LIMITS = Limits(num_blocks=24, max_tokens=96, max_logit_rows=96, max_sequences=8, threads=2)
 TOLERANCE = {"float32": 3e-5, "float16": 3e-3, "bfloat16": 6e-2}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.overlap_executor import Deferred, HashExecutor
-from support.overlapped import POISON, VOCAB, check, make_core
+from support.overlapped import POISON, VOCAB, check, make_core, windowed
 from support.stories import Arrival, arrivals, play, same
 
 from penstock.engine.loader import Blueprint
@@ -18,6 +18,7 @@ from penstock.engine.loader import Blueprint
     st.sampled_from([0, 7, 100]),
     st.sampled_from([5, 6, 8, 30]),
     st.booleans(),
+    st.sampled_from([(None, None), (None, None), (None, 33), (40, 40), (50, 3)]),
 )
 def test_whatever_happens_it_is_the_same(
     blueprint: Blueprint,
@@ -26,13 +27,16 @@ def test_whatever_happens_it_is_the_same(
     more: int,
     num_blocks: int,
     draws_ahead: bool,
+    windows: tuple[int | None, int | None],
 ) -> None:
+    model = windowed(blueprint, windows)
+    groups = model.plan.kv_groups.windows
     limits = {"max_num_seqs": seqs, "max_num_batched_tokens": seqs + more}
     stories = []
     for ahead in (True, False):
-        inner = HashExecutor(num_blocks, VOCAB, POISON)
+        inner = HashExecutor(num_blocks * len(groups), VOCAB, POISON, groups)
         executor = Deferred(inner, draws_ahead, failed_token=9) if ahead else inner
-        core = make_core(blueprint, executor, **limits)
+        core = make_core(model, executor, **limits)
         stories.append(play(core, arrivals, lambda c=core, i=inner: check(c, i)))  # type: ignore
         assert core.stats().kv_blocks_used == 0
         core.close()

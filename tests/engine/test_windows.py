@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from support.needs import require_native
+from support.windowed import one_group
 
 from penstock.cache.geometry import BLOCK_SIZE, window_blocks
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import draw, load
 from penstock.interface.messages import EngineRequest
-from penstock.plan.kv_groups import KvGroup, KvGroups, KvPlace
-from penstock.plan.plan import Plan
 from penstock.sampling.params import SamplingParams
 
 WINDOW = 44  # of most layers, as in Gemma 3: five to one without
@@ -105,17 +104,8 @@ def requests() -> list[EngineRequest]:
     ]
 
 
-def one_group(plan: Plan) -> KvGroups:
-    """All layers in one group whose blocks are kept until their sequence ends."""
-    sizes = [layer.block_bytes(plan.kv_dtype) for layer in plan.kv_layers]
-    places = tuple(KvPlace(0, i, sum(sizes[:i])) for i in range(len(sizes)))
-    group = KvGroup(None, tuple(range(len(sizes))))
-    return KvGroups((group,), sum(sizes), places)
-
-
 def remembering(model: str, backend: str) -> Stories:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Plan, "kv_groups", property(one_group))
+    with one_group():
         core = core_of(model, backend=backend)
         assert core._scheduler.cache.windows == (None,)
         stories = told(core, requests())

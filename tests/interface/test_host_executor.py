@@ -10,6 +10,7 @@ from support.tiny_plans import Chunk, step_of
 from penstock.interface.executor import Capabilities, PromptRows, Sampling, run
 from penstock.interface.host_executor import HostExecutor
 from penstock.interface.mask import StepMasks, mask_of
+from penstock.interface.sampler import NewSequence
 from penstock.interface.step import StepInput, StepResult
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.reference import NumpySampler
@@ -52,7 +53,8 @@ class Masks(NamedTuple):
 
 
 def states(params: list[SamplingParams]) -> list[Any]:
-    return [NumpySampler().state(each, 7 + i, [1], VOCAB) for i, each in enumerate(params)]
+    sequences = [NewSequence(each, 7 + i, [1], VOCAB) for i, each in enumerate(params)]
+    return [NumpySampler().state(each) for each in sequences]
 
 
 PARAMS = [

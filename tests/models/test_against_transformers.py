@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -16,13 +16,14 @@ from support.checkpoints import (
     tiny_checkpoint,
 )
 from support.family_cases import CASES, EXPERTS, longrope
+from support.kv_tables import in_groups
 from support.needs import require_native
 
 from penstock import LLM, SamplingParams
 from penstock.backends.registry import backend as named
-from penstock.cache.geometry import BLOCK_SIZE
-from penstock.interface.executor import Executor, Limits
-from penstock.interface.step import KvTables, StepInput
+from penstock.cache.geometry import BLOCK_SIZE, KvDType
+from penstock.interface.executor import Limits
+from penstock.interface.step import KvTables, StepInput, StepResult
 from penstock.models.registry import load_model_spec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
@@ -33,6 +34,7 @@ pytest.importorskip("transformers", reason="the oracle")
 
 PROMPT, STEPS, CHUNK = 40, 64, 24
 CONTEXT = PROMPT + STEPS
+BLOCKS = -(-CONTEXT // BLOCK_SIZE)
 
 
 def runs(families: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -90,17 +92,23 @@ def skip_without(backend: str) -> None:
         require_native()
 
 
+Run = Callable[[list[int], int], StepResult]
+"""Runs a step over tokens of the one sequence, from a position on."""
+
+
 @contextmanager
-def bound(name: str, backend: str) -> Iterator[Executor]:
+def bound(name: str, backend: str, kv_dtype: KvDType | None = None) -> Iterator[Run]:
     skip_without(backend)
     folder = checked(name)[0]
     spec = load_model_spec(folder)
-    plan = fuse(lower(spec, "float32", CONTEXT))
+    plan = fuse(lower(spec, "float32", CONTEXT, kv_dtype=kv_dtype))
     weights = open_weights(folder, spec, plan.weights, dtype="float32")
-    blocks = -(-CONTEXT // BLOCK_SIZE)
-    limits = Limits(blocks, max_tokens=CHUNK, max_logit_rows=CHUNK, max_sequences=1, threads=2)
+    groups = len(plan.kv_groups)
+    limits = Limits(
+        groups * BLOCKS, max_tokens=CHUNK, max_logit_rows=CHUNK, max_sequences=1, threads=2
+    )
     executor = named(backend).bind(plan, weights, limits)
-    yield executor
+    yield lambda tokens, start: executor.run(in_groups(one_sequence(tokens, start), groups, BLOCKS))
     executor.close()
 
 
@@ -109,9 +117,9 @@ def one_sequence(tokens: list[int], start: int) -> StepInput:
 
     The cache's blocks are used last to first, so that nothing works by lying in order.
     """
-    count, blocks = len(tokens), -(-CONTEXT // BLOCK_SIZE)
+    count = len(tokens)
     positions = np.arange(start, start + count)
-    ids = np.arange(blocks)[::-1]
+    ids = np.arange(BLOCKS)[::-1]
     used = -(-(start + count) // BLOCK_SIZE)
 
     def int32(values: object) -> np.ndarray:
@@ -139,13 +147,13 @@ def test_logits_and_greedy_tokens(name: str, backend: str) -> None:
     """Chunked prefill, then 64 greedy steps of our own choosing."""
     oracle = checked(name)[1]
     tokens, logits = list(oracle.prompt), []
-    with bound(name, backend) as executor:
+    with bound(name, backend) as run:
         for start in range(0, PROMPT, CHUNK):
-            result = executor.run(one_sequence(tokens[start : start + CHUNK], start))
+            result = run(tokens[start : start + CHUNK], start)
             logits.append(result.logits.copy())
         for _ in range(STEPS):
             tokens.append(int(result.argmax[-1]))
-            result = executor.run(one_sequence(tokens[-1:], len(tokens) - 1))
+            result = run(tokens[-1:], len(tokens) - 1)
             logits.append(result.logits.copy())
     assert tokens == oracle.tokens
     ours = np.concatenate(logits)
@@ -160,23 +168,16 @@ def test_an_int8_cache_on_both_backends(name: str) -> None:
 
     A value on the border of two codes may go either way, so backends agree closely but for few.
     """
-    skip_without("cpu")
-    folder, oracle = checked(name)
-    spec = load_model_spec(folder)
-    plan = fuse(lower(spec, "float32", CONTEXT, kv_dtype="int8"))
-    blocks = -(-CONTEXT // BLOCK_SIZE)
-    limits = Limits(blocks, max_tokens=CHUNK, max_logit_rows=CHUNK, max_sequences=1, threads=2)
+    oracle = checked(name)[1]
     starts = [*range(0, PROMPT, CHUNK), *range(PROMPT, CONTEXT)]
     logits = []
     for backend in ("reference", "cpu"):
-        weights = open_weights(folder, spec, plan.weights, dtype="float32")
-        executor = named(backend).bind(plan, weights, limits)
-        rows = [
-            executor.run(one_sequence(oracle.tokens[start:end], start)).logits.copy()
-            for start, end in itertools.pairwise([*starts, CONTEXT])
-        ]
+        with bound(name, backend, "int8") as run:
+            rows = [
+                run(oracle.tokens[start:end], start).logits.copy()
+                for start, end in itertools.pairwise([*starts, CONTEXT])
+            ]
         logits.append(np.concatenate(rows))
-        executor.close()
     scale = np.abs(oracle.logits[:CONTEXT]).max(axis=1, keepdims=True)
     apart = np.abs(logits[1] - logits[0]) / scale
     rounding = np.abs(logits[1] - oracle.logits[:CONTEXT]) / scale

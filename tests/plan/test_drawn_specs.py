@@ -9,10 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.drawn_specs import TameWeights, specs
+from support.kv_tables import in_groups
 from support.naive_decoder import logits_of
+from support.ranks import in_ranks
 from support.tiny_plans import Chunk, step_of, tokens_of
 
 from penstock.backends.reference.executor import ReferenceExecutor
+from penstock.errors import ConfigError
+from penstock.interface.collective import ThreadRank
 from penstock.interface.executor import Limits
 from penstock.models.spec import ModelSpec
 from penstock.plan import ops
@@ -21,6 +25,7 @@ from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
+from penstock.plan.shard import shard
 
 LIMITS = Limits(num_blocks=4, max_tokens=64, max_logit_rows=64, max_sequences=4, threads=1)
 LENGTH = 40
@@ -28,17 +33,20 @@ TOKENS, OTHER = tokens_of(1, LENGTH), tokens_of(2, 7)
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
-def logits_along(plan: Plan) -> NDArray[np.float32]:
+def logits_along(plan: Plan, rank: ThreadRank | None = None) -> NDArray[np.float32]:
     """Logits after each token of a sequence that is read in two chunks, beside another, and then
-    token by token."""
-    executor = ReferenceExecutor(plan, TameWeights(plan), LIMITS)
+    token by token; ``rank``: by one of several ranks."""
+    groups = len(plan.kv_groups)
+    limits = replace(LIMITS, num_blocks=groups * LIMITS.num_blocks)
+    executor = ReferenceExecutor(plan, TameWeights(plan), limits, rank)
     blocks, rows = [3, 1], []
-    first = [Chunk(OTHER, 0, 7, [2]), Chunk(TOKENS, 0, 11, blocks, rows=range(11))]
-    rows.append(executor.run(step_of(first)).logits[1:])
-    second = [Chunk(TOKENS, 11, 35, blocks, rows=range(11, 35))]
-    rows.append(executor.run(step_of(second)).logits)
-    for i in range(35, LENGTH):
-        rows.append(executor.run(step_of([Chunk(TOKENS, i, i + 1, blocks)])).logits)
+
+    def run(*chunks: Chunk) -> NDArray[np.float32]:
+        return executor.run(in_groups(step_of(chunks), groups, LIMITS.num_blocks)).logits
+
+    rows.append(run(Chunk(OTHER, 0, 7, [2]), Chunk(TOKENS, 0, 11, blocks, rows=range(11)))[1:])
+    rows.append(run(Chunk(TOKENS, 11, 35, blocks, rows=range(11, 35))))
+    rows += [run(Chunk(TOKENS, i, i + 1, blocks)) for i in range(35, LENGTH)]
     return np.concatenate(rows)
 
 
@@ -52,6 +60,27 @@ def test_a_plan_and_its_fused_form_compute_what_the_spec_says(spec: ModelSpec) -
     size = np.abs(logits_of(replace(spec, logits_softcap=None), weights.get, TOKENS)).max()
     for plan in (primitive, fuse(primitive)):
         np.testing.assert_allclose(logits_along(plan), expected, rtol=0, atol=2e-5 * size)
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=SLOW)
+@given(spec=specs(), fused=st.booleans())
+def test_ranks_compute_what_one_does(spec: ModelSpec, fused: bool) -> None:
+    """Or say that they cannot share what is computed over all heads at once."""
+    plan = lower(spec)
+
+    def made(whole: Plan) -> Plan:
+        return fuse(whole) if fused else whole
+
+    try:
+        shares = [shard(plan, rank, 2) for rank in range(2)]
+    except ConfigError:
+        whole = [a.qk_norm for a in (layer.attention for layer in spec.layers)]
+        odd = spec.layers[0].attention.num_kv_heads % 2
+        assert odd or any(norm is not None and norm.over == "projection" for norm in whole)
+        return
+    alone = logits_along(made(plan))
+    for several in in_ranks(2, lambda rank: logits_along(made(shares[rank.rank]), rank)):
+        np.testing.assert_allclose(several, alone, rtol=0, atol=2e-5 * np.abs(alone).max())
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=SLOW)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
 from support.gptq_checkpoints import gptq_checkpoint
 from support.needs import needs_native
+from support.ranks import in_ranks
 from support.tiny_plans import Chunk, make_spec, step_of, tokens_of
 
 from penstock.backends.reference.executor import ReferenceExecutor
 from penstock.backends.registry import backend
 from penstock.errors import ConfigError
-from penstock.interface.collective import ThreadRank, thread_ranks
+from penstock.interface.collective import ThreadRank
 from penstock.interface.executor import Limits
 from penstock.interface.sources import RowsOf
 from penstock.interface.step import StepInput, StepResult
@@ -35,7 +35,6 @@ from penstock.weights.checkpoint import open_weights
 from penstock.weights.dummy import DummyWeights
 
 LIMITS = Limits(num_blocks=40, max_tokens=96, max_logit_rows=96, max_sequences=4, threads=1)
-R = TypeVar("R")
 
 A, B, C = tokens_of(1, 90), tokens_of(2, 70), tokens_of(3, 8)
 A_BLOCKS, B_BLOCKS = [7, 0, 39], [12, 5, 31]
@@ -52,40 +51,23 @@ SPECS = {
 }
 
 
-def in_ranks(world: int, work: Callable[[ThreadRank], R]) -> list[R]:
-    """What each rank's ``work`` returns, in a thread for each."""
-    results: dict[int, R] = {}
-    failed: list[BaseException] = []
-
-    def run(rank: ThreadRank) -> None:
-        try:
-            results[rank.rank] = work(rank)
-        except BaseException as error:
-            failed.append(error)
-            rank.fail()
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in thread_ranks(world)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    if failed:
-        raise failed[0]
-    return [results[i] for i in range(world)]
-
-
 def run_all(executor: ReferenceExecutor, steps: Sequence[StepInput]) -> list[StepResult]:
     return [executor.run(step) for step in steps]
 
 
-def check(plan: Plan, weights: Callable[[Plan], WeightSource], fused: bool) -> None:
-    """Two and three ranks give bitwise what one gives."""
+def check(
+    plan: Plan,
+    weights: Callable[[Plan], WeightSource],
+    fused: bool,
+    worlds: Sequence[int] = (2, 3),
+) -> None:
+    """So many ranks give bitwise what one gives."""
 
     def made(whole: Plan) -> Plan:
         return fuse(whole) if fused else whole
 
     alone = run_all(ReferenceExecutor(made(plan), weights(plan), LIMITS), STEPS)
-    for world in (2, 3):
+    for world in worlds:
 
         def ranks_results(rank: ThreadRank) -> list[StepResult]:
             own = shard(plan, rank.rank, rank.world)
@@ -104,6 +86,12 @@ def check(plan: Plan, weights: Callable[[Plan], WeightSource], fused: bool) -> N
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
 def test_ranks_compute_what_one_does(spec: ModelSpec, dtype: Any, fused: bool) -> None:
     check(lower(spec, dtype), lambda plan: DummyWeights(plan.weights, 3, dtype), fused)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_head_for_each_rank(dtype: Any) -> None:
+    plan = lower(make_spec(heads=(3, 3)), dtype)
+    check(plan, lambda own: DummyWeights(own.weights, 3, dtype), False, [3])
 
 
 @pytest.mark.parametrize("fused", [False, True])

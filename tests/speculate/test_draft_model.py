@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.overlap_executor import HashExecutor
-from support.overlapped import VOCAB, check, make_core
+from support.overlapped import VOCAB, check, make_core, windowed
 
 from penstock import LLM, SamplingParams, demo_model_path, draft_model_path
 from penstock.api import engine_config
@@ -59,16 +59,24 @@ def requests() -> list[EngineRequest]:
 
 @pytest.mark.parametrize("draft_blocks", [2, 5, 40])
 @pytest.mark.parametrize("num_blocks", [8, 40])
+@pytest.mark.parametrize("windows", [(None, None), (None, 33), (20, 20)], ids=str)
 def test_the_same_model_as_its_own_draft(
-    blueprint: Blueprint, num_blocks: int, draft_blocks: int
+    blueprint: Blueprint,
+    num_blocks: int,
+    draft_blocks: int,
+    windows: tuple[int | None, int | None],
 ) -> None:
     """Every draft of greedy requests is right, so that a wrong slot in the draft's cache, or a
     token that it did not read, shows as one that is not accepted."""
     limits = {"max_num_seqs": 4, "max_num_batched_tokens": 40}
-    plain = make_core(blueprint, HashExecutor(num_blocks, VOCAB), **limits)
-    executor = HashExecutor(num_blocks, VOCAB)
-    proposer = ModelProposer(HashExecutor(draft_blocks, VOCAB), 40, True)
-    core = make_core(blueprint, executor, Speculation(proposer, 4), **limits)
+    model = windowed(blueprint, windows)
+    groups = model.plan.kv_groups.windows
+    num_blocks, draft_blocks = num_blocks * len(groups), draft_blocks * len(groups)
+    plain = make_core(model, HashExecutor(num_blocks, VOCAB, windows=groups), **limits)
+    executor = HashExecutor(num_blocks, VOCAB, windows=groups)
+    drafting = HashExecutor(draft_blocks, VOCAB, windows=groups)
+    proposer = ModelProposer(drafting, 40, True, groups)
+    core = make_core(model, executor, Speculation(proposer, 4), **limits)
     greedy = []
     for request in requests():
         plain.add_request(request)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.drafted import LIMITS, Fickle, Play, check_same, mixed, plain_stories, plays, told
 from support.oracle import Oracle, Recorder, Texts
 from support.overlap_executor import Deferred, HashExecutor
-from support.overlapped import POISON, VOCAB, check, make_core
+from support.overlapped import POISON, VOCAB, check, make_core, windowed
 from support.stories import Arrival, Stories, play, same
 
 from penstock.engine.loader import Blueprint
@@ -33,16 +33,22 @@ from penstock.speculative_config import Ngram
     st.sampled_from([0.0, 0.7, 0.95, 1.0]),
     st.sampled_from(["chains", "trees", "ngram"]),
     st.sampled_from([None, 0.0, 0.5, 0.9]),
+    st.sampled_from([(None, None), (None, None), (None, 33), (40, 40), (50, 3)]),
 )
 def test_whatever_happens_it_is_the_same(
-    blueprint: Blueprint, play: Play, right: float, kind: str, quiet: float | None
+    blueprint: Blueprint,
+    play: Play,
+    right: float,
+    kind: str,
+    quiet: float | None,
+    windows: tuple[int | None, int | None],
 ) -> None:
     def make(texts: Texts) -> Proposer:
         if kind == "ngram":
             return NgramProposer(Ngram(min_match=1, shared_tokens=1024))
         return Oracle(texts, VOCAB, right, branching=kind == "trees")
 
-    check_same(blueprint, play, make, quiet)
+    check_same(windowed(blueprint, windows), play, make, quiet)
 
 
 @pytest.mark.parametrize("branching", [False, True])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.drafted import LIMITS, Play, check_same, mixed, plain_stories, plays, told
 from support.fake_heads import FakeEagle, FakeMedusa, Truth
 from support.oracle import Recorder, Texts
-from support.overlapped import VOCAB
+from support.overlapped import POISON, VOCAB
 from support.stories import Arrival, same
 
 from penstock.engine.loader import Blueprint
@@ -67,7 +67,9 @@ def test_what_an_eagle_head_is_given_is_right_under_preemption(
 
 
 def test_a_chain_of_right_drafts_is_accepted_whole(blueprint: Blueprint) -> None:
-    params = SamplingParams(temperature=0.8, seed=4, max_tokens=97, ignore_eos=True)
+    params = SamplingParams(
+        temperature=0.8, seed=4, max_tokens=97, ignore_eos=True, logit_bias={POISON: -100.0}
+    )
     listed = [Arrival(0, list(range(3, 40)), params, 0, None, None, False)]
     recorder = Recorder()
     limits = {"max_num_seqs": 2, "max_num_batched_tokens": 20}

@@ -92,8 +92,10 @@ def told(
     quiet: float | None = None,
     **limits: Any,
 ) -> tuple[Stories, EngineStats]:
-    """``quiet``: steps overlap, where nothing is drafted by this probability; None: they do not."""
-    inner = HashExecutor(num_blocks, VOCAB, POISON)
+    """``quiet``: steps overlap, where nothing is drafted by this probability; None: they do not.
+    ``num_blocks`` are of each group of layers."""
+    windows = blueprint.plan.kv_groups.windows
+    inner = HashExecutor(num_blocks * len(windows), VOCAB, POISON, windows)
     executor: Executor = inner
     speculation = Speculation(proposer, num_tokens, typical=typical)
     if quiet is not None:

@@ -119,13 +119,20 @@ class TameWeights:
     """A WeightSource of a plan's weights, so small that models without norms do not blow up."""
 
     def __init__(self, plan: Plan) -> None:
-        self._shapes = {name: weight.shape for name, weight in plan.weights.items()}
+        self._weights = plan.weights
 
     def names(self) -> Iterable[str]:
-        return self._shapes
+        return self._weights
 
     def get(self, name: str) -> NDArray[Any]:
-        shape = self._shapes[name]
+        """The weight, or a rank's rows of one."""
+        weight = self._weights[name]
+        if weight.share is not None:
+            return self._whole(weight.share.name, weight.share.shape)[slice(*weight.share.rows)]
+        return self._whole(name, weight.shape)
+
+    @staticmethod
+    def _whole(name: str, shape: tuple[int, ...]) -> NDArray[Any]:
         values = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape)
         if len(shape) > 1:
             values /= np.sqrt(shape[-1])

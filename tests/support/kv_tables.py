@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.step import KvTables, StepInput
 
 TABLES = KvTables._fields
@@ -27,3 +30,17 @@ def changed(step: StepInput, **changes: Any) -> StepInput:
         (tables,) = step.groups
         changes["groups"] = (tables._replace(**own),)
     return replace(step, **changes)
+
+
+def in_groups(step: StepInput, groups: int, blocks: int) -> StepInput:
+    """A step of one group of layers for a plan of ``groups``: each has the same tables, in blocks
+    of its own, ``blocks`` behind those of the group before."""
+    (first,) = step.groups
+    tables = tuple(
+        first._replace(
+            slots=first.slots + np.int32(g * blocks * BLOCK_SIZE),
+            block_ids=first.block_ids + np.int32(g * blocks),
+        )
+        for g in range(groups)
+    )
+    return replace(step, groups=tables)

@@ -21,7 +21,7 @@ from penstock.interface.mask import StepMasks
 from penstock.interface.sampler import Sampler
 from penstock.interface.step import StepInput, StepResult
 from penstock.sampling.reference import NumpySampler
-from support.fake_model import FakeModel, as_hidden, resolved
+from support.fake_model import FakeModel, Windows, as_hidden, resolved
 from support.kv_tables import arrays_of
 
 
@@ -31,9 +31,15 @@ class HashExecutor(HostExecutor):
     Hidden states of one component do, too.
     """
 
-    def __init__(self, num_blocks: int, vocab: int, poison: int | None = None) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        vocab: int,
+        poison: int | None = None,
+        windows: Windows = (None,),
+    ) -> None:
         self.num_blocks = num_blocks
-        self.model = FakeModel(BLOCK_SIZE)
+        self.model = FakeModel(BLOCK_SIZE, windows=windows)
         self._vocab = vocab
         self._poison = poison
         self.rows_run = 0

@@ -42,6 +42,14 @@ def tiny_blueprint(path: Path) -> Blueprint:
     return draw(EngineConfig(model=str(path), load_format="dummy", backend="reference"))
 
 
+def windowed(blueprint: Blueprint, windows: tuple[int | None, int | None]) -> Blueprint:
+    """The same model with these windows of its two layers."""
+    plan = blueprint.plan
+    pairs = zip(plan.kv_layers, windows, strict=True)
+    layers = tuple(dataclasses.replace(layer, window=window) for layer, window in pairs)
+    return dataclasses.replace(blueprint, plan=dataclasses.replace(plan, kv_layers=layers))
+
+
 def make_core(
     blueprint: Blueprint,
     executor: Executor,

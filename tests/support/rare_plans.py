@@ -19,10 +19,10 @@ from penstock.plan.plan import Plan
 
 
 def ops_of_dense_models() -> set[type[ops.Op]]:
-    """Every op that a plan without experts may have."""
+    """Every op that a plan without experts, for one rank, may have."""
     named = [value for module in (common, primitive, fused) for value in vars(module).values()]
     kinds = {kind for kind in named if isinstance(kind, type) and issubclass(kind, ops.Op)}
-    return kinds - {ops.Op}
+    return kinds - {ops.Op, ops.AllGather}
 
 
 @dataclass(frozen=True)

@@ -101,12 +101,13 @@ class _KvTraffic:
 
     def __init__(self, spec: ModelSpec, config: ResolvedConfig) -> None:
         per_token = kv_block_bytes(spec, config.kv_cache_dtype) // BLOCK_SIZE
-        heads = Counter[int | None]()
+        heads, total = Counter[int | None](), 0
         for layer in spec.layers:
             a = layer.attention
             heads[a.window] += a.num_kv_heads * a.head_dim
+            if a.kv_from is None:  # else what another layer has cached is read once more
+                total += a.num_kv_heads * a.head_dim
         self._per_token = per_token
-        total = sum(heads.values())
         # Layers with a window read at most that many tokens.
         self._shares = [(window, per_token * n / total) for window, n in heads.items()]
 

@@ -23,6 +23,7 @@ from penstock.plan.ops import (
     BufferName,
     Gate,
     HeadNorm,
+    Join,
     KvWrite,
     Linear,
     LinearPart,
@@ -105,7 +106,7 @@ class _Sharding:
             heads = op.kv_heads // self._world
             k, v = (self._own(name, op.head_dim * heads) for name in (op.k, op.v))
             self._ops.append(replace(op, k=k, v=v, kv_heads=heads))
-        elif isinstance(op, (*_BY_COLUMN, *_BY_HEAD)) and self._stays_cut(op):
+        elif _is_local(op) and self._stays_cut(op):
             columns = self._cut[op.reads[0]]
             (written,) = op.writes
             for name in op.weights:  # of a head's components, which all heads share
@@ -217,6 +218,13 @@ class _Sharding:
         return own
 
 
+def _is_local(op: Op) -> bool:
+    """Whether columns, or heads, of the op's output depend on those of its input alone. A Join of
+    one buffer converts it."""
+    converts = isinstance(op, Join) and len(op.xs) == 1
+    return converts or isinstance(op, (*_BY_COLUMN, *_BY_HEAD))
+
+
 def _share_name(name: str) -> str:
     return f"{name}.share"
 
@@ -230,7 +238,7 @@ def _grains(plan: Plan) -> dict[BufferName, int]:
             grains[op.q] = op.heads // op.kv_heads * op.head_dim
         elif isinstance(op, KvWrite):
             grains[op.k] = grains[op.v] = op.head_dim
-        elif isinstance(op, (*_BY_COLUMN, *_BY_HEAD)):
+        elif _is_local(op):
             (written,) = op.writes
             if written in grains:
                 grains |= dict.fromkeys(op.reads, grains[written])

@@ -200,9 +200,6 @@ class Binder:
         self.launches.append(launch)
 
     def _attention(self, op: ops.Attention) -> None:
-        for name in ("softcap", "slopes", "sinks"):
-            if getattr(op, name) is not None:
-                raise ValueError(f"attention with {name} has no GPU kernel")
         geometry = attention_geometry(op)
         if geometry not in self._geometries:
             self._geometries[geometry] = len(self.attention)

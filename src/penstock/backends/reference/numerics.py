@@ -176,7 +176,8 @@ def attend(
     """
     group = q.shape[1] // keys.shape[1]
     keys, values = np.repeat(keys, group, axis=1), np.repeat(values, group, axis=1)
-    scores = np.einsum("thd,chd->htc", q, keys) * np.float32(scale)
+    heads = range(q.shape[1])  # one by one: no bit depends on how many there are
+    scores = np.stack([product(q[:, h], keys[:, h]) for h in heads]) * np.float32(scale)
     if softcap is not None:
         scores = soft_cap(scores, softcap)
     distance: NDArray[np.int64] = positions.astype(np.int64)[:, None] - np.arange(len(keys))
@@ -197,5 +198,5 @@ def attend(
     weights /= total
     # A masked slot may hold anything, NaN too: it must not be multiplied by its zero.
     seen = np.where(np.any(visible, axis=0)[:, None, None], values, 0.0)
-    result: F32 = np.einsum("htc,chd->thd", weights, seen).astype(np.float32)
-    return result
+    by_component = np.ascontiguousarray(seen.transpose(1, 2, 0), dtype=np.float32)
+    return np.stack([product(weights[h], by_component[h]) for h in heads], axis=1)

@@ -1,0 +1,86 @@
+"""Mixtures of experts: their ops in NumPy, and who refuses them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.checkpoints import tiny_checkpoint
+
+from penstock import LLM
+from penstock.backends.reference.experts import combine, expert_product, route
+from penstock.backends.registry import BACKENDS
+from penstock.errors import ConfigError
+from penstock.models.registry import load_model_spec
+from penstock.plan.fuse import fuse
+from penstock.plan.lower import lower
+
+SCORES = st.lists(st.sampled_from([-1.5, -1.0, 0.0, 0.5, 2.0]), min_size=4, max_size=6)
+
+
+@given(scores=SCORES, top_k=st.integers(1, 4), over_all=st.booleans(), normalize=st.booleans())
+def test_a_row_goes_to_the_highest_scores_and_of_equal_ones_to_the_lowest_ids(
+    scores: list[float], top_k: int, over_all: bool, normalize: bool
+) -> None:
+    ids, shares = route(np.array([scores], np.float32), top_k, over_all, normalize)
+    expected = sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:top_k]
+    assert ids.tolist() == [expected]
+    assert (ids.dtype, shares.dtype) == (np.int32, np.float32)
+    of = scores if over_all else [scores[i] for i in expected]
+    plain = np.exp([scores[i] for i in expected]) / np.exp(of).sum()
+    np.testing.assert_allclose(shares[0], plain / plain.sum() if normalize else plain, rtol=1e-6)
+
+
+def test_huge_scores_do_not_overflow() -> None:
+    ids, shares = route(np.array([[1e30, 0.0, 1e30]], np.float32), 2, True, False)
+    assert ids.tolist() == [[0, 2]]
+    np.testing.assert_array_equal(shares, [[0.5, 0.5]])
+
+
+@settings(deadline=None)
+@given(rows=st.integers(0, 5), top_k=st.integers(1, 3), each=st.booleans(), seed=st.integers(0, 99))
+def test_products_take_each_row_to_the_matrix_of_its_expert(
+    rows: int, top_k: int, each: bool, seed: int
+) -> None:
+    """A row of x for each token, or one for each of a token's experts; then their sum by shares."""
+    generator = np.random.default_rng(seed)
+    gate, up = generator.standard_normal((2, 4, 5, 3)).astype(np.float32)
+    x = generator.standard_normal((rows * top_k if each else rows, 3)).astype(np.float32)
+    ids = generator.integers(0, 4, (rows, top_k)).astype(np.int32)
+    shares = generator.random((rows, top_k)).astype(np.float32)
+    out = expert_product(x, ids, (up,), None)
+    gated = expert_product(x, ids, (gate, up), "silu")
+    assert out.shape == gated.shape == (rows * top_k, 5)
+    for r in range(rows * top_k):
+        row, expert = x[r if each else r // top_k], ids[r // top_k, r % top_k]
+        g = gate[expert] @ row
+        np.testing.assert_allclose(out[r], up[expert] @ row, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            gated[r], g / (1 + np.exp(-g)) * (up[expert] @ row), rtol=1e-4, atol=1e-5
+        )
+    sums = combine(out, shares)
+    assert sums.shape == (rows, 5)
+    for t in range(rows):
+        parts = shares[t, :, None] * out[t * top_k : (t + 1) * top_k]
+        np.testing.assert_allclose(sums[t], parts.sum(axis=0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda"])
+def test_a_backend_without_kernels_for_experts_refuses_them_by_name(name: Any) -> None:
+    plan = fuse(lower(load_model_spec(tiny_checkpoint("qwen3_moe"))))
+    with pytest.raises(ConfigError, match=rf"Qwen3Moe.* mixtures of experts, which the {name} "):
+        BACKENDS[name].check_runnable(plan)
+    BACKENDS["reference"].check_runnable(plan)
+    for family in ("llama", "gemma3", "phi3", "gpt_neox"):
+        BACKENDS[name].check_runnable(fuse(lower(load_model_spec(tiny_checkpoint(family)))))
+
+
+def test_an_engine_refuses_experts_before_it_reads_weights() -> None:
+    folder = str(tiny_checkpoint("qwen3_moe"))
+    with pytest.raises(ConfigError, match=r"mixtures of experts.*--backend reference"):
+        LLM(folder, backend="cpu", load_format="dummy")
+    with pytest.raises(ConfigError, match="experts cannot be quantized yet"):
+        LLM(folder, backend="reference", quantization="int8")

@@ -1,0 +1,70 @@
+"""Every combination of what a layer may be declared to be is sharded without changing a bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from support.drawn_specs import TameWeights, specs
+from support.ranks import in_ranks
+from support.tiny_plans import Chunk, step_of, tokens_of
+
+from penstock.backends.reference.executor import ReferenceExecutor
+from penstock.interface.collective import Collective, ThreadRank
+from penstock.interface.executor import Limits
+from penstock.models.spec import ModelSpec
+from penstock.plan.fuse import fuse
+from penstock.plan.lower import lower
+from penstock.plan.plan import Plan
+from penstock.plan.shard import shard
+
+LIMITS = Limits(num_blocks=4, max_tokens=64, max_logit_rows=64, max_sequences=4, threads=1)
+TOKENS = tokens_of(1, 20)
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+class Rows:
+    """Of a rank's shares, rows of what the whole plan's source has."""
+
+    def __init__(self, whole: Plan, own: Plan) -> None:
+        self._source, self._own = TameWeights(whole), own.weights
+
+    def names(self) -> Any:
+        return self._own.keys()
+
+    def get(self, name: str) -> NDArray[Any]:
+        share = self._own[name].share
+        if share is None:
+            return self._source.get(name)
+        return self._source.get(share.name)[slice(*share.rows)]
+
+
+def logits(whole: Plan, plan: Plan, fused: bool, rank: Collective | None = None) -> Any:
+    plan = fuse(plan) if fused else plan
+    executor = ReferenceExecutor(plan, Rows(whole, plan), LIMITS, rank)
+    chunks = [Chunk(TOKENS, 0, 11, [3], rows=range(11))], [Chunk(TOKENS, 11, 12, [3])]
+    rows = []
+    for step in map(step_of, chunks):
+        tables = step.groups * len(plan.kv_groups)  # alike: the reference keeps layers apart
+        rows.append(executor.run(replace(step, groups=tables)).logits)
+    return np.concatenate(rows)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=SLOW)
+@given(spec=specs(), dtype=st.sampled_from(["float32", "bfloat16"]), fused=st.booleans())
+def test_two_ranks_compute_what_one_does(spec: ModelSpec, dtype: Any, fused: bool) -> None:
+    attentions = [layer.attention for layer in spec.layers]
+    assume(all(a.num_kv_heads % 2 == 0 for a in attentions))
+    assume(all(a.qk_norm is None or a.qk_norm.over == "head" for a in attentions))
+    plan = lower(spec, dtype)
+    expected = logits(plan, plan, fused)
+
+    def of_rank(rank: ThreadRank) -> Any:
+        return logits(plan, shard(plan, rank.rank, rank.world), fused, rank)
+
+    for got in in_ranks(2, of_rank):
+        np.testing.assert_array_equal(got, expected)
