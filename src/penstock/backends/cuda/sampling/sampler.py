@@ -199,20 +199,6 @@ class DeviceSampler(Sampler[DeviceSampleState]):
         states: Sequence[DeviceSampleState],
         masks: Sequence[TokenMask | None] | None,
     ) -> Sampled:
-<<<<<<< HEAD:src/penstock/backends/cuda/sampler.py
-        """As many launches as it takes, each waited for; nothing ``particular`` is returned."""
-        outcome = Sampled([], {}, {})
-        for start in range(0, len(states), self._sizes.rows):
-            some = slice(start, start + self._sizes.rows)
-            mine = None if masks is None else masks[some]
-            with one_error():
-                drawn = self.launch(logits, argmax, rows[some], states[some], mine, advance=False)
-                part = drawn.wait()
-            outcome.token_ids.extend(part.token_ids)
-            outcome.errors.update({start + i: error for i, error in part.errors.items()})
-            outcome.logprobs.update({start + i: each for i, each in part.logprobs.items()})
-        return outcome
-=======
         """Draw in as many launches as it takes, each waited for. The states do not advance."""
         parts = [
             slice(start, start + self._sizes.rows)
@@ -230,7 +216,6 @@ class DeviceSampler(Sampler[DeviceSampleState]):
                 )
                 for part in parts
             )
->>>>>>> refs/heads/gpusample:src/penstock/backends/cuda/sampling/sampler.py
 
     def _launch_reports(
         self,
