@@ -88,7 +88,7 @@ which the request fails."""
 
 
 class Sampling(msgspec.Struct, frozen=True):
-    """What a step's rows are for: what is drawn from its logits, and what else is told of them.
+    """What a step's rows are for: what is drawn from its logits, and what else is reported of them.
 
     Where drafts are verified, no row is drawn from by the executor: which row comes next depends on
     what was drawn before. The host then asks for ``logits``, and draws with ``Executor.sampler``
@@ -190,5 +190,5 @@ def run(executor: Executor, step: StepInput) -> StepResult:
     """Submit a step from which nothing is drawn, and wait for it. Views in the result live until
     the next submission."""
     result = executor.submit(step).wait().result
-    assert result is not None, "a step without Sampling tells everything"
+    assert result is not None, "a step without Sampling returns everything"
     return result

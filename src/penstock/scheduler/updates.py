@@ -1,0 +1,28 @@
+"""Updates: what a step gave a sequence, for the client that sent its request."""
+
+from __future__ import annotations
+
+from penstock.interface.messages import SequenceUpdate
+from penstock.scheduler.sequence import SequenceState
+
+
+def sequence_update(sequence: SequenceState, tokens: list[int]) -> SequenceUpdate:
+    """Return the update with a sequence's new tokens, and its finish reason if it has ended."""
+    update = SequenceUpdate(  # by place: with names 64 sequences take 3 us longer
+        sequence.request_id,
+        sequence.index,
+        tokens,
+        None,
+        None,
+        sequence.num_cached_tokens,
+        sequence.finish_reason,
+        sequence.stop_reason,
+        None,
+        sequence.scheduled_at,
+    )
+    if sequence.num_drafted:
+        update.num_drafted = sequence.num_drafted
+        update.num_accepted = sequence.num_accepted
+    if sequence.completed:
+        update.ends_in_text = True
+    return update

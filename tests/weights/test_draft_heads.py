@@ -1,0 +1,200 @@
+"""Weights of heads: from their own files and from their target's, and maps of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from support.checkpoints import VOCAB
+from support.head_checkpoints import (
+    EAGLE1,
+    EAGLE3,
+    MEDUSA,
+    Arrays,
+    eagle1_arrays,
+    eagle3_arrays,
+    medusa_arrays,
+    target_folder,
+    write_heads,
+)
+
+from penstock import demo_model_path, eagle_head_path, medusa_heads_path
+from penstock.errors import WeightError
+from penstock.models.draft_heads import DraftHeadsSpec
+from penstock.models.draft_heads_config import DraftHeadsKind, load_draft_heads_spec
+from penstock.models.registry import load_model_spec
+from penstock.plan.lower import lower
+from penstock.weights.draft_heads import DraftHeadWeights, read_token_map, takes_from_target
+
+
+def spec_of(folder: Path, kind: DraftHeadsKind, target: Path) -> DraftHeadsSpec:
+    return load_draft_heads_spec(folder, kind, load_model_spec(target))
+
+
+def heads_of(folder: Path, kind: DraftHeadsKind, target: Path) -> DraftHeadWeights:
+    spec = spec_of(folder, kind, target)
+    return DraftHeadWeights(folder, spec, lower(spec).weights, "float32", target)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_eagle_1_shares_embedding_and_output_matrix(tmp_path: Path, tied: bool) -> None:
+    target = target_folder(tie_word_embeddings=tied)
+    theirs = load_file(target / "model.safetensors")
+    embed = theirs["model.embed_tokens.weight"]
+    for own in (False, True):
+        arrays = eagle1_arrays(embed=own)
+        folder = write_heads(tmp_path / str(own), EAGLE1, arrays)
+        spec = spec_of(folder, "eagle", target)
+        assert takes_from_target(folder, spec)
+        weights = DraftHeadWeights(folder, spec, lower(spec).weights, "float32", target)
+        assert set(weights.names()) == set(lower(spec).weights)
+        expected = arrays["embed_tokens.weight"] if own else embed
+        np.testing.assert_array_equal(weights.get("embed"), expected)
+        np.testing.assert_array_equal(weights.get("head"), theirs.get("lm_head.weight", embed))
+        with pytest.raises(WeightError, match=r"lacks tensor '(embed_tokens|lm_head).weight'"):
+            DraftHeadWeights(folder, spec, lower(spec).weights, "float32")
+
+
+def test_eagle_3_shares_the_embedding_at_most(tmp_path: Path) -> None:
+    target = target_folder()
+    folder = write_heads(tmp_path / "own", EAGLE3, eagle3_arrays(embed=True))
+    assert not takes_from_target(folder, spec_of(folder, "eagle", target))
+    arrays = eagle3_arrays()
+    folder = write_heads(tmp_path / "shared", EAGLE3, arrays, dtype=ml_dtypes.bfloat16)
+    spec = spec_of(folder, "eagle", target)
+    assert takes_from_target(folder, spec)
+    weights = DraftHeadWeights(folder, spec, lower(spec).weights, "float32", target)
+    assert weights.get("embed").shape == (VOCAB, 64)
+    expected = arrays["midlayer.hidden_norm.weight"].astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(weights.get("layers.0.feature_norm"), expected.astype(np.float32))
+    del arrays["lm_head.weight"]
+    folder = write_heads(tmp_path / "none", EAGLE3, arrays)
+    with pytest.raises(WeightError, match=r"lacks tensor 'lm_head.weight'"):
+        DraftHeadWeights(folder, spec, lower(spec).weights, "float32", target)
+
+
+def without(name: str) -> Callable[[Arrays], Arrays]:
+    return lambda arrays: {n: a for n, a in arrays.items() if n != name}
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "arrays", "change", "problem"),
+    [
+        ("medusa", MEDUSA, medusa_arrays, without("1.0.linear.bias"), r"lacks tensor '1.0.linear"),
+        (
+            "medusa",
+            MEDUSA | {"medusa_num_heads": 2},
+            medusa_arrays,
+            lambda a: a,
+            "no place in the model: '2.0.linear.bias'",
+        ),
+        (
+            "medusa",
+            MEDUSA,
+            medusa_arrays,
+            lambda a: a | {"1.1.weight": a["1.1.weight"][:50].copy()},
+            r"'1.1.weight' has shape \[50, 64\]",
+        ),
+        (
+            "medusa",
+            MEDUSA,
+            medusa_arrays,
+            lambda a: a | {"1.1.weight": a["1.1.weight"].astype(np.int8)},
+            "stored as I8",
+        ),
+        ("eagle", EAGLE1, eagle1_arrays, without("fc.bias"), "lacks tensor 'fc.bias'"),
+        (
+            "eagle",
+            EAGLE1,
+            eagle1_arrays,
+            lambda a: a | {"layers.0.input_layernorm.weight": np.ones(64, np.float32)},
+            "no place in the model",
+        ),
+        ("eagle", EAGLE1, eagle1_arrays, lambda a: a | {"d2t": np.arange(3)}, "no place"),
+        (
+            "eagle",
+            EAGLE3,
+            eagle3_arrays,
+            lambda a: a | {"layers.0.mlp.up_proj.weight": a["midlayer.mlp.up_proj.weight"]},
+            "are one weight",
+        ),
+    ],
+)
+def test_files_that_do_not_fit_are_refused(
+    tmp_path: Path,
+    kind: DraftHeadsKind,
+    config: dict[str, Any],
+    arrays: Callable[[], Arrays],
+    change: Callable[[Arrays], Arrays],
+    problem: str,
+) -> None:
+    target = target_folder()
+    folder = write_heads(tmp_path, config, change(arrays()))
+    with pytest.raises(WeightError, match=problem):
+        heads_of(folder, kind, target)
+
+
+def test_idle_tensors_are_left(tmp_path: Path) -> None:
+    name = "layers.0.self_attn.rotary_emb.inv_freq"
+    arrays = eagle1_arrays() | {name: np.ones(8, np.float32)}
+    folder, target = write_heads(tmp_path, EAGLE1, arrays), target_folder()
+    assert heads_of(folder, "eagle", target)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda d: d[:-1].copy(), r"shape \[119\]"),
+        (lambda d: d - 1000, "outside the vocabulary of 301"),
+        (lambda d: d + (np.arange(len(d)) == 7) * 2**62, "maps row 7 to token"),
+        (lambda d: -np.arange(len(d)), "several rows to one token"),
+        (lambda d: d.astype(np.float32), "must be I32 or I64"),
+        (lambda d: None, "lacks tensor 'd2t'"),
+    ],
+)
+def test_maps_of_tokens_are_checked(
+    tmp_path: Path, change: Callable[[Any], Any], problem: str
+) -> None:
+    target = target_folder()
+    arrays = eagle3_arrays()
+    changed = change(arrays.pop("d2t"))
+    folder = write_heads(tmp_path, EAGLE3, arrays | ({} if changed is None else {"d2t": changed}))
+    spec = spec_of(folder, "eagle", target)
+    with pytest.raises(WeightError, match=problem):
+        read_token_map(folder, spec)
+    assert read_token_map(folder, spec, "dummy") is None
+
+
+def test_a_whole_vocabulary_needs_no_map(tmp_path: Path) -> None:
+    arrays = {n: a for n, a in eagle3_arrays().items() if n not in ("d2t", "t2d")}
+    arrays["lm_head.weight"] = medusa_arrays()["0.1.weight"]
+    folder, target = (
+        write_heads(tmp_path, EAGLE3 | {"draft_vocab_size": None}, arrays),
+        target_folder(),
+    )
+    assert read_token_map(folder, spec_of(folder, "eagle", target)) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "folder"), [("medusa", medusa_heads_path()), ("eagle", eagle_head_path())]
+)
+def test_the_demo_models_heads_are_read(kind: DraftHeadsKind, folder: Path) -> None:
+    spec = spec_of(folder, kind, demo_model_path())
+    declared = lower(spec).weights
+    weights = DraftHeadWeights(folder, spec, declared, "bfloat16", demo_model_path())
+    assert set(weights.names()) == set(declared)
+    for name, weight in declared.items():
+        array = weights.get(name)
+        assert array.shape == weight.shape
+        assert np.isfinite(array.astype(np.float32)).all()
+    assert read_token_map(folder, spec) is None  # they draft any token of the demo model
+    (file,) = folder.glob("*.safetensors")
+    stored = load_file(file)
+    ours = [weights.get(name) for name in declared]
+    for name, array in stored.items():
+        assert any(np.array_equal(array, each) for each in ours), f"{name} is read by nobody"
