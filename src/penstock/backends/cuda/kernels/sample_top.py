@@ -99,7 +99,7 @@ def levels(
     CHUNK: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    """For each threshold, the tokens of a chunk that reach it and the sum of their weights.
+    """Return, for each threshold, the tokens of a chunk that reach it and the sum of their weights.
 
     ``thresholds`` float32 ``[2, LEVELS]``: ``BELOW_PEAK`` and ``WEIGHTS``. ``hits`` int32 and
     ``sums`` int64 are ``[rows, LEVELS, chunks]``.
