@@ -36,7 +36,7 @@ class Order:
 
     @property
     def engine_options(self) -> dict[str, Any]:
-        """Of all engines."""
+        """Options of all engines."""
         return {"kv_cache_bytes": 1 << 22, "max_num_batched_tokens": 16} if self.dry else {}
 
     def encode(self) -> bytes:

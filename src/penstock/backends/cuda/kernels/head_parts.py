@@ -29,8 +29,8 @@ class LayerArrays(Protocol):
 
 @triton.jit
 def partners(column, HALF: tl.constexpr, INTERLEAVED: tl.constexpr):
-    """Of each component of a head: whether it is the first of a pair, which is the other, and
-    which of the HALF pairs it is. What does not turn is its own partner."""
+    """Return, for each component of a head, whether it is the first of a pair, which is the other,
+    and which of the HALF pairs it is. What does not turn is its own partner."""
     turned = column < 2 * HALF
     if INTERLEAVED:
         first = column % 2 == 0

@@ -249,7 +249,7 @@ def torch_product(
     gated: Activation | None,
     workspace: Workspace,
 ) -> None:
-    """As :func:`product` for w ``[weight_rows, k]`` of x's type, multiplied by torch."""
+    """Multiply as :func:`product` does, but with torch, for w ``[weight_rows, k]`` of x's type."""
     if len(x) == 0:
         return
     plain = bias is None and gated is None

@@ -1,4 +1,4 @@
-"""From codes in words of 16 bits to operands of tensor cores.
+"""Turns codes in words of 16 bits into operands of tensor cores.
 
 A word has the codes of two (8 bits) or four (4 bits) columns, one of each *plane* (``packing.py``).
 Tensor cores take two neighbouring columns of a bfloat16 operand, or four of int8, from a register;
