@@ -10,7 +10,6 @@ from penstock.errors import ConfigError
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
 from penstock.plan.lower import lower
-from penstock.resolve import kv_block_bytes
 
 SHAPES = ("llama-3.1-8b", "llama-3.2-1b")
 _SEQUENCES, _CONTEXT = 64, 1024 + 160
@@ -21,9 +20,10 @@ _OTHER = 3 << 30
 
 def bytes_needed(spec: ModelSpec) -> int:
     """Device memory for weights in bfloat16, the largest decode batch, and a step's logits."""
-    weights = 2 * lower(spec).num_parameters
+    plan = lower(spec)
+    weights = 2 * plan.num_parameters
     blocks = _SEQUENCES * -(-_CONTEXT // BLOCK_SIZE)
-    cache = blocks * kv_block_bytes(spec, "bfloat16")
+    cache = blocks * sum(layer.block_bytes("bfloat16") for layer in plan.kv_layers)
     return weights + cache + 4 * spec.vocab_size * BATCHED_TOKENS + _OTHER
 
 

@@ -13,7 +13,6 @@ from penstock.backends.registry import choose_backend
 from penstock.cache.geometry import (
     BLOCK_SIZE,
     KvDType,
-    layer_block_bytes,
     sequence_blocks,
     tokens_in,
 )
@@ -314,12 +313,3 @@ def draft_block_bytes(
         wanted = sequence_blocks(groups.windows, tokens)
         blocks = max(blocks, -(-wanted // sequence_blocks(target.windows, tokens)))
     return blocks * groups.page_bytes
-
-
-def kv_block_bytes(spec: ModelSpec, dtype: KvDType) -> int:
-    """Bytes of the keys and values of a block of tokens in all layers."""
-    return sum(
-        layer_block_bytes(dtype, layer.attention.num_kv_heads, layer.attention.head_dim)
-        for layer in spec.layers
-        if layer.attention.kv_from is None
-    )

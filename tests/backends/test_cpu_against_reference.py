@@ -38,10 +38,10 @@ from penstock.models.spec import (
 )
 from penstock.plan import ops
 from penstock.plan.fuse import fuse
+from penstock.plan.kv_groups import kv_layers
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.quant.choice import choose
-from penstock.resolve import kv_block_bytes
 
 VARIANTS = native.runnable()
 F32 = NDArray[np.float32]
@@ -221,7 +221,7 @@ def test_a_cache_takes_the_bytes_that_the_budget_counts(dim: int, kv_dtype: KvDT
     spec = make_spec(dim=dim)
     executor = make_executor(spec, "bfloat16", kv_dtype=kv_dtype)
     taken = sum(executor._native.kv_copy(i).size for i in range(len(spec.layers)))
-    assert taken == LIMITS.num_blocks * kv_block_bytes(spec, kv_dtype)
+    assert taken == LIMITS.num_blocks * sum(x.block_bytes(kv_dtype) for x in kv_layers(spec))
     executor.close()
 
 

@@ -15,8 +15,9 @@ from penstock.hardware import detect
 from penstock.models.draft_heads import MedusaSpec
 from penstock.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, NormSpec, RopeSpec
 from penstock.plan.explain import explain
+from penstock.plan.kv_groups import kv_layers
 from penstock.plan.lower import lower
-from penstock.resolve import kv_block_bytes, resolve
+from penstock.resolve import resolve
 
 NORM = NormSpec(eps=1e-5)
 
@@ -34,6 +35,10 @@ def make_spec(head_dim: int = 128, kv_heads: int = 4) -> ModelSpec:
         max_positions=1 << 20,
         dtype="bfloat16",
     )
+
+
+def block_bytes(spec: ModelSpec, dtype: KvDType) -> int:
+    return sum(layer.block_bytes(dtype) for layer in kv_layers(spec))
 
 
 def resolved(spec: ModelSpec, **options: Any) -> ResolvedConfig:
@@ -77,7 +82,7 @@ def test_the_same_bytes_hold_nearly_twice_the_tokens(head_dim: int, times: float
     assert times < narrow.num_blocks / wide.num_blocks < 2
     assert narrow.max_model_len > times * wide.max_model_len
     assert narrow.kv_cache_bytes <= 1 << 28
-    assert f"{kv_block_bytes(spec, 'int8'):,} bytes per block" in narrow.reasons["num_blocks"]
+    assert f"{block_bytes(spec, 'int8'):,} bytes per block" in narrow.reasons["num_blocks"]
 
 
 @pytest.mark.parametrize(
@@ -88,14 +93,14 @@ def test_bytes_of_a_block(dtype: KvDType, head_dim: int, row: int) -> None:
     """``row``: bytes of one head's keys of one token."""
     assert layer_block_bytes(dtype, 3, head_dim) == 2 * 3 * row * BLOCK_SIZE
     spec = make_spec(head_dim, kv_heads=2)
-    assert kv_block_bytes(spec, dtype) == len(spec.layers) * layer_block_bytes(dtype, 2, head_dim)
+    assert block_bytes(spec, dtype) == len(spec.layers) * layer_block_bytes(dtype, 2, head_dim)
 
 
 def test_layers_of_several_shapes_add_up() -> None:
     spec = make_spec(64)
     other = replace(spec.layers[0], attention=replace(spec.layers[0].attention, head_dim=32))
     mixed = replace(spec, layers=(spec.layers[0], other))
-    assert kv_block_bytes(mixed, "int8") == sum(layer_block_bytes("int8", 4, d) for d in (64, 32))
+    assert block_bytes(mixed, "int8") == sum(layer_block_bytes("int8", 4, d) for d in (64, 32))
 
 
 def test_an_unknown_type_is_refused_with_those_that_are() -> None:

@@ -17,9 +17,9 @@ from penstock.interface.messages import EngineRequest, SequenceUpdate
 from penstock.interface.sampler import Sampler
 from penstock.interface.step import StepInput, StepResult
 from penstock.models.spec import ModelSpec
+from penstock.plan.kv_groups import kv_layers
 from penstock.plan.ops import Embed, Linear, Rows
 from penstock.plan.plan import Plan
-from penstock.resolve import kv_block_bytes
 
 
 class SteppedCore(Protocol):
@@ -100,7 +100,8 @@ class _KvTraffic:
     """Bytes of keys and values that a step moves, from its lengths alone."""
 
     def __init__(self, spec: ModelSpec, config: ResolvedConfig) -> None:
-        per_token = kv_block_bytes(spec, config.kv_cache_dtype) // BLOCK_SIZE
+        dtype = config.kv_cache_dtype
+        per_token = sum(layer.block_bytes(dtype) for layer in kv_layers(spec)) // BLOCK_SIZE
         heads, total = Counter[int | None](), 0
         for layer in spec.layers:
             a = layer.attention

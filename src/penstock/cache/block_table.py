@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 
 from penstock.cache.prefix import Key, root_key
 
@@ -32,8 +31,9 @@ class BlockTable:
         "writable",
     )
 
-    def __init__(self, salt: str = "", extra: Sequence[str] = ()) -> None:
-        self.root: Key = root_key(salt, extra)
+    def __init__(self, salt: str = "") -> None:
+        """``salt``: only sequences of equal salt share blocks."""
+        self.root: Key = root_key(salt)
         self.keys: list[Key] = []
         self.blocks: tuple[array[int], ...] = ()
         """Block ids of each group; empty while the table holds none."""

@@ -310,10 +310,7 @@ class KvCache:
         they were seen least recently."""
         size, pool = self.block_size, self._pool
         for group, window in self._windowed:
-            first, blocks = (
-                first_seen_block(window, num_computed, self.block_size),
-                table.blocks[group],
-            )
+            first, blocks = first_seen_block(window, num_computed, size), table.blocks[group]
             for i in range(table.forgotten[group], first):
                 pool.release(blocks[i], keep=blocks[i] in self._index)
             table.forgotten[group] = max(first, table.forgotten[group])

@@ -18,14 +18,9 @@ Key = bytes
 _KEY_BYTES = 16
 
 
-def root_key(salt: str, extra: Iterable[str] = ()) -> Key:
-    """Where a chain starts. Only prompts of equal salt and extras (an adapter's name) share."""
-    digest = blake2b(digest_size=_KEY_BYTES, person=b"penstock-root")
-    for part in (salt, *extra):
-        text = part.encode()
-        digest.update(len(text).to_bytes(8, "little"))  # so that ("ab", "c") is not ("a", "bc")
-        digest.update(text)
-    return digest.digest()
+def root_key(salt: str) -> Key:
+    """Where a chain starts. Only prompts of equal salt share."""
+    return blake2b(salt.encode(), digest_size=_KEY_BYTES, person=b"penstock-root").digest()
 
 
 def next_key(parent: Key, tokens: array[int]) -> Key:

@@ -54,7 +54,8 @@ def build_step(
     ``tokens`` has each sequence's tokens, at least one; ``starts`` how many tokens of it are in the
     cache before them. ``tables`` is empty for a model without a cache. The last ``num_logits`` rows
     of each sequence get logits (None: all), and the ``num_hidden`` before those are returned as
-    hidden states (None: none).
+    hidden states (None: none). A cache's blocks have ``block_size`` tokens, which is
+    ``BLOCK_SIZE`` for every executor that has a memory of its own.
     """
     first_tokens = np.array(starts, dtype=np.int32)
     token_ids = np.frombuffer(b"".join(tokens), dtype=np.int32)

@@ -2,14 +2,14 @@
 
 A sequence has ``num_tokens`` known and ``num_computed`` in the cache, and a step advances the
 second toward the first. Decode, chunked prefill, prefix hits and preemption differ in the numbers
-only. The loop around it::
+only. The loop around it, ``step_input`` being the step's arrays (``interface/step.py``)::
 
     leader = make_sequences(request, seed, eos_token_ids)
     scheduler.add(leader)
     while (step := scheduler.schedule()) is not None:
-        result = executor.run(build_step_input(step, cache.block_size))
-        drawn = zip(step.samples, step.sample_rows)
-        tokens = [[pick(sequence, result.logits[row])] for sequence, row in drawn]
+        states = [sequence.sampling_state for sequence in step.samples]
+        pending = executor.submit(step_input, Sampling(step.sample_rows, states))
+        tokens = [[token] for token in pending.wait().sampled.token_ids]
         for update in scheduler.update(step, tokens):
             ...  # a sequence got update.token_ids; finish_reason says whether that was all
 
