@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.checkpoints import tiny_checkpoint
 from support.needs import needs_native
 from support.tiny_plans import make_spec
 from support.windowed import ALIKE, HEADS, NUM_BLOCKS, SIZES, A, Driver, plan_of, spec_of
@@ -19,6 +20,7 @@ from penstock.gpu import Gpu, GpuSearch
 from penstock.hardware import Hardware, detect
 from penstock.interface.executor import Limits
 from penstock.models.draft_heads import MedusaSpec
+from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
 from penstock.resolve import resolve
 from penstock.speculative_config import (
@@ -34,6 +36,8 @@ from penstock.weights.dummy import DummyWeights
 H100 = Gpu("NVIDIA H100", 80 << 30, 79 << 30, 132, (9, 0))
 FULL = spec_of((1, 32, None), (2, 16, None))
 """One group of layers whose heads differ in size, and whose layers do not."""
+
+LARGE = spec_of((1, 258, None))
 
 
 def machine(gpu: Gpu | None) -> Hardware:
@@ -125,21 +129,39 @@ def test_a_gpu_refuses_layers_of_several_sizes_before_memory_is_divided(
 
 
 @pytest.mark.parametrize(
-    ("spec", "options"),
+    ("spec", "options", "why"),
     [
-        (SIZES, {}),
-        (SIZES, {"quantization": "int8", "kv_cache_dtype": "int8"}),
-        (SIZES, {"speculative": Ngram()}),
-        (make_spec(), {"draft": SIZES, "speculative": DraftModel()}),
+        (SIZES, {}, "of different sizes"),
+        (SIZES, {"quantization": "int8", "kv_cache_dtype": "int8"}, "of different sizes"),
+        (SIZES, {"speculative": Ngram()}, "of different sizes"),
+        (make_spec(), {"draft": SIZES, "speculative": DraftModel()}, "of different sizes"),
+        (LARGE, {}, "a head of 258 is outside 8..256, which attention handles"),
     ],
 )
 def test_auto_passes_over_a_gpu_that_cannot_run_the_models(
-    spec: ModelSpec, options: dict[str, Any]
+    spec: ModelSpec, options: dict[str, Any], why: str
 ) -> None:
     config = resolved(spec, H100, **options)
     assert config.backend == "cpu"
     (note,) = (note for note in config.notes if "cuda" in note)
     assert note.startswith("cuda is not used: ")
-    assert note.endswith("layers of several windows have KV caches of different sizes")
+    assert note.endswith(why)
     assert "as cuda cannot run the model" in config.explain()
     assert "cuda" not in resolved(spec, None, **options).explain()
+
+
+def test_layers_whose_keys_and_values_differ_in_size_are_an_obstacle() -> None:
+    plan = plan_of(ALIKE)
+    latent = replace(plan, kv_layers=(replace(plan.kv_layers[0], value_dim=8), *plan.kv_layers[1:]))
+    for name in ("cpu", "cuda"):
+        assert BACKENDS[name].obstacle(plan) is None
+        with pytest.raises(ConfigError, match=r"keys and values differ in size; choose"):
+            BACKENDS[name].check_runnable(latent)
+
+
+def test_where_no_backend_runs_a_model_the_last_says_why() -> None:
+    spec = load_model_spec(tiny_checkpoint("qwen3_moe"))
+    for gpu in (None, H100):
+        with pytest.raises(ConfigError, match=r"the cpu backend does not .*--backend reference"):
+            resolved(spec, gpu)
+    assert resolved(spec, H100, backend="reference").backend == "reference"

@@ -5,9 +5,15 @@ from __future__ import annotations
 from penstock.plan.kv_groups import KvLayer
 from penstock.plan.plan import Plan
 
+HEAD_DIMS = range(8, 257)
+"""Components of a head that attention handles."""
+
 
 def unreadable(plan: Plan) -> str | None:
     """Say why no kernel reads the KV cache of ``plan``; None where kernels do."""
+    for layer in plan.kv_layers:
+        if layer.head_dim not in HEAD_DIMS:
+            return f"a head of {layer.head_dim} is outside 8..256, which attention handles"
     kinds = {(each.kv_heads, each.head_dim, each.value_dim) for each in plan.kv_layers}
     if any(value_dim is not None for _, _, value_dim in kinds):
         return "no kernel reads a KV cache whose keys and values differ in size"
