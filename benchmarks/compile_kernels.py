@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
         done += 1
         failed += outcome.problem is not None
         if args.json:
-            print(json.dumps(outcome.told()), flush=True)
+            print(json.dumps(outcome.figures()), flush=True)
         elif outcome.problem is not None:
             print(f"{outcome.variant}: {outcome.problem}", flush=True)
     left = max(0, sum(needed.values()) - done)

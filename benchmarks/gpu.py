@@ -92,14 +92,14 @@ def main(arguments: list[str] | None = None) -> int:
         asked, output = args.worker
         order = Order.decode(asked.read_bytes())
 
-        def tell(result: msgspec.Struct) -> None:
+        def report(result: msgspec.Struct) -> None:
             """Say it, and keep it: whatever ends this process, it was measured."""
             print(msgspec.json.encode({order.job.name: result}).decode(), flush=True)
             written = output.with_suffix(".part")
             written.write_bytes(msgspec.json.encode(result))
             written.replace(output)
 
-        tell(work(order, tell))
+        report(work(order, report))
         return 0
     measures = select(args.only)
     if args.stories is not None and not (args.stories / "SOURCE.md").is_file():

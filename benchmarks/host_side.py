@@ -28,7 +28,7 @@ from penstock.config import EngineConfig
 from penstock.engine import step_runner
 from penstock.engine.core import EngineCore
 from penstock.engine.ipc.wire import FromEngine, Updates, encode_updates
-from penstock.engine.loader import draw
+from penstock.engine.loader import plan_engine
 from penstock.frontend.output_processor import OutputProcessor
 from penstock.interface.host_executor import HostExecutor
 from penstock.interface.messages import EngineRequest, SequenceUpdate
@@ -108,12 +108,12 @@ class HostBench:
             max_model_len=2048,
             kv_cache_bytes=1 << 33,
         )
-        blueprint = draw(config)
-        vocab = blueprint.spec.vocab_size
+        engine_plan = plan_engine(config)
+        vocab = engine_plan.spec.vocab_size
         blocks = count * 2048 // 32 + 1
         sampler = native_sampler(vocab) if native else NumpySampler()
-        self.core = EngineCore(blueprint, NullExecutor(blocks, count, vocab, sampler))
-        folder = Path(blueprint.config.tokenizer_path)
+        self.core = EngineCore(engine_plan, NullExecutor(blocks, count, vocab, sampler))
+        folder = Path(engine_plan.config.tokenizer_path)
         known = (folder / "tokenizer.json").exists()
         self._front = OutputProcessor(load_tokenizer(str(folder)) if known else None)
         self._reader: FrameReader[Any] = FrameReader(FromEngine)

@@ -133,7 +133,7 @@ def main() -> int:
             machine,
             {"places": msgspec.to_builtins(places), "rest_s": rest, "change": change},
         )
-        kv_dtype = session.blueprint.config.kv_cache_dtype
+        kv_dtype = session.engine_plan.config.kv_cache_dtype
     print_table([*machine_rows(machine), ("KV cache", kv_dtype)])
     print("\nposition     ITL ms  host ms    KV MB    KV ms   rest ms   change")
     for place, value, off in zip(places, rest, change, strict=True):

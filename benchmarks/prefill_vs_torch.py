@@ -27,7 +27,7 @@ from penstock.bench.meter import linear_flops, timed_step
 from penstock.bench.session import Session
 from penstock.bench.workload import fixed_lengths, random_requests
 from penstock.config import EngineConfig
-from penstock.engine.loader import draw
+from penstock.engine.loader import plan_engine
 from penstock.hardware import detect
 from penstock.plan.ops import Linear, Rows
 
@@ -38,7 +38,7 @@ def main() -> int:
         return serve(PenstockWorker(config(args), args.tokens))
     if args.worker == "torch":
         return serve(TorchWorker(config(args), args.tokens))
-    flops = args.tokens * linear_flops(draw(config(args)).plan, Rows.TOKENS)
+    flops = args.tokens * linear_flops(plan_engine(config(args)).plan, Rows.TOKENS)
     before = measure_speeds(args.threads)
     rates: dict[str, list[float]] = {"penstock": [], "torch": []}
     workers = {name: spawn(name) for name in rates}
@@ -129,7 +129,7 @@ class TorchWorker:
 
         threads = self.config.threads
         torch.set_num_threads(threads if isinstance(threads, int) else 1)
-        plan = draw(self.config).plan
+        plan = plan_engine(self.config).plan
         self.products = []
         for op in plan.ops:
             if isinstance(op, Linear) and plan.buffers[op.x].rows == Rows.TOKENS:

@@ -24,9 +24,9 @@ def llm() -> Iterator[LLM]:
 @pytest.mark.parametrize("asked", [45, 64, 10**6, 2**63 - 1])
 def test_more_than_fits_is_refused(llm: LLM, method: str, asked: int) -> None:
     call: Any = getattr(llm, method)
-    with pytest.raises(RequestError, match=r"20 tokens and max_tokens asks .* at most 44,") as told:
+    with pytest.raises(RequestError, match=r"20 tokens and max_tokens asks .* at most 44,") as seen:
         list(call(PROMPT, SamplingParams(max_tokens=asked)))
-    assert told.value.param == "max_tokens"
+    assert seen.value.param == "max_tokens"
     with pytest.raises(RequestError, match=r"lower min_tokens to at most 44 or"):
         list(call(PROMPT, SamplingParams(min_tokens=45)))
     assert llm.stats().running == 0

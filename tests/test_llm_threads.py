@@ -139,19 +139,19 @@ def test_a_stream_that_is_collected_within_a_step(llm: LLM) -> None:
 
 
 def test_a_signal_handler_is_told(llm: LLM) -> None:
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
 
     def handler(*args: Any) -> None:
         try:
             llm.generate(PROMPTS[1], params(1))
         except RequestError as error:
-            told.append(error)
+            reported.append(error)
 
     core = llm._core._core
     plain = core.step
 
     def step() -> Any:
-        if not told:
+        if not reported:
             signal.raise_signal(signal.SIGUSR1)
         return plain()
 
@@ -162,7 +162,7 @@ def test_a_signal_handler_is_told(llm: LLM) -> None:
     finally:
         del core.step
         signal.signal(signal.SIGUSR1, before)
-    assert "signal handler" in str(told[0])
+    assert "signal handler" in str(reported[0])
 
 
 def test_a_refused_request_leaves_others_alone(llm: LLM) -> None:
@@ -248,14 +248,14 @@ def test_a_forked_process_is_told(llm: LLM) -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        told = b"nothing"
+        reported = b"nothing"
         try:
             llm.close()
             next(stream)
         except EngineDeadError as error:
-            told = str(error).encode()
+            reported = str(error).encode()
         finally:
-            os.write(writing, told)
+            os.write(writing, reported)
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:

@@ -13,11 +13,11 @@ from support.checkpoints import tiny_checkpoint
 
 from penstock import demo_model_path
 from penstock.errors import ModelError, PenstockError, TokenizerError, WeightError
-from penstock.models.heads_config import heads_in
+from penstock.models.draft_heads_config import draft_heads_in
 from penstock.models.registry import load_model_spec
 from penstock.regular_file import open_regular, read_regular
 from penstock.tokenizer import load_tokenizer
-from penstock.weights.head_files import open_heads
+from penstock.weights.draft_head_files import open_draft_heads
 from penstock.weights.safetensors import INDEX, SafetensorsFile, open_folder
 from penstock.weights.torch_file import TorchFile
 
@@ -60,12 +60,12 @@ def test_limit(tmp_path: Path) -> None:
 
 LOADERS: list[tuple[str, Callable[[Path], object], type[PenstockError]]] = [
     ("config.json", load_model_spec, ModelError),
-    ("config.json", heads_in, ModelError),
+    ("config.json", draft_heads_in, ModelError),
     ("generation_config.json", load_model_spec, ModelError),
     ("model.safetensors", open_folder, WeightError),
     ("model.safetensors", lambda f: SafetensorsFile(f / "model.safetensors"), WeightError),
     (INDEX, open_folder, WeightError),
-    ("pytorch_model.bin", open_heads, WeightError),
+    ("pytorch_model.bin", open_draft_heads, WeightError),
     ("pytorch_model.bin", lambda f: TorchFile(f / "pytorch_model.bin"), WeightError),
     ("tokenizer.json", load_tokenizer, TokenizerError),
     ("tokenizer_config.json", load_tokenizer, TokenizerError),

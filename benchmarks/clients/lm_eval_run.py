@@ -80,13 +80,13 @@ def compared(llm: LLM, folder: Path, task: str, as_chat: bool = False) -> tuple[
     """How many requests lm-eval's samples in ``folder`` hold, and how many ``llm`` agrees with."""
     requests = equal = 0
     for sample in _samples(folder, task):
-        for told, arguments in _answers(sample):
+        for returned, arguments in _answers(sample):
             if task == LIKELIHOOD:
                 computed: Any = _likelihood(llm, *arguments)
             else:
                 computed = _text(llm, arguments[0], as_chat)
             requests += 1
-            equal += told == computed
+            equal += returned == computed
     return requests, equal
 
 
@@ -98,8 +98,8 @@ def _samples(folder: Path, task: str) -> Iterator[dict[str, Any]]:
 
 def _answers(sample: dict[str, Any]) -> Iterator[tuple[Any, list[Any]]]:
     """(what the server said, the arguments of the request) of each request of a sample."""
-    for given, told in zip(sample["arguments"].values(), sample["resps"], strict=True):
-        value = told[0]
+    for given, returned in zip(sample["arguments"].values(), sample["resps"], strict=True):
+        value = returned[0]
         if isinstance(value, list):
             value = (float(value[0]), value[1] in (True, "True"))
         yield value, list(given.values())

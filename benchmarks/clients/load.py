@@ -108,8 +108,8 @@ def side_by_side(job: Job, level: Callable[[Job, int, int, Path], Figures]) -> O
         folder = job.folder / f"streams-{streams}"
         folder.mkdir()
         before = job.server.metrics()
-        told = level(job, streams, streams * REQUESTS_PER_STREAM, folder)
-        row = {"streams": streams, **told, **_ours(before, job.server.metrics())}
+        measured = level(job, streams, streams * REQUESTS_PER_STREAM, folder)
+        row = {"streams": streams, **measured, **_ours(before, job.server.metrics())}
         agrees &= _agree(row)
         rows.append(row)
     return Outcome(rows, agrees)

@@ -35,10 +35,13 @@ class Sdk(Client):
         rows: list[Figures] = []
         for line in text.splitlines():
             if line.startswith('{"what"'):
-                told = json.loads(line)
-                row: Figures = {"what": told["what"], "passed": "yes" if told["passed"] else "NO"}
-                if "why" in told:
-                    row["why"] = job.plain(told["why"])[:300].replace("\n", " ").replace("|", "/")
+                case = json.loads(line)
+                row: Figures = {
+                    "what": case["what"],
+                    "passed": "yes" if case["passed"] else "NO",
+                }
+                if "why" in case:
+                    row["why"] = job.plain(case["why"])[:300].replace("\n", " ").replace("|", "/")
                 rows.append(row)
         if not rows:
             raise ClientError(f"{self.program} tried nothing: {text[-300:]}")

@@ -11,7 +11,7 @@ from gpu.results import Compiled
 from penstock.backends.cuda.capability import Capability
 from penstock.backends.cuda.variants import Variant, variants
 from penstock.config import EngineConfig
-from penstock.engine.loader import draw, step_limits
+from penstock.engine.loader import plan_engine, step_limits
 from penstock.errors import PenstockError
 
 
@@ -19,7 +19,7 @@ def compile_ahead(
     configs: Sequence[EngineConfig],
     capability: Capability,
     seconds: float,
-    tell: Callable[[Compiled], None],
+    report: Callable[[Compiled], None],
     processes: int | None = None,
     at_most: int | None = None,
 ) -> Compiled:
@@ -33,11 +33,11 @@ def compile_ahead(
     problems: list[str] = []
     for config in configs:
         try:
-            blueprint = draw(config)
+            engine_plan = plan_engine(config)
         except PenstockError as error:  # its own job says it, too
             problems.append(str(error))
             continue
-        for each in variants(blueprint.plan, step_limits(blueprint), capability):
+        for each in variants(engine_plan.plan, step_limits(engine_plan), capability):
             found.setdefault((each.name, each.key), each)
     wanted = list(found.values())[:at_most]
     processes = processes or os.cpu_count() or 1
@@ -57,5 +57,5 @@ def compile_ahead(
         if outcome.problem is not None:
             problems.append(f"{outcome.variant}: {outcome.problem}")
         if done % 32 == 0:
-            tell(compiled())
+            report(compiled())
     return compiled()

@@ -88,7 +88,7 @@ def compare_story(expected: str, text: str) -> str:
     return f"differs after {at} of {len(expected)} characters: {text[at : at + 40]!r}"
 
 
-def tell_story(model: Path | None, backend: str = "cuda", tokens: int = 256) -> str:
+def print_story(model: Path | None, backend: str = "cuda", tokens: int = 256) -> str:
     """What became of the text that the author of ``model`` published for STORY_PROMPT."""
     if model is None:
         return "not run: no --stories folder was given"
@@ -106,18 +106,18 @@ def run(
     reports: Path,
     stories: Path | None,
     timeout_s: float,
-    tell: Callable[[Checks], None],
+    send: Callable[[Checks], None],
     files: Sequence[str] | None = None,
 ) -> Checks:
     """The story, and then ``files`` of tests (default: all), some at once; what one does not end
-    counts as a failure. ``tell`` gets what there is after each. Raises what loading a model raises.
+    counts as a failure. ``send`` gets what there is after each. Raises what loading a model raises.
     """
     start = time.monotonic()
-    story = tell_story(stories)
+    story = print_story(stories)
     passed = failed = skipped = 0
     failures: list[str] = []
 
-    def told() -> Checks:
+    def so_far() -> Checks:
         return Checks(
             passed=passed,
             failed=failed,
@@ -142,5 +142,5 @@ def run(
             more = done.result()
             passed, failed, skipped = passed + more[0], failed + more[1], skipped + more[2]
             failures += more[3]
-            tell(told())
-    return told()
+            send(so_far())
+    return so_far()

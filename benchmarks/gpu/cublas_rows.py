@@ -95,19 +95,19 @@ def compare(
         # Also rows that are elsewhere in x, beside others.
         shifted = multiply(x[-rows:], w)
         wrong = differ(found, whole[:rows]) | differ(shifted, whole[-rows:])
-        told: dict[str, object] = {"matrix": name, "n": n, "k": k, "rows": rows}
-        told["rows_that_differ"] = int(wrong.sum())
-        told["most"] = float((found - whole[:rows]).abs().max())
+        figures: dict[str, object] = {"matrix": name, "n": n, "k": k, "rows": rows}
+        figures["rows_that_differ"] = int(wrong.sum())
+        figures["most"] = float((found - whole[:rows]).abs().max())
         out = torch.empty_like(found)
         taken = microseconds(lambda: multiply(some, w, out))  # noqa: B023
-        told["cublas_us"] = taken
-        told["bytes_per_s"] = w.nbytes / taken * 1e6
-        told["flops"] = 2 * rows * n * k / taken * 1e6
+        figures["cublas_us"] = taken
+        figures["bytes_per_s"] = w.nbytes / taken * 1e6
+        figures["flops"] = 2 * rows * n * k / taken * 1e6
         if own is not None and whole_own is not None:
-            told["own_rows_that_differ"] = int(differ(own(some), whole_own[:rows]).sum())
-            told["own_us"] = microseconds(lambda: own(some))  # noqa: B023
-        equal &= not told["rows_that_differ"]
-        say(**told)
+            figures["own_rows_that_differ"] = int(differ(own(some), whole_own[:rows]).sum())
+            figures["own_us"] = microseconds(lambda: own(some))  # noqa: B023
+        equal &= not figures["rows_that_differ"]
+        say(**figures)
     return equal
 
 
@@ -176,8 +176,8 @@ def microseconds(call: Callable[[], object], repeats: int = 5) -> float:
     return best
 
 
-def say(**told: object) -> None:
-    print(json.dumps(told), flush=True)
+def say(**figures: object) -> None:
+    print(json.dumps(figures), flush=True)
 
 
 if __name__ == "__main__":

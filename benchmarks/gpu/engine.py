@@ -29,7 +29,7 @@ from penstock.bench.meter import linear_flops, weight_bytes_per_step
 from penstock.bench.workload import fixed_lengths, random_requests
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
-from penstock.engine.loader import Blueprint, draw, load
+from penstock.engine.loader import EnginePlan, load, plan_engine
 from penstock.errors import ConfigError, PenstockError, first_line
 from penstock.interface.messages import EngineRequest
 from penstock.plan.ops import Rows
@@ -41,7 +41,7 @@ _WARM_UP_PROMPT = 16
 class Bench:
     """An engine that is idle between measurements."""
 
-    blueprint: Blueprint
+    engine_plan: EnginePlan
     executor: CudaExecutor
     core: EngineCore
     timer: Timer
@@ -50,28 +50,28 @@ class Bench:
 
     @classmethod
     def open(cls, config: EngineConfig, timer: Timer, size: Size) -> Bench:
-        blueprint = draw(config)
-        executor = load(blueprint, keeping="never")
+        engine_plan = plan_engine(config)
+        executor = load(engine_plan, keeping="never")
         if not isinstance(executor, CudaExecutor):
-            raise ConfigError(f"the engine chose {blueprint.config.backend}, not the GPU")
-        return cls(blueprint, executor, EngineCore(blueprint, executor), timer, size)
+            raise ConfigError(f"the engine chose {engine_plan.config.backend}, not the GPU")
+        return cls(engine_plan, executor, EngineCore(engine_plan, executor), timer, size)
 
     def requests(self, count: int, prompt: int, output: int) -> list[EngineRequest]:
         """Requests that no prompt before them helps."""
         self.made += 1
         lengths = fixed_lengths(count, prompt, output)
-        vocabulary = self.blueprint.spec.vocab_size
+        vocabulary = self.engine_plan.spec.vocab_size
         return random_requests(lengths, vocabulary, self.made, f"bench{self.made}")
 
     @property
     def replay(self) -> Replay:
-        return Replay(self.executor, self.blueprint.plan, self.timer)
+        return Replay(self.executor, self.engine_plan.plan, self.timer)
 
     def first_token(self) -> None:
         run_all(self.core, self.requests(1, _WARM_UP_PROMPT, 1))
 
     def decode(self, batch: int) -> Decode:
-        size, config = self.size, self.blueprint.config
+        size, config = self.size, self.engine_plan.config
         output = size.decode_steps + self._steps_to_read(batch, size.decode_context)
         windows = [
             decode_window(self.core, self.requests(batch, size.decode_context, output))
@@ -86,15 +86,15 @@ class Bench:
             context=size.decode_context,
             step_s=fastest.mean_s,
             step_s_median=sorted(w.median_s for w in windows)[len(windows) // 2],
-            weight_bytes=weight_bytes_per_step(self.blueprint.plan),
+            weight_bytes=weight_bytes_per_step(self.engine_plan.plan),
             kv_bytes=utilization.kv_bytes(
-                self.blueprint.spec, config.kv_cache_dtype, [context] * batch
+                self.engine_plan.spec, config.kv_cache_dtype, [context] * batch
             ),
             device_s=self.replay.decode_seconds(step, size.replays, size.repeats),
         )
 
     def prefill(self) -> Prefill:
-        size, plan = self.size, self.blueprint.plan
+        size, plan = self.size, self.engine_plan.plan
         run_all(self.core, self.requests(1, size.prefill, 1))
         seconds = sorted(
             run_all(self.core, self.requests(1, size.prefill, 1))[0] for _ in range(size.repeats)
@@ -105,7 +105,7 @@ class Bench:
             seconds_median=seconds[len(seconds) // 2],
             linear_flops=linear_flops(plan, Rows.TOKENS) * size.prefill
             + linear_flops(plan, Rows.LOGITS),
-            attention_flops=utilization.attention_flops(self.blueprint.spec, size.prefill),
+            attention_flops=utilization.attention_flops(self.engine_plan.spec, size.prefill),
         )
 
     def host(self) -> Host:
@@ -127,7 +127,7 @@ class Bench:
 
     def places(self) -> list[Place]:
         """The fastest visit to each position, visited in turn."""
-        size, config = self.size, self.blueprint.config
+        size, config = self.size, self.engine_plan.config
         best: dict[int, float] = {}
         for repeat in range(size.repeats + 1):
             for position in size.positions:
@@ -140,7 +140,7 @@ class Bench:
                 position=position,
                 itl_s=seconds,
                 kv_bytes=utilization.kv_bytes(
-                    self.blueprint.spec,
+                    self.engine_plan.spec,
                     config.kv_cache_dtype,
                     [position + size.position_steps // 2],
                 ),
@@ -157,7 +157,7 @@ class Bench:
             )
             for batch in batches
         }
-        tokens = min(self.blueprint.config.max_num_batched_tokens, size.prefill)
+        tokens = min(self.engine_plan.config.max_num_batched_tokens, size.prefill)
         name = f"prefill, the last {tokens} tokens of {size.prefill}"
         named[name] = prefill_step(tokens, size.prefill, blocks)
         return [self.replay.op_times(n, step, size.repeats) for n, step in named.items()]
@@ -170,11 +170,11 @@ class Bench:
 
     def mixed(self) -> Mixed:
         lengths = mixed_lengths(self.size)
-        vocabulary = self.blueprint.spec.vocab_size
+        vocabulary = self.engine_plan.spec.vocab_size
         run_all(self.core, random_requests(lengths[:8], vocabulary, 98, "warm"))
         requests = random_requests(lengths, vocabulary, 99, "mixed")
         seconds, tokens = run_all(self.core, requests)
-        config = self.blueprint.config
+        config = self.engine_plan.config
         return Mixed(
             requests=len(lengths),
             prompt_tokens=sum(n.prompt for n in lengths),
@@ -191,7 +191,7 @@ class Bench:
 
     def _steps_to_read(self, batch: int, prompt: int) -> int:
         """Steps in which the first of a batch already decode while others are read, at most."""
-        budget = self.blueprint.config.max_num_batched_tokens - batch
+        budget = self.engine_plan.config.max_num_batched_tokens - batch
         return -(-batch * prompt // max(budget, 1)) + 2
 
 
@@ -203,13 +203,13 @@ def measure(
     size: Size,
     started: float,
     now: Callable[[], float] = time.time,
-    tell: Callable[[Engine], None] = lambda engine: None,
+    report: Callable[[Engine], None] = lambda engine: None,
 ) -> Engine:
     """Load an engine and take ``measures``: of ``batches`` decode and ops; prefill, host, chunk,
     itl and mixed.
 
     ``started``: when the process was, by ``now``. A measurement that fails is left out and named
-    with its reason. ``tell`` gets what there is after each. Raises what loading raises.
+    with its reason. ``report`` gets what there is after each. Raises what loading raises.
     """
     bench = Bench.open(config, timer, size)
     loaded = now()
@@ -229,14 +229,14 @@ def measure(
 
     def engine(left: Collection[str]) -> Engine:
         late = dict.fromkeys(left, "not measured: the time was over")
-        told = {"ready": ready, "settings": settings(bench.blueprint), **parts}
+        found = {"ready": ready, "settings": settings(bench.engine_plan), **parts}
         return msgspec.convert(
-            msgspec.to_builtins(told | {"problems": problems | late}),
+            msgspec.to_builtins(found | {"problems": problems | late}),
             Engine,
         )
 
     left = [name for name in wanted if name in measures]
-    tell(engine(left))
+    report(engine(left))
     for name, (field, take) in wanted.items():
         if name not in measures:
             continue
@@ -245,14 +245,14 @@ def measure(
         except (PenstockError, ValueError, RuntimeError) as error:
             problems[name] = first_line(error)
         left.remove(name)
-        tell(engine(left))
+        report(engine(left))
     bench.close()
     return engine(())
 
 
-def settings(blueprint: Blueprint) -> dict[str, str]:
+def settings(engine_plan: EnginePlan) -> dict[str, str]:
     """What a reader must know of an engine to repeat its figures."""
-    config = blueprint.config
+    config = engine_plan.config
     names = (
         *("dtype", "quantization", "quantization_group", "deterministic", "kv_cache_dtype"),
         *("num_blocks", "max_num_seqs", "max_num_batched_tokens", "max_model_len"),

@@ -192,7 +192,7 @@ class Outcome:
     shared: int | None  # bytes
     problem: str | None
 
-    def told(self) -> dict[str, object]:
+    def figures(self) -> dict[str, object]:
         return {
             "kernel": str(self.variant),
             "seconds": round(self.seconds, 2),

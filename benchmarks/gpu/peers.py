@@ -65,8 +65,8 @@ def generate(model: Any, size: Size, batches: Sequence[int] = STATIC_BATCHES) ->
     if not seconds:
         raise RuntimeError(f"generate has too little memory for a batch of {min(batches)}")
     best = min(seconds, key=lambda batch: seconds[batch])
-    told = {str(batch): f"{spent:.2f} s" for batch, spent in seconds.items()}
-    return _mixed(lengths, seconds[best], {"batch": str(best), "batches": str(told)}, model)
+    shown = {str(batch): f"{spent:.2f} s" for batch, spent in seconds.items()}
+    return _mixed(lengths, seconds[best], {"batch": str(best), "batches": str(shown)}, model)
 
 
 def _static(model: Any, prompts: Sequence[Sequence[int]], new_tokens: int) -> None:

@@ -221,8 +221,8 @@ def _ops(step: StepTimes) -> str:
     if small:
         seconds = sum(op.seconds for op in small)
         launches = sum(op.launches for op in small)
-        told = f"{seconds * 1e6:,.0f} us"
-        rows.append((f"{len(small)} more", f"{launches}", told, _share(seconds / whole), ""))
+        taken = f"{seconds * 1e6:,.0f} us"
+        rows.append((f"{len(small)} more", f"{launches}", taken, _share(seconds / whole), ""))
     rows.append(("all", f"{sum(o.launches for o in step.ops)}", f"{whole * 1e6:,.0f} us", "", ""))
     return table(("op", "launches", "time", "share", "GB/s of weights"), rows)
 

@@ -16,7 +16,7 @@ from gpu.timing import CudaTimer, Timer, WallTimer
 from gpu.workload import Size
 from penstock.backends.cuda.capability import capability_of
 
-Tell = Callable[[msgspec.Struct], None]
+Send = Callable[[msgspec.Struct], None]
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Order:
         return msgspec.json.decode(data, type=cls)
 
 
-def work(order: Order, tell: Tell) -> msgspec.Struct:
-    """The job's result: Checks, Compiled, Ceilings, Engine or Mixed; ``tell`` gets it as far as it
+def work(order: Order, send: Send) -> msgspec.Struct:
+    """The job's result: Checks, Compiled, Ceilings, Engine or Mixed; ``send`` gets it as far as it
     has come, again and again. Raises what measuring raises."""
     device = torch.device("cpu") if order.dry else torch.device("cuda", 0)
     timer: Timer = WallTimer() if order.dry else CudaTimer()
@@ -61,7 +61,7 @@ def work(order: Order, tell: Tell) -> msgspec.Struct:
         stories = None if order.stories is None else Path(order.stories)
         files = checks.DRY if order.dry else None
         reports = Path(order.report).parent
-        return checks.run(Path(order.root), reports, stories, order.seconds, tell, files)
+        return checks.run(Path(order.root), reports, stories, order.seconds, send, files)
     if job.kind == "compile":
         from gpu import ahead
 
@@ -74,7 +74,7 @@ def work(order: Order, tell: Tell) -> msgspec.Struct:
         ]
         at_most = 2 if order.dry else None
         return ahead.compile_ahead(
-            configs, capability_of(device), order.seconds / 3, tell, at_most=at_most
+            configs, capability_of(device), order.seconds / 3, send, at_most=at_most
         )
     if job.kind == "ceilings":
         from gpu import ceilings
@@ -90,7 +90,7 @@ def work(order: Order, tell: Tell) -> msgspec.Struct:
         config = engine_config(model, order.size, **order.engine_options, **job.engine)
         batches = sorted({min(n, 2) for n in job.batches}) if order.dry else job.batches
         return engine.measure(
-            *(config, job.measures, batches, timer, order.size, order.started), tell=tell
+            *(config, job.measures, batches, timer, order.size, order.started), send=send
         )
     from gpu import peers
 

@@ -155,7 +155,8 @@ def _placement(root: Path, core_of: Mapping[int, int]) -> tuple[int, ...]:
 
 
 def _last_cache(root: Path, cpu: int) -> int:
-    """The first CPU that shares the last-level cache with ``cpu``; 0 where caches are not told."""
+    """Return the first CPU that shares the last-level cache with ``cpu``; 0 where caches are
+    not reported."""
     last = (0, 0)
     for index in (root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index[0-9]*"):
         shared = parse_cpu_list(_text(index / "shared_cpu_list") or "")

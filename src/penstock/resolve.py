@@ -21,7 +21,7 @@ from penstock.config import EngineConfig, KvCacheDTypeOption, ResolvedConfig, ro
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
 from penstock.memory_budget import Demand, Served
-from penstock.models.heads import EagleSpec
+from penstock.models.draft_heads import EagleSpec
 from penstock.models.quantized import QuantizedFormat
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.fuse import fuse

@@ -11,7 +11,7 @@ import pytest
 from support.artifact_engines import Start, start
 from support.checkpoints import tiny_checkpoint
 
-from penstock.artifact import shelf
+from penstock.artifact import session
 from penstock.artifact.digests import DIGESTS, DigestFile
 from penstock.errors import WeightError
 from penstock.weights import identity
@@ -92,7 +92,7 @@ def test_an_unchanged_file_is_read_once(model: Path, tmp_path: Path, hashed: Has
 def test_nothing_is_hashed_where_nothing_can_be_found(
     model: Path, tmp_path: Path, hashed: Hashed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shelf, "WORTHWHILE_S", 1e9)
+    monkeypatch.setattr(session, "WORTHWHILE_S", 1e9)
     start(model, tmp_path / "engines", "worthwhile", load_format="auto")
     start(model, None, load_format="auto", artifact=False, keeping="never")
     assert hashed == []

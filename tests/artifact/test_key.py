@@ -17,7 +17,7 @@ from support.checkpoints import tiny_checkpoint
 from penstock.artifact.key import ArtifactKey, artifact_key
 from penstock.backends.registry import backend
 from penstock.config import EngineConfig
-from penstock.engine.loader import draw
+from penstock.engine.loader import plan_engine
 from penstock.errors import WeightError
 from penstock.interface.weights import Packing
 from penstock.weights.identity import weight_files
@@ -25,10 +25,10 @@ from penstock.weights.safetensors import SafetensorsFile
 
 
 def key(model: Path, form: Packing | None = None, **options: Any) -> ArtifactKey:
-    blueprint = draw(EngineConfig(model=str(model), **options))
+    engine_plan = plan_engine(EngineConfig(model=str(model), **options))
     form = form or backend("cpu").packing()
     assert form is not None
-    return artifact_key(blueprint.config, blueprint.plan, form)
+    return artifact_key(engine_plan.config, engine_plan.plan, form)
 
 
 @pytest.fixture

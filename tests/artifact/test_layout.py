@@ -18,7 +18,7 @@ import pytest
 from penstock.backends.cpu import native
 from penstock.backends.cpu.bind import bind
 from penstock.config import EngineConfig
-from penstock.engine.loader import draw
+from penstock.engine.loader import plan_engine
 from penstock.interface.executor import Limits
 from penstock.interface.weights import Place
 from penstock.plan.plan import Plan
@@ -84,9 +84,9 @@ def test_packed_bytes_are_those_of_the_layouts_number(
 ) -> None:
     # Widths that fill neither panels nor groups, and the qkv biases of this family.
     model = configure(hidden_size=88, intermediate_size=150, vocab_size=301)
-    blueprint = draw(EngineConfig(model=str(model), load_format="dummy", **OPTIONS[form]))
+    engine_plan = plan_engine(EngineConfig(model=str(model), load_format="dummy", **OPTIONS[form]))
     module = native.load(isa)
-    executor = bind(blueprint.plan, FixedWeights(blueprint.plan), Limits(8, 8, 8, 1, 2), module)
+    executor = bind(engine_plan.plan, FixedWeights(engine_plan.plan), Limits(8, 8, 8, 1, 2), module)
     places = [Place(i, 0) for i in range(len(executor.packed.names))]
     with (tmp_path / "bytes").open("wb") as file:
         checksums = executor.packed.write(file.fileno(), places, 1 << 30)

@@ -17,7 +17,7 @@ from penstock import demo_model_path
 from penstock.artifact.store import ArtifactStore
 from penstock.backends.registry import backend
 from penstock.config import EngineConfig
-from penstock.engine.loader import draw
+from penstock.engine.loader import plan_engine
 from penstock.interface.executor import Limits
 
 
@@ -150,8 +150,8 @@ def test_a_reader_goes_on_while_its_artifact_is_removed(configure: Any, tmp_path
     artifact = store.find(entry.manifest.key)
     assert artifact is not None
     store.remove(entry.name)
-    blueprint = draw(EngineConfig(model=str(model), load_format="dummy"))
-    executor = backend("cpu").bind(blueprint.plan, artifact, Limits(8, 64, 64, 4, 1))
+    engine_plan = plan_engine(EngineConfig(model=str(model), load_format="dummy"))
+    executor = backend("cpu").bind(engine_plan.plan, artifact, Limits(8, 64, 64, 4, 1))
     assert executor.run(prompt([3, 1, 4, 1, 5, 9, 2, 6])).logits.tobytes() == good.logits
     executor.close()
     artifact.close()

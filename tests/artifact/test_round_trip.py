@@ -15,9 +15,9 @@ from support.artifact_engines import start
 from support.checkpoints import tiny_checkpoint
 
 from penstock import LLM, SamplingParams
-from penstock.artifact import shelf
+from penstock.artifact import session
 from penstock.config import EngineConfig
-from penstock.engine.loader import draw, load
+from penstock.engine.loader import load, plan_engine
 from penstock.errors import WeightError
 from penstock.weights.checkpoint import open_weights
 
@@ -92,11 +92,11 @@ def test_several_batches(configure: Any, tmp_path: Path, monkeypatch: pytest.Mon
 def test_regions_hold_all_weights(configure: Any, tmp_path: Path) -> None:
     """By name, each as often as the plan has it; and the embedding's bytes are the checkpoint's."""
     config = EngineConfig(model=str(configure()), load_format="dummy", artifact=False)
-    blueprint = draw(config)
-    executor = load(blueprint)
+    engine_plan = plan_engine(config)
+    executor = load(engine_plan)
     assert executor.packed is not None
     names = [name for region in executor.packed.names for name in region.split("+")]
-    expected = [weight for op in blueprint.plan.ops for weight in op.weights]
+    expected = [weight for op in engine_plan.plan.ops for weight in op.weights]
     assert sorted(names) == sorted(expected)
     assert executor.packed.sizes[executor.packed.names.index("embed")] == 300 * 96 * 2
     executor.close()
@@ -120,7 +120,7 @@ def test_what_takes_long_to_pack_is_kept_by_the_way(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(shelf, "WORTHWHILE_S", 0.0)
+    monkeypatch.setattr(session, "WORTHWHILE_S", 0.0)
     caplog.set_level(logging.INFO, "penstock.artifact")
     options = {"load_format": "dummy", "artifact_dir": str(tmp_path / "engines"), "threads": 1}
     model = str(configure())
@@ -138,7 +138,7 @@ def test_what_takes_long_to_pack_is_kept_by_the_way(
 
 
 def test_off_means_off(configure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "WORTHWHILE_S", 0.0)
+    monkeypatch.setattr(session, "WORTHWHILE_S", 0.0)
     monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "cache"))
     model = configure()
     first = start(model, None, "worthwhile", artifact=False)
@@ -168,7 +168,7 @@ def test_a_checkpoint_that_changes_while_it_is_read(
         return weights
 
     monkeypatch.setattr("penstock.engine.loader.open_weights", open_and_change)
-    monkeypatch.setattr(shelf, "WORTHWHILE_S", 0.0)
+    monkeypatch.setattr(session, "WORTHWHILE_S", 0.0)
     done = start(model, root, "worthwhile", load_format="auto")
     assert done.notes == [
         "no engine artifact is kept: the checkpoint has changed while it was read"

@@ -26,8 +26,8 @@ from penstock.errors import ArtifactError
 
 @pytest.fixture(autouse=True)
 def _every_model_is_worth_keeping(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.artifact.shelf.WORTHWHILE_S", 0.0)
-    monkeypatch.setattr("penstock.artifact.shelf.KEEP_FREE", 0.0)
+    monkeypatch.setattr("penstock.artifact.session.WORTHWHILE_S", 0.0)
+    monkeypatch.setattr("penstock.artifact.session.KEEP_FREE", 0.0)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_full_disk_by_its_figures(configure: Any, small_disk: Path) -> None:
     assert os.listdir(small_disk / "engines") == []
 
 
-def test_a_full_disk_that_told_otherwise(
+def test_a_full_disk_that_said_otherwise(
     configure: Any, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process may fill it after we looked."""
@@ -91,10 +91,10 @@ def test_a_write_that_fails(
 def test_a_native_write_reports_its_errno(configure: Any, tmp_path: Path) -> None:
     """The errors above are what the native call raises."""
     from penstock.config import EngineConfig
-    from penstock.engine.loader import draw, load
+    from penstock.engine.loader import load, plan_engine
 
     config = EngineConfig(model=str(configure()), load_format="dummy", artifact=False)
-    executor = load(draw(config))
+    executor = load(plan_engine(config))
     packed = executor.packed
     assert packed is not None
     full = os.open("/dev/full", os.O_WRONLY)
@@ -118,7 +118,7 @@ def test_a_native_write_reports_its_errno(configure: Any, tmp_path: Path) -> Non
 def test_room_is_left_on_the_disk(
     configure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.artifact.shelf.KEEP_FREE", 1.0)
+    monkeypatch.setattr("penstock.artifact.session.KEEP_FREE", 1.0)
     model, root = configure(), tmp_path / "engines"
     (note,) = start(model, root, "worthwhile").notes
     assert "GB free, too little to hold" in note

@@ -27,8 +27,8 @@ MEASURED = ["restore weights", "tune products"]
 def _every_product_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.backends.cpu.bind.LEAST_BYTES", 1)
     monkeypatch.setattr("penstock.backends.cpu.tune._LEAST_S", 0.1)
-    monkeypatch.setattr("penstock.artifact.shelf.WORTHWHILE_S", 0.0)
-    monkeypatch.setattr("penstock.artifact.shelf.KEEP_FREE", 0.0)
+    monkeypatch.setattr("penstock.artifact.session.WORTHWHILE_S", 0.0)
+    monkeypatch.setattr("penstock.artifact.session.KEEP_FREE", 0.0)
 
 
 def kept(root: Path) -> tuple[Tuning, ...]:
@@ -206,7 +206,7 @@ def test_what_cannot_be_kept(
         busy = start(model, root, threads=1)
     assert busy.phases == MEASURED
     assert busy.notes[-1].startswith("what was measured is not kept: another process is at work")
-    monkeypatch.setattr("penstock.artifact.shelf.os.access", lambda path, mode: False)
+    monkeypatch.setattr("penstock.artifact.session.os.access", lambda path, mode: False)
     closed = start(model, root, threads=1)
     assert closed.phases == RESTORED
     assert closed.notes[-1].startswith("not tuned, since ")
@@ -244,13 +244,13 @@ def test_the_level_of_notes(
 ) -> None:
     """What went as it should is no warning."""
     from penstock.config import EngineConfig
-    from penstock.engine.loader import draw, load
+    from penstock.engine.loader import load, plan_engine
 
     caplog.set_level(logging.INFO, "penstock.artifact")
     options = {"load_format": "dummy", "artifact_dir": str(tmp_path / "engines"), "threads": 2}
-    blueprint = draw(EngineConfig(model=str(configure()), **options))
+    engine_plan = plan_engine(EngineConfig(model=str(configure()), **options))
     for _ in range(2):
-        load(blueprint, keeping="always").close()
+        load(engine_plan, keeping="always").close()
     tuned = [r for r in caplog.records if r.message.startswith("tuned ")]
     assert [r.levelno for r in tuned] == [logging.INFO, logging.INFO]
 

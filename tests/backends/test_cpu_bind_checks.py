@@ -445,7 +445,7 @@ def test_norms_agree_in_shape(executor: Any) -> None:
     ],
 )
 def test_layers_of_a_cache_lie_in_its_pages(
-    module: Any, changes: dict[str, Any], told: str
+    module: Any, changes: dict[str, Any], reported: str
 ) -> None:
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=reported):
         make(module, **(CACHE | changes))

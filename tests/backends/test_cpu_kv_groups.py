@@ -76,7 +76,7 @@ def test_a_latent_cache_is_refused() -> None:
 
 @pytest.mark.parametrize("group", [0, 1, 2])
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "fault"),
     [
         ({"slots": -1}, "slot -1"),
         ({"slots": 1}, "where its blocks have"),
@@ -84,7 +84,7 @@ def test_a_latent_cache_is_refused() -> None:
         ({"block_starts": 2**20}, "block_starts"),
     ],
 )
-def test_tables_of_every_group_are_checked(group: int, changes: dict[str, int], told: str) -> None:
+def test_tables_of_every_group_are_checked(group: int, changes: dict[str, int], fault: str) -> None:
     plan = plan_of(ALIKE)
     executor = native(plan)
     driver = Driver(plan, executor)
@@ -94,7 +94,7 @@ def test_tables_of_every_group_are_checked(group: int, changes: dict[str, int], 
         spoilt = getattr(groups[group], name).copy()
         spoilt[-1] = value
         groups[group] = groups[group]._replace(**{name: spoilt})
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=fault):
         executor.run(replace(step, groups=tuple(groups)))
     with pytest.raises(ValueError, match=r"tables of 2 groups of layers where \d are cached"):
         executor.run(replace(step, groups=step.groups[:2]))

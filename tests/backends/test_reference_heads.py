@@ -61,10 +61,10 @@ def test_each_op_beside_numpy() -> None:
         Add("sum", wide, "sum"),
     ]
     names = ("rounded", "gelu", "few", "sum")
-    told = [w.buffer(f"told_{name}", 10) for name in names]
-    w.ops += [Join((name,), out) for name, out in zip(names, told, strict=True)]
+    reported = [w.buffer(f"told_{name}", 10) for name in names]
+    w.ops += [Join((name,), out) for name, out in zip(names, reported, strict=True)]
     joined = w.buffer("joined", 40)
-    w.ops.append(Join(tuple(told), joined))
+    w.ops.append(Join(tuple(reported), joined))
     last = w.select(joined)
     plan = w.plan(w.linear(last, "head", 3, logits=True), last, cached=False)
     step = with_features(step_of([Chunk(A, 0, 30, [0], rows=range(30))]), plan)
@@ -120,7 +120,7 @@ def test_a_head_of_features_alone_beside_numpy() -> None:
     np.testing.assert_array_equal(result.hidden, step.features[rows])
 
 
-def test_what_follows_the_last_attention_is_told_as_the_next_feature() -> None:
+def test_what_follows_the_last_attention_is_reported_as_the_next_feature() -> None:
     """The residual stream itself, in float32 whatever the activations, before any norm."""
     for make in (eagle, eagle3):
         plan = fuse(make("bfloat16"))
@@ -155,9 +155,9 @@ def test_fusion_of_heads() -> None:
 def test_heads_are_explained(name: str) -> None:
     plan = fuse(HEADS[name]("bfloat16"))
     lines = [line.strip() for line in explain(plan, plan_memory(plan, 64, 64)).splitlines()]
-    told = [line for line in lines if " -> " in line]
-    assert [line.split()[0] for line in told] == [op.kind for op in plan.ops]
-    for line, op in zip(told, plan.ops, strict=True):
+    reported = [line for line in lines if " -> " in line]
+    assert [line.split()[0] for line in reported] == [op.kind for op in plan.ops]
+    for line, op in zip(reported, plan.ops, strict=True):
         reads, writes = line.removeprefix(op.kind).strip().removeprefix("-> ").split("  ")[0], ""
         if op.reads:
             reads, writes = reads.split(" -> ")

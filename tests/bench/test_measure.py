@@ -42,7 +42,7 @@ def test_bytes_and_flops_are_the_models(tiny_model: Path) -> None:
         assert session.weight_bytes == 4 * elements
         # The last layer runs for all rows only as far as its keys and values.
         last = LAYER_MATRICES - HIDDEN * (HIDDEN + 2 * KV)
-        plan = session.blueprint.plan
+        plan = session.engine_plan.plan
         assert linear_flops(plan, Rows.TOKENS) == 2 * (LAYERS * LAYER_MATRICES - last)
         assert linear_flops(plan, Rows.LOGITS) == 2 * (last + VOCAB * HIDDEN)
 

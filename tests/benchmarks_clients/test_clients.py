@@ -49,20 +49,20 @@ def job(tmp_path: Path) -> Job:
     return Job(environment, server, "model", tmp_path / "tokenizer", folder, True, 30)
 
 
-def test_a_command_is_told_without_paths_of_the_machine(job: Job) -> None:
+def test_a_command_is_reported_without_paths_of_the_machine(job: Job) -> None:
     code = f"print('{job.folder} {job.server.url}')"
     assert job.call("python", "-c", code) == f"{job.folder} {job.server.url}\n"
     assert job.commands == ["python -c print('OUT URL')"]
 
 
-def test_a_command_that_fails_is_told_by_its_last_line(job: Job) -> None:
+def test_a_command_that_fails_is_reported_by_its_last_line(job: Job) -> None:
     code = f"print('first'); exit('no file in {job.folder}')"
     with pytest.raises(ClientError, match="python ended with 1: no file in OUT"):
         job.call("python", "-c", code)
     assert job.call("python", "-c", code, may_fail=True).startswith("first\n")
 
 
-def test_what_cannot_be_installed_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_installed_is_reported(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
     with pytest.raises(SetupError, match="-m pip install ended with"):
@@ -80,15 +80,15 @@ def test_what_cannot_be_installed_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_both_sides_are_compared(job: Job, changed: Figures, agrees: bool) -> None:
-    told: Figures = {"requests": 1, "output tokens": 8, "TTFT ms": 5, "ITL ms": 5, "e2e ms": 101.0}
-    outcome = side_by_side(job, lambda *_: {**told, **changed})
+    seen: Figures = {"requests": 1, "output tokens": 8, "TTFT ms": 5, "ITL ms": 5, "e2e ms": 101.0}
+    outcome = side_by_side(job, lambda *_: {**seen, **changed})
     assert outcome.agrees == agrees
     assert [row["streams"] for row in outcome.rows] == [1, 4]
     assert [row["our output tokens"] for row in outcome.rows] == [8, 8]
     assert outcome.rows[0]["our e2e ms"] == pytest.approx(100)
 
 
-def test_every_choice_of_the_tasks_is_told_apart() -> None:
+def test_every_choice_of_the_tasks_is_distinguished() -> None:
     rows = [json.loads(x) for x in (TASKS / "continue.jsonl").read_text("utf-8").splitlines()]
     assert len(rows) >= 10
     for row in rows:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gpu.checks import compare_story, published_text, read_junit, run, run_tests, tell_story
+from gpu.checks import compare_story, print_story, published_text, read_junit, run, run_tests
 from gpu.checks import test_files as files_of_tests
 from gpu.results import Checks
 
@@ -36,18 +36,18 @@ def test_only_tests_that_need_a_gpu_are_run() -> None:
 
 
 @pytest.mark.slow
-def test_files_are_told_of_one_by_one_and_what_fails_is_named(tmp_path: Path) -> None:
+def test_files_are_reported_one_by_one_and_what_fails_is_named(tmp_path: Path) -> None:
     tests = {"good": "def test_a(): pass", "bad": "def test_b(): assert 0", "none": ""}
     for name, text in tests.items():
         (tmp_path / f"test_{name}.py").write_text(text)
-    told: list[Checks] = []
+    reported: list[Checks] = []
     files = [f"test_{name}.py" for name in tests]
-    checks = run(tmp_path, tmp_path, None, 300, told.append, files)
+    checks = run(tmp_path, tmp_path, None, 300, reported.append, files)
     assert (checks.passed, checks.failed) == (1, 2)
-    assert len(told) == 3
-    assert told[-1].failures == checks.failures
+    assert len(reported) == 3
+    assert reported[-1].failures == checks.failures
     assert any("test_none.py: no test ran" in failure for failure in checks.failures)
-    checks = run(tmp_path, tmp_path, None, 0.0, told.append, files[:1])
+    checks = run(tmp_path, tmp_path, None, 0.0, reported.append, files[:1])
     assert checks.failures == ["test_good.py: the time was over"]
 
 
@@ -60,4 +60,4 @@ def test_a_story_is_compared_to_its_end() -> None:
     )
     assert compare_story(expected, "Once") == "differs after 4 of 26 characters: ''"
     assert compare_story("", "Once").startswith("not run")
-    assert tell_story(None).startswith("not run")
+    assert print_story(None).startswith("not run")

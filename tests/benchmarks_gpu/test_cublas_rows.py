@@ -17,12 +17,12 @@ def test_it_runs_where_there_is_no_gpu(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(cublas_rows, "ROWS", (1, 2, 17))
     code = cublas_rows.main([])
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert told[0]["workspaces"]["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
-    measured = [line for line in told if "rows" in line]
+    figures = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert figures[0]["workspaces"]["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+    measured = [line for line in figures if "rows" in line]
     assert [line["rows"] for line in measured] == [1, 2, 17] * 2
     differ = sum(line["rows_that_differ"] for line in measured)
-    assert told[-1] == {"all_rows_equal": differ == 0}
+    assert figures[-1] == {"all_rows_equal": differ == 0}
     assert code == (1 if differ else 0)
     assert cublas_rows.main(["--minutes", "-1"]) == 1
     assert "the time was over" in capsys.readouterr().out

@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
 
 
 @pytest.mark.slow
-def test_every_kind_of_job_runs_and_tells_what_it_measured(tmp_path: Path) -> None:
+def test_every_kind_of_job_runs_and_reports_what_it_measured(tmp_path: Path) -> None:
     only = "ceilings,decode,ops,prefill,checks"
     options = ["--dry-run", "--only", only, "--results", str(tmp_path), "--minutes", "9"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -146,7 +146,7 @@ def test_a_chunk_by_a_graph_and_without() -> None:
     assert [figure.note for figure in found] == ["bf16, chunk: no graph holds the step"] * 2
 
 
-def test_a_missed_goal_is_told() -> None:
+def test_a_missed_goal_is_reported() -> None:
     slow = msgspec.structs.replace(results().bf16, decode=[decode(1, 0.0101), decode(64, 0.02)])
     found = by_name(results(bf16=slow), "decode", "prefill")
     verdicts = [figure.verdict for figure in found.values()]
@@ -173,7 +173,7 @@ def test_a_failed_measurement_of_an_engine_is_named() -> None:
     assert notes == ["bf16, host: no step decoded all 256 requests", "bf16, itl: not run"]
 
 
-def test_one_peer_is_enough_and_the_other_is_told() -> None:
+def test_one_peer_is_enough_and_the_other_is_reported() -> None:
     (figure,) = figures(
         results(generate_batch=None, problems={"generate_batch": "a request failed"}), ["mixed"]
     )

@@ -119,7 +119,7 @@ def test_a_worker_that_takes_too_long_ends_with_its_children(tmp_path: Path) -> 
     until(lambda: not runs(int(mark.read_text())), PATIENCE_S, "the child ends with its parent")
 
 
-def test_no_folder_is_told() -> None:
+def test_no_folder_is_reported() -> None:
     assert without_folders("see /home/me/a b.txt, ~/x/y and C:\\Users\\me\\z") == (
         "see a b.txt, y and z"
     )

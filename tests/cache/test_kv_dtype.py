@@ -12,7 +12,7 @@ from penstock.cache.geometry import BLOCK_SIZE, KvDType, layer_block_bytes
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.errors import ConfigError
 from penstock.hardware import detect
-from penstock.models.heads import MedusaSpec
+from penstock.models.draft_heads import MedusaSpec
 from penstock.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, NormSpec, RopeSpec
 from penstock.plan.explain import explain
 from penstock.plan.lower import lower

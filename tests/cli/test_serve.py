@@ -47,7 +47,7 @@ def test_options_that_cannot_be_honoured(
         (["./no-such-model"], "no-such-model", 1),
     ],
 )
-def test_what_the_serving_process_finds_is_told_once(
+def test_what_the_serving_process_finds_is_reported_once(
     options: list[str], message: str, code: int, tmp_path: Path
 ) -> None:
     """It is a child of the one that was started; nothing is tried again."""

@@ -193,15 +193,15 @@ def test_an_int8_cache_changes_the_result(model: Model, plain: LLM) -> None:
     assert a[1] != b[1]
 
 
-def test_prompts_are_told_in_as_many_steps_as_logits_have_room_for(model: Model) -> None:
+def test_prompts_are_reported_in_as_many_steps_as_logits_have_room_for(model: Model) -> None:
     """Of 600 tokens a step, 258 may have logits; a step of 64 has room for those of all."""
     tokens = np.random.default_rng(5).integers(1, VOCABULARY, 700).tolist()
     params = SamplingParams(temperature=0.0, max_tokens=3, prompt_logprobs=2)
-    told = []
+    reported = []
     for budget in (600, 64):
         with start(model, max_num_seqs=2, max_num_batched_tokens=budget) as llm:
             (output,) = llm.generate([{"prompt_token_ids": tokens}], params)
         assert output.prompt_logprobs is not None
         assert len(output.prompt_logprobs) == len(tokens)
-        told.append((output.prompt_logprobs, output.outputs[0].token_ids))
-    assert told[0] == told[1]
+        reported.append((output.prompt_logprobs, output.outputs[0].token_ids))
+    assert reported[0] == reported[1]

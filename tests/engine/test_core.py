@@ -11,7 +11,7 @@ import pytest
 
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
-from penstock.engine.loader import draw, load
+from penstock.engine.loader import load, plan_engine
 from penstock.errors import ConfigError, ModelError, RequestError
 from penstock.interface.host_executor import HostExecutor
 from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
@@ -83,20 +83,20 @@ def test_prompt_logprobs_are_those_of_the_same_tokens_generated(core: EngineCore
     core.add_request(request([5, 9, 13], params))
     generated = finish(core)
     text = [5, 9, 13, *tokens(generated)]
-    told = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=3)
-    core.add_request(request(text, told))
+    wants_prompt = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=3)
+    core.add_request(request(text, wants_prompt))
     (update,) = finish(core)
     assert update.prompt_logprobs is not None
     assert update.prompt_logprobs[0] is None
     assert len(update.prompt_logprobs) == len(text)
-    for told_of, made in zip(
+    for logprobs_of, made in zip(
         update.prompt_logprobs[3:], [u.logprobs for u in generated], strict=True
     ):
-        assert told_of is not None
+        assert logprobs_of is not None
         assert made is not None
-        assert told_of.token_id == made[0].token_id
-        assert told_of.logprob == pytest.approx(made[0].logprob, abs=1e-4)
-        assert [t for t, _ in told_of.top] == [t for t, _ in made[0].top]
+        assert logprobs_of.token_id == made[0].token_id
+        assert logprobs_of.logprob == pytest.approx(made[0].logprob, abs=1e-4)
+        assert [t for t, _ in logprobs_of.top] == [t for t, _ in made[0].top]
 
 
 def test_prompt_logprobs_in_chunks_with_a_warm_cache(folder: Path, core: EngineCore) -> None:
@@ -210,8 +210,8 @@ class Poisoned(HostExecutor):
 def test_nan_logits_end_their_own_request_only(folder: Path, core: EngineCore) -> None:
     core.add_request(request([3, 4], request_id="well"))
     expected = tokens(finish(core), "well")
-    blueprint = draw(options(folder))
-    poisoned = EngineCore(blueprint, Poisoned(load(blueprint)))
+    engine_plan = plan_engine(options(folder))
+    poisoned = EngineCore(engine_plan, Poisoned(load(engine_plan)))
     poisoned.add_request(request([3, 4], request_id="well"))
     poisoned.add_request(request([63, 4], request_id="ill"))
     updates = finish(poisoned)
@@ -268,16 +268,16 @@ def test_impossible_options_are_refused_before_weights_are_read(
 ) -> None:
     # The folder holds no weights at all, so anything later would say that instead.
     with pytest.raises(ConfigError, match=words):
-        draw(options(folder, load_format="auto", **changes))
+        plan_engine(options(folder, load_format="auto", **changes))
 
 
 def test_an_unknown_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no folder"):
-        draw(EngineConfig(model=str(tmp_path / "absent")))
+        plan_engine(EngineConfig(model=str(tmp_path / "absent")))
 
 
 def test_every_resolved_value_has_its_reason(folder: Path) -> None:
-    text = draw(options(folder, threads=1)).config.explain()
+    text = plan_engine(options(folder, threads=1)).config.explain()
     assert "threads                 1  (as asked)" in text
     assert "the checkpoint's" in text
     assert "64 sequences of 256 tokens" in text

@@ -15,7 +15,7 @@ from support.overlap_executor import Deferred
 from penstock import LLM, EngineConfig, PoolingParams, RequestError, SamplingParams
 from penstock.cache.geometry import layer_block_bytes
 from penstock.engine.core import EngineCore
-from penstock.engine.loader import draw, load
+from penstock.engine.loader import load, plan_engine
 from penstock.interface.executor import Executor
 from penstock.interface.host_executor import HostExecutor
 from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
@@ -223,8 +223,8 @@ def test_steps_that_overlap_bring_the_same(folder: Path, core: EngineCore) -> No
     config = EngineConfig(
         **options(folder, backend="reference", max_num_batched_tokens=40, max_num_seqs=8)
     )
-    blueprint = draw(config)
-    overlapped = EngineCore(blueprint, Deferred(load(blueprint, lambda phase: None)))
+    engine_plan = plan_engine(config)
+    overlapped = EngineCore(engine_plan, Deferred(load(engine_plan, lambda phase: None)))
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     for each in (core, overlapped):
         each.add_request(generation("g", PROMPTS[3], params))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from support.grammars import byte_blueprint, choice
+from support.grammars import byte_engine_plan, choice
 from support.late_masks import (
     LETTERS,
     SLOW,
@@ -15,7 +15,7 @@ from support.late_masks import (
     played,
 )
 
-from penstock.engine.loader import Blueprint
+from penstock.engine.loader import EnginePlan
 from penstock.grammar import matcher
 from penstock.grammar.consume import Consumer, Consumers
 from penstock.interface.mask import TokenMask
@@ -23,19 +23,19 @@ from penstock.interface.messages import FinishReason
 
 
 @pytest.fixture(scope="module")
-def blueprint(tmp_path_factory: pytest.TempPathFactory) -> Blueprint:
-    return byte_blueprint(tmp_path_factory.mktemp("bytes"))
+def engine_plan(tmp_path_factory: pytest.TempPathFactory) -> EnginePlan:
+    return byte_engine_plan(tmp_path_factory.mktemp("bytes"))
 
 
 def test_a_grammar_beyond_its_budget_is_ended_alone(
-    blueprint: Blueprint, monkeypatch: pytest.MonkeyPatch
+    engine_plan: EnginePlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests = [
         (0, ask("free", max_tokens=12, ignore_eos=True, seed=1)),
         (0, ask("slow", grammar=LETTERS, seed=1)),
     ]
-    expected = played(made(blueprint, None), requests)
-    warm = made(blueprint, None)
+    expected = played(made(engine_plan, None), requests)
+    warm = made(engine_plan, None)
     warm.add_request(ask("compiled", grammar=LETTERS, max_tokens=1))
     while warm.has_work:
         warm.step()
@@ -55,14 +55,14 @@ class Panic(BaseException):
 
 
 def test_whatever_goes_wrong_in_a_mask_ends_its_request_alone(
-    blueprint: Blueprint, monkeypatch: pytest.MonkeyPatch
+    engine_plan: EnginePlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests = [
         (0, ask("free", max_tokens=12, ignore_eos=True, seed=1)),
         (0, ask("bad", grammar=LETTERS, seed=1)),
         (0, ask("good", grammar=choice("ab").spec, seed=1)),
     ]
-    expected = played(made(blueprint, None), requests)
+    expected = played(made(engine_plan, None), requests)
     fill, compute = matcher.Matcher._fill, matcher.Matcher.compute
 
     def panics(self: matcher.Matcher, row: TokenMask, mask: TokenMask) -> None:
@@ -88,7 +88,7 @@ def test_whatever_goes_wrong_in_a_mask_ends_its_request_alone(
             patch.setattr(kind, name, defect)
             if kind is Consumers:
                 patch.setattr(matcher, "SLOW_SECONDS", SLOW)
-            stories = played(made(blueprint, None), requests)
+            stories = played(made(engine_plan, None), requests)
         text, _, end = stories["bad", 0]
         assert text == expected["bad", 0][0][:tokens]
         assert end.finish_reason is FinishReason.ERROR
@@ -99,11 +99,11 @@ def test_whatever_goes_wrong_in_a_mask_ends_its_request_alone(
 
 
 def test_what_a_request_asks_for_and_cannot_have_is_its_own_fault(
-    blueprint: Blueprint, tmp_path: Path
+    engine_plan: EnginePlan, tmp_path: Path
 ) -> None:
     stuck = {"grammar": choice("ab").spec, "min_tokens": 3, "stop_token_ids": (ord("b"),)}
     stories = played(
-        made(blueprint, None),
+        made(engine_plan, None),
         [(0, ask("stuck", n=2, **stuck)), (0, ask("fine", max_tokens=2, ignore_eos=True))],
     )
     for index in range(2):

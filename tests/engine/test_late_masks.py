@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.drafted import Fickle
-from support.grammars import PADDED, byte_blueprint
+from support.grammars import PADDED, byte_engine_plan
 from support.late_masks import (
     LETTERS,
     LIMITS,
@@ -23,7 +23,7 @@ from support.late_masks import (
 from support.oracle import Oracle, Recorder, Texts
 from support.overlap_executor import Deferred, HashExecutor
 
-from penstock.engine.loader import Blueprint
+from penstock.engine.loader import EnginePlan
 from penstock.grammar import matcher
 from penstock.interface.executor import Executor
 from penstock.interface.messages import FinishReason
@@ -31,8 +31,8 @@ from penstock.speculate.speculation import Speculation
 
 
 @pytest.fixture(scope="module")
-def blueprint(tmp_path_factory: pytest.TempPathFactory) -> Blueprint:
-    return byte_blueprint(tmp_path_factory.mktemp("bytes"))
+def engine_plan(tmp_path_factory: pytest.TempPathFactory) -> EnginePlan:
+    return byte_engine_plan(tmp_path_factory.mktemp("bytes"))
 
 
 PLAYS = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -48,7 +48,7 @@ PLAYS = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCh
     st.sampled_from([QUICK, SLOW, SLOW]),
 )
 def test_whenever_masks_come_the_tokens_are_the_same(
-    blueprint: Blueprint,
+    engine_plan: EnginePlan,
     seed: int,
     often: float,
     overlapping: bool,
@@ -61,7 +61,7 @@ def test_whenever_masks_come_the_tokens_are_the_same(
     for threads, bound in ((Late(seed, often), slow), (Late(seed, 0.0), QUICK)):
         inner = HashExecutor(blocks, PADDED)
         executor = Deferred(inner) if overlapping else inner
-        core = made(blueprint, threads, executor, **LIMITS)
+        core = made(engine_plan, threads, executor, **LIMITS)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(matcher, "SLOW_SECONDS", bound)
             stories.append(played(core, mixed(seed), aborts))
@@ -79,7 +79,7 @@ def test_whenever_masks_come_the_tokens_are_the_same(
     st.sampled_from([None, 0.0, 0.5, 0.9]),
 )
 def test_nor_do_drafts_change_them(
-    blueprint: Blueprint,
+    engine_plan: EnginePlan,
     seed: int,
     often: float,
     length: int,
@@ -91,7 +91,11 @@ def test_nor_do_drafts_change_them(
     """``quiet``: steps overlap, where nothing is drafted by this probability."""
     recorder = Recorder()
     plain = made(
-        blueprint, Late(seed, 0.0), HashExecutor(blocks, PADDED), Speculation(recorder, 4), **LIMITS
+        engine_plan,
+        Late(seed, 0.0),
+        HashExecutor(blocks, PADDED),
+        Speculation(recorder, 4),
+        **LIMITS,
     )
     timely = played(plain, mixed(seed))
     texts: Texts = recorder.texts()
@@ -103,29 +107,29 @@ def test_nor_do_drafts_change_them(
             Deferred(HashExecutor(blocks, PADDED)),
             Fickle(oracle, length, quiet),
         )
-    core = made(blueprint, Late(seed, often), executor, speculation, **LIMITS)
+    core = made(engine_plan, Late(seed, often), executor, speculation, **LIMITS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(matcher, "SLOW_SECONDS", slow)
         same(played(core, mixed(seed)), timely)
 
 
 def test_lateness_happens_in_these_tests(
-    blueprint: Blueprint, monkeypatch: pytest.MonkeyPatch
+    engine_plan: EnginePlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(matcher, "SLOW_SECONDS", QUICK)
     plays = [Late(seed, 0.5) for seed in range(1, 5)]
     for seed, late in enumerate(plays):
-        played(made(blueprint, late, HashExecutor(12, PADDED), **LIMITS), mixed(seed))
+        played(made(engine_plan, late, HashExecutor(12, PADDED), **LIMITS), mixed(seed))
     assert sum(late.late for late in plays) > 40
     assert sum(late.idle_waits for late in plays) > 10
 
 
 @pytest.mark.parametrize("overlapping", [False, True])
 def test_others_get_a_token_in_every_step_while_one_waits(
-    blueprint: Blueprint, overlapping: bool
+    engine_plan: EnginePlan, overlapping: bool
 ) -> None:
     held, inner = Held(), HashExecutor(200, PADDED)
-    core = made(blueprint, held, Deferred(inner) if overlapping else inner)
+    core = made(engine_plan, held, Deferred(inner) if overlapping else inner)
     core.add_request(ask("late", grammar=LETTERS, seed=1))
     late = 0
     while late == 0:  # its first mask is known from compiling
@@ -149,15 +153,15 @@ def test_others_get_a_token_in_every_step_while_one_waits(
         held.let_go()
         text += [t for u in core.step() for t in u.token_ids]
         core.check_integrity()
-    timely = made(blueprint, None)
+    timely = made(engine_plan, None)
     expected = played(timely, [(0, ask("late", grammar=LETTERS, seed=1))])["late", 0][0]
     assert text == expected[1:]
     core.close()
 
 
-def test_one_that_waits_can_be_aborted_and_leaves_nothing(blueprint: Blueprint) -> None:
+def test_one_that_waits_can_be_aborted_and_leaves_nothing(engine_plan: EnginePlan) -> None:
     held = Held()
-    core = made(blueprint, held)
+    core = made(engine_plan, held)
     core.add_request(ask("late", grammar=LETTERS, n=2))
     for _ in range(1000):
         if core.stats().tokens_generated:
@@ -174,11 +178,11 @@ def test_one_that_waits_can_be_aborted_and_leaves_nothing(blueprint: Blueprint) 
 
 
 def test_a_slow_grammar_is_not_drawn_for_before_its_mask_is_there(
-    blueprint: Blueprint, monkeypatch: pytest.MonkeyPatch
+    engine_plan: EnginePlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(matcher, "SLOW_SECONDS", 0.0)
     held, executor = Held(), HashExecutor(200, PADDED)
-    core = made(blueprint, held, executor)
+    core = made(engine_plan, held, executor)
     core.add_request(ask("slow", b"p", grammar=LETTERS))
     while not core.stats().tokens_generated:
         core.step()
@@ -195,10 +199,10 @@ def test_a_slow_grammar_is_not_drawn_for_before_its_mask_is_there(
 
 
 def test_tokens_are_taken_beside_the_interpreter(
-    blueprint: Blueprint, monkeypatch: pytest.MonkeyPatch
+    engine_plan: EnginePlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the real threads, of which each sequence comes to the same as without."""
     arrivals = mixed(3)
-    expected = played(made(blueprint, None, **LIMITS), arrivals)
+    expected = played(made(engine_plan, None, **LIMITS), arrivals)
     monkeypatch.setattr(matcher, "SLOW_SECONDS", 0.0)
-    same(played(made(blueprint, None, **LIMITS), arrivals), expected)
+    same(played(made(engine_plan, None, **LIMITS), arrivals), expected)

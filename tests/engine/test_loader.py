@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.overlapped import tiny_blueprint
+from support.overlapped import tiny_engine_plan
 
 from penstock.config import EngineConfig
 from penstock.engine import loader
 from penstock.engine.core import EngineCore
-from penstock.engine.loader import draw, load, load_models
+from penstock.engine.loader import load, load_models, plan_engine
 from penstock.errors import WeightError
 from penstock.speculative_config import DraftModel, Ngram, SpeculativeConfig
 
@@ -51,7 +51,7 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> Bound:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tiny")
-    tiny_blueprint(path)
+    tiny_engine_plan(path)
     return path
 
 
@@ -90,9 +90,9 @@ def test_what_cannot_be_kept_is_not_left_open(
     def fail(*args: object) -> bool:
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr("penstock.artifact.shelf.Shelf.keep", fail)
+    monkeypatch.setattr("penstock.artifact.session.ArtifactSession.keep", fail)
     with pytest.raises(OSError, match="the disk is gone"):
-        load(draw(options(folder)))
+        load(plan_engine(options(folder)))
     assert bound.made == 1
     assert bound.open == []
 
@@ -104,9 +104,9 @@ def test_an_engine_closes_both(folder: Path, bound: Bound) -> None:
     assert bound.open == []
 
 
-def test_phases_of_the_draft_are_told_apart(folder: Path) -> None:
+def test_phases_of_the_draft_are_distinguished(folder: Path) -> None:
     phases: list[str] = []
-    load_models(draw(options(folder)), phases.append).close()
+    load_models(plan_engine(options(folder)), phases.append).close()
     assert phases == [
         "open weights",
         "pack weights",
@@ -123,8 +123,8 @@ def test_what_needs_no_model_loads_none(folder: Path, bound: Bound) -> None:
 
 
 def test_an_engine_does_not_go_without_the_speculation_that_was_asked_for(folder: Path) -> None:
-    blueprint = draw(options(folder))
-    models = load_models(blueprint)
+    engine_plan = plan_engine(options(folder))
+    models = load_models(engine_plan)
     with pytest.raises(ValueError, match="speculation"):
-        EngineCore(blueprint, models.executor)
+        EngineCore(engine_plan, models.executor)
     models.close()

@@ -8,7 +8,7 @@ from support.overlap_executor import Deferred, HashExecutor
 from support.overlapped import POISON, VOCAB, check, make_core, windowed
 from support.stories import Arrival, arrivals, play, same
 
-from penstock.engine.loader import Blueprint
+from penstock.engine.loader import EnginePlan
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -21,7 +21,7 @@ from penstock.engine.loader import Blueprint
     st.sampled_from([(None, None), (None, None), (None, 33), (40, 40), (50, 3)]),
 )
 def test_whatever_happens_it_is_the_same(
-    blueprint: Blueprint,
+    engine_plan: EnginePlan,
     arrivals: list[Arrival],
     seqs: int,
     more: int,
@@ -29,7 +29,7 @@ def test_whatever_happens_it_is_the_same(
     draws_ahead: bool,
     windows: tuple[int | None, int | None],
 ) -> None:
-    model = windowed(blueprint, windows)
+    model = windowed(engine_plan, windows)
     groups = model.plan.kv_groups.windows
     limits = {"max_num_seqs": seqs, "max_num_batched_tokens": seqs + more}
     stories = []

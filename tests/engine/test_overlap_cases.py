@@ -9,7 +9,7 @@ from support.overlap_executor import Deferred, HashExecutor
 from support.overlapped import POISON, VOCAB, check, make_core
 
 from penstock.engine.core import EngineCore
-from penstock.engine.loader import Blueprint, load
+from penstock.engine.loader import EnginePlan, load
 from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
 from penstock.interface.step_builder import build_step
 from penstock.sampling.params import SamplingParams
@@ -28,8 +28,8 @@ def executor(inner: HashExecutor) -> Deferred:
 
 
 @pytest.fixture
-def core(blueprint: Blueprint, executor: Deferred) -> EngineCore:
-    return make_core(blueprint, executor)
+def core(engine_plan: EnginePlan, executor: Deferred) -> EngineCore:
+    return make_core(engine_plan, executor)
 
 
 def add(
@@ -51,27 +51,27 @@ def tokens(updates: list[SequenceUpdate], name: str = "r", index: int = 0) -> li
     return [t for u in updates if (u.request_id, u.index) == (name, index) for t in u.token_ids]
 
 
-def alone(blueprint: Blueprint, prompt: list[int], params: SamplingParams = GREEDY) -> list[int]:
+def alone(engine_plan: EnginePlan, prompt: list[int], params: SamplingParams = GREEDY) -> list[int]:
     """The output without steps in flight."""
-    core = make_core(blueprint, HashExecutor(20, VOCAB))
+    core = make_core(engine_plan, HashExecutor(20, VOCAB))
     add(core, prompt, params)
     return tokens(finish(core))
 
 
 def test_every_step_of_a_decode_is_submitted_behind_another_and_no_row_is_wasted(
-    blueprint: Blueprint, core: EngineCore, executor: Deferred
+    engine_plan: EnginePlan, core: EngineCore, executor: Deferred
 ) -> None:
     add(core, [3, 4, 5])
     assert core.step() == []  # submitted
     updates = finish(core)
-    assert tokens(updates) == alone(blueprint, [3, 4, 5])
+    assert tokens(updates) == alone(engine_plan, [3, 4, 5])
     assert updates[-1].finish_reason is FinishReason.LENGTH
     assert (executor.submissions, executor.rows, executor.behind) == (8, 8, 7)
     assert core.stats().tokens_computed == 3 + 7
 
 
 def test_a_context_is_filled_to_its_end_and_not_beyond(
-    blueprint: Blueprint, core: EngineCore, executor: Deferred
+    engine_plan: EnginePlan, core: EngineCore, executor: Deferred
 ) -> None:
     params = SamplingParams(temperature=0, ignore_eos=True)
     add(core, [3] * 140, params)
@@ -80,9 +80,9 @@ def test_a_context_is_filled_to_its_end_and_not_beyond(
 
 
 def test_an_end_that_nobody_can_foresee_costs_one_row(
-    blueprint: Blueprint, core: EngineCore, executor: Deferred
+    engine_plan: EnginePlan, core: EngineCore, executor: Deferred
 ) -> None:
-    expected = alone(blueprint, [3, 4, 5])
+    expected = alone(engine_plan, [3, 4, 5])
     last = expected.index(expected[3]) + 1
     params = SamplingParams(temperature=0, stop_token_ids=(expected[3],), ignore_eos=True)
     add(core, [3, 4, 5], params)
@@ -98,10 +98,10 @@ def test_an_end_that_nobody_can_foresee_costs_one_row(
 
 
 def test_what_a_wasted_row_wrote_is_not_found(
-    blueprint: Blueprint, core: EngineCore, executor: Deferred, inner: HashExecutor
+    engine_plan: EnginePlan, core: EngineCore, executor: Deferred, inner: HashExecutor
 ) -> None:
     prompt = list(range(3, 34))  # the first output token would fill the block
-    (first,) = alone(blueprint, prompt, SamplingParams(temperature=0, max_tokens=1))
+    (first,) = alone(engine_plan, prompt, SamplingParams(temperature=0, max_tokens=1))
     add(core, prompt, SamplingParams(temperature=0, stop_token_ids=(first,)))
     assert tokens(finish(core)) == [first]
     assert inner.model.memory[31][0] == first, "the row was not wasted"
@@ -110,32 +110,32 @@ def test_what_a_wasted_row_wrote_is_not_found(
     add(core, [*prompt, first, 5])
     (update, *_) = updates = finish(core)
     assert update.num_cached_tokens == 0
-    assert tokens(updates) == alone(blueprint, [*prompt, first, 5])
+    assert tokens(updates) == alone(engine_plan, [*prompt, first, 5])
     # What was computed of known tokens is found.
     add(core, [*prompt, first, 6])
     assert finish(core)[0].num_cached_tokens == 32
 
 
 def test_a_draw_that_must_be_told_the_last_token_waits_for_it(
-    blueprint: Blueprint, inner: HashExecutor
+    engine_plan: EnginePlan, inner: HashExecutor
 ) -> None:
     executor = Deferred(inner, draws_ahead=False)
-    core = make_core(blueprint, executor)
+    core = make_core(engine_plan, executor)
     params = SamplingParams(seed=1, repetition_penalty=1.2, max_tokens=9, ignore_eos=True)
     add(core, [3, 4], params)
-    expected = alone(blueprint, [3, 4], params)
+    expected = alone(engine_plan, [3, 4], params)
     assert tokens(finish(core)) == expected
     assert (executor.submissions, executor.behind) == (9, 0)
     add(core, [3, 4], params, "told")
     add(core, [3, 4], GREEDY, "greedy")
     updates = finish(core)
     assert tokens(updates, "told") == expected
-    assert tokens(updates, "greedy") == alone(blueprint, [3, 4])
+    assert tokens(updates, "greedy") == alone(engine_plan, [3, 4])
     assert executor.behind >= 7
 
 
 def test_an_abort_in_flight_frees_at_once_and_leaves_nothing(
-    blueprint: Blueprint, core: EngineCore, inner: HashExecutor
+    engine_plan: EnginePlan, core: EngineCore, inner: HashExecutor
 ) -> None:
     add(core, list(range(3, 45)), name="gone")
     add(core, [3, 4], name="kept")
@@ -147,15 +147,15 @@ def test_an_abort_in_flight_frees_at_once_and_leaves_nothing(
     add(core, [9] * 40, name="next")  # gets the blocks that a step in flight writes to
     updates += finish(core)
     assert len(tokens(updates, "gone")) == 1
-    assert tokens(updates, "kept") == alone(blueprint, [3, 4])
-    assert tokens(updates, "next") == alone(blueprint, [9] * 40)
+    assert tokens(updates, "kept") == alone(engine_plan, [3, 4])
+    assert tokens(updates, "next") == alone(engine_plan, [9] * 40)
     check(core, inner)
 
 
 def test_the_error_of_a_request_is_not_put_on_another_of_its_id(
-    blueprint: Blueprint,
+    engine_plan: EnginePlan,
 ) -> None:
-    core = make_core(blueprint, Deferred(HashExecutor(20, VOCAB, POISON)))
+    core = make_core(engine_plan, Deferred(HashExecutor(20, VOCAB, POISON)))
     params = SamplingParams(temperature=0, max_tokens=8, prompt_logprobs=1, ignore_eos=True)
     for bad in ([3, POISON], [POISON, 3]):  # a row to sample from, a row of the prompt
         add(core, bad, params)
@@ -163,32 +163,32 @@ def test_the_error_of_a_request_is_not_put_on_another_of_its_id(
         core.abort(["r"])
         add(core, [3, 4], params)
         updates = finish(core)
-        assert tokens(updates) == alone(blueprint, [3, 4])
+        assert tokens(updates) == alone(engine_plan, [3, 4])
         assert len(updates[0].prompt_logprobs or []) == 2
 
 
 def test_a_failed_row_ends_its_own_request_whatever_was_submitted_behind_it(
-    blueprint: Blueprint,
+    engine_plan: EnginePlan,
 ) -> None:
     executor = Deferred(HashExecutor(20, VOCAB, POISON), failed_token=POISON)
-    core = make_core(blueprint, executor)
+    core = make_core(engine_plan, executor)
     add(core, [3, POISON], name="ill")
     add(core, [3, 4], name="well")
     updates = finish(core)
     (ill,) = [u for u in updates if u.request_id == "ill"]
     assert ill.finish_reason is FinishReason.ERROR
     assert "NaN" in (ill.error or "")
-    assert tokens(updates, "well") == alone(blueprint, [3, 4])
+    assert tokens(updates, "well") == alone(engine_plan, [3, 4])
 
 
 @pytest.mark.parametrize("seqs", [2, 8])
 def test_sequences_of_one_prompt_follow_it_in_flight(
-    blueprint: Blueprint, inner: HashExecutor, executor: Deferred, seqs: int
+    engine_plan: EnginePlan, inner: HashExecutor, executor: Deferred, seqs: int
 ) -> None:
     params = SamplingParams(n=5, seed=4, max_tokens=6, prompt_logprobs=0, logprobs=1)
     outputs = []
     for each in (executor, HashExecutor(20, VOCAB)):
-        core = make_core(blueprint, each, max_num_seqs=seqs)
+        core = make_core(engine_plan, each, max_num_seqs=seqs)
         add(core, list(range(3, 50)), params)
         updates = finish(core)
         assert updates[0].index == 0
@@ -202,10 +202,10 @@ def test_sequences_of_one_prompt_follow_it_in_flight(
 
 
 def test_a_sequence_is_preempted_while_its_token_is_a_placeholder(
-    blueprint: Blueprint, monkeypatch: pytest.MonkeyPatch
+    engine_plan: EnginePlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The third, in its second block, when the second wants its fourth."""
-    core = make_core(blueprint, Deferred(HashExecutor(8, VOCAB)))
+    core = make_core(engine_plan, Deferred(HashExecutor(8, VOCAB)))
     params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
     prompts = {"a": [3] * 40, "b": [4] * 50, "c": [5] * 3}
     for name, prompt in prompts.items():
@@ -218,10 +218,10 @@ def test_a_sequence_is_preempted_while_its_token_is_a_placeholder(
     assert core.stats().preemptions == len(last_tokens) > 0
     assert min(last_tokens) < 0
     for name, prompt in prompts.items():
-        assert tokens(updates, name) == alone(blueprint, prompt, params)
+        assert tokens(updates, name) == alone(engine_plan, prompt, params)
 
 
-def test_a_real_plan_gives_the_same_bits(blueprint: Blueprint) -> None:
+def test_a_real_plan_gives_the_same_bits(engine_plan: EnginePlan) -> None:
     params = [
         SamplingParams(temperature=i % 2, seed=i, max_tokens=20, logprobs=2, prompt_logprobs=1)
         for i in range(4)
@@ -229,7 +229,7 @@ def test_a_real_plan_gives_the_same_bits(blueprint: Blueprint) -> None:
     outputs = []
     for wrap in (Deferred, lambda executor: executor):
         core = make_core(
-            blueprint, wrap(load(blueprint)), max_num_seqs=4, max_num_batched_tokens=24
+            engine_plan, wrap(load(engine_plan)), max_num_seqs=4, max_num_batched_tokens=24
         )
         for i, each in enumerate(params):
             add(core, list(range(3, 30 + i)), each, f"{i}")
@@ -242,7 +242,7 @@ def test_a_real_plan_gives_the_same_bits(blueprint: Blueprint) -> None:
         ]
 
 
-def test_an_executor_of_depth_1_refuses_a_placeholder(blueprint: Blueprint) -> None:
+def test_an_executor_of_depth_1_refuses_a_placeholder(engine_plan: EnginePlan) -> None:
     step = build_step([array("i", [~0])], [0], [[array("i", [0])]])
     with pytest.raises(ValueError, match="placeholder"):
-        load(blueprint).submit(step)
+        load(engine_plan).submit(step)

@@ -14,7 +14,7 @@ from support.windowed import one_group
 from penstock.cache.geometry import BLOCK_SIZE, window_blocks
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
-from penstock.engine.loader import draw, load
+from penstock.engine.loader import load, plan_engine
 from penstock.interface.messages import EngineRequest
 from penstock.sampling.params import SamplingParams
 
@@ -66,15 +66,15 @@ def core_of(model: str, **options: Any) -> EngineCore:
         "artifact": False,
         "threads": 2 if options.get("backend") == "cpu" else None,
     } | options
-    blueprint = draw(EngineConfig(model=model, **options))
-    return EngineCore(blueprint, load(blueprint))
+    engine_plan = plan_engine(EngineConfig(model=model, **options))
+    return EngineCore(engine_plan, load(engine_plan))
 
 
 def prompt(seed: int, length: int) -> list[int]:
     return np.random.default_rng(seed).integers(3, 300, length).tolist()
 
 
-def told(core: EngineCore, requests: list[EngineRequest]) -> Stories:
+def run_core(core: EngineCore, requests: list[EngineRequest]) -> Stories:
     """Tokens and log-probabilities of each sequence; the books are checked after every step."""
     for request in requests:
         core.add_request(request)
@@ -108,7 +108,7 @@ def remembering(model: str, backend: str) -> Stories:
     with one_group():
         core = core_of(model, backend=backend)
         assert core._scheduler.cache.windows == (None,)
-        stories = told(core, requests())
+        stories = run_core(core, requests())
         core.close()
     return stories
 
@@ -118,8 +118,8 @@ def test_groups_and_windows_change_no_bit(backend: str, tmp_path: Path) -> None:
     expected = remembering(model, backend)
     core = core_of(model, backend=backend)
     windows = core._scheduler.cache.windows
-    assert windows == core._blueprint.plan.kv_groups.windows == (None, *[WINDOW] * 6)
-    assert told(core, requests()) == expected
+    assert windows == core._engine_plan.plan.kv_groups.windows == (None, *[WINDOW] * 6)
+    assert run_core(core, requests()) == expected
     core.close()
 
 
@@ -128,10 +128,10 @@ def test_nor_do_preemption_and_smaller_steps(blocks: int, tmp_path: Path) -> Non
     require_native()
     model = folder(tmp_path)
     expected = remembering(model, "cpu")
-    page = draw(EngineConfig(model=model, load_format="dummy")).plan.kv_groups.page_bytes
+    page = plan_engine(EngineConfig(model=model, load_format="dummy")).plan.kv_groups.page_bytes
     core = core_of(model, backend="cpu", kv_cache_bytes=blocks * page, max_model_len=400)
     assert core.config.num_blocks == blocks
-    assert told(core, requests()) == expected
+    assert run_core(core, requests()) == expected
     assert core.stats().preemptions > 0
     core.close()
 
@@ -143,7 +143,7 @@ def test_a_prefix_is_found_after_its_blocks_were_given_back(backend: str, tmp_pa
     def ask(tokens: list[int]) -> tuple[Any, int]:
         before = core.stats().prefix_hits
         request = EngineRequest(request_id="r", prompt_token_ids=tokens, params=params)
-        return told(core, [request])["r.0"], core.stats().prefix_hits - before
+        return run_core(core, [request])["r.0"], core.stats().prefix_hits - before
 
     stem = prompt(9, 200)
     first, found = ask(stem)
@@ -159,7 +159,7 @@ def test_a_prefix_is_found_after_its_blocks_were_given_back(backend: str, tmp_pa
     cold = core_of(model, backend=backend, enable_prefix_caching=False)
     for tokens, warm in ((stem, first), ([*stem, *prompt(10, 30)], longer), (stem[:100], shorter)):
         request = EngineRequest(request_id="r", prompt_token_ids=tokens, params=params)
-        assert told(cold, [request])["r.0"] == warm
+        assert run_core(cold, [request])["r.0"] == warm
     cold.close()
 
 
@@ -175,7 +175,7 @@ def test_blocks_behind_a_window_may_hold_anything(backend: str, tmp_path: Path) 
         spoil(core._executor, free)
         for update in core.step():
             seen += [each.logprob for each in update.logprobs or []]
-    assert seen == told(plain, [asked])["0.0"][1]
+    assert seen == run_core(plain, [asked])["0.0"][1]
     core.close()
     plain.close()
 

@@ -94,7 +94,7 @@ def test_the_pause_grows_with_the_sequences_to_its_bound() -> None:
     on_clock(test)
 
 
-def test_without_a_pause_every_step_is_told() -> None:
+def test_without_a_pause_every_step_is_reported() -> None:
     async def test(loop: Clocked) -> None:
         pacer, reader = Pacer(longest_s=0.0), Reader()
         for step in range(1, 4):
@@ -105,7 +105,7 @@ def test_without_a_pause_every_step_is_told() -> None:
     on_clock(test)
 
 
-def test_a_stream_tells_what_it_has_when_it_is_read_and_keeps_it_when_it_fails() -> None:
+def test_a_stream_reports_what_it_has_when_it_is_read_and_keeps_it_when_it_fails() -> None:
     async def test(loop: Clocked) -> None:
         processor = OutputProcessor(None, clock=loop.time)
         processor.add_request("a", None, [1], SamplingParams(max_tokens=9))

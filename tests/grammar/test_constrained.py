@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.grammars import EOS, FINITE, PADDED, STOP, Language, byte_blueprint, choice, regex
+from support.grammars import EOS, FINITE, PADDED, STOP, Language, byte_engine_plan, choice, regex
 from support.overlap_executor import Deferred, HashExecutor
 
 from penstock.engine.core import EngineCore
-from penstock.engine.loader import Blueprint
+from penstock.engine.loader import EnginePlan
 from penstock.errors import RequestError
 from penstock.grammar import matcher
 from penstock.grammar.spec import GrammarSpec
@@ -23,23 +23,23 @@ from penstock.sampling.params import SamplingParams
 
 
 @pytest.fixture(scope="module")
-def blueprint(tmp_path_factory: pytest.TempPathFactory) -> Blueprint:
-    return byte_blueprint(tmp_path_factory.mktemp("bytes"))
+def engine_plan(tmp_path_factory: pytest.TempPathFactory) -> EnginePlan:
+    return byte_engine_plan(tmp_path_factory.mktemp("bytes"))
 
 
 Make = Callable[..., EngineCore]
 
 
 @pytest.fixture(params=["one by one", "overlapping"])
-def make(request: pytest.FixtureRequest, blueprint: Blueprint) -> Iterator[Make]:
+def make(request: pytest.FixtureRequest, engine_plan: EnginePlan) -> Iterator[Make]:
     """Makes cores whose logits are a hash of what they read in the cache."""
     cores = []
 
     def made(num_blocks: int = 200, **limits: int) -> EngineCore:
-        config = msgspec.structs.replace(blueprint.config, **limits)
+        config = msgspec.structs.replace(engine_plan.config, **limits)
         inner = HashExecutor(num_blocks, PADDED)
         executor = inner if request.param == "one by one" else Deferred(inner)
-        cores.append(EngineCore(dataclasses.replace(blueprint, config=config), executor))
+        cores.append(EngineCore(dataclasses.replace(engine_plan, config=config), executor))
         return cores[-1]
 
     yield made
@@ -58,7 +58,7 @@ def ask(name: str, params: SamplingParams, prompt: list[int] | None = None) -> E
 Outputs = dict[tuple[str, int], list[int]]
 
 
-class Told:
+class Finished:
     """What the updates of a run come to."""
 
     def __init__(self) -> None:
@@ -82,14 +82,14 @@ class Told:
         return bytes(tokens).decode()
 
 
-def finish(core: EngineCore, requests: list[EngineRequest]) -> Told:
-    told = Told()
+def finish(core: EngineCore, requests: list[EngineRequest]) -> Finished:
+    finished = Finished()
     for request in requests:
         core.add_request(request)
     while core.has_work:
-        told.take(core.step())
+        finished.take(core.step())
         core.check_integrity()
-    return told
+    return finished
 
 
 def mixed() -> list[tuple[EngineRequest, Language | None]]:
@@ -114,12 +114,12 @@ def mixed() -> list[tuple[EngineRequest, Language | None]]:
 
 def test_every_output_is_of_its_language(make: Make) -> None:
     requests = mixed()
-    told = finish(make(), [request for request, _ in requests])
+    finished = finish(make(), [request for request, _ in requests])
     for request, language in requests:
         for index in range(request.params.n):
             if language is not None:
-                assert told.ends[request.request_id, index].finish_reason is FinishReason.STOP
-                assert language.holds(told.text(request.request_id, index))
+                assert finished.ends[request.request_id, index].finish_reason is FinishReason.STOP
+                assert language.holds(finished.text(request.request_id, index))
 
 
 def test_a_request_alone_gives_what_it_gives_among_others_and_preempted(make: Make) -> None:
@@ -133,8 +133,8 @@ def test_a_request_alone_gives_what_it_gives_among_others_and_preempted(make: Ma
     tight = make(num_blocks=11, max_num_seqs=12, max_num_batched_tokens=40)
     long = SamplingParams(max_tokens=120, ignore_eos=True, seed=1)
     growing = [ask(f"long-{i}", long, [i] * 30) for i in range(3)]
-    told = finish(tight, [*growing, *requests]).tokens
-    assert {key: tokens for key, tokens in told.items() if key in alone} == alone
+    finished = finish(tight, [*growing, *requests]).tokens
+    assert {key: tokens for key, tokens in finished.items() if key in alone} == alone
     assert tight.stats().preemptions > 0
 
 
@@ -150,7 +150,7 @@ def test_cached_prefixes_change_nothing(make: Make) -> None:
 
 def test_the_end_of_a_grammar_is_the_end_of_the_output(make: Make) -> None:
     core = make()
-    told = finish(
+    finished = finish(
         core,
         [
             ask("closed", SamplingParams(grammar=choice("abc").spec, temperature=0)),
@@ -171,19 +171,19 @@ def test_the_end_of_a_grammar_is_the_end_of_the_output(make: Make) -> None:
         ],
     )
     for name in ("closed", "early", "deaf"):
-        assert told.text(name) == "abc"
-        assert told.tokens[name, 0] == list(b"abc"), "nothing is sampled behind it"
-        assert told.ends[name, 0].ends_in_text
-    assert told.tokens["open", 0] == list(b"a" * 7)
-    assert told.ends["open", 0].finish_reason is FinishReason.LENGTH
-    assert told.tokens["told", 0] == [ord("a"), EOS]
-    assert told.tokens["late", 0] == [*b"aaaaa", EOS]
-    assert told.tokens["turn", 0] == [ord("a"), STOP]
-    assert told.ends["turn", 0].stop_reason == STOP
+        assert finished.text(name) == "abc"
+        assert finished.tokens[name, 0] == list(b"abc"), "nothing is sampled behind it"
+        assert finished.ends[name, 0].ends_in_text
+    assert finished.tokens["open", 0] == list(b"a" * 7)
+    assert finished.ends["open", 0].finish_reason is FinishReason.LENGTH
+    assert finished.tokens["told", 0] == [ord("a"), EOS]
+    assert finished.tokens["late", 0] == [*b"aaaaa", EOS]
+    assert finished.tokens["turn", 0] == [ord("a"), STOP]
+    assert finished.ends["turn", 0].stop_reason == STOP
 
 
 def test_options_that_forbid_all_that_the_grammar_allows(make: Make) -> None:
-    told = finish(
+    finished = finish(
         make(),
         [
             ask(
@@ -193,10 +193,10 @@ def test_options_that_forbid_all_that_the_grammar_allows(make: Make) -> None:
             ask("fine", SamplingParams(grammar=choice("ab").spec)),
         ],
     )
-    assert told.tokens["none", 0] == [ord("a")]
-    assert told.ends["none", 0].finish_reason is FinishReason.ERROR
-    assert "no token to choose" in str(told.ends["none", 0].error)
-    assert told.text("fine") == "ab"
+    assert finished.tokens["none", 0] == [ord("a")]
+    assert finished.ends["none", 0].finish_reason is FinishReason.ERROR
+    assert "no token to choose" in str(finished.ends["none", 0].error)
+    assert finished.text("fine") == "ab"
 
 
 @pytest.mark.parametrize(
@@ -214,13 +214,13 @@ def test_a_bad_grammar_ends_its_request_alone(spec: GrammarSpec, make: Make) -> 
     core, good = make(), SamplingParams(grammar=choice("good").spec, seed=1)
     finish(core, [ask("before", good)])
     bad = SamplingParams(grammar=spec, n=2, prompt_logprobs=1)
-    told = finish(core, [ask("a", good), ask("bad", bad), ask("b", good)])
+    finished = finish(core, [ask("a", good), ask("bad", bad), ask("b", good)])
     for index in range(2):
-        end = told.ends["bad", index]
+        end = finished.ends["bad", index]
         assert end.finish_reason is FinishReason.ERROR
         assert end.error
-        assert told.tokens["bad", index] == []
-    assert told.text("a") == told.text("b") == "good"
+        assert finished.tokens["bad", index] == []
+    assert finished.text("a") == finished.text("b") == "good"
     assert not core.has_work
 
 
@@ -244,11 +244,11 @@ def test_a_panic_while_compiling_ends_its_request_alone(
     bad, good = (SamplingParams(grammar=choice(text).spec, seed=1) for text in ("bad", "good"))
     core = make()
     for round_ in "12":
-        told = finish(core, [ask(f"bad {round_}", bad), ask(f"good {round_}", good)])
-        end = told.ends[f"bad {round_}", 0]
+        finished = finish(core, [ask(f"bad {round_}", bad), ask(f"good {round_}", good)])
+        end = finished.ends[f"bad {round_}", 0]
         assert end.finish_reason is FinishReason.ERROR
         assert "could not be compiled: index out of bounds" in str(end.error)
-        assert told.text(f"good {round_}") == "good"
+        assert finished.text(f"good {round_}") == "good"
 
 
 def test_a_grammar_that_takes_too_long_ends_its_request_alone(
@@ -257,16 +257,16 @@ def test_a_grammar_that_takes_too_long_ends_its_request_alone(
     core = make()
     finish(core, [ask("compiled", SamplingParams(grammar=regex("[a-z]{5}").spec))])
     monkeypatch.setattr(matcher, "MOST_SECONDS", 0.0)
-    told = finish(
+    finished = finish(
         core,
         [
             ask("slow", SamplingParams(grammar=regex("[a-z]{5}").spec, seed=1)),
             ask("free", SamplingParams(max_tokens=5, ignore_eos=True)),
         ],
     )
-    assert "less ambiguous" in str(told.ends["slow", 0].error)
-    assert len(told.tokens["slow", 0]) == 1
-    assert len(told.tokens["free", 0]) == 5
+    assert "less ambiguous" in str(finished.ends["slow", 0].error)
+    assert len(finished.tokens["slow", 0]) == 1
+    assert len(finished.tokens["free", 0]) == 5
 
 
 def test_a_request_that_waits_for_its_grammar(make: Make) -> None:
@@ -321,8 +321,8 @@ def test_a_grammar_that_nobody_waits_for_any_more_is_not_compiled(
         core.add_request(ask(name, SamplingParams(grammar=spec)))
     assert len(core.abort(["1", "2", "3", "5", "held"])) == 5
     go.set()
-    told = finish(core, [])
-    assert told.text("4") == "shared"
+    finished = finish(core, [])
+    assert finished.text("4") == "shared"
     assert compiled == [held.text, shared.text], "one that was begun is compiled to its end"
     assert finish(core, [ask("6", SamplingParams(grammar=gone))]).text("6") == "gone"
     assert finish(core, [ask("7", SamplingParams(grammar=held))]).text("7") == "held"
@@ -347,9 +347,9 @@ def test_sequences_that_are_aborted_leave_nothing(make: Make) -> None:
 
 
 def test_a_model_without_a_tokenizer_cannot_be_constrained(tmp_path: Path) -> None:
-    blueprint = byte_blueprint(tmp_path)
+    engine_plan = byte_engine_plan(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
-    core = EngineCore(blueprint, HashExecutor(20, PADDED))
-    told = finish(core, [ask("r", SamplingParams(grammar=choice("ok").spec))])
-    assert "no tokenizer.json" in str(told.ends["r", 0].error)
+    core = EngineCore(engine_plan, HashExecutor(20, PADDED))
+    finished = finish(core, [ask("r", SamplingParams(grammar=choice("ok").spec))])
+    assert "no tokenizer.json" in str(finished.ends["r", 0].error)
     core.close()

@@ -68,13 +68,13 @@ PARAMS = [
 def test_it_draws_what_its_sampler_draws_and_tells_the_states() -> None:
     executor = Fixed()
     assert executor.capabilities == Capabilities()
-    told = states(PARAMS)
-    outcome = executor.submit(STEP, Sampling([0, 1, 1, 3], told)).wait()
+    seen = states(PARAMS)
+    outcome = executor.submit(STEP, Sampling([0, 1, 1, 3], seen)).wait()
     expected = NumpySampler().sample(executor.run(STEP), [0, 1, 1, 3], states(PARAMS))
     assert outcome.sampled == expected
     assert outcome.late == frozenset()
     # The second draws of both depend on the first.
-    again = executor.submit(STEP, Sampling([0, 1, 1, 3], told)).wait().sampled
+    again = executor.submit(STEP, Sampling([0, 1, 1, 3], seen)).wait().sampled
     other = states(PARAMS)
     for state, token in zip(other, expected.token_ids, strict=True):
         state.append(token)
@@ -83,17 +83,17 @@ def test_it_draws_what_its_sampler_draws_and_tells_the_states() -> None:
 
 def test_who_is_late_draws_nothing_and_delays_nobody() -> None:
     executor = Fixed()
-    told = states(PARAMS)
+    seen = states(PARAMS)
     only_seven = mask_of(np.arange(VOCAB) == 7)
     taken = StepMasks([None, only_seven, None, None], frozenset([0, 2]))
     masks = Masks(executor, taken)
-    outcome = executor.submit(STEP, Sampling([0, 1, 2, 3], told, masks)).wait()
+    outcome = executor.submit(STEP, Sampling([0, 1, 2, 3], seen, masks)).wait()
     assert outcome.late == {0, 2}
     assert outcome.sampled.token_ids[3] == executor.logits[3].argmax()
     assert sorted(outcome.sampled.logprobs) == [1, 3]
     assert outcome.sampled.logprobs[1].token_id == outcome.sampled.token_ids[1]
     untold = NumpySampler().sample(executor.run(STEP), [2], states(PARAMS)[2:3])
-    assert NumpySampler().sample(executor.run(STEP), [2], told[2:3]).token_ids == untold.token_ids
+    assert NumpySampler().sample(executor.run(STEP), [2], seen[2:3]).token_ids == untold.token_ids
 
 
 def test_a_row_that_is_not_finite_fails_alone_beside_one_that_is_late() -> None:
@@ -127,7 +127,7 @@ def test_features_are_taps_or_else_hidden_states() -> None:
     np.testing.assert_array_equal(outcome.hidden, tapped.hidden[4:])
 
 
-def test_logits_are_told_where_they_are_asked_for() -> None:
+def test_logits_are_reported_where_they_are_asked_for() -> None:
     executor = Fixed()
     asked = executor.submit(STEP, Sampling(logits=True)).wait()
     assert asked.result is not None

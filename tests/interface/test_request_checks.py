@@ -85,7 +85,7 @@ def test_a_priority_that_no_message_holds_is_refused(priority: int) -> None:
         (3, SamplingParams(max_tokens=None, min_tokens=14), "min_tokens", "to at most 13 or"),
     ],
 )
-def test_what_does_not_fit_the_context_is_told_by_how_much(
+def test_what_does_not_fit_the_context_is_reported_by_how_much(
     length: int, asked: SamplingParams | None, param: str, words: str
 ) -> None:
     with pytest.raises(ContextLengthError, match=words) as caught:

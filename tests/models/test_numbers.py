@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ModelError
-from penstock.models.heads_config import load_heads_spec
+from penstock.models.draft_heads_config import load_draft_heads_spec
 from penstock.models.limits import MAX_POSITIONS
 from penstock.models.registry import load_model_spec, read_spec
 from penstock.models.rope import rope_tables
@@ -236,4 +236,4 @@ def test_heads(tmp_path: Path, kind: Any, config: dict[str, Any]) -> None:
             text = json.dumps(changed(config, path, value))
             (tmp_path / "config.json").write_text(text)
             with contextlib.suppress(ModelError):
-                load_heads_spec(tmp_path, kind, target, dummy=True)
+                load_draft_heads_spec(tmp_path, kind, target, dummy=True)

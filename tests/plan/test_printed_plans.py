@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock.models.heads_config import load_heads_spec
+from penstock.models.draft_heads_config import load_draft_heads_spec
 from penstock.models.registry import read_spec
 from penstock.plan.explain import explain
 from penstock.plan.fuse import fuse
@@ -49,7 +49,7 @@ _QWEN3 = _config("Qwen3ForCausalLM", head_dim=32, tie_word_embeddings=True)
 
 def _heads(folder: Path, kind: Any, **fields: object) -> Plan:
     (folder / "config.json").write_text(json.dumps(fields))
-    return lower(load_heads_spec(folder, kind, read_spec(_LLAMA), dummy=True))
+    return lower(load_draft_heads_spec(folder, kind, read_spec(_LLAMA), dummy=True))
 
 
 _EAGLE = {k: v for k, v in _SHAPE.items() if k != "dtype"} | {"num_hidden_layers": 1}

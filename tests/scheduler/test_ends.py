@@ -7,10 +7,10 @@ from support.scheduler_loop import EOS, VOCAB, make_loop, request
 
 from penstock.interface.messages import FinishReason
 from penstock.sampling.draws import sequence_key
-from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.sequence import SequenceState
 
 
-def _end(loop: Loop, leader: Sequence) -> tuple[int, FinishReason | None, int | None]:
+def _end(loop: Loop, leader: SequenceState) -> tuple[int, FinishReason | None, int | None]:
     loop.scheduler.add(leader)
     loop.run()
     return leader.num_output_tokens, leader.finish_reason, leader.stop_reason

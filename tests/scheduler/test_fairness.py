@@ -12,7 +12,7 @@ from support.scheduler_loop import check_complete, make_loop, request
 from penstock.interface.messages import Tenant
 from penstock.scheduler.fair_shares import FairShares
 from penstock.scheduler.give_way import STEPS_BETWEEN
-from penstock.scheduler.sequence import Sequence, Status
+from penstock.scheduler.sequence import SequenceState, Status
 from penstock.virtual_times import VirtualTimes
 
 A, B, C = Tenant("a"), Tenant("b"), Tenant("c")
@@ -176,7 +176,7 @@ def test_tenants_with_a_backlog_are_served_by_weight(
     rng = random.Random(seed)
     scheduler = make_loop(num_blocks=30, seqs=seqs, budget=seqs + 12, context=60).scheduler
     tenants = [Tenant(f"t{i}", weight) for i, weight in enumerate(weights)]
-    left: dict[str, list[Sequence]] = {}
+    left: dict[str, list[SequenceState]] = {}
     for tenant in tenants:
         size = rng.choice([2, 10, 30])
         left[tenant.name] = own = [
@@ -207,7 +207,7 @@ def test_tenants_with_a_backlog_are_served_by_weight(
     assert not scheduler.has_work
 
 
-def crowd(count: int, tenant: Tenant, output: int = 40) -> list[Sequence]:
+def crowd(count: int, tenant: Tenant, output: int = 40) -> list[SequenceState]:
     return [
         request(f"{tenant.name}{i}", [10 + i], seed=i, max_tokens=output, tenant=tenant)
         for i in range(count)

@@ -22,8 +22,8 @@ def test_prompts_that_want_logits_take_more_steps(prompt_rows: int, ahead: bool)
             nonlocal most
             step = schedule()
             if step is not None:
-                told = sum(each.num_logits for each in step.sequences)
-                assert told == step.num_logits
+                reported = sum(each.num_logits for each in step.sequences)
+                assert reported == step.num_logits
                 most = max(most, step.num_logits)
             return step
 

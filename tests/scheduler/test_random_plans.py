@@ -12,7 +12,7 @@ from support.scheduler_loop import VOCAB, check_complete, expected, make_loop, r
 from penstock.cache.kv_cache import KvCache
 from penstock.interface.messages import FinishReason, Tenant
 from penstock.pooling.params import PoolingParams
-from penstock.scheduler.sequence import Sequence, Status
+from penstock.scheduler.sequence import SequenceState, Status
 
 WINDOWS: st.SearchStrategy[Windows] = st.one_of(
     st.just((None,)),
@@ -28,7 +28,7 @@ class Plan:
     """A random scenario: the engine's limits, and what happens when."""
 
     loop: Loop
-    arrivals: list[tuple[int, Sequence]]
+    arrivals: list[tuple[int, SequenceState]]
     aborts: dict[int, list[tuple[str, bool]]]  # step: (name, between schedule and update)
 
 

@@ -8,7 +8,7 @@ from support.scheduler_loop import check_complete, expected, make_loop, request
 from penstock.cache.kv_cache import KvCache
 from penstock.errors import ConfigError, RequestError
 from penstock.scheduler.scheduler import Scheduler
-from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.sequence import SequenceState
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from penstock.scheduler.sequence import Sequence
         (request("taken", [1]), "in use"),
     ],
 )
-def test_what_cannot_be_served_is_refused(leader: Sequence, words: str) -> None:
+def test_what_cannot_be_served_is_refused(leader: SequenceState, words: str) -> None:
     loop = make_loop(num_blocks=8)
     loop.scheduler.add(request("taken", [1]))
     with pytest.raises(RequestError, match=words):

@@ -116,7 +116,7 @@ def test_what_an_administrator_cannot_mean(
     assert response.json()["error"]["param"] == param
 
 
-def test_books_that_do_not_agree_are_told(tokenizer_folder: Path) -> None:
+def test_books_that_do_not_agree_are_reported(tokenizer_folder: Path) -> None:
     body = {"model": "fake", "prompt": "a", "max_tokens": 1, "cache_salt": "falsify"}
     with running(tokenizer_folder, 1) as server:
         assert server.admin("check", {}).json() == {"ok": True}
@@ -165,10 +165,10 @@ def test_a_browser_may_send_what_its_client_adds(locked: Server, headers: str) -
     }
     allowed = locked.http.options("/v1/chat/completions", headers=asked)
     assert allowed.status_code == 200, allowed.text
-    told = allowed.headers["access-control-allow-headers"].lower().replace(" ", "").split(",")
-    assert set(headers.replace(" ", "").split(",")) <= set(told)
-    told = locked.http.get("/health", headers={"origin": "https://a.example"}).headers
-    assert "x-penstock-ignored" in told["access-control-expose-headers"].lower()
+    reported = allowed.headers["access-control-allow-headers"].lower().replace(" ", "").split(",")
+    assert set(headers.replace(" ", "").split(",")) <= set(reported)
+    reported = locked.http.get("/health", headers={"origin": "https://a.example"}).headers
+    assert "x-penstock-ignored" in reported["access-control-expose-headers"].lower()
     other = locked.http.options(
         "/v1/chat/completions", headers={**asked, "origin": "https://b.example"}
     )

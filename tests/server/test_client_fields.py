@@ -208,16 +208,16 @@ def test_a_stream_and_an_error_name_what_is_ignored_too(server: Server) -> None:
     assert refused.headers[IGNORED] == "store"
 
 
-def test_the_log_tells_a_field_once(tokenizer_folder: Path, tmp_path: Path) -> None:
+def test_the_log_reports_a_field_once(tokenizer_folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("wb") as file, running(tokenizer_folder, 1, stderr=file) as server:
         for value in ("flex", "priority"):
             assert server.post(CHAT, {**BODIES[CHAT], "service_tier": value}).status_code == 200
         assert server.post(CHAT, {**BODIES[CHAT], "store": True}).status_code == 200
-    told = [line for line in log.read_text().splitlines() if "penstock.fields" in line]
-    assert len(told) == 2
-    assert "'service_tier' to /v1/chat/completions" in told[0]
-    assert "'store'" in told[1]
+    reported = [line for line in log.read_text().splitlines() if "penstock.fields" in line]
+    assert len(reported) == 2
+    assert "'service_tier' to /v1/chat/completions" in reported[0]
+    assert "'store'" in reported[1]
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT, RESPONSES, EMBEDDINGS])

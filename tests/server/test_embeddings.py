@@ -132,7 +132,7 @@ def test_other_models_are_not_here(server: Server) -> None:
         server.client().embeddings.create(model="other", input="a")
 
 
-def test_the_failure_of_one_input_is_told_and_ends_the_others(fresh_server: Server) -> None:
+def test_the_failure_of_one_input_is_reported_and_ends_the_others(fresh_server: Server) -> None:
     error = refused(fresh_server.post(EMBEDDINGS, body(input=["a"] * 40, cache_salt="fail")), 500)
     assert error["code"] == "generation_failed"
     until(lambda: fresh_server.metric("num_requests_running") == 0, 30, "nothing runs")

@@ -107,8 +107,8 @@ def test_embeddings_are_those_of_the_model_in_process(served: Served) -> None:
     )
     with LLM(str(MODEL), backend="reference") as llm:
         outputs = llm.embed(texts, PoolingParams(pooling="mean", dimensions=32))
-    for told, output in zip(answer.data, outputs, strict=True):
-        np.testing.assert_allclose(told.embedding, output.embedding, rtol=0, atol=1e-5)
+    for reported, output in zip(answer.data, outputs, strict=True):
+        np.testing.assert_allclose(reported.embedding, output.embedding, rtol=0, atol=1e-5)
     first, other, again = (output.embedding for output in outputs)
     assert float(first @ again) == pytest.approx(1)
     assert float(first @ other) < 0.99

@@ -85,7 +85,7 @@ def test_a_refused_prompt_ends_the_others_of_its_request(server: Server) -> None
     wait_until_idle(server)
 
 
-def test_a_port_in_use_is_told_before_anything_is_loaded() -> None:
+def test_a_port_in_use_is_reported_before_anything_is_loaded() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         path = os.pathsep.join(entry for entry in sys.path if entry)

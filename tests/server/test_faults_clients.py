@@ -212,10 +212,10 @@ def test_slow_heads_and_bodies_are_given_up(tokenizer_folder: Path) -> None:
                 time.sleep(0.1)
         assert silent.recv(100) == b""
         try:
-            told = head.recv(100)
+            reported = head.recv(100)
         except ConnectionResetError:  # what it trickled last was never read
-            told = b""
-        assert told == b""
+            reported = b""
+        assert reported == b""
         for each in (body, admins):
             answer = b"".join(iter(lambda each=each: each.recv(4096), b""))
             assert answer.startswith(b"HTTP/1.1 408 ")

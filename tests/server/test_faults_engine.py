@@ -24,7 +24,7 @@ def test_a_server_is_ready_and_alive(server: Server) -> None:
 
 
 @pytest.mark.slow
-def test_the_death_of_the_engine_is_told_and_the_next_one_serves(
+def test_the_death_of_the_engine_is_reported_and_the_next_one_serves(
     tokenizer_folder: Path,
 ) -> None:
     # The back-off leaves time to ask a server without an engine.

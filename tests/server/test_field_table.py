@@ -32,8 +32,8 @@ def test_the_document_holds_the_table() -> None:
 
 
 def test_a_field_has_one_rule_at_an_endpoint() -> None:
-    told = Counter((rule.field, path) for rule in TABLE for path in rule.endpoints)
-    assert [field for field, count in told.items() if count > 1] == []
+    reported = Counter((rule.field, path) for rule in TABLE for path in rule.endpoints)
+    assert [field for field, count in reported.items() if count > 1] == []
     assert {path for rule in TABLE for path in rule.endpoints} == {path for path, _ in BODIES}
 
 
@@ -58,8 +58,8 @@ def test_structs_that_endpoints_share_have_the_same_rules() -> None:
             place = places.pop()
             places += place.inner.values()
             for name in place.structs:
-                told = found.setdefault(name, set(place.rules))
-                assert told == set(place.rules), name
+                reported = found.setdefault(name, set(place.rules))
+                assert reported == set(place.rules), name
 
 
 @pytest.mark.parametrize("rule", TABLE, ids=lambda rule: rule.field)

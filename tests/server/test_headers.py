@@ -28,8 +28,8 @@ def test_nobody_chooses_the_address_that_he_comes_from(
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
     log = tmp_path / "log"
     with log.open("wb") as file, running(tokenizer_folder, 1, stderr=file) as server:
-        told = {"x-forwarded-for": "203.0.113.7", "x-forwarded-proto": "https"}
-        headers = {"content-type": "application/json", **told}
+        reported = {"x-forwarded-for": "203.0.113.7", "x-forwarded-proto": "https"}
+        headers = {"content-type": "application/json", **reported}
         assert server.http.post(COMPLETIONS, content=BODY, headers=headers).status_code == 200
     (line,) = [line for line in log.read_text().splitlines() if COMPLETIONS in line]
     assert "client=127.0.0.1:" in line

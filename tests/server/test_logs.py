@@ -110,7 +110,7 @@ def test_a_line_is_one_line_whatever_it_says(tmp_path: Path) -> None:
     assert b"a log line could not be made" in lines[1]
 
 
-def test_equal_lines_are_told_a_few_times_and_counted(tmp_path: Path) -> None:
+def test_equal_lines_are_reported_a_few_times_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("wb") as file, logging_to(LogOptions(fd=file.fileno())):
         for _ in range(50_000):
@@ -118,12 +118,12 @@ def test_equal_lines_are_told_a_few_times_and_counted(tmp_path: Path) -> None:
         until(lambda: "left out" in path.read_text(), PATIENCE_S, "told without another line")
         logging.getLogger("penstock.test").error("another")
     lines = path.read_text().splitlines()
-    told = [line for line in lines if line.endswith("the same line")]
+    reported = [line for line in lines if line.endswith("the same line")]
     summed = [line for line in lines if "left out" in line]
     left_out = [int(line.rpartition("left out ")[2].split()[0]) for line in summed]
     assert all("ERROR penstock.test: the same line (left out" in line for line in summed)
-    assert len(told) + sum(left_out) == 50_000
-    assert len(told) <= A_SECOND * (len(summed) + 1)
+    assert len(reported) + sum(left_out) == 50_000
+    assert len(reported) <= A_SECOND * (len(summed) + 1)
     assert any(line.endswith("another") for line in lines)
 
 

@@ -79,11 +79,11 @@ def test_a_conversation(tool_server: Server) -> None:
         {"role": "assistant", "content": None, "tool_calls": calls},
         {"role": "tool", "tool_call_id": "call00001", "content": "7", "name": "get_weather"},
     ]
-    told = [
+    reported = [
         tool_server.post("/tokenize", {"messages": each}).json()["tokens"]
         for each in (history, new)
     ]
-    assert told[0] == told[1]
+    assert reported[0] == reported[1]
 
 
 @pytest.mark.parametrize(

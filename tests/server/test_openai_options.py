@@ -88,11 +88,11 @@ def test_sampling(
         for choice in part.choices:
             texts[choice.index] += choice.text
             ends[choice.index] = choice.finish_reason
-    told = dict(options)
-    if "logit_bias" in told:
-        told["logit_bias"] = {int(token): bias for token, bias in told["logit_bias"].items()}
-    told["stop"] = tuple(told.get("stop", ()))
-    expected = computed(offline, max_tokens=40, **told).outputs
+    seen = dict(options)
+    if "logit_bias" in seen:
+        seen["logit_bias"] = {int(token): bias for token, bias in seen["logit_bias"].items()}
+    seen["stop"] = tuple(seen.get("stop", ()))
+    expected = computed(offline, max_tokens=40, **seen).outputs
     assert texts == [choice.text for choice in expected]
     assert ends == {choice.index: choice.finish_reason for choice in expected}
 
@@ -160,10 +160,10 @@ def test_log_probabilities_of_prompt_and_answer(client: openai.OpenAI, offline: 
     (choice,) = answer.choices
     assert choice.text == PROMPT + made.text
     assert choice.logprobs is not None
-    told = [None]
-    told += [next(iter(at.values())).logprob for at in expected.prompt_logprobs if at is not None]
-    told += [next(iter(at.values())).logprob for at in made.logprobs]
-    assert choice.logprobs.token_logprobs == told
+    seen = [None]
+    seen += [next(iter(at.values())).logprob for at in expected.prompt_logprobs if at is not None]
+    seen += [next(iter(at.values())).logprob for at in made.logprobs]
+    assert choice.logprobs.token_logprobs == seen
     assert choice.logprobs.tokens is not None
     assert "".join(choice.logprobs.tokens) == "<|endoftext|>" + choice.text
     assert choice.logprobs.text_offset is not None
@@ -173,9 +173,9 @@ def test_log_probabilities_of_prompt_and_answer(client: openai.OpenAI, offline: 
         assert choice.text.startswith(token, offset)
     extension = choice.model_dump()["prompt_logprobs"]
     assert extension[0] is None
-    for told_at, computed_at in zip(extension[1:], expected.prompt_logprobs[1:], strict=True):
+    for seen_at, computed_at in zip(extension[1:], expected.prompt_logprobs[1:], strict=True):
         assert computed_at is not None
-        assert told_at == {
+        assert seen_at == {
             str(token): msgspec.structs.asdict(entry) for token, entry in computed_at.items()
         }
 
@@ -251,11 +251,11 @@ def test_chats_at_once_streamed_and_not(client: openai.OpenAI, offline: LLM) -> 
         params = SamplingParams(seed=seed, logprobs=2, **options)
         (expected,) = offline.chat(MESSAGES, params)[0].outputs
         assert expected.logprobs is not None
-        told = [next(iter(at.values())).logprob for at in expected.logprobs]
-        assert (text, logprobs, count) == (expected.text, told, expected.num_tokens)
+        seen = [next(iter(at.values())).logprob for at in expected.logprobs]
+        assert (text, logprobs, count) == (expected.text, seen, expected.num_tokens)
         (choice,) = answer.choices
         assert choice.message.content == expected.text
-        assert [entry.logprob for entry in choice.logprobs.content] == told
+        assert [entry.logprob for entry in choice.logprobs.content] == seen
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -152,9 +152,9 @@ def test_events_are_as_described(
     if path != "/v1/responses":
         assert events.pop() == "[DONE]"
     answer = document["paths"][path]["post"]["responses"]["200"]["content"]["text/event-stream"]
-    told = answer["schema"]["properties"]["data"]["else"]["contentSchema"]
+    seen = answer["schema"]["properties"]["data"]["else"]["contentSchema"]
     for event in events:
-        assert fault(json.loads(event), told, document) is None
+        assert fault(json.loads(event), seen, document) is None
 
 
 def test_what_the_document_forbids_is_refused_as_it_describes(
@@ -162,16 +162,18 @@ def test_what_the_document_forbids_is_refused_as_it_describes(
 ) -> None:
     operation = document["paths"]["/v1/chat/completions"]["post"]
     asked = operation["requestBody"]["content"]["application/json"]["schema"]
-    told = operation["responses"]["4XX"]["content"]["application/json"]["schema"]
+    seen = operation["responses"]["4XX"]["content"]["application/json"]["schema"]
     for field, value in FORBIDDEN:
         body = {**MESSAGES, field: value}
         assert fault(body, asked, document) is not None
         response = server.post("/v1/chat/completions", body)
         assert response.status_code == (404 if field == "model" else 400), body
-        assert fault(response.json(), told, document) is None
+        assert fault(response.json(), seen, document) is None
 
 
-def test_keys_are_told_of(server: Server, document: dict[str, Any], tokenizer_folder: Any) -> None:
+def test_keys_are_documented(
+    server: Server, document: dict[str, Any], tokenizer_folder: Any
+) -> None:
     assert document["paths"]["/admin/drain"]["post"]["security"] == [{"admin": []}]
     assert "security" not in document["paths"]["/tokenize"]["post"]
     with running(tokenizer_folder, 1, api_keys="secret") as locked:

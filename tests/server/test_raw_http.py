@@ -216,12 +216,12 @@ def exchange(sock: socket.socket, case: Case) -> bytes:
             received += part
 
 
-def told(case: Case) -> object:
+def shown(case: Case) -> object:
     # Who sends nothing is waited for as long as anybody: half a minute.
     return pytest.param(case, id=case.name, marks=[] if case.data else [pytest.mark.slow])
 
 
-@pytest.mark.parametrize("case", [told(case) for case in CASES])
+@pytest.mark.parametrize("case", [shown(case) for case in CASES])
 def test_every_connection_gets_its_answer(server: Server, case: Case) -> None:
     with raw(server) as sock:
         answers = exchange(sock, case)

@@ -61,7 +61,7 @@ def test_so_is_a_stream_that_has_not_begun(server: Server, path: str) -> None:
 
 @pytest.mark.parametrize("bound", [False, True])
 @pytest.mark.parametrize("path", ASKED)
-def test_a_stream_that_has_begun_tells_the_same_error(
+def test_a_stream_that_has_begun_reports_the_same_error(
     server: Server, path: str, bound: bool
 ) -> None:
     answer = server.post(path, body(path, "fault", bound, stream=True))

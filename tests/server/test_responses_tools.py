@@ -140,19 +140,19 @@ def test_a_parsed_answer(tool_server: Server) -> None:
 
 
 def test_what_the_engine_is_told(server: Server) -> None:
-    def told(**fields: Any) -> Any:
+    def seen(**fields: Any) -> Any:
         body = {"model": "fake", "input": "a", "cache_salt": "tell grammar", **fields}
         response = server.post("/v1/responses", body)
         assert response.status_code == 200, response.text
         assert response.json().get("text") == fields.get("text", {"format": {"type": "text"}})
         return json.loads(response.json()["output"][0]["content"][0]["text"])
 
-    assert told() is None
-    assert told(text={"format": {"type": "json_object"}}) == {"kind": "json_object", "text": ""}
+    assert seen() is None
+    assert seen(text={"format": {"type": "json_object"}}) == {"kind": "json_object", "text": ""}
     named = {"type": "json_schema", "name": "it", "schema": SCHEMA, "strict": True}
     named["description"] = None
     text = json.dumps(SCHEMA)
-    assert told(text={"format": named}) == {"kind": "json_schema", "text": text}
+    assert seen(text={"format": named}) == {"kind": "json_schema", "text": text}
 
 
 @pytest.mark.parametrize(

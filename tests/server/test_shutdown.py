@@ -33,7 +33,7 @@ def test_a_signal_lets_open_requests_finish(tokenizer_folder: Path, number: int)
             server.http.get("/health")
 
 
-def test_the_grace_after_a_signal_ends_and_is_told(fresh_server: Server) -> None:
+def test_the_grace_after_a_signal_ends_and_is_reported(fresh_server: Server) -> None:
     whole: list[httpx.Response] = []
     other = threading.Thread(
         target=lambda: whole.append(fresh_server.post("/v1/completions", BODY))

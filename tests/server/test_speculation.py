@@ -67,8 +67,8 @@ def output(*counts: tuple[int, int]) -> RequestOutput:
 
 
 def test_usage() -> None:
-    told = msgspec.to_builtins(usage([output((5, 2), (4, 4))]))
-    assert told["completion_tokens_details"] == {
+    reported = msgspec.to_builtins(usage([output((5, 2), (4, 4))]))
+    assert reported["completion_tokens_details"] == {
         "accepted_prediction_tokens": 6,
         "rejected_prediction_tokens": 3,
     }

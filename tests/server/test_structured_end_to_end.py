@@ -136,10 +136,10 @@ def test_required_calls_in_a_stream(served: Served) -> None:
                 calls.append([delta.function.name, ""])
             calls[delta.index][1] += delta.function.arguments
     assert reason == whole.finish_reason
-    told = [[each.function.name, each.function.arguments] for each in whole.message.tool_calls]
-    assert calls[: len(told)] == told
+    reported = [[each.function.name, each.function.arguments] for each in whole.message.tool_calls]
+    assert calls[: len(reported)] == reported
     models = {"get_weather": get_weather, "get_time": get_time}
-    for name, arguments in told:
+    for name, arguments in reported:
         models[name].model_validate_json(arguments)
 
 

@@ -102,13 +102,13 @@ def test_arguments_are_streamed_as_they_are_written(tool_server: Server) -> None
 def test_logprobs_cover_every_token_of_an_answer_with_calls(tool_server: Server) -> None:
     say = f"<think>Hm.</think> Well. {TIME}"
     chunks = ask(tool_server, say, stream=True, logprobs=True)
-    told = [
+    reported = [
         position.token
         for chunk in chunks
         if chunk.choices[0].logprobs is not None
         for position in chunk.choices[0].logprobs.content
     ]
-    assert "".join(told[: len(say)]) == say
+    assert "".join(reported[: len(say)]) == say
 
 
 def test_a_conversation_with_calls(tool_server: Server) -> None:

@@ -97,9 +97,9 @@ def test_a_request_is_a_server_span_with_its_phases() -> None:
     assert (server.name, server.kind) == ("POST /v1/chat/completions", SpanKind.SERVER)
     assert server.parent is None
     assert server.status.status_code is StatusCode.UNSET
-    told = attributes(server)
-    assert abs(told.pop("gen_ai.response.time_to_first_chunk") - 0.6) < 1e-6
-    assert told == {
+    reported = attributes(server)
+    assert abs(reported.pop("gen_ai.response.time_to_first_chunk") - 0.6) < 1e-6
+    assert reported == {
         "http.request.method": "POST",
         "http.route": "/v1/chat/completions",
         "url.path": "/v1/chat/completions",
@@ -134,11 +134,11 @@ def test_a_request_is_a_server_span_with_its_phases() -> None:
 def test_embeddings_have_no_decode() -> None:
     spans = spans_of({"embedded": True, "output_tokens": 0}, path="/v1/embeddings")
     assert [span.name for span in spans] == ["queue", "prefill", "POST /v1/embeddings"]
-    told = attributes(spans[-1])
-    assert told["gen_ai.operation.name"] == "embeddings"
-    assert told["gen_ai.usage.input_tokens"] == 40
-    assert "gen_ai.usage.output_tokens" not in told
-    assert "gen_ai.response.time_to_first_chunk" not in told
+    reported = attributes(spans[-1])
+    assert reported["gen_ai.operation.name"] == "embeddings"
+    assert reported["gen_ai.usage.input_tokens"] == 40
+    assert "gen_ai.usage.output_tokens" not in reported
+    assert "gen_ai.response.time_to_first_chunk" not in reported
 
 
 def test_one_that_was_left_ends_when_the_request_does() -> None:
@@ -195,9 +195,9 @@ def test_who_is_not_sampled_by_the_caller_is_not_traced() -> None:
 def test_many_generations_make_few_spans() -> None:
     spans = spans_of(*[{}] * (MAX_GENERATIONS + 4))
     assert len(spans) == 3 * MAX_GENERATIONS + 1
-    told = attributes(spans[-1])
-    assert told["penstock.generations"] == MAX_GENERATIONS + 4
-    assert told["gen_ai.usage.input_tokens"] == 40 * (MAX_GENERATIONS + 4)
+    reported = attributes(spans[-1])
+    assert reported["penstock.generations"] == MAX_GENERATIONS + 4
+    assert reported["gen_ai.usage.input_tokens"] == 40 * (MAX_GENERATIONS + 4)
 
 
 def test_the_environment_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,11 +283,11 @@ def test_a_collector_gets_every_kind_of_request_and_no_prompt(
     assert set(spans) == {f"POST {path}" for path in asked}
     assert {span.trace_id.hex() for span in collector.spans()} == {TRACE}
     assert {span.parent_span_id.hex() for span in spans.values()} == {PARENT}
-    told = values(spans["POST /v1/completions"])
-    assert told["gen_ai.usage.input_tokens"] == len(secret)
-    assert told["gen_ai.usage.output_tokens"] == 5
-    assert told["gen_ai.request.model"] == "fake"
-    assert 0 < told["gen_ai.response.time_to_first_chunk"] < 30
+    reported = values(spans["POST /v1/completions"])
+    assert reported["gen_ai.usage.input_tokens"] == len(secret)
+    assert reported["gen_ai.usage.output_tokens"] == 5
+    assert reported["gen_ai.request.model"] == "fake"
+    assert 0 < reported["gen_ai.response.time_to_first_chunk"] < 30
     assert values(spans["POST /v1/embeddings"])["gen_ai.usage.input_tokens"] == 2 * len(secret)
     assert secret.encode() not in b"".join(collector.bodies)
 

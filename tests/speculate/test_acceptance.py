@@ -5,7 +5,7 @@ import pytest
 from penstock.speculate.acceptance import Acceptance
 
 
-def test_sequences_are_told_apart() -> None:
+def test_sequences_are_distinguished() -> None:
     common = Acceptance(1, 4)
     good, bad = Acceptance(1, 4, common), Acceptance(1, 4, common)
     for _ in range(50):

@@ -11,7 +11,7 @@ from support.simulated_engine import Costs, SimulatedEngine
 
 from penstock.interface.messages import EngineRequest
 from penstock.sampling.params import SamplingParams
-from penstock.scheduler.sequence import Sequence, make_sequences
+from penstock.scheduler.sequence import SequenceState, make_sequences
 from penstock.speculate.controller import Controller, Offer
 from penstock.speculate.step_cost_model import DraftTiming
 
@@ -86,7 +86,7 @@ def test_at_rest_nobody_is_looked_at() -> None:
     engine.run(1000)
     looked = 0
 
-    def running() -> Iterator[Sequence]:
+    def running() -> Iterator[SequenceState]:
         nonlocal looked
         looked += 1
         yield from engine.sequences
@@ -196,7 +196,7 @@ def test_batches_that_grow(costs: Costs) -> None:
 
 @pytest.mark.parametrize("costs", [FLAT, STEEP, KNEE], ids=["flat", "steep", "knee"])
 @pytest.mark.parametrize("batch", [2, 8, 32])
-def test_sequences_of_one_batch_are_told_apart(costs: Costs, batch: int) -> None:
+def test_sequences_of_one_batch_are_distinguished(costs: Costs, batch: int) -> None:
     """Drafts of every other sequence fail; the best constant length is one for all."""
     engine = SimulatedEngine(costs, 0.9, batch)
     engine.odd_alpha = 0.05
@@ -221,14 +221,14 @@ def test_sequences_that_change_places_are_noticed() -> None:
     assert engine.run(600) > 0.95 * engine.best()
 
 
-def sequence() -> Sequence:
+def sequence() -> SequenceState:
     request = EngineRequest(request_id="a", prompt_token_ids=[1] * 9, params=SamplingParams())
     made = make_sequences(request, 0)
     made.max_total_tokens = 1000
     return made
 
 
-def expected(sequence: Sequence, group: int, count: int) -> float:
+def expected(sequence: SequenceState, group: int, count: int) -> float:
     return [0.0, *sequence.acceptance.expected(group)][count]
 
 

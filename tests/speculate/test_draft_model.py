@@ -14,7 +14,7 @@ from support.overlapped import VOCAB, check, make_core, windowed
 from penstock import LLM, SamplingParams, demo_model_path, draft_model_path
 from penstock.api import engine_config
 from penstock.config import EngineConfig
-from penstock.engine.loader import Blueprint, draw
+from penstock.engine.loader import EnginePlan, plan_engine
 from penstock.errors import ConfigError
 from penstock.interface.messages import EngineRequest
 from penstock.interface.step import StepInput, StepResult
@@ -35,13 +35,13 @@ class Counted(HashExecutor):
 
 
 def finish(core: Any) -> dict[tuple[str, int], list[int]]:
-    told: dict[tuple[str, int], list[int]] = {}
+    reported: dict[tuple[str, int], list[int]] = {}
     while core.has_work:
         for update in core.step():
             assert update.error is None
-            told.setdefault((update.request_id, update.index), []).extend(update.token_ids)
+            reported.setdefault((update.request_id, update.index), []).extend(update.token_ids)
         core.check_integrity()
-    return told
+    return reported
 
 
 def requests() -> list[EngineRequest]:
@@ -61,7 +61,7 @@ def requests() -> list[EngineRequest]:
 @pytest.mark.parametrize("num_blocks", [8, 40])
 @pytest.mark.parametrize("windows", [(None, None), (None, 33), (20, 20)], ids=str)
 def test_the_same_model_as_its_own_draft(
-    blueprint: Blueprint,
+    engine_plan: EnginePlan,
     num_blocks: int,
     draft_blocks: int,
     windows: tuple[int | None, int | None],
@@ -69,7 +69,7 @@ def test_the_same_model_as_its_own_draft(
     """Every draft of greedy requests is right, so that a wrong slot in the draft's cache, or a
     token that it did not read, shows as one that is not accepted."""
     limits = {"max_num_seqs": 4, "max_num_batched_tokens": 40}
-    model = windowed(blueprint, windows)
+    model = windowed(engine_plan, windows)
     groups = model.plan.kv_groups.windows
     num_blocks, draft_blocks = num_blocks * len(groups), draft_blocks * len(groups)
     plain = make_core(model, HashExecutor(num_blocks, VOCAB, windows=groups), **limits)
@@ -92,11 +92,11 @@ def test_the_same_model_as_its_own_draft(
         assert sequence.num_accepted == sequence.num_drafted
 
 
-def test_the_draft_reads_every_token_once(blueprint: Blueprint) -> None:
+def test_the_draft_reads_every_token_once(engine_plan: EnginePlan) -> None:
     inner = Counted(20)
     proposer = ModelProposer(inner, 512, True)
     executor = HashExecutor(20, VOCAB)
-    core = make_core(blueprint, executor, Speculation(proposer, 3))
+    core = make_core(engine_plan, executor, Speculation(proposer, 3))
     params = SamplingParams(temperature=0, max_tokens=21, ignore_eos=True)
     core.add_request(EngineRequest(request_id="a", prompt_token_ids=[3] * 10, params=params))
     finish(core)
@@ -105,11 +105,11 @@ def test_the_draft_reads_every_token_once(blueprint: Blueprint) -> None:
     assert core.stats().steps == 1 + 20 // 4
 
 
-def test_a_long_prompt_is_read_in_parts(blueprint: Blueprint) -> None:
+def test_a_long_prompt_is_read_in_parts(engine_plan: EnginePlan) -> None:
     inner = Counted(20)
     proposer = ModelProposer(inner, 16, True)
     executor = HashExecutor(20, VOCAB)
-    core = make_core(blueprint, executor, Speculation(proposer, 2))
+    core = make_core(engine_plan, executor, Speculation(proposer, 2))
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     core.add_request(EngineRequest(request_id="a", prompt_token_ids=[3] * 40, params=params))
     finish(core)
@@ -117,9 +117,9 @@ def test_a_long_prompt_is_read_in_parts(blueprint: Blueprint) -> None:
     assert core.stats().drafts.accepted_tokens > 0  # type: ignore[union-attr]
 
 
-def test_blocks_come_back(blueprint: Blueprint) -> None:
+def test_blocks_come_back(engine_plan: EnginePlan) -> None:
     proposer = ModelProposer(HashExecutor(20, VOCAB), 512, False)
-    core = make_core(blueprint, HashExecutor(20, VOCAB), Speculation(proposer, 2))
+    core = make_core(engine_plan, HashExecutor(20, VOCAB), Speculation(proposer, 2))
     for request in requests():
         core.add_request(request)
     core.step()
@@ -180,21 +180,21 @@ def copy_of_draft(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def drawn(draft: object, **options: Any) -> Blueprint:
+def drawn(draft: object, **options: Any) -> EnginePlan:
     asked = {"method": "draft", "model": str(draft)}
-    return draw(engine_config("", {"backend": "cpu", "speculative": asked, **options}))
+    return plan_engine(engine_config("", {"backend": "cpu", "speculative": asked, **options}))
 
 
 def test_a_draft_shares_the_budget(tmp_path: Path) -> None:
     budget = 8 << 20
-    blueprint = drawn("", kv_cache_bytes=budget, max_model_len=256)
-    plain = draw(EngineConfig(backend="cpu", kv_cache_bytes=budget, max_model_len=256))
-    draft = blueprint.draft
+    engine_plan = drawn("", kv_cache_bytes=budget, max_model_len=256)
+    plain = plan_engine(EngineConfig(backend="cpu", kv_cache_bytes=budget, max_model_len=256))
+    draft = engine_plan.draft
     assert draft is not None
-    assert draft.config.num_blocks == blueprint.config.num_blocks < plain.config.num_blocks
-    assert blueprint.config.kv_cache_bytes <= budget
-    assert draft.config.max_model_len == blueprint.config.max_model_len
-    assert "draft" in blueprint.config.reasons["num_blocks"]
+    assert draft.config.num_blocks == engine_plan.config.num_blocks < plain.config.num_blocks
+    assert engine_plan.config.kv_cache_bytes <= budget
+    assert draft.config.max_model_len == engine_plan.config.max_model_len
+    assert "draft" in engine_plan.config.reasons["num_blocks"]
 
 
 def test_refused_at_the_start(tmp_path: Path) -> None:
@@ -214,7 +214,9 @@ def test_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"draft's part included.* set kv_cache_bytes"):
         drawn("", kv_cache_bytes=1 << 20, max_model_len=2048)
     with pytest.raises(ConfigError, match="nothing would be faster"):
-        draw(engine_config("", {"speculative": "self", "quantization": "int4", "backend": "cpu"}))
+        plan_engine(
+            engine_config("", {"speculative": "self", "quantization": "int4", "backend": "cpu"})
+        )
     target = shutil.copytree(demo_model_path(), tmp_path / "target")
     with pytest.raises(ConfigError, match="needs the option 'model'"):
-        draw(EngineConfig(model=str(target), speculative=drawn("").config.speculative))
+        plan_engine(EngineConfig(model=str(target), speculative=drawn("").config.speculative))

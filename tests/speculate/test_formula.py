@@ -7,14 +7,14 @@ import pytest
 from support.oracle import Oracle, name
 from support.overlapped import make_core
 
-from penstock.engine.loader import Blueprint
+from penstock.engine.loader import EnginePlan
 from penstock.interface.host_executor import HostExecutor
 from penstock.interface.messages import EngineRequest
 from penstock.interface.step import StepInput, StepResult
 from penstock.sampling.params import SamplingParams
 from penstock.sampling.reference import NumpySampler
 from penstock.scheduler.draft import Draft
-from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.sequence import SequenceState
 from penstock.speculate.draft import Wanted
 from penstock.speculate.speculation import Speculation
 
@@ -50,7 +50,7 @@ class Prompter(Oracle):
         return super().propose(wanted)
 
 
-def _text(sequence: Sequence) -> list[int]:
+def _text(sequence: SequenceState) -> list[int]:
     prompt = sequence.token_ids[: sequence.num_prompt_tokens].tolist()
     return prompt + said(np.arange(len(prompt) - 1, LENGTH)).tolist()
 
@@ -59,12 +59,12 @@ def _text(sequence: Sequence) -> list[int]:
     ("alpha", "length", "expected"), [(0.7, 4, 2.773), (0.8, 5, 3.689), (0.5, 2, 1.75)]
 )
 def test_as_the_formula_says(
-    blueprint: Blueprint, alpha: float, length: int, expected: float
+    engine_plan: EnginePlan, alpha: float, length: int, expected: float
 ) -> None:
     assert (1 - alpha ** (length + 1)) / (1 - alpha) == pytest.approx(expected, rel=1e-3)
     speculation = Speculation(Prompter({}, VOCAB, alpha, seed=2), length)
     core = make_core(
-        blueprint, Reciter(), speculation, max_model_len=LENGTH, max_num_batched_tokens=64
+        engine_plan, Reciter(), speculation, max_model_len=LENGTH, max_num_batched_tokens=64
     )  # type: ignore
     params = SamplingParams(temperature=0, ignore_eos=True)
     outputs: dict[str, list[int]] = {f"{i}": [] for i in range(REQUESTS)}

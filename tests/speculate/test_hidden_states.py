@@ -7,11 +7,11 @@ from array import array
 from penstock.interface.messages import EngineRequest
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.output import ScheduledSequence, ScheduledStep
-from penstock.scheduler.sequence import Sequence, Status, make_sequences
+from penstock.scheduler.sequence import SequenceState, Status, make_sequences
 from penstock.speculate.hidden_states import hidden_rows
 
 
-def running(name: str) -> Sequence:
+def running(name: str) -> SequenceState:
     sequence = make_sequences(EngineRequest(request_id=name, prompt_token_ids=[1] * 9), seed=0)
     sequence.status = Status.RUNNING
     return sequence
@@ -29,7 +29,7 @@ def step(*listed: ScheduledSequence) -> ScheduledStep:
     )
 
 
-def test_the_row_that_is_computed_again_is_told_then() -> None:
+def test_the_row_that_is_computed_again_is_reported_then() -> None:
     a, b, c = running("a"), running("b"), running("c")
     decode = [ScheduledSequence(s, 8, 1, 1, (s,)) for s in (a, b)]
     assert [(t.sequence, t.first, list(t.rows)) for t in hidden_rows(step(*decode), [[5], []])] == [
@@ -38,13 +38,13 @@ def test_the_row_that_is_computed_again_is_told_then() -> None:
     prefill = ScheduledSequence(b, 4, 5, 1, (b,), num_hidden=4)
     drafted = ScheduledSequence(c, 8, 3, 3, (c,), draft=Draft(array("i", [7, 7])))
     mixed = step(decode[0], prefill, drafted)
-    told = hidden_rows(mixed, [[5], [], []])
-    assert [(t.sequence, t.first, list(t.rows)) for t in told] == [
+    reported = hidden_rows(mixed, [[5], [], []])
+    assert [(t.sequence, t.first, list(t.rows)) for t in reported] == [
         (a, 8, [0]),
         (b, 4, [5, 6, 7, 8]),
     ]
-    told = hidden_rows(mixed, [[5], [5], [7, 8]])
-    assert [(t.sequence, t.first, list(t.rows)) for t in told] == [
+    reported = hidden_rows(mixed, [[5], [5], [7, 8]])
+    assert [(t.sequence, t.first, list(t.rows)) for t in reported] == [
         (a, 8, [0]),
         (b, 4, [5, 6, 7, 8, 1]),
         (c, 8, [2, 3]),

@@ -5,13 +5,13 @@ import pytest
 from penstock.interface.messages import EngineRequest, FinishReason
 from penstock.sampling.params import SamplingParams
 from penstock.scheduler.draft import Draft
-from penstock.scheduler.sequence import Sequence, make_sequences
+from penstock.scheduler.sequence import SequenceState, make_sequences
 from penstock.speculate.draft import Wanted
 from penstock.speculate.ngram import NgramProposer
 from penstock.speculative_config import Ngram
 
 
-def sequence(tokens: list[int], salt: str = "") -> Sequence:
+def sequence(tokens: list[int], salt: str = "") -> SequenceState:
     request = EngineRequest(
         request_id="a", prompt_token_ids=tokens, params=SamplingParams(), cache_salt=salt
     )
@@ -20,7 +20,7 @@ def sequence(tokens: list[int], salt: str = "") -> Sequence:
     return made
 
 
-def drafted(proposer: NgramProposer, asked: Sequence, most: int = 4) -> list[int] | None:
+def drafted(proposer: NgramProposer, asked: SequenceState, most: int = 4) -> list[int] | None:
     (draft,) = proposer.propose([Wanted(asked, most)])
     proposer.check_integrity()
     return None if draft is None else draft.token_ids.tolist()
@@ -60,7 +60,7 @@ def test_a_long_prompt_is_read_over_several_steps() -> None:
     assert [drafted(proposer, asked) for _ in range(3)] == [None, None, [3, 4, 5, 6]]
 
 
-def end(proposer: NgramProposer, ended: Sequence) -> None:
+def end(proposer: NgramProposer, ended: SequenceState) -> None:
     drafted(proposer, ended)
     ended.finish_reason = FinishReason.STOP
 

@@ -44,7 +44,7 @@ def test_nothing_takes_no_time() -> None:
     assert costs.seconds(4) == pytest.approx(2.0)
 
 
-def test_many_rows_are_told_apart_roughly() -> None:
+def test_many_rows_are_distinguished_roughly() -> None:
     costs = measured((32, 1.0), (64, 2.0))
     assert costs.seconds(48) == pytest.approx(1.5, rel=0.05)
     assert costs.seconds(128) == pytest.approx(4.0, rel=0.05)
@@ -120,7 +120,7 @@ def test_what_others_do_with_the_processor_is_not_booked() -> None:
     assert reading == 0.0
 
 
-def test_reading_is_told_from_drafting() -> None:
+def test_reading_is_reported_from_drafting() -> None:
     costs = model()
     first = costs.drafted(DraftTiming(1, 1, 50.1, False), 500, 1.0)
     assert first == pytest.approx((0.1, 3.0))
@@ -132,7 +132,7 @@ def test_reading_is_told_from_drafting() -> None:
     assert costs.seconds_per_token_read == pytest.approx(0.025)
 
 
-def test_a_step_with_other_rows_tells_nothing() -> None:
+def test_a_step_with_other_rows_reports_nothing() -> None:
     costs = model()
     assert costs.verified(1, 1, None) == pytest.approx(1.2)
 

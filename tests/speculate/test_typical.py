@@ -7,12 +7,12 @@ from array import array
 import msgspec
 import numpy as np
 import pytest
-from support.drafted import told
+from support.drafted import run_core
 from support.oracle import Oracle, Recorder
 from support.overlapped import POISON, VOCAB
 from support.stories import Arrival, same
 
-from penstock.engine.loader import Blueprint
+from penstock.engine.loader import EnginePlan
 from penstock.sampling.params import SamplingParams
 from penstock.scheduler.draft import Draft, draft_tree
 from penstock.speculate.typical import Typical
@@ -54,7 +54,7 @@ def test_the_likeliest_of_siblings_is_taken() -> None:
     ],
 )
 def test_it_does_not_apply_where_more_was_asked_for(
-    blueprint: Blueprint, changes: dict[str, object]
+    engine_plan: EnginePlan, changes: dict[str, object]
 ) -> None:
     plain = SamplingParams(temperature=0.9, max_tokens=60, seed=3, ignore_eos=True)
     params = msgspec.structs.replace(plain, **changes)
@@ -62,22 +62,22 @@ def test_it_does_not_apply_where_more_was_asked_for(
     assert not MEDUSAS.applies_to(params)
     listed = [Arrival(0, [3, 4, 5], params, 0, None, None, False)]
     recorder = Recorder()
-    expected, _ = told(blueprint, listed, recorder)
+    expected, _ = run_core(engine_plan, listed, recorder)
     oracle = Oracle(recorder.texts(), VOCAB, 0.6)
-    same(told(blueprint, listed, oracle, typical=Typical(1e-9, 1e-9))[0], expected)
+    same(run_core(engine_plan, listed, oracle, typical=Typical(1e-9, 1e-9))[0], expected)
 
 
-def test_more_is_accepted(blueprint: Blueprint) -> None:
+def test_more_is_accepted(engine_plan: EnginePlan) -> None:
     """Every draft passes a bound of nothing, so that each step brings all of it."""
     params = SamplingParams(temperature=0.9, max_tokens=60, seed=5, ignore_eos=True)
     listed = [Arrival(0, [3, 4, 5], params, 0, None, None, False)]
     recorder = Recorder()
-    expected, _ = told(blueprint, listed, recorder)
+    expected, _ = run_core(engine_plan, listed, recorder)
     oracle = Oracle(recorder.texts(), POISON, 0.5)
-    exact, strict = told(blueprint, listed, oracle, typical=None)
+    exact, strict = run_core(engine_plan, listed, oracle, typical=None)
     same(exact, expected)
     oracle = Oracle(recorder.texts(), POISON, 0.5)
-    stories, loose = told(blueprint, listed, oracle, typical=Typical(1e-9, 1e-9))
+    stories, loose = run_core(engine_plan, listed, oracle, typical=Typical(1e-9, 1e-9))
     assert strict.drafts is not None
     assert loose.drafts is not None
     assert strict.drafts.rejections > 0

@@ -17,7 +17,7 @@ from penstock.interface.step import StepResult
 from penstock.sampling.reference import NumpySampler
 from penstock.scheduler.draft import Draft, draft_tree
 from penstock.scheduler.output import ScheduledSequence, ScheduledStep
-from penstock.scheduler.sequence import Sequence, make_sequences
+from penstock.scheduler.sequence import SequenceState, make_sequences
 from penstock.speculate.typical import Typical
 from penstock.speculate.verify import Verified, verify
 
@@ -39,7 +39,7 @@ def tree(seed: int) -> Draft:
     return draft_tree(tokens, array("i", [-1, -1, -1, 0, 0, 1, 1]))
 
 
-def sequence(number: int, sampler: NumpySampler) -> Sequence:
+def sequence(number: int, sampler: NumpySampler) -> SequenceState:
     params = msgspec.structs.replace(PARAMS, max_tokens=8)
     made = make_sequences(
         EngineRequest(request_id=f"{number}", prompt_token_ids=PROMPT, params=params), number
@@ -48,7 +48,7 @@ def sequence(number: int, sampler: NumpySampler) -> Sequence:
     return made
 
 
-def step_of(samples: list[Sequence], drafts: list[Draft]) -> ScheduledStep:
+def step_of(samples: list[SequenceState], drafts: list[Draft]) -> ScheduledStep:
     rows, first = [], 0
     scheduled = []
     for each, draft in zip(samples, drafts, strict=True):

@@ -33,15 +33,15 @@ def run(**options: Any) -> tuple[list[Any], Any]:
     with LLM(max_model_len=256, **options) as llm:
         outputs = [o.outputs for o in llm.generate(PROMPTS, params())]
         stats = llm.stats()
-    told = [(c.text, list(c.token_ids), c.finish_reason, c.logprobs) for cs in outputs for c in cs]
-    return told, stats
+    seen = [(c.text, list(c.token_ids), c.finish_reason, c.logprobs) for cs in outputs for c in cs]
+    return seen, stats
 
 
 @pytest.mark.parametrize("method", ["ngram:min_match=2,adaptive=false", "draft:adaptive=false"])
 def test_the_same_text_with_drafts(method: str) -> None:
     expected, _ = run()
-    told, stats = run(speculative=method)
-    assert told == expected
+    seen, stats = run(speculative=method)
+    assert seen == expected
     assert stats.drafts.accepted_tokens > 0
-    text, _, reason, _ = told[0]
+    text, _, reason, _ = seen[0]
     assert reason == "length" or re.fullmatch(LINE + "{6,9}", text)

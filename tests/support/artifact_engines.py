@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock.artifact.shelf import Keeping
+from penstock.artifact.session import Keeping
 from penstock.config import EngineConfig
-from penstock.engine.loader import draw, load
+from penstock.engine.loader import load, plan_engine
 from penstock.interface.executor import run
 from penstock.interface.step import KvTables, StepInput
 
@@ -35,7 +35,7 @@ def start(model: Path, root: Path | None, keeping: Keeping = "always", **options
     config = EngineConfig(model=str(model), **(chosen | options))
     done = Start()
     executor = load(
-        draw(config),
+        plan_engine(config),
         done.phases.append,
         lambda level, text: done.notes.append(text),
         keeping=keeping,

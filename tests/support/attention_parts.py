@@ -25,7 +25,7 @@ class Heads(Protocol):
 
 
 @dataclass(frozen=True)
-class Sequence:
+class AttentionSequence:
     """The queries, keys and values of every position that a sequence will ever have."""
 
     q: F32  # [n, heads, D]
@@ -33,20 +33,20 @@ class Sequence:
     v: F32
 
 
-def sequence(shape: Heads, n: int, seed: int) -> Sequence:
+def sequence(shape: Heads, n: int, seed: int) -> AttentionSequence:
     rng = np.random.default_rng(seed)
 
     def draw(heads: int) -> F32:
         return rng.standard_normal((n, heads, shape.head_dim), dtype=np.float32)
 
     # Scores of a few units: peaked enough that one wrong key is seen, not so that only one counts.
-    return Sequence(2 * draw(shape.heads), draw(shape.kv_heads), draw(shape.kv_heads))
+    return AttentionSequence(2 * draw(shape.heads), draw(shape.kv_heads), draw(shape.kv_heads))
 
 
 @dataclass(frozen=True)
 class Part:
     """Queries ``[start, end)`` of a sequence, as one step runs them."""
 
-    sequence: Sequence
+    sequence: AttentionSequence
     start: int
     end: int

@@ -19,7 +19,7 @@ from penstock.backends.reference.numerics import F32, attend
 from penstock.cache.geometry import BLOCK_SIZE, KvDType
 from penstock.interface.step import KvTables, StepInput
 from penstock.plan.kv_groups import KvLayer
-from support.attention_parts import Part, Sequence
+from support.attention_parts import AttentionSequence, Part
 
 TYPES: dict[str, Any] = {
     "bfloat16": ml_dtypes.bfloat16,
@@ -176,7 +176,9 @@ def assert_close(shape: Shape, part: Part, actual: F32, scores: Scores = PLAIN) 
     size = expected(
         shape,
         Part(
-            Sequence(part.sequence.q, part.sequence.k, abs(part.sequence.v)), part.start, part.end
+            AttentionSequence(part.sequence.q, part.sequence.k, abs(part.sequence.v)),
+            part.start,
+            part.end,
         ),
         scores,
     )

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from support.attention_parts import Heads, Part, Sequence, sequence
+from support.attention_parts import AttentionSequence, Heads, Part, sequence
 
 Int32s = NDArray[np.int32]
 
@@ -56,7 +56,9 @@ def line_of(tree: Tree, row: int) -> Part:
     """What the row is without a tree: the last token of a sequence of what it sees, decoded."""
     places = [*range(tree.start), *(tree.start + r for r in ancestors(tree.parents, row))]
     s = tree.sequence
-    return Part(Sequence(s.q[places], s.k[places], s.v[places]), len(places) - 1, len(places))
+    return Part(
+        AttentionSequence(s.q[places], s.k[places], s.v[places]), len(places) - 1, len(places)
+    )
 
 
 def make_tree(shape: Heads, start: int, parents: Several[int], seed: int) -> Tree:

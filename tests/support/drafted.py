@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from penstock.engine.loader import Blueprint
+from penstock.engine.loader import EnginePlan
 from penstock.interface.executor import Executor
 from penstock.interface.messages import EngineStats
 from penstock.sampling.params import SamplingParams
-from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.sequence import SequenceState
 from penstock.speculate.draft import Proposer
 from penstock.speculate.speculation import Speculation
 from penstock.speculate.typical import Typical
@@ -56,19 +56,19 @@ class Fickle(Speculation):
         self._quiet = quiet
         self._random = random.Random(3)
 
-    def may_draft(self, running: Iterable[Sequence], budget: int) -> bool:
+    def may_draft(self, running: Iterable[SequenceState], budget: int) -> bool:
         return super().may_draft(running, budget) and self._random.random() >= self._quiet
 
 
 def check_same(
-    blueprint: Blueprint,
+    engine_plan: EnginePlan,
     play: Play,
     make: Callable[[Texts], Proposer],
     quiet: float | None = None,
 ) -> None:
     """What is told with the proposer that is made for these texts is what is told without.
 
-    ``quiet``: see :func:`told`.
+    ``quiet``: see :func:`run_core`.
     """
     limits: dict[str, Any] = {
         "max_num_seqs": play.seqs,
@@ -76,14 +76,14 @@ def check_same(
     }
     shared = (play.num_tokens, play.num_blocks)
     recorder = Recorder()
-    plain, _ = told(blueprint, play.listed, recorder, *shared, **limits)
+    plain, _ = run_core(engine_plan, play.listed, recorder, *shared, **limits)
     proposer = make(recorder.texts())
-    stories, _ = told(blueprint, play.listed, proposer, *shared, quiet=quiet, **limits)
+    stories, _ = run_core(engine_plan, play.listed, proposer, *shared, quiet=quiet, **limits)
     same(stories, plain)
 
 
-def told(
-    blueprint: Blueprint,
+def run_core(
+    engine_plan: EnginePlan,
     listed: list[Arrival],
     proposer: Proposer,
     num_tokens: int = 4,
@@ -94,14 +94,14 @@ def told(
 ) -> tuple[Stories, EngineStats]:
     """``quiet``: steps overlap, where nothing is drafted by this probability; None: they do not.
     ``num_blocks`` are of each group of layers."""
-    windows = blueprint.plan.kv_groups.windows
+    windows = engine_plan.plan.kv_groups.windows
     inner = HashExecutor(num_blocks * len(windows), VOCAB, POISON, windows)
     executor: Executor = inner
     speculation = Speculation(proposer, num_tokens, typical=typical)
     if quiet is not None:
         executor = Deferred(inner, failed_token=9)
         speculation = Fickle(proposer, num_tokens, quiet, typical=typical)
-    core = make_core(blueprint, executor, speculation, **limits)
+    core = make_core(engine_plan, executor, speculation, **limits)
     stories = play(core, listed, lambda: check(core, inner))
     stats = core.stats()
     assert stats.kv_blocks_used == 0
@@ -135,7 +135,7 @@ def mixed() -> list[Arrival]:
 LIMITS: dict[str, Any] = {"max_num_seqs": 6, "max_num_batched_tokens": 30}
 
 
-def plain_stories(blueprint: Blueprint) -> tuple[Stories, Texts, EngineStats]:
+def plain_stories(engine_plan: EnginePlan) -> tuple[Stories, Texts, EngineStats]:
     recorder = Recorder()
-    stories, stats = told(blueprint, mixed(), recorder, num_blocks=9, **LIMITS)
+    stories, stats = run_core(engine_plan, mixed(), recorder, num_blocks=9, **LIMITS)
     return stories, recorder.texts(), stats

@@ -22,7 +22,7 @@ from penstock.interface.messages import SequenceUpdate
 from penstock.interface.step import StepInput
 from penstock.scheduler.output import ScheduledStep
 from penstock.scheduler.scheduler import Scheduler
-from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.sequence import SequenceState
 
 Entry = tuple[int, int, int]  # token, position, hash of all before and itself, and the group
 
@@ -206,7 +206,7 @@ class Loop:
     ahead: bool = False
     model: FakeModel = field(init=False)
     outputs: dict[tuple[str, int], list[int]] = field(default_factory=dict)
-    finished: dict[tuple[str, int], Sequence] = field(default_factory=dict)
+    finished: dict[tuple[str, int], SequenceState] = field(default_factory=dict)
     prompt_rows: dict[str, dict[int, int]] = field(default_factory=dict)
     embeddings: dict[str, bytes] = field(default_factory=dict)
     steps: int = 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config import EngineConfig
-from penstock.engine.loader import Blueprint, draw
+from penstock.engine.loader import EnginePlan, plan_engine
 from penstock.grammar.spec import GrammarSpec
 from penstock.grammar.tokens import Vocabulary
 from penstock.tokenizer import load_tokenizer
@@ -89,7 +89,7 @@ def byte_vocabulary(folder: Path, *, padded: int = PADDED) -> Vocabulary:
     return Vocabulary(load_tokenizer(byte_tokenizer.write(folder)), padded, (EOS,))
 
 
-def byte_blueprint(folder: Path, **options: object) -> Blueprint:
+def byte_engine_plan(folder: Path, **options: object) -> EnginePlan:
     """A model of bytes without weights."""
     byte_tokenizer.write(folder)
     config = {
@@ -111,4 +111,4 @@ def byte_blueprint(folder: Path, **options: object) -> Blueprint:
     }
     (folder / "config.json").write_text(json.dumps(config))
     values = {"model": str(folder), "load_format": "dummy", "backend": "reference"} | options
-    return draw(EngineConfig(**values))  # type: ignore[arg-type]
+    return plan_engine(EngineConfig(**values))  # type: ignore[arg-type]

@@ -62,7 +62,7 @@ def starts_badly(life: Life) -> int:
 
 def loads(life: Life) -> int:
     """Is not ready for long."""
-    _tell()
+    _report()
     time.sleep(600)
     return 0
 
@@ -90,14 +90,14 @@ def stumbles(life: Life) -> int:
     return serves(life)
 
 
-def _tell() -> None:
+def _report() -> None:
     with open(os.environ["GUARDED_LOG"], "a", encoding="ascii") as log:
         log.write(f"{os.getpid()}\n")
 
 
 def _ready(life: Life) -> None:
     life.ready()
-    _tell()
+    _report()
 
 
 LISTENER = socket.socket()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterable
-from collections.abc import Sequence as Seq
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from penstock.engine.core import EngineCore
-from penstock.engine.loader import Blueprint
+from penstock.engine.loader import EnginePlan
 from penstock.engine.masks import MaskJob, MaskThreads
 from penstock.interface.executor import Executor
 from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
@@ -32,7 +31,7 @@ class Held:
     def begin(self, jobs: Iterable[tuple[str, MaskJob]]) -> None:
         self.jobs += [job for _, job in jobs]
 
-    def wait(self, jobs: Seq[MaskJob], seconds: float, *, all_of_them: bool) -> None:
+    def wait(self, jobs: Sequence[MaskJob], seconds: float, *, all_of_them: bool) -> None:
         assert jobs
         assert not all(job.done for job in jobs)
         self.idle_waits += not all_of_them
@@ -54,7 +53,7 @@ class Late(Held):
         self._often = often
         self.late = 0
 
-    def wait(self, jobs: Seq[MaskJob], seconds: float, *, all_of_them: bool) -> None:
+    def wait(self, jobs: Sequence[MaskJob], seconds: float, *, all_of_them: bool) -> None:
         super().wait(jobs, seconds, all_of_them=all_of_them)
         if not all_of_them:
             self._some(1.0 - self._often)
@@ -74,15 +73,15 @@ class Late(Held):
 
 
 def made(
-    blueprint: Blueprint,
+    engine_plan: EnginePlan,
     threads: MaskThreads | None,
     executor: Executor | None = None,
     speculation: Speculation | None = None,
     **limits: int,
 ) -> EngineCore:
-    config = msgspec.structs.replace(blueprint.config, **limits)
+    config = msgspec.structs.replace(engine_plan.config, **limits)
     return EngineCore(
-        dataclasses.replace(blueprint, config=config),
+        dataclasses.replace(engine_plan, config=config),
         executor or HashExecutor(200, PADDED),
         speculation,
         threads,
@@ -103,7 +102,7 @@ Stories = dict[tuple[str, int], tuple[list[int], list[object], SequenceUpdate]]
 
 def played(
     core: EngineCore,
-    arrivals: Seq[tuple[int, EngineRequest]],
+    arrivals: Sequence[tuple[int, EngineRequest]],
     aborts: dict[int, str] | None = None,
 ) -> Stories:
     tokens: dict[tuple[str, int], list[int]] = {}

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 
 from penstock.scheduler.draft import Draft, draft_tree
-from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.sequence import SequenceState
 from penstock.speculate.draft import Wanted
 
 Texts = dict[tuple[int, tuple[int, ...]], list[int]]
 """By a sequence's key and prompt."""
 
 
-def name(sequence: Sequence) -> tuple[int, tuple[int, ...]]:
+def name(sequence: SequenceState) -> tuple[int, tuple[int, ...]]:
     return (sequence.key, tuple(sequence.token_ids[: sequence.num_prompt_tokens]))
 
 
@@ -26,9 +26,9 @@ class Recorder:
     steady = True
 
     def __init__(self) -> None:
-        self.seen: dict[int, Sequence] = {}
+        self.seen: dict[int, SequenceState] = {}
 
-    def propose(self, wanted: Seq[Wanted]) -> list[Draft | None]:
+    def propose(self, wanted: Sequence[Wanted]) -> list[Draft | None]:
         self.seen.update((id(sequence), sequence) for sequence, _ in wanted)
         return [None] * len(wanted)
 
@@ -56,10 +56,10 @@ class Oracle(Recorder):
         self._random = random.Random(seed)
         self._branching = branching
 
-    def propose(self, wanted: Seq[Wanted]) -> list[Draft | None]:
+    def propose(self, wanted: Sequence[Wanted]) -> list[Draft | None]:
         return [self._draft(sequence, most) for sequence, most in wanted]
 
-    def _draft(self, sequence: Sequence, most: int) -> Draft | None:
+    def _draft(self, sequence: SequenceState, most: int) -> Draft | None:
         known = len(sequence.token_ids)
         ahead = self._texts.get(name(sequence), [])[known : known + most]
         if not ahead:

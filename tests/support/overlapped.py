@@ -1,4 +1,4 @@
-"""Cores with steps in flight, for tests: a blueprint without weights, and a cache that tells."""
+"""Cores with steps in flight, for tests: an engine plan without weights, and a cache that tells."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
-from penstock.engine.loader import Blueprint, draw
+from penstock.engine.loader import EnginePlan, plan_engine
 from penstock.interface.executor import Executor
 from penstock.speculate.speculation import Speculation
 from support.fake_model import ToldCache, moved
@@ -20,7 +20,7 @@ from support.overlap_executor import HashExecutor
 VOCAB, EOS, POISON = 64, 2, 63
 
 
-def tiny_blueprint(path: Path) -> Blueprint:
+def tiny_engine_plan(path: Path) -> EnginePlan:
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -39,27 +39,27 @@ def tiny_blueprint(path: Path) -> Blueprint:
         "eos_token_id": EOS,
     }
     (path / "config.json").write_text(json.dumps(config))
-    return draw(EngineConfig(model=str(path), load_format="dummy", backend="reference"))
+    return plan_engine(EngineConfig(model=str(path), load_format="dummy", backend="reference"))
 
 
-def windowed(blueprint: Blueprint, windows: tuple[int | None, int | None]) -> Blueprint:
+def windowed(engine_plan: EnginePlan, windows: tuple[int | None, int | None]) -> EnginePlan:
     """The same model with these windows of its two layers."""
-    plan = blueprint.plan
+    plan = engine_plan.plan
     pairs = zip(plan.kv_layers, windows, strict=True)
     layers = tuple(dataclasses.replace(layer, window=window) for layer, window in pairs)
-    return dataclasses.replace(blueprint, plan=dataclasses.replace(plan, kv_layers=layers))
+    return dataclasses.replace(engine_plan, plan=dataclasses.replace(plan, kv_layers=layers))
 
 
 def make_core(
-    blueprint: Blueprint,
+    engine_plan: EnginePlan,
     executor: Executor,
     speculation: Speculation | None = None,
     **limits: int,
 ) -> EngineCore:
     """A core whose cache remembers what its keys are of."""
-    config = msgspec.structs.replace(blueprint.config, **limits)
+    config = msgspec.structs.replace(engine_plan.config, **limits)
     with patch("penstock.engine.core.KvCache", ToldCache):
-        return EngineCore(dataclasses.replace(blueprint, config=config), executor, speculation)
+        return EngineCore(dataclasses.replace(engine_plan, config=config), executor, speculation)
 
 
 def check(core: EngineCore, inner: HashExecutor) -> None:

@@ -7,7 +7,7 @@ from penstock.pooling.params import PoolingParams
 from penstock.pooling.pooler import Pooler
 from penstock.sampling.params import SamplingParams
 from penstock.scheduler.scheduler import Scheduler
-from penstock.scheduler.sequence import Sequence, make_sequences
+from penstock.scheduler.sequence import SequenceState, make_sequences
 from support.fake_model import Loop, ToldCache, Windows, as_hidden, reference
 
 VOCAB = 50
@@ -41,7 +41,7 @@ def request(
     pooling: PoolingParams | None = None,
     tenant: Tenant = NOBODY,
     **params: object,
-) -> Sequence:
+) -> SequenceState:
     sampling = SamplingParams(**{"max_tokens": 5, "ignore_eos": True, **params})  # type: ignore
     message = EngineRequest(
         request_id=name,
@@ -61,7 +61,7 @@ def request(
 
 
 def expected(
-    leader: Sequence, index: int, windows: Windows = (None,)
+    leader: SequenceState, index: int, windows: Windows = (None,)
 ) -> tuple[list[int], list[int]]:
     return reference(
         leader.token_ids[: leader.num_prompt_tokens].tolist(),
@@ -73,7 +73,7 @@ def expected(
     )
 
 
-def expected_embedding(leader: Sequence, pooling: PoolingParams, windows: Windows) -> bytes:
+def expected_embedding(leader: SequenceState, pooling: PoolingParams, windows: Windows) -> bytes:
     prompt = leader.token_ids.tolist()
     _, rows = reference(prompt, 0, VOCAB, len(prompt) + 1, windows=windows)
     pooler = Pooler(pooling, len(prompt))
@@ -81,7 +81,7 @@ def expected_embedding(leader: Sequence, pooling: PoolingParams, windows: Window
     return pooler.vector()
 
 
-def check_complete(loop: Loop, leaders: list[Sequence]) -> None:
+def check_complete(loop: Loop, leaders: list[SequenceState]) -> None:
     """Every sequence ended with the tokens it gets when it runs alone, and nothing is left."""
     windows = loop.scheduler.cache.windows
     for leader in leaders:

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Seq
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from penstock.interface.messages import EngineRequest
 from penstock.sampling.params import SamplingParams
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.output import ScheduledSequence, ScheduledStep
-from penstock.scheduler.sequence import Sequence, make_sequences
+from penstock.scheduler.sequence import SequenceState, make_sequences
 from penstock.speculate.draft import Wanted
 from penstock.speculate.speculation import Speculation
 
@@ -69,7 +68,7 @@ class SimulatedEngine:
         self._steps = 0
         self.sequences = [self._sequence() for _ in range(batch)]
 
-    def run(self, steps: int, running: Iterable[Sequence] | None = None) -> float:
+    def run(self, steps: int, running: Iterable[SequenceState] | None = None) -> float:
         """Tokens a second of so many steps. ``running``: what speculation is shown."""
         began, tokens = self.now, self.tokens
         for _ in range(steps):
@@ -106,7 +105,7 @@ class SimulatedEngine:
     def _alpha(self, i: int) -> float:
         return self.odd_alpha if i % 2 and self.odd_alpha is not None else self.alpha
 
-    def _sequence(self) -> Sequence:
+    def _sequence(self) -> SequenceState:
         request = EngineRequest(request_id="a", prompt_token_ids=[1] * 100, params=SamplingParams())
         made = make_sequences(request, 0)
         made.max_total_tokens = 101 + (
@@ -128,7 +127,7 @@ class SimulatedEngine:
         step = ScheduledStep(listed, self.sequences, numbers, [], rows, len(listed))
         self.speculation.verified(step, [[1]] * len(listed))
 
-    def _step(self, running: Iterable[Sequence]) -> None:
+    def _step(self, running: Iterable[SequenceState]) -> None:
         drafts = self.speculation.drafts(running, 10_000)
         listed, rows = [], 0
         for s in self.sequences:
@@ -174,7 +173,7 @@ class _Proposer:
     def __init__(self, engine: SimulatedEngine) -> None:
         self._engine = engine
 
-    def propose(self, wanted: Seq[Wanted]) -> list[Draft | None]:
+    def propose(self, wanted: Sequence[Wanted]) -> list[Draft | None]:
         engine = self._engine
         unread = 0
         for sequence, _ in wanted:

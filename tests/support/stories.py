@@ -134,14 +134,14 @@ def arrivals(draw: st.DrawFn) -> Arrival:
     )
 
 
-def same(told: Stories, plain: Stories) -> None:
-    assert told.keys() == plain.keys()
-    for name, story in told.items():
+def same(seen: Stories, plain: Stories) -> None:
+    assert seen.keys() == plain.keys()
+    for name, story in seen.items():
         other = plain[name]
         # How far a sequence is when it is aborted, or when another one of its request fails, is a
         # matter of steps.
         cut = {FinishReason.ABORT}
-        if (*name[:2], 1) in told:
+        if (*name[:2], 1) in seen:
             cut.add(FinishReason.ERROR)
         if story.ended(*cut) or other.ended(*cut):
             shared = min(len(story.tokens), len(other.tokens))

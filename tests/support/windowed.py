@@ -34,6 +34,7 @@ def spec_of(*kinds: tuple[int, int, int | None]) -> ModelSpec:
     base = spec.layers[0]
 
     def layer(kv_heads: int, dim: int, window: int | None) -> LayerSpec:
+        assert base.attention.rope is not None
         rope = replace(base.attention.rope, dim=dim)
         attention = replace(
             base.attention, num_kv_heads=kv_heads, head_dim=dim, window=window, rope=rope
@@ -102,13 +103,13 @@ def story(plan: Plan, executor: Any) -> list[NDArray[np.float32]]:
     """Two prompts in parts, a fork that copies blocks, and rows of decode."""
     driver = Driver(plan, executor)
     a, b = driver.start(), driver.start()
-    told = [driver.run((a, A[:50]), (b, B[:10])), driver.run((b, B[10:60]))]
+    reported = [driver.run((a, A[:50]), (b, B[:10])), driver.run((b, B[10:60]))]
     for first in range(50, 210, 40):
-        told.append(driver.run((a, A[first : first + 40]), (b, B[60:61])))
+        reported.append(driver.run((a, A[first : first + 40]), (b, B[60:61])))
     c = driver.fork(a)
-    told.append(driver.run((c, [7]), (a, A[210:211]), (b, [9])))
-    told += [driver.run((a, A[i : i + 1]), (c, B[i - 180 : i - 179])) for i in range(211, 250)]
-    return told
+    reported.append(driver.run((c, [7]), (a, A[210:211]), (b, [9])))
+    reported += [driver.run((a, A[i : i + 1]), (c, B[i - 180 : i - 179])) for i in range(211, 250)]
+    return reported
 
 
 def _kept(plan: Plan) -> KvGroups:

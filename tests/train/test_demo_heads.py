@@ -13,7 +13,7 @@ from torch import Tensor
 
 import penstock
 from penstock.tokenizer import load_tokenizer
-from penstock.train.heads import Observed
+from penstock.train.draft_heads import Observed
 from penstock.train.target import Target
 
 DEMO = Path(penstock.__file__).parent / "demo"

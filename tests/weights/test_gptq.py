@@ -16,7 +16,7 @@ from penstock.backends.cpu import bind as cpu
 from penstock.backends.cpu import native
 from penstock.backends.registry import backend as named
 from penstock.config import EngineConfig
-from penstock.engine.loader import draw, load
+from penstock.engine.loader import load, plan_engine
 from penstock.errors import ConfigError, ModelError, WeightError
 from penstock.interface.executor import Limits
 from penstock.interface.sources import Packed, RowsOf
@@ -85,6 +85,15 @@ def test_every_value_is_the_one_that_is_stored(tmp_path: Path, form: Any) -> Non
 @pytest.mark.parametrize("form", [*FORMATS, SHUFFLED], ids=str)
 def test_logits_are_those_of_the_float_model(tmp_path: Path, form: Any) -> None:
     packed, floats = gptq_checkpoint(tmp_path, **form)
+    expected = logits(floats, "reference")
+    np.testing.assert_allclose(logits(packed, "reference"), expected, rtol=0, atol=2e-4)
+
+
+def test_rows_of_fused_matrices(tmp_path: Path) -> None:
+    """Phi-3 has queries, keys and values in one matrix, and gate and up in another."""
+    packed, floats = gptq_checkpoint(tmp_path, family="phi3", sym=False)
+    sources = [weight.source for weight in lower(load_model_spec(packed)).weights.values()]
+    assert sum(isinstance(source, RowsOf) for source in sources) == 2 * 5
     expected = logits(floats, "reference")
     np.testing.assert_allclose(logits(packed, "reference"), expected, rtol=0, atol=2e-4)
 
@@ -228,16 +237,16 @@ def config_of(folder: Path, **options: Any) -> EngineConfig:
 
 def test_it_runs_with_what_the_checkpoint_says(tmp_path: Path) -> None:
     packed, _ = gptq_checkpoint(tmp_path, group=64, sym=False)
-    blueprint = draw(config_of(packed))
-    config = blueprint.config
+    engine_plan = plan_engine(config_of(packed))
+    config = engine_plan.config
     scheme = GroupScheme(4, 64, True)
     assert config.schemes == Quantization(scheme, None)
     assert "as the checkpoint has them (GPTQ, int4 by 64 with zero points)" in config.explain()
-    assert "stored (GPTQ, int4 by 64 with zero points)" in explain(blueprint.plan)
+    assert "stored (GPTQ, int4 by 64 with zero points)" in explain(engine_plan.plan)
     assert config.weight_bytes < 100_000 + 4 * 301 * 64 * 2
-    load(blueprint).close()
-    assert draw(config_of(packed, quantization="int4")).config.schemes.head is not None
-    floats = draw(config_of(packed, quantize_activations=False)).plan
+    load(engine_plan).close()
+    assert plan_engine(config_of(packed, quantization="int4")).config.schemes.head is not None
+    floats = plan_engine(config_of(packed, quantize_activations=False)).plan
     assert all(op.weight_only for op in floats.ops if isinstance(op, Linear) and op.scheme)
 
 
@@ -252,7 +261,7 @@ def test_it_runs_with_what_the_checkpoint_says(tmp_path: Path) -> None:
 def test_it_is_not_rounded_once_more(tmp_path: Path, options: dict[str, Any]) -> None:
     packed, _ = gptq_checkpoint(tmp_path, group=64)
     with pytest.raises(ConfigError, match=r"quantized already \(GPTQ, int4 by 64\)"):
-        draw(config_of(packed, **options))
+        plan_engine(config_of(packed, **options))
 
 
 @needs_native
@@ -261,10 +270,10 @@ def test_artifacts_tell_versions_of_the_format_apart(tmp_path: Path, capsys: Any
     config = EngineConfig(
         model=str(packed), backend="cpu", max_model_len=64, artifact_dir=str(tmp_path / "kept")
     )
-    first = draw(config)
+    first = plan_engine(config)
     load(first, keeping="always").close()
     text = (packed / "config.json").read_text()
     (packed / "config.json").write_text(text.replace('"sym": true', '"sym": false'))
     notes: list[str] = []
-    load(draw(config), note=lambda level, note: notes.append(note), keeping="never").close()
+    load(plan_engine(config), note=lambda level, note: notes.append(note), keeping="never").close()
     assert not any("restored" in note for note in notes)

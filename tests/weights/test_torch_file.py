@@ -356,6 +356,6 @@ def test_large_directories_are_not_read(tmp_path: Path) -> None:
         TorchFile(path)
 
 
-def test_an_empty_pickle_is_told_by_the_name_of_its_error() -> None:
+def test_an_empty_pickle_is_reported_by_the_name_of_its_error() -> None:
     with pytest.raises(UnreadablePickle, match=r"is damaged: \w+"):
         read_tensors(b"")

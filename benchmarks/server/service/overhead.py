@@ -74,7 +74,7 @@ class Overhead(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_event: float
 
 
-def measure(workload: Workload, tell: bool = True) -> Overhead:
+def measure(workload: Workload, report: bool = True) -> Overhead:
     """Raises RuntimeError if a stream breaks or the two do not say the same."""
     options = {"threads": workload.threads, "max_num_seqs": workload.streams}
     flags = ["--threads", str(workload.threads), "--max-num-seqs", str(workload.streams)]
@@ -98,7 +98,7 @@ def measure(workload: Workload, tell: bool = True) -> Overhead:
                 continue  # both have met each length of a step
             alone.append(OfflineRun(done.seconds, done.cpu_seconds))
             served.append(run)
-            if tell:
+            if report:
                 print(
                     f"  round {number}: offline {done.seconds:.2f} s, http {run.seconds:.2f} s",
                     file=sys.stderr,

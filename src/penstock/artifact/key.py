@@ -13,7 +13,7 @@ import msgspec
 from penstock.config import ResolvedConfig
 from penstock.errors import ModelError
 from penstock.interface.weights import Packing
-from penstock.models.heads import HeadsSpec
+from penstock.models.draft_heads import DraftHeadsSpec
 from penstock.plan.plan import Plan
 from penstock.regular_file import read_regular
 from penstock.version import __version__
@@ -108,7 +108,7 @@ class ArtifactSource:
         dummy = config.load_format == "dummy"
         schemes = config.schemes
         files: tuple[StampedFile, ...] = ()
-        if not dummy and isinstance(plan.spec, HeadsSpec):
+        if not dummy and isinstance(plan.spec, DraftHeadsSpec):
             files = stamped_heads(folder, Path(config.target_path) if config.target_path else None)
         elif not dummy:
             files = stamped_weights(folder)

@@ -43,7 +43,7 @@ _LOCK, _PARTIAL, _DISCARDED = ".lock", ".partial", ".discarded"
 _NAME = re.compile(r"\w[\w.-]*-[0-9a-f]{12}(\.lock|\.partial|\.discarded)?", re.ASCII)
 
 
-class Draft(NamedTuple):
+class PendingArtifact(NamedTuple):
     """The contents of a new manifest, apart from what describes the weights' bytes."""
 
     key: ArtifactKey
@@ -107,17 +107,17 @@ class ArtifactStore:
             return artifact
         return None
 
-    def nearest(self, draft: Draft) -> str | None:
-        """Describe how the artifact most similar to ``draft`` differs from it; None if there is
+    def nearest(self, pending: PendingArtifact) -> str | None:
+        """Describe how the artifact most similar to ``pending`` differs from it; None if there is
         none.
 
-        Looks at the same model, quantized likewise: those in whose place ``draft`` comes.
+        Looks at the same model, quantized likewise: those in whose place ``pending`` comes.
         """
         found: list[tuple[int, str]] = []
         for name, _, manifest, _ in self.entries():
-            if manifest is None or manifest.model_path != draft.model_path:
+            if manifest is None or manifest.model_path != pending.model_path:
                 continue
-            key, wanted = manifest.key, draft.key
+            key, wanted = manifest.key, pending.key
             if (key.dtype, key.linear, key.head) == (wanted.dtype, wanted.linear, wanted.head):
                 differences = key.differences(wanted)
                 found.append((len(differences), f"{name} is of " + ", ".join(differences)))
@@ -125,32 +125,33 @@ class ArtifactStore:
 
     def keep(
         self,
-        draft: Draft,
+        pending: PendingArtifact,
         packed: PackedRegions,
         *,
         wait: bool = False,
         leave_free: float = 0.0,
         damaged: bool = False,
     ) -> Kept | None:
-        """Write ``packed`` as the artifact of ``draft``; None if another process is doing so.
+        """Write ``packed`` as the artifact of ``pending``; None if another process is doing so.
 
         ``wait`` waits for that process instead, and ``leave_free`` is the share of the file system
         that must stay free. An artifact of the same key that can be opened is kept and ``packed``
         is not written, unless ``damaged`` says that the one that was there is. Raises
         ArtifactError with the reason where it cannot be kept; nothing is left behind then.
         """
-        name = f"{plain(draft.model)}-{draft.key.scheme}-{draft.key.isa}-{draft.key.digest()}"
+        key = pending.key
+        name = f"{plain(pending.model)}-{key.scheme}-{key.isa}-{key.digest()}"
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._require_safe_root()
             with self._lock(name, wait) as mine:
                 if not mine:
                     return None
-                if not damaged and (present := self._present(draft.key)):
+                if not damaged and (present := self._present(pending.key)):
                     return present
                 self._discard_leftovers()
                 self._require_space(layout(packed.sizes)[1], leave_free)
-                return self._write(name, draft, packed)
+                return self._write(name, pending, packed)
         except OSError as e:
             raise ArtifactError(f"{e.filename or self.root}: {e.strerror}") from e
 
@@ -209,21 +210,21 @@ class ArtifactStore:
         except OSError as e:
             raise ArtifactError(f"{e.filename or self.root}: {e.strerror}") from e
 
-    def _write(self, name: str, draft: Draft, packed: PackedRegions) -> Kept:
+    def _write(self, name: str, pending: PendingArtifact, packed: PackedRegions) -> Kept:
         partial = self.root / (name + _PARTIAL)
         remove_tree(partial)
         try:
             partial.mkdir(mode=0o700)
             regions = write_weights(partial, packed)
             manifest = Manifest(
-                model=draft.model,
-                model_path=draft.model_path,
-                key=draft.key,
+                model=pending.model,
+                model_path=pending.model_path,
+                key=pending.key,
                 created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 bytes=layout(packed.sizes)[1],
                 chunk_bytes=CHUNK_BYTES,
                 regions=regions,
-                tuned=encode_tunings(draft.tuned),
+                tuned=encode_tunings(pending.tuned),
             )
             write_manifest(partial, manifest)
             sync_folder(partial)

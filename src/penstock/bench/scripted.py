@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 import time
 from array import array
-from collections.abc import Mapping
-from collections.abc import Sequence as Seq
+from collections.abc import Mapping, Sequence
 
 from penstock.scheduler.draft import Draft
 from penstock.speculate.draft import Wanted
@@ -32,7 +31,7 @@ class ScriptedProposer:
         self._vocab_size = vocab_size
         self._random = random.Random(0)
 
-    def propose(self, wanted: Seq[Wanted]) -> list[Draft | None]:
+    def propose(self, wanted: Sequence[Wanted]) -> list[Draft | None]:
         end = time.perf_counter() + self._seconds * max(each.most for each in wanted)
         drafts: list[Draft | None] = []
         for sequence, most in wanted:

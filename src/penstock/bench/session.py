@@ -16,7 +16,7 @@ from penstock.bench.machine import Machine, Speeds, describe_machine, measure_sp
 from penstock.bench.meter import MeteredExecutor, linear_flops, weight_bytes_per_step
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
-from penstock.engine.loader import Blueprint, draw, load_models
+from penstock.engine.loader import EnginePlan, load_models, plan_engine
 from penstock.plan.ops import Rows
 
 R = TypeVar("R")
@@ -26,35 +26,35 @@ R = TypeVar("R")
 class Session:
     """A loaded engine whose executor keeps the books."""
 
-    blueprint: Blueprint
+    engine_plan: EnginePlan
     core: EngineCore
     meter: MeteredExecutor
 
     @classmethod
     def open(cls, config: EngineConfig) -> Session:
         """Load what ``config`` asks for; raises what :meth:`EngineCore.start` raises."""
-        blueprint = draw(config)
-        models = load_models(blueprint, keeping="never")
-        meter = MeteredExecutor(models.executor, blueprint.spec, blueprint.config)
-        return cls(blueprint, EngineCore.of(replace(models, executor=meter)), meter)
+        engine_plan = plan_engine(config)
+        models = load_models(engine_plan, keeping="never")
+        meter = MeteredExecutor(models.executor, engine_plan.spec, engine_plan.config)
+        return cls(engine_plan, EngineCore.of(replace(models, executor=meter)), meter)
 
     @property
     def vocab_size(self) -> int:
-        return self.blueprint.spec.vocab_size
+        return self.engine_plan.spec.vocab_size
 
     @property
     def max_model_len(self) -> int:
-        return self.blueprint.config.max_model_len
+        return self.engine_plan.config.max_model_len
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights that one step reads."""
-        return weight_bytes_per_step(self.blueprint.plan)
+        return weight_bytes_per_step(self.engine_plan.plan)
 
     def measured(self, benchmark: Callable[[], R]) -> tuple[R, Machine]:
         """Run ``benchmark`` between two measurements of the machine; the better one counts."""
-        threads = self.blueprint.config.threads
-        if backend(self.blueprint.config.backend).on_gpu:
+        threads = self.engine_plan.config.threads
+        if backend(self.engine_plan.config.backend).on_gpu:
             speeds = Speeds(unmeasured="there is no measurement of a GPU yet")
             return benchmark(), describe_machine(speeds, threads)
         before = measure_speeds(threads)
@@ -80,8 +80,8 @@ def report(
     result: Mapping[str, object],
 ) -> dict[str, object]:
     """A JSON document: the result's fields at the top, and all that is needed to repeat it."""
-    blueprint = session.blueprint
-    spec = blueprint.spec
+    engine_plan = session.engine_plan
+    spec = engine_plan.spec
     return {
         "benchmark": name,
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -94,11 +94,11 @@ def report(
             "layers": len(spec.layers),
             "hidden_size": spec.hidden_size,
             "vocab_size": spec.vocab_size,
-            "parameters": blueprint.plan.num_parameters,
-            "flops_per_token": linear_flops(blueprint.plan, Rows.TOKENS),
-            "flops_per_logit_row": linear_flops(blueprint.plan, Rows.LOGITS),
+            "parameters": engine_plan.plan.num_parameters,
+            "flops_per_token": linear_flops(engine_plan.plan, Rows.TOKENS),
+            "flops_per_logit_row": linear_flops(engine_plan.plan, Rows.LOGITS),
         },
-        "engine": msgspec.to_builtins(blueprint.config),
+        "engine": msgspec.to_builtins(engine_plan.config),
         "machine": msgspec.to_builtins(machine),
     }
 

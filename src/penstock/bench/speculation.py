@@ -115,7 +115,7 @@ def _measure_scripted(method: Scripted, plain: Session, workload: SpecWorkload) 
     texts = {f"{i}": output for i, output in enumerate(expected)}
     proposer = ScriptedProposer(texts, method.alpha, method.cost * step, plain.vocab_size)
     speculation = Speculation(proposer, method.num_tokens)
-    core = EngineCore(plain.blueprint, plain.meter, speculation)
+    core = EngineCore(plain.engine_plan, plain.meter, speculation)
     name = f"scripted:alpha={method.alpha:g},cost={method.cost:g},num_tokens={method.num_tokens}"
     return _measure(name, plain.core, core, workload, method.speedup)
 
@@ -192,7 +192,7 @@ def _tokens(session: Session, prompts: Sequence[str | list[int]]) -> list[list[i
         return [list(prompt) for prompt in prompts if isinstance(prompt, list)]
     from penstock.tokenizer import load_tokenizer
 
-    tokenizer = load_tokenizer(session.blueprint.config.tokenizer_path)
+    tokenizer = load_tokenizer(session.engine_plan.config.tokenizer_path)
     return [tokenizer.encode(p) if isinstance(p, str) else list(p) for p in prompts]
 
 

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
     lengths = read_lengths(args.trace, args.requests, args.scale or 1.0)
     with Session.open(engine_config(args)) as session:
-        engine = session.blueprint.config
+        engine = session.engine_plan.config
         if args.scale is None:
             lengths = scaled(lengths, session.max_model_len)
         check_fit(lengths, session.max_model_len)

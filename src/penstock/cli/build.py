@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         return _list(root) if args.list else _remove(root, args.remove)
     from penstock.backends.registry import backend
     from penstock.engine.ipc.startup import Ledger, describe, process_started_at
-    from penstock.engine.loader import draw, load
+    from penstock.engine.loader import load, plan_engine
 
     config = engine_config(args)
     if config.backend != "auto" and not backend(config.backend).keeps_weights:
@@ -53,14 +53,14 @@ def run(args: argparse.Namespace) -> int:
         )
     ledger = Ledger(process_started_at())
     ledger.mark("python")
-    blueprint = draw(config)
-    if not backend(blueprint.config.backend).keeps_weights:
+    engine_plan = plan_engine(config)
+    if not backend(engine_plan.config.backend).keeps_weights:
         raise ConfigError(
-            f"auto chooses the {blueprint.config.backend} backend here, which packs no weights to "
-            "keep; build for the CPU with --backend cpu"
+            f"auto chooses the {engine_plan.config.backend} backend here, which packs no weights "
+            "to keep; build for the CPU with --backend cpu"
         )
     ledger.mark("config")
-    executor = load(blueprint, ledger.mark, _say, keeping="always")
+    executor = load(engine_plan, ledger.mark, _say, keeping="always")
     executor.close()
     total = sum(phase.seconds for phase in ledger.phases)
     print(describe(ledger.phases, total))
@@ -84,7 +84,7 @@ def _root(args: argparse.Namespace) -> Path:
 
 
 def _list(root: Path) -> int:
-    from penstock.artifact.shelf import size
+    from penstock.artifact.session import size
     from penstock.artifact.store import ArtifactStore
     from penstock.artifact.tuned import decode_tunings
     from penstock.errors import ArtifactError
@@ -117,7 +117,7 @@ def _list(root: Path) -> int:
 
 
 def _remove(root: Path, name: str) -> int:
-    from penstock.artifact.shelf import size
+    from penstock.artifact.session import size
     from penstock.artifact.store import ArtifactStore
 
     store = ArtifactStore(root)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.cli.options import add_engine_arguments, engine_config
 
 if TYPE_CHECKING:
-    from penstock.engine.loader import Blueprint
+    from penstock.engine.loader import EnginePlan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,39 +21,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from penstock.engine.loader import draw
+    from penstock.engine.loader import plan_engine
     from penstock.hardware import detect
     from penstock.plan.explain import explain
     from penstock.plan.memory import plan_memory
 
-    blueprint = draw(engine_config(args))
-    config, hardware = blueprint.config, detect()
+    engine_plan = plan_engine(engine_config(args))
+    config, hardware = engine_plan.config, detect()
     print(f"machine  {hardware.cpu_model}, {hardware.physical_cores} cores usable,", end=" ")
     print(f"{hardware.memory_available / 2**30:.1f} GiB available")
     print(f"model    {config.model_path}\n")
     print(config.explain())
     for note in config.notes:
         print(f"note     {note}")
-    for line in _tuned(blueprint):
+    for line in _tuned(engine_plan):
         print(f"tuned    {line}")
     if not args.no_plan:
         memory = plan_memory(
-            blueprint.plan,
+            engine_plan.plan,
             config.max_num_batched_tokens,
             config.max_logit_rows,
             config.max_num_batched_tokens,
         )
-        print("\n" + explain(blueprint.plan, memory))
+        print("\n" + explain(engine_plan.plan, memory))
     return 0
 
 
-def _tuned(blueprint: Blueprint) -> list[str]:
+def _tuned(engine_plan: EnginePlan) -> list[str]:
     """What the engine artifact that a start would restore says of tuning."""
-    from penstock.artifact.shelf import Shelf
+    from penstock.artifact.session import ArtifactSession
     from penstock.errors import ConfigError, ModelError, WeightError
 
     try:
-        shelf = Shelf.of(blueprint.config, blueprint.plan, lambda level, text: None)
+        artifacts = ArtifactSession.of(
+            engine_plan.config, engine_plan.plan, lambda level, text: None
+        )
     except (ConfigError, ModelError, WeightError):  # a plan can be shown without weights
         return []
-    return [tuning.summary() for tuning in shelf.tunings()]
+    return [tuning.summary() for tuning in artifacts.tunings()]

@@ -95,7 +95,7 @@ def _serve(
     def announce(llm: AsyncLLM) -> None:
         life.ready()
         if life.restarts:
-            return  # the log tells it
+            return  # the log says it
         for phase in llm.ready.phases:
             ledger.mark(phase.name, phase.seconds)
         ledger.mark("server")

@@ -19,7 +19,7 @@ from penstock.interface.mask import NO_MASKS, StepMasks
 if TYPE_CHECKING:
     from penstock.grammar.compile import CompiledGrammar
     from penstock.grammar.tokens import Vocabulary
-    from penstock.scheduler.sequence import Sequence
+    from penstock.scheduler.sequence import SequenceState
 
 _PATIENCE_S = 0.02
 """The seconds that a step with nothing else to do waits for a grammar. Arrivals wait as long."""
@@ -49,7 +49,7 @@ class _Compilation:
 
 @dataclass
 class _Waiting:
-    leader: Sequence
+    leader: SequenceState
     compilation: _Compilation
 
 
@@ -101,7 +101,7 @@ class Constraints:
     def holds(self, request_id: str) -> bool:
         return request_id in self._waiting
 
-    def add(self, leader: Sequence, spec: GrammarSpec) -> None:
+    def add(self, leader: SequenceState, spec: GrammarSpec) -> None:
         """Let a request wait for its grammar, until :meth:`compiled` returns it."""
         found = self._cache.get(spec)
         if found is None or _is_spent(found.compiled):
@@ -110,7 +110,7 @@ class Constraints:
         found.waiting += 1
         self._waiting[leader.request_id] = _Waiting(leader, found)
 
-    def abort(self, request_id: str) -> list[Sequence]:
+    def abort(self, request_id: str) -> list[SequenceState]:
         """Forget a waiting request; returns its sequences, or none if it does not wait.
 
         Its grammar is not compiled any more, unless another request waits for it or that has begun.
@@ -123,15 +123,17 @@ class Constraints:
             self._withdraw(found.compilation)
         return [found.leader, *found.leader.siblings]
 
-    def compiled(self, patiently: bool) -> tuple[list[Sequence], list[tuple[Sequence, str]]]:
+    def compiled(
+        self, patiently: bool
+    ) -> tuple[list[SequenceState], list[tuple[SequenceState, str]]]:
         """The first sequences of the requests whose grammars are ready, and of those that failed.
 
         If ``patiently``, it waits a moment for one: there is nothing else to do.
         """
         if patiently:
             self._bell.wait(self._any_compiled, _PATIENCE_S)
-        ready: list[Sequence] = []
-        failed: list[tuple[Sequence, str]] = []
+        ready: list[SequenceState] = []
+        failed: list[tuple[SequenceState, str]] = []
         for request_id, each in list(self._waiting.items()):
             compiled = each.compilation.compiled
             if not compiled.done():
@@ -154,12 +156,12 @@ class Constraints:
         """The number of sequences that are not scheduled before their mask is done."""
         return 0 if self._masks is None else self._masks.num_awaiting
 
-    def prepare(self, sequences: Iterable[Sequence]) -> None:
+    def prepare(self, sequences: Iterable[SequenceState]) -> None:
         """Begin the masks of these sequences, except those that have ended."""
         if self._masks is not None:
             self._masks.begin(sequences)
 
-    def release(self) -> list[Sequence]:
+    def release(self) -> list[SequenceState]:
         """See ``Masks.release``."""
         return [] if self._masks is None else self._masks.release()
 
@@ -168,7 +170,7 @@ class Constraints:
         if self._masks is not None:
             self._masks.settle(seconds)
 
-    def masks(self, sequences: list[Sequence], seconds: float) -> StepMasks:
+    def masks(self, sequences: list[SequenceState], seconds: float) -> StepMasks:
         """The masks of the sequences' next tokens, as far as they are done within ``seconds``."""
         if self._masks is None or all(sequence.matcher is None for sequence in sequences):
             return NO_MASKS
@@ -206,7 +208,7 @@ class Constraints:
         if self._cache.get(compilation.spec) is compilation:  # not evicted, and begun anew
             self._cache.drop(compilation.spec)
 
-    def _begin(self, leader: Sequence, grammar: CompiledGrammar) -> None:
+    def _begin(self, leader: SequenceState, grammar: CompiledGrammar) -> None:
         assert self._vocabulary is not None
         if self._masks is None:
             self._masks = Masks(self._mask_threads or Pools(self._bell))

@@ -11,10 +11,10 @@ from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import KvCache
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.engine.constraints import Constraints
-from penstock.engine.loader import Blueprint, LoadedModels, Mark, draw, load_models
+from penstock.engine.loader import EnginePlan, LoadedModels, Mark, load_models, plan_engine
 from penstock.engine.masks import MaskThreads
 from penstock.engine.pooling import add_embeddings, give_rows
-from penstock.engine.prompt_logprobs import PromptReports
+from penstock.engine.prompt_logprobs import PromptLogprobsTracker
 from penstock.engine.step_runner import Executed, StepRunner
 from penstock.errors import RequestError
 from penstock.interface.executor import Executor
@@ -34,7 +34,7 @@ from penstock.scheduler.draft import Draft
 from penstock.scheduler.limits import PROMPT_LOGIT_ROWS
 from penstock.scheduler.output import ScheduledStep
 from penstock.scheduler.scheduler import Scheduler
-from penstock.scheduler.sequence import Sequence, Status, make_sequences
+from penstock.scheduler.sequence import SequenceState, Status, make_sequences
 from penstock.speculate.make import make_speculation
 from penstock.speculate.speculation import Speculation
 
@@ -57,15 +57,15 @@ class EngineCore:
 
     def __init__(
         self,
-        blueprint: Blueprint,
+        engine_plan: EnginePlan,
         executor: Executor,
         speculation: Speculation | None = None,
         mask_threads: MaskThreads | None = None,
     ) -> None:
-        config = blueprint.config
+        config = engine_plan.config
         if speculation is None and config.speculative is not None:
             raise ValueError("the options ask for speculation, which was not given")
-        self._blueprint = blueprint
+        self._engine_plan = engine_plan
         self._executor = executor
         self._speculation = speculation
         self._works_ahead = executor.capabilities.depth > 1
@@ -73,7 +73,7 @@ class EngineCore:
         cache = KvCache(
             executor.num_blocks,
             BLOCK_SIZE,
-            windows=blueprint.plan.kv_groups.windows or (None,),
+            windows=engine_plan.plan.kv_groups.windows or (None,),
             enable_prefix_caching=config.enable_prefix_caching,
         )
         self._scheduler = Scheduler(
@@ -86,7 +86,7 @@ class EngineCore:
         )
         self._sampler = executor.sampler()
         self._seeds = random.Random(config.seed)
-        self._prompts = PromptReports()
+        self._prompts = PromptLogprobsTracker()
         self._constraints = Constraints(
             config.tokenizer_path, self.spec.vocab_size, self.spec.eos_token_ids, mask_threads
         )
@@ -101,29 +101,29 @@ class EngineCore:
     @classmethod
     def start(cls, config: EngineConfig, mark: Mark = lambda phase: None) -> EngineCore:
         """Load what ``config`` asks for; raises ConfigError, ModelError or WeightError."""
-        blueprint = draw(config)
+        engine_plan = plan_engine(config)
         mark("config")
-        return cls.of(load_models(blueprint, mark))
+        return cls.of(load_models(engine_plan, mark))
 
     @classmethod
     def of(cls, models: LoadedModels) -> EngineCore:
         """Make an engine of loaded models; if that fails, they are closed."""
         try:
             speculation = make_speculation(
-                models.blueprint.config.speculative, models.draft, models.automaton
+                models.engine_plan.config.speculative, models.draft, models.automaton
             )
-            return cls(models.blueprint, models.executor, speculation)
+            return cls(models.engine_plan, models.executor, speculation)
         except BaseException:
             models.close()
             raise
 
     @property
     def config(self) -> ResolvedConfig:
-        return self._blueprint.config
+        return self._engine_plan.config
 
     @property
     def spec(self) -> ModelSpec:
-        return self._blueprint.spec
+        return self._engine_plan.spec
 
     @property
     def max_model_len(self) -> int:
@@ -232,15 +232,15 @@ class EngineCore:
             if self._must_be_taken_in(self._speculation):
                 ended += self._take_in(self._runner.take_in())
             drafts = self._drafts(self._speculation)
-        masks_awaited = unsettled = False
+        masks_pending = unsettled = False
         if constraints.active:
             if self._works_ahead and drafts:  # they take the step in before the next, so masks wait
                 unsettled = True
             elif self._works_ahead:
                 constraints.settle(_PATIENCE_S)
-            masks_awaited = constraints.num_awaiting > 0
-        step = self._scheduler.schedule(drafts, masks_awaited)
-        if step is None and masks_awaited and not self._runner.in_flight:
+            masks_pending = constraints.num_awaiting > 0
+        step = self._scheduler.schedule(drafts, masks_pending)
+        if step is None and masks_pending and not self._runner.in_flight:
             if not ended:
                 constraints.wait()
             return ended
@@ -257,7 +257,7 @@ class EngineCore:
             self._scheduler.running, self._scheduler.max_num_batched_tokens
         )
 
-    def _drafts(self, speculation: Speculation) -> dict[Sequence, Draft]:
+    def _drafts(self, speculation: Speculation) -> dict[SequenceState, Draft]:
         if self._runner.in_flight:
             speculation.skip()
             return {}
@@ -351,7 +351,9 @@ class EngineCore:
                 update.prompt_logprobs = self._prompts.pop(update.request_id)
 
 
-def _ended(sequence: Sequence, reason: FinishReason, message: str | None = None) -> SequenceUpdate:
+def _ended(
+    sequence: SequenceState, reason: FinishReason, message: str | None = None
+) -> SequenceUpdate:
     return SequenceUpdate(
         sequence.request_id,
         sequence.index,

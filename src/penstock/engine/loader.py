@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.artifact.format import Artifact
-from penstock.artifact.shelf import Keeping, Note, Shelf
+from penstock.artifact.session import ArtifactSession, Keeping, Note
 from penstock.backends.registry import backend, looked_for, native_automaton
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.demo_model import demo_model_path
@@ -22,18 +22,18 @@ from penstock.interface.automaton import Automaton
 from penstock.interface.executor import Executor, Limits
 from penstock.interface.tuning import Tuning
 from penstock.interface.weights import WeightSource
-from penstock.models.heads import HeadsSpec
+from penstock.models.draft_heads import DraftHeadsSpec
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
 from penstock.plan.plan import Plan
 from penstock.resolve import draft_block_bytes, resolve
 from penstock.speculate.draft_choice import draft_engine_config, draft_folder, draft_spec
-from penstock.speculate.heads_choice import refuse_heads, stretched
+from penstock.speculate.draft_heads_choice import refuse_draft_heads, stretched
 from penstock.speculate.make import LoadedDraft
 from penstock.speculate.suffix import SuffixAutomaton
 from penstock.speculative_config import Ngram
 from penstock.weights.checkpoint import open_weights
-from penstock.weights.heads import HeadWeights, Int32s, read_token_map, takes_from_target
+from penstock.weights.draft_heads import DraftHeadWeights, Int32s, read_token_map, takes_from_target
 from penstock.weights.hub import resolve_model_folder
 
 _log = logging.getLogger("penstock.artifact")
@@ -43,18 +43,18 @@ Mark = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Blueprint:
+class EnginePlan:
     """What a configuration amounts to on this machine, decided before any weight is read."""
 
     config: ResolvedConfig
     spec: ModelSpec
     plan: Plan
-    draft: Blueprint | None = None
-    """Blueprint of the draft model or draft heads, if there are any. The spec of heads is one of
-    ``models/heads.py``."""
+    draft: EnginePlan | None = None
+    """Plan of the draft model or draft heads, if there are any. The spec of heads is one of
+    ``models/draft_heads.py``."""
 
 
-def draw(config: EngineConfig) -> Blueprint:
+def plan_engine(config: EngineConfig) -> EnginePlan:
     """Find the model, read its configuration, decide every option and make the plan.
 
     Raises ConfigError or ModelError; everything that can be refused without weights is.
@@ -64,7 +64,7 @@ def draw(config: EngineConfig) -> Blueprint:
     )
     # The revision is the model's; a tokenizer from elsewhere has its own history.
     tokenizer = resolve_model_folder(config.tokenizer) if config.tokenizer else folder
-    refuse_heads(folder, config.load_format == "dummy")
+    refuse_draft_heads(folder, config.load_format == "dummy")
     return _draw(config, folder, tokenizer, load_model_spec(folder))
 
 
@@ -75,7 +75,7 @@ def _draw(
     spec: ModelSpec,
     drafts: bool = False,
     plan: Plan | None = None,
-) -> Blueprint:
+) -> EnginePlan:
     """``drafts``: the model drafts for another, a token of each sequence a step. ``plan``: what is
     known of its plan already."""
     hardware = looked_for(config.backend, detect())
@@ -84,9 +84,9 @@ def _draw(
     decided = resolve(config, hardware, spec, folder, tokenizer, draft, drafts, plan)
     resolved = decided.config
     if drafting is None or draft is None or decided.draft is None:
-        return Blueprint(resolved, spec, decided.plan)
+        return EnginePlan(resolved, spec, decided.plan)
     target = None
-    if isinstance(draft, HeadsSpec):
+    if isinstance(draft, DraftHeadsSpec):
         draft, note = stretched(draft, resolved.max_model_len, drafting)
         resolved = msgspec.structs.replace(resolved, notes=(*resolved.notes, *note))
         if config.load_format != "dummy" and takes_from_target(drafting, draft):
@@ -100,24 +100,24 @@ def _draw(
         drafting,
         drafting,
         draft,
-        drafts=not isinstance(draft, HeadsSpec),
+        drafts=not isinstance(draft, DraftHeadsSpec),
         plan=draft_plan,
     )
     if target is not None:
         its = msgspec.structs.replace(drafted.config, target_path=target)
         drafted = replace(drafted, config=its)
-    return Blueprint(resolved, spec, decided.plan, drafted)
+    return EnginePlan(resolved, spec, decided.plan, drafted)
 
 
-def draft_tokens(blueprint: Blueprint) -> Int32s | None:
+def draft_tokens(engine_plan: EnginePlan) -> Int32s | None:
     """The token of each column of an EAGLE 3 head's logits, int32 ``[num_outputs]``, distinct.
 
     None where a column is the token of its number, as of all other models. Raises WeightError.
     """
-    if not isinstance(blueprint.spec, HeadsSpec):
+    if not isinstance(engine_plan.spec, DraftHeadsSpec):
         return None
-    config = blueprint.config
-    return read_token_map(Path(config.model_path), blueprint.spec, config.load_format)
+    config = engine_plan.config
+    return read_token_map(Path(config.model_path), engine_plan.spec, config.load_format)
 
 
 def suffix_automaton() -> type[Automaton]:
@@ -125,9 +125,9 @@ def suffix_automaton() -> type[Automaton]:
     return native_automaton() or SuffixAutomaton
 
 
-def step_limits(blueprint: Blueprint) -> Limits:
-    """The limits with which the executor of ``blueprint`` is bound."""
-    config = blueprint.config
+def step_limits(engine_plan: EnginePlan) -> Limits:
+    """The limits with which the executor of ``engine_plan`` is bound."""
+    config = engine_plan.config
     return Limits(
         num_blocks=config.num_blocks,
         max_tokens=config.max_num_batched_tokens,
@@ -138,7 +138,7 @@ def step_limits(blueprint: Blueprint) -> Limits:
         cpus=config.cpus,
         deterministic=config.deterministic,
         rows_per_sequence=config.rows_per_sequence,
-        trees=config.speculative is not None or isinstance(blueprint.spec, HeadsSpec),
+        trees=config.speculative is not None or isinstance(engine_plan.spec, DraftHeadsSpec),
     )
 
 
@@ -146,7 +146,7 @@ def step_limits(blueprint: Blueprint) -> Limits:
 class LoadedModels:
     """All that an engine has loaded: the target, and what drafts for it."""
 
-    blueprint: Blueprint
+    engine_plan: EnginePlan
     executor: Executor
     draft: LoadedDraft | None = None
     automaton: type[Automaton] | None = None
@@ -160,27 +160,27 @@ class LoadedModels:
 
 
 def load_models(
-    blueprint: Blueprint,
+    engine_plan: EnginePlan,
     mark: Mark = lambda phase: None,
     note: Note = _log.log,
     keeping: Keeping = "worthwhile",
 ) -> LoadedModels:
-    """Load a blueprint's model, and that of its draft; either both or none stays open.
+    """Load an engine plan's model, and that of its draft; either both or none stays open.
 
     Parameters and errors are those of :func:`load`. Phases of the draft have "draft: " before them.
     """
-    executor = load(blueprint, mark, note, keeping)
-    if blueprint.draft is None:
+    executor = load(engine_plan, mark, note, keeping)
+    if engine_plan.draft is None:
         automaton = None
-        if isinstance(blueprint.config.speculative, Ngram):
+        if isinstance(engine_plan.config.speculative, Ngram):
             automaton = suffix_automaton()
-        return LoadedModels(blueprint, executor, automaton=automaton)
+        return LoadedModels(engine_plan, executor, automaton=automaton)
     with _closed_on_error(executor):
-        draft = blueprint.draft
+        draft = engine_plan.draft
         token_ids = draft_tokens(draft)
         drafting = load(draft, lambda phase: mark(f"draft: {phase}"), note, keeping)
         loaded = LoadedDraft(drafting, draft.config, draft.spec, draft.plan, token_ids)
-        return LoadedModels(blueprint, executor, loaded)
+        return LoadedModels(engine_plan, executor, loaded)
 
 
 @contextmanager
@@ -194,7 +194,7 @@ def _closed_on_error(executor: Executor) -> Iterator[None]:
 
 
 def load(
-    blueprint: Blueprint,
+    engine_plan: EnginePlan,
     mark: Mark = lambda phase: None,
     note: Note = _log.log,
     keeping: Keeping = "worthwhile",
@@ -206,56 +206,56 @@ def load(
     Raises WeightError or ConfigError; ArtifactError only where it is ``always`` kept and cannot be.
     Any other trouble with artifacts is a note, and the weights are packed.
     """
-    config, limits = blueprint.config, step_limits(blueprint)
+    config, limits = engine_plan.config, step_limits(engine_plan)
     binds = backend(config.backend)
-    shelf = Shelf.of(config, blueprint.plan, note)
-    with shelf.take() as kept:
+    artifacts = ArtifactSession.of(config, engine_plan.plan, note)
+    with artifacts.take() as kept:
         if kept is not None:
             try:
-                executor = binds.bind(blueprint.plan, kept, limits)
+                executor = binds.bind(engine_plan.plan, kept, limits)
             except ArtifactError as error:
-                shelf.is_damaged(error)
+                artifacts.is_damaged(error)
             else:
                 with _closed_on_error(executor):
                     mark("restore weights")
-                    shelf.is_restored(kept)
-                    _tune_restored(executor, shelf, kept, mark, keeping)
+                    artifacts.is_restored(kept)
+                    _tune_restored(executor, artifacts, kept, mark, keeping)
                     return executor
-    weights = _open(blueprint)
+    weights = _open(engine_plan)
     mark("open weights")
     start = time.monotonic()
-    executor = binds.bind(blueprint.plan, weights, limits)
+    executor = binds.bind(engine_plan.plan, weights, limits)
     with _closed_on_error(executor):
         mark("pack weights")
         packed_in = time.monotonic() - start
-        if shelf.keep(executor.packed, packed_in, keeping, lambda: _measure(executor, mark)):
+        if artifacts.keep(executor.packed, packed_in, keeping, lambda: _measure(executor, mark)):
             mark("keep artifact")
         return executor
 
 
-def _open(blueprint: Blueprint) -> WeightSource:
-    config, spec, weights = blueprint.config, blueprint.spec, blueprint.plan.weights
+def _open(engine_plan: EnginePlan) -> WeightSource:
+    config, spec, weights = engine_plan.config, engine_plan.spec, engine_plan.plan.weights
     folder = Path(config.model_path)
-    if isinstance(spec, HeadsSpec) and config.load_format != "dummy":
+    if isinstance(spec, DraftHeadsSpec) and config.load_format != "dummy":
         target = None if config.target_path is None else Path(config.target_path)
-        return HeadWeights(folder, spec, weights, config.dtype, target)
+        return DraftHeadWeights(folder, spec, weights, config.dtype, target)
     return open_weights(
         folder, spec, weights, dtype=config.dtype, load_format=config.load_format, seed=config.seed
     )
 
 
 def _tune_restored(
-    executor: Executor, shelf: Shelf, kept: Artifact, mark: Mark, keeping: Keeping
+    executor: Executor, artifacts: ArtifactSession, kept: Artifact, mark: Mark, keeping: Keeping
 ) -> None:
     """As the artifact says, or by measuring, where what is measured can be kept."""
     tunable = executor.tunable
-    if tunable is None or shelf.tune(kept, tunable):
+    if tunable is None or artifacts.tune(kept, tunable):
         return
-    if keeping == "never" or not shelf.takes_tuning(kept):
+    if keeping == "never" or not artifacts.takes_tuning(kept):
         return
     tuning = _measure(executor, mark)
     if tuning is not None:
-        shelf.add_tuning(kept, tuning)
+        artifacts.add_tuning(kept, tuning)
 
 
 def _measure(executor: Executor, mark: Mark) -> Tuning | None:

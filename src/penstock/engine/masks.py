@@ -13,11 +13,11 @@ from penstock.grammar.threads import SLOW_NICE, Bell, Workers
 from penstock.interface.mask import StepMasks, TokenMask
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence as Seq
+    from collections.abc import Sequence
 
     from penstock.grammar.consume import Consumer
     from penstock.grammar.matcher import Matcher
-    from penstock.scheduler.sequence import Sequence
+    from penstock.scheduler.sequence import SequenceState
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class MaskJob:
 
     __slots__ = ("done", "matcher", "sequence")
 
-    def __init__(self, sequence: Sequence, matcher: Matcher) -> None:
+    def __init__(self, sequence: SequenceState, matcher: Matcher) -> None:
         self.sequence = sequence
         self.matcher = matcher
         self.done = False
@@ -60,7 +60,7 @@ class MaskThreads(Protocol):
         """Begin to compute these masks, each on its owner's account."""
         ...
 
-    def wait(self, jobs: Seq[MaskJob], seconds: float, *, all_of_them: bool) -> None:
+    def wait(self, jobs: Sequence[MaskJob], seconds: float, *, all_of_them: bool) -> None:
         """Return when one of the jobs is done, or all of them are, or after so many seconds."""
         ...
 
@@ -94,7 +94,7 @@ class Pools:
         if slow:
             self._slow.submit(slow)
 
-    def wait(self, jobs: Seq[MaskJob], seconds: float, *, all_of_them: bool) -> None:
+    def wait(self, jobs: Sequence[MaskJob], seconds: float, *, all_of_them: bool) -> None:
         found = all if all_of_them else any
         self._bell.wait(lambda: found(job.done for job in jobs), seconds)
 
@@ -108,22 +108,23 @@ class Masks:
 
     A mask is begun when the last token is known, and joined when the logits are computed. If it is
     late by more than the step's patience, its sequence gets no token in this step: the scheduler
-    computes the sequence's last position again once the mask is done (``Sequence.awaits_mask``).
-    That gives the same bits, so a late mask delays tokens and changes none. A sequence whose last
-    masks were slow is not scheduled before its next one is done.
+    computes the sequence's last position again once the mask is done
+    (``SequenceState.awaits_mask``). That gives the same bits, so a late mask delays tokens and
+    changes none. A sequence whose last masks were slow is not scheduled before its next one is
+    done.
     """
 
     def __init__(self, threads: MaskThreads) -> None:
         self._threads = threads
         self._begun: dict[Matcher, MaskJob] = {}
-        self._awaiting: dict[Sequence, MaskJob] = {}
+        self._awaiting: dict[SequenceState, MaskJob] = {}
 
     @property
     def num_awaiting(self) -> int:
         """The number of sequences that are not scheduled before their mask is done."""
         return len(self._awaiting)
 
-    def begin(self, sequences: Iterable[Sequence]) -> None:
+    def begin(self, sequences: Iterable[SequenceState]) -> None:
         """Begin the masks of these sequences, except those that have ended."""
         jobs = []
         for sequence in sequences:
@@ -142,7 +143,7 @@ class Masks:
         if jobs:
             self._threads.begin(jobs)
 
-    def join(self, sequences: Seq[Sequence], seconds: float) -> StepMasks:
+    def join(self, sequences: Sequence[SequenceState], seconds: float) -> StepMasks:
         """Wait for the masks of the sequences' next tokens, for so many seconds at most.
 
         The mask of a first token is known since its grammar was compiled.
@@ -178,7 +179,7 @@ class Masks:
             if not job.done:
                 self._await(job.sequence, job)
 
-    def release(self) -> list[Sequence]:
+    def release(self) -> list[SequenceState]:
         """Let the sequences go on whose masks are done. Returns those of them that have ended
         instead: their text is complete, or has its greatest length."""
         ended = []
@@ -217,6 +218,6 @@ class Masks:
         self._begun.pop(matcher, None)
         return matcher
 
-    def _await(self, sequence: Sequence, job: MaskJob) -> None:
+    def _await(self, sequence: SequenceState, job: MaskJob) -> None:
         sequence.awaits_mask = True
         self._awaiting[sequence] = job

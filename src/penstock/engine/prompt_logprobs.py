@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.interface.executor import PromptReport, PromptRows
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.scheduler.output import ScheduledStep
-from penstock.scheduler.sequence import Sequence, Status
+from penstock.scheduler.sequence import SequenceState, Status
 
 _Entries = list[TokenLogprobs | None]
 
@@ -17,12 +17,12 @@ class WantedRows(NamedTuple):
     """Rows of one step that one sequence wants, and the list to which their log-probabilities
     go."""
 
-    sequence: Sequence
+    sequence: SequenceState
     rows: PromptRows
     entries: _Entries
 
 
-class PromptReports:
+class PromptLogprobsTracker:
     """The log-probabilities so far of each live request that asks for its prompt's.
 
     There is one list per request, whose first entry is None.
@@ -64,7 +64,7 @@ class PromptReports:
             found.append(WantedRows(sequence, PromptRows(first_row, targets, num_top), entries))
         return found
 
-    def add(self, wanted: Seq[WantedRows], reports: Seq[PromptReport]) -> dict[str, str]:
+    def add(self, wanted: Sequence[WantedRows], reports: Sequence[PromptReport]) -> dict[str, str]:
         """Keep the reports of a step; returns why reports failed, by request id."""
         errors: dict[str, str] = {}
         for (sequence, _, entries), report in zip(wanted, reports, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
@@ -10,7 +10,7 @@ import msgspec
 from numpy.typing import NDArray
 
 from penstock.engine.constraints import Constraints
-from penstock.engine.prompt_logprobs import PromptReports, WantedRows
+from penstock.engine.prompt_logprobs import PromptLogprobsTracker, WantedRows
 from penstock.engine.step_builder import build_step_input
 from penstock.interface.executor import Executor, Pending, PromptRows, Sampling, StepOutcome
 from penstock.interface.logprobs import TokenLogprobs
@@ -18,7 +18,7 @@ from penstock.interface.mask import NO_MASKS, StepMasks
 from penstock.interface.sampler import Sampled
 from penstock.scheduler.output import ScheduledStep
 from penstock.scheduler.scheduler import Scheduler
-from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.sequence import SequenceState
 from penstock.speculate.typical import Typical
 from penstock.speculate.verify import Verified, verify
 
@@ -45,7 +45,7 @@ class Executed(msgspec.Struct, frozen=True):
 class _InFlight(msgspec.Struct, frozen=True):
     step: ScheduledStep
     pending: Pending
-    wanted: Seq[WantedRows]
+    wanted: Sequence[WantedRows]
     masks: _LateMasks | None
     verifies: bool
     """Whether its tokens are drawn here."""
@@ -66,7 +66,7 @@ class StepRunner:
         executor: Executor,
         scheduler: Scheduler,
         constraints: Constraints,
-        prompts: PromptReports,
+        prompts: PromptLogprobsTracker,
         typical: Typical | None = None,
     ) -> None:
         """``typical``: how drafts are accepted, if not exactly."""
@@ -112,8 +112,8 @@ class StepRunner:
         masks = None
         if self._constraints.active:
             masks = _LateMasks(self._constraints, step.samples)
-        wanted: Seq[WantedRows] = ()
-        prompts: Seq[PromptRows] = ()
+        wanted: Sequence[WantedRows] = ()
+        prompts: Sequence[PromptRows] = ()
         if self._prompts.any:
             wanted = self._prompts.wanted(step)
             prompts = [each.rows for each in wanted]
@@ -155,7 +155,7 @@ class _LateMasks:
     (``Constraints.settle``).
     """
 
-    def __init__(self, constraints: Constraints, samples: list[Sequence]) -> None:
+    def __init__(self, constraints: Constraints, samples: list[SequenceState]) -> None:
         self._constraints = constraints
         self._samples = samples
         self._began = perf_counter()

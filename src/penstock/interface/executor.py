@@ -30,7 +30,7 @@ class Limits:
     """How large a step may be; an executor allocates for these once, when it is bound."""
 
     num_blocks: int
-    """Number of blocks in the KV cache."""
+    """Number of blocks in the KV cache, which all groups of layers share."""
     max_tokens: int
     """Maximum number of token rows in a step."""
     max_logit_rows: int
@@ -88,7 +88,7 @@ which the request fails."""
 
 
 class Sampling(msgspec.Struct, frozen=True):
-    """What a step's rows are for: what is drawn from its logits, and what else is told of them.
+    """What a step's rows are for: what is drawn from its logits, and what else is reported of them.
 
     Where drafts are verified, no row is drawn from by the executor: which row comes next depends on
     what was drawn before. The host then asks for ``logits``, and draws with ``Executor.sampler``
@@ -190,5 +190,5 @@ def run(executor: Executor, step: StepInput) -> StepResult:
     """Submit a step from which nothing is drawn, and wait for it. Views in the result live until
     the next submission."""
     result = executor.submit(step).wait().result
-    assert result is not None, "a step without Sampling tells everything"
+    assert result is not None, "a step without Sampling returns everything"
     return result

@@ -7,7 +7,7 @@ tokens at once. A step that only decodes has one token a sequence, which saves m
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
@@ -16,7 +16,7 @@ import numpy as np
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.step import Float32s, Int32s, KvTables, StepInput
 
-Tables: TypeAlias = "Seq[Seq[array[int]]]"
+Tables: TypeAlias = "Sequence[Sequence[array[int]]]"
 """For each KV group, the block ids of each sequence. A sequence has as many in every group."""
 
 _NO_PAIRS = np.empty((0, 2), np.int32)
@@ -31,21 +31,21 @@ class Tree(NamedTuple):
     """Number of the sequence in the step."""
     known: int
     """Number of its rows before these, of which each follows the one before it."""
-    parents: Seq[int]
+    parents: Sequence[int]
     """For each of these rows, the index among them of the row that it follows; -1: the last of the
     rows before them."""
 
 
 def build_step(
-    tokens: Seq[array[int]],
-    starts: Seq[int],
+    tokens: Sequence[array[int]],
+    starts: Sequence[int],
     tables: Tables,
     *,
-    num_logits: Seq[int] | None = None,
-    num_hidden: Seq[int] | None = None,
-    trees: Seq[Tree] = (),
-    block_copies: Seq[tuple[int, int]] = (),
-    slot_moves: Seq[tuple[int, int]] = (),
+    num_logits: Sequence[int] | None = None,
+    num_hidden: Sequence[int] | None = None,
+    trees: Sequence[Tree] = (),
+    block_copies: Sequence[tuple[int, int]] = (),
+    slot_moves: Sequence[tuple[int, int]] = (),
     features: Float32s = _NO_FEATURES,
     block_size: int = BLOCK_SIZE,
 ) -> StepInput:
@@ -85,8 +85,8 @@ def build_step(
         wanted = np.array(num_logits, dtype=np.int32)
         logit_rows = rows[to_end <= wanted[owner]]
         if num_hidden is not None:
-            told = wanted + np.array(num_hidden, dtype=np.int32)
-            hidden_rows = rows[(to_end <= told[owner]) & (to_end > wanted[owner])]
+            wanted_hidden = wanted + np.array(num_hidden, dtype=np.int32)
+            hidden_rows = rows[(to_end <= wanted_hidden[owner]) & (to_end > wanted[owner])]
     return StepInput(
         token_ids=token_ids,
         positions=positions,
@@ -144,7 +144,7 @@ class ChainSteps:
 
 
 def _tables(
-    tables: Seq[array[int]],
+    tables: Sequence[array[int]],
     block_starts: Int32s,
     places: Int32s,
     offsets: Int32s,
@@ -157,7 +157,7 @@ def _tables(
     return KvTables(slots, block_starts, block_ids)
 
 
-def _place_trees(trees: Seq[Tree], query_starts: Int32s, positions: Int32s) -> Int32s:
+def _place_trees(trees: Sequence[Tree], query_starts: Int32s, positions: Int32s) -> Int32s:
     """``StepInput.tree_parents``; ``positions`` are put right."""
     within = np.diff(query_starts)
     parents = np.arange(len(positions), dtype=np.int32) - np.repeat(query_starts[:-1] + 1, within)
@@ -170,7 +170,7 @@ def _place_trees(trees: Seq[Tree], query_starts: Int32s, positions: Int32s) -> I
     return parents
 
 
-def _pairs(pairs: Seq[tuple[int, int]]) -> Int32s:
+def _pairs(pairs: Sequence[tuple[int, int]]) -> Int32s:
     return np.array(pairs, dtype=np.int32) if pairs else _NO_PAIRS
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 
 from penstock.cache.kv_cache import KvCache
 from penstock.scheduler.output import ScheduledSequence, SlotMove
@@ -40,7 +40,7 @@ class AcceptedDrafts:
         return appended
 
 
-def moves_of(each: ScheduledSequence, accepted: Seq[int], block_size: int) -> list[SlotMove]:
+def moves_of(each: ScheduledSequence, accepted: Sequence[int], block_size: int) -> list[SlotMove]:
     """Return the moves that bring the keys and values of these accepted tokens to the slots of
     their positions.
 
@@ -53,7 +53,7 @@ def moves_of(each: ScheduledSequence, accepted: Seq[int], block_size: int) -> li
         return []
     known = each.start + each.num_tokens - len(draft)
 
-    def slot(blocks: Seq[int], at: int) -> int:
+    def slot(blocks: Sequence[int], at: int) -> int:
         return blocks[at // block_size] * block_size + at % block_size
 
     nodes = draft.path(accepted)

@@ -9,7 +9,7 @@ from penstock.scheduler.give_way import GiveWay
 from penstock.scheduler.in_flight import InFlight
 from penstock.scheduler.output import ScheduledSequence, scheduled
 from penstock.scheduler.queues import Queues, Turn
-from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.sequence import SequenceState
 from penstock.scheduler.step_budget import StepBudget
 
 
@@ -63,7 +63,7 @@ class Admission:
                 if queues.shares.contended:
                     queues.shares.serve(sequence.tenant, count)
 
-    def victim(self) -> Sequence | None:
+    def victim(self) -> SequenceState | None:
         """The running sequence to preempt for the first waiting one, which there must be, if one of
         a tenant below its share finds no room. Call it once in each step."""
         if not self._give_way.due():
@@ -79,13 +79,13 @@ class Admission:
 
         return self._give_way.victim(self._queues, newcomer, fits)
 
-    def _cached(self, sequence: Sequence) -> CachedPrefix:
+    def _cached(self, sequence: SequenceState) -> CachedPrefix:
         """What is cached of its first tokens, of those that need not be computed."""
         known = len(sequence.token_ids)
         limit = sequence.num_prompt_rows if sequence.wants_prompt_rows else known - 1
         return self._cache.lookup(sequence.table, sequence.token_ids, limit)
 
-    def _start(self, sequence: Sequence, left: StepBudget) -> bool:
+    def _start(self, sequence: SequenceState, left: StepBudget) -> bool:
         """Start a waiting sequence if all its known tokens fit; returns whether they do.
 
         One block per running sequence stays free, which they will want soon: without this margin

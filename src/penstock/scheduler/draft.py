@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 
 import msgspec
 
@@ -59,13 +59,13 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
                 return child
         return -1
 
-    def following(self, node: int) -> Seq[int]:
+    def following(self, node: int) -> Sequence[int]:
         """The tokens that follow ``node``."""
         if self.parents is None:
             return self.token_ids[node + 1 : node + 2]
         return [t for t, parent in zip(self.token_ids, self.parents, strict=True) if parent == node]
 
-    def path(self, tokens: Seq[int]) -> Seq[int]:
+    def path(self, tokens: Sequence[int]) -> Sequence[int]:
         """The indices of those of ``tokens`` that are in the draft from its start, in a row."""
         nodes: list[int] = []
         node = -1

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from penstock.cache.kv_cache import KvCache
 from penstock.scheduler.queues import Queues
-from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.sequence import SequenceState
 
 STEPS_BETWEEN = 8
 """Minimum number of steps between two preemptions for other tenants, so that what is computed again
@@ -35,8 +35,8 @@ class GiveWay:
         return self._steps >= STEPS_BETWEEN
 
     def victim(
-        self, queues: Queues, newcomer: Sequence, fits: Callable[[], bool]
-    ) -> Sequence | None:
+        self, queues: Queues, newcomer: SequenceState, fits: Callable[[], bool]
+    ) -> SequenceState | None:
         """The sequence to preempt, or None. ``fits()`` tells whether there are blocks for the
         newcomer."""
         held: Counter[str] = Counter()

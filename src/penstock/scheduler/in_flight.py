@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from penstock.cache.kv_cache import KvCache
 from penstock.scheduler.output import ScheduledStep
-from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.sequence import SequenceState
 
 
 class InFlight:
@@ -19,7 +19,7 @@ class InFlight:
 
     def __init__(self) -> None:
         self.steps: deque[ScheduledStep] = deque()
-        self._barred: set[Sequence] = set()
+        self._barred: set[SequenceState] = set()
 
     def submit(self, step: ScheduledStep, cache: KvCache) -> None:
         """Count what the step computes as computed, and put placeholders for what it samples."""
@@ -35,11 +35,11 @@ class InFlight:
             if sequence.runs_ahead and len(sequence.token_ids) + 1 < sequence.max_total_tokens:
                 sequence.token_ids.append(~i)
 
-    def involves(self, sequence: Sequence) -> bool:
+    def involves(self, sequence: SequenceState) -> bool:
         """Whether the step that was submitted last computes or samples the sequence."""
         return bool(self.steps) and _involves(self.steps[-1], sequence)
 
-    def bar(self, sequence: Sequence) -> None:
+    def bar(self, sequence: SequenceState) -> None:
         """Note that it went to wait while it is in flight.
 
         It may not be admitted before it has landed: its token is not known, and what its step
@@ -47,7 +47,7 @@ class InFlight:
         """
         self._barred.add(sequence)
 
-    def bars(self, sequence: Sequence) -> bool:
+    def bars(self, sequence: SequenceState) -> bool:
         return sequence in self._barred
 
     def land(self, step: ScheduledStep) -> None:
@@ -58,7 +58,7 @@ class InFlight:
             self._barred.difference_update(e.sequence for e in step.sequences)
             self._barred.difference_update(step.samples)
 
-    def check_integrity(self, live: Iterable[Sequence]) -> None:
+    def check_integrity(self, live: Iterable[SequenceState]) -> None:
         """Raise AssertionError unless every placeholder is for a token of a step in flight."""
         for sequence in live:
             tokens = sequence.token_ids
@@ -76,9 +76,9 @@ class InFlight:
             assert left > 0 or (left == 0 and self._any(sequence)), "nothing left to compute"
         assert all(map(self._any, self._barred)), "a sequence is barred for ever"
 
-    def _any(self, sequence: Sequence) -> bool:
+    def _any(self, sequence: SequenceState) -> bool:
         return any(_involves(step, sequence) for step in self.steps)
 
 
-def _involves(step: ScheduledStep, sequence: Sequence) -> bool:
+def _involves(step: ScheduledStep, sequence: SequenceState) -> bool:
     return sequence in step.samples or any(e.sequence is sequence for e in step.sequences)

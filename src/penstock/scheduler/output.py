@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.cache.kv_cache import BlockCopy
 from penstock.scheduler.draft import Draft
-from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.sequence import SequenceState
 
 SlotMove = tuple[int, int]
 """Source and target slot in the KV cache."""
@@ -28,11 +28,11 @@ class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
     one after the other, along one path if the draft is a tree.
     """
 
-    sequence: Sequence
+    sequence: SequenceState
     start: int
     num_tokens: int
     num_logits: int
-    samples: tuple[Sequence, ...]
+    samples: tuple[SequenceState, ...]
     """The sequences that sample from the last row: none, this one, or this one and its siblings at
     once."""
     num_hidden: int = 0
@@ -44,7 +44,7 @@ class ScheduledStep(msgspec.Struct, frozen=True):
     """What one step computes. Logits rows are numbered in the order of ``sequences``."""
 
     sequences: list[ScheduledSequence]
-    samples: list[Sequence]
+    samples: list[SequenceState]
     """The sequences that sample a token, in the order of ``sequences``."""
     sample_rows: list[int]
     """For each of ``samples``, the row of the step's logits that it samples from; with a draft, the
@@ -64,7 +64,7 @@ class ScheduledStep(msgspec.Struct, frozen=True):
 
 
 def scheduled(
-    sequence: Sequence, start: int, count: int, all_hidden: bool = False
+    sequence: SequenceState, start: int, count: int, all_hidden: bool = False
 ) -> ScheduledSequence:
     """``count`` tokens from the first uncomputed one, ``start``, and what they are wanted for.
 
@@ -74,7 +74,7 @@ def scheduled(
     if sequence.pooler is not None:
         hidden = max(0, end - max(start, sequence.num_prompt_rows))
         return ScheduledSequence(sequence, start, count, 0, (), num_hidden=hidden)
-    samples: tuple[Sequence, ...] = ()
+    samples: tuple[SequenceState, ...] = ()
     num_logits = 0
     if end == len(sequence.token_ids):
         num_logits = 1
@@ -95,7 +95,7 @@ def step_of(
     num_drafted: int,
 ) -> ScheduledStep:
     """Return the step of the ``chosen`` sequences, its samples and rows numbered in their order."""
-    samples: list[Sequence] = []
+    samples: list[SequenceState] = []
     rows: list[int] = []
     row, hidden = -1, 0
     for each in chosen:

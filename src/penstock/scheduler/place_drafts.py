@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.output import ScheduledSequence
-from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.sequence import SequenceState
 
 
 def place_drafts(
     cache: KvCache,
     chosen: list[ScheduledSequence],
-    drafts: Mapping[Sequence, Draft],
+    drafts: Mapping[SequenceState, Draft],
     budget: int,
     copies: list[BlockCopy],
 ) -> int:

@@ -6,7 +6,7 @@ from penstock.cache.kv_cache import KvCache
 from penstock.scheduler.in_flight import InFlight
 from penstock.scheduler.output import ScheduledSequence
 from penstock.scheduler.queues import Queues
-from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.sequence import SequenceState
 
 
 class Preemption:
@@ -22,14 +22,14 @@ class Preemption:
         self.count = 0
         """How many were preempted so far."""
 
-    def preempt(self, victim: Sequence) -> None:
+    def preempt(self, victim: SequenceState) -> None:
         self._cache.free(victim.table)
         self._queues.wait(victim)
         if self._in_flight.involves(victim):
             self._in_flight.bar(victim)
         self.count += 1
 
-    def preempt_behind(self, sequence: Sequence, chosen: list[ScheduledSequence]) -> bool:
+    def preempt_behind(self, sequence: SequenceState, chosen: list[ScheduledSequence]) -> bool:
         """Preempt the last running sequence behind this one that is not among the ``chosen`` ones
         of the step; returns whether there was one."""
         in_step = {each.sequence for each in chosen}

@@ -7,7 +7,7 @@ from penstock.scheduler.admission import Admission
 from penstock.scheduler.output import ScheduledSequence, scheduled
 from penstock.scheduler.preemption import Preemption
 from penstock.scheduler.queues import Queues
-from penstock.scheduler.sequence import Sequence, Status
+from penstock.scheduler.sequence import SequenceState, Status
 from penstock.scheduler.step_budget import StepBudget
 
 RUNNING = Status.RUNNING  # a name is cheaper than an enum's member
@@ -40,8 +40,8 @@ class Progress:
         self,
         chosen: list[ScheduledSequence],
         copies: list[BlockCopy],
-        masks_awaited: bool,
-    ) -> list[Sequence]:
+        masks_pending: bool,
+    ) -> list[SequenceState]:
         """Choose the running sequences that need one token; returns those that need more, in turn.
 
         Every step has a token for each running sequence, so none of these looks at the budget.
@@ -49,11 +49,11 @@ class Progress:
         queues, extend, all_hidden = self._queues, self._cache.extend, self._all_hidden
         contended = queues.shares.contended
         running = queues.running[:]  # who is preempted leaves the list itself
-        prefills: list[Sequence] = []
+        prefills: list[SequenceState] = []
         if contended:  # before anybody is charged for this step
             prefills = [s for s in running if len(s.token_ids) - s.num_computed > 1]
             prefills.sort(key=queues.turn)
-        particular = contended or masks_awaited  # one look for each sequence in place of two
+        particular = contended or masks_pending  # one look for each sequence in place of two
         for sequence in running:
             start = sequence.num_computed
             count = len(sequence.token_ids) - start
@@ -77,7 +77,7 @@ class Progress:
 
     def prefills(
         self,
-        sequences: list[Sequence],
+        sequences: list[SequenceState],
         left: StepBudget,
         chosen: list[ScheduledSequence],
         copies: list[BlockCopy],

@@ -7,55 +7,55 @@ from collections.abc import Iterable
 from operator import attrgetter
 
 from penstock.scheduler.fair_shares import FairShares, Rank
-from penstock.scheduler.sequence import Sequence, Status
+from penstock.scheduler.sequence import SequenceState, Status
 
 _order = attrgetter("order")
 _RUNNING, _WAITING = Status.RUNNING, Status.WAITING  # a name is cheaper than an enum's member
 
-_Line = list[Sequence]
+_Line = list[SequenceState]
 Turn = tuple[int, Rank, tuple[int, int, int]]
 """The priority, the virtual times of tenant and user, and the order. The smaller goes first."""
 
 
 class Queues:
-    """Keeps ``Sequence.status``, the lists and ``shares`` in step.
+    """Keeps ``SequenceState.status``, the lists and ``shares`` in step.
 
-    Lists ascend in ``Sequence.order``. Each user of each tenant has a list of its waiting
+    Lists ascend in ``SequenceState.order``. Each user of each tenant has a list of its waiting
     sequences. Which list is next is decided by priority, then by their shares, then by that order.
     """
 
     def __init__(self) -> None:
-        self.running: list[Sequence] = []
-        self.requests: dict[str, list[Sequence]] = {}
+        self.running: list[SequenceState] = []
+        self.requests: dict[str, list[SequenceState]] = {}
         """The live sequences of each request; some may be in neither list (``PENDING``)."""
         self.shares = FairShares()
         self.num_waiting = 0
         self._lines: dict[tuple[str, str], _Line] = {}
 
     @property
-    def waiting(self) -> list[Sequence]:
+    def waiting(self) -> list[SequenceState]:
         """The waiting sequences of all tenants."""
         return sorted((s for line in self._lines.values() for s in line), key=_order)
 
-    def first(self) -> Sequence:
+    def first(self) -> SequenceState:
         """The sequence that is admitted next; at least one must be waiting."""
         if len(self._lines) == 1:
             (line,) = self._lines.values()
             return line[0]
         return min((line[0] for line in self._lines.values()), key=self.turn)
 
-    def turn(self, sequence: Sequence) -> Turn:
+    def turn(self, sequence: SequenceState) -> Turn:
         """The key by which tenants take turns. The smaller goes first."""
         return (sequence.priority, self.shares.rank(sequence.tenant), sequence.order)
 
-    def add(self, group: list[Sequence]) -> None:
+    def add(self, group: list[SequenceState]) -> None:
         """Add a request, whose first sequence begins to wait."""
         self.requests[group[0].request_id] = group
         for sequence in group:
             self.shares.enter(sequence.tenant)
         self.wait(group[0])
 
-    def run(self, sequence: Sequence) -> None:
+    def run(self, sequence: SequenceState) -> None:
         """Move a sequence, which waits or is in no list yet, to the running ones."""
         if sequence.status is _WAITING:
             self._wait_no_more(sequence)
@@ -63,7 +63,7 @@ class Queues:
         sequence.status = _RUNNING
         insort(self.running, sequence, key=_order)
 
-    def wait(self, sequence: Sequence) -> None:
+    def wait(self, sequence: SequenceState) -> None:
         """Move a sequence, wherever it is, to the waiting ones, with nothing of it computed."""
         if sequence.status is _RUNNING:
             _remove(self.running, sequence)
@@ -73,7 +73,7 @@ class Queues:
         self.num_waiting += 1
         self.shares.wait(sequence.tenant)
 
-    def finish(self, sequence: Sequence) -> None:
+    def finish(self, sequence: SequenceState) -> None:
         """Remove a sequence from everything, and its request with its last sequence."""
         if sequence.status is _RUNNING:
             _remove(self.running, sequence)
@@ -109,7 +109,7 @@ class Queues:
             self.shares.rank(sequence.tenant)
         self.shares.check_integrity()
 
-    def _wait_no_more(self, sequence: Sequence) -> None:
+    def _wait_no_more(self, sequence: SequenceState) -> None:
         party = _party(sequence)
         line = self._lines[party]
         _remove(line, sequence)
@@ -119,9 +119,9 @@ class Queues:
         self.shares.wait_no_more(sequence.tenant)
 
 
-def _party(sequence: Sequence) -> tuple[str, str]:
+def _party(sequence: SequenceState) -> tuple[str, str]:
     return (sequence.tenant.name, sequence.tenant.user)
 
 
-def _remove(queue: list[Sequence], sequence: Sequence) -> None:
+def _remove(queue: list[SequenceState], sequence: SequenceState) -> None:
     del queue[bisect_left(queue, sequence.order, key=_order)]

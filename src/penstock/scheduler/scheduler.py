@@ -51,8 +51,7 @@ those in its way end, and every request gets its turn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as Seq
+from collections.abc import Mapping, Sequence
 
 from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.errors import RequestError
@@ -68,9 +67,9 @@ from penstock.scheduler.place_drafts import place_drafts
 from penstock.scheduler.preemption import Preemption
 from penstock.scheduler.progress import Progress
 from penstock.scheduler.queues import Queues
-from penstock.scheduler.sequence import Sequence, Status
+from penstock.scheduler.sequence import SequenceState, Status
 from penstock.scheduler.step_budget import StepBudget
-from penstock.scheduler.told import told
+from penstock.scheduler.updates import sequence_update
 
 RUNNING, FINISHED = Status.RUNNING, Status.FINISHED  # a name is cheaper than an enum's member
 
@@ -115,7 +114,7 @@ class Scheduler:
         return bool(self.running or self._queues.num_waiting)
 
     @property
-    def waiting(self) -> list[Sequence]:
+    def waiting(self) -> list[SequenceState]:
         """The waiting sequences, by priority and arrival."""
         return self._queues.waiting
 
@@ -128,7 +127,7 @@ class Scheduler:
         """Token positions that all steps so far have computed."""
         return self._tokens_computed
 
-    def add(self, leader: Sequence) -> None:
+    def add(self, leader: SequenceState) -> None:
         """Queue a request, given by its first sequence.
 
         Raises RequestError if it is a duplicate, empty, longer than the context, or could not
@@ -155,7 +154,7 @@ class Scheduler:
         """
         return most_tokens(prompt, params, self.max_model_len, self.cache)
 
-    def abort(self, request_id: str, index: int | None = None) -> list[Sequence]:
+    def abort(self, request_id: str, index: int | None = None) -> list[SequenceState]:
         """End a request, or one sequence of it, whatever it is doing; return what was ended.
 
         While it is in flight too: the step runs on, and its tokens for these sequences are
@@ -173,11 +172,11 @@ class Scheduler:
         return ended
 
     def schedule(
-        self, drafts: Mapping[Sequence, Draft] | None = None, masks_awaited: bool = True
+        self, drafts: Mapping[SequenceState, Draft] | None = None, masks_pending: bool = True
     ) -> ScheduledStep | None:
         """Compose the next step, or None if there is nothing to do.
 
-        ``masks_awaited``: some sequence may await its mask; it is then looked for.
+        ``masks_pending``: some sequence may await its mask; it is then looked for.
         ``drafts``: of running sequences that have one token left to compute.
         """
         shares = self._queues.shares
@@ -187,7 +186,7 @@ class Scheduler:
                 self._preemption.preempt(victim)
         chosen: list[ScheduledSequence] = []
         copies: list[BlockCopy] = []
-        prefills = self._progress.decodes(chosen, copies, masks_awaited)
+        prefills = self._progress.decodes(chosen, copies, masks_pending)
         left = StepBudget(self.max_num_batched_tokens - len(chosen), self._most_prompt_rows)
         if prefills:
             self._progress.prefills(prefills, left, chosen, copies)
@@ -219,7 +218,7 @@ class Scheduler:
     def update(
         self,
         step: ScheduledStep,
-        sampled: Seq[list[int]],
+        sampled: Sequence[list[int]],
         late: frozenset[int] = frozenset(),
     ) -> list[SequenceUpdate]:
         """Take in an executed step; ``sampled[i]`` are the new tokens of ``step.samples[i]``.
@@ -255,7 +254,7 @@ class Scheduler:
                         if sequence.finish_reason is not None:
                             self._finish(sequence)
                         generated += len(accepted)
-                        updates.append(told(sequence, accepted))
+                        updates.append(sequence_update(sequence, accepted))
                     continue
             if sequence.status is not RUNNING:
                 pass  # ended, or preempted in flight: what was written is nobody's
@@ -272,7 +271,7 @@ class Scheduler:
                 if end == len(sequence.token_ids):
                     sequence.finish_reason = FinishReason.STOP
                     self._finish(sequence)
-                    updates.append(told(sequence, []))
+                    updates.append(sequence_update(sequence, []))
                 continue
             for sequence in samples:
                 tokens = next(new_tokens)
@@ -280,17 +279,17 @@ class Scheduler:
                     continue  # aborted, or a row too many
                 accepted = sequence.settle(end, tokens) if ahead else sequence.append(tokens)
                 generated += len(accepted)
-                updates.append(told(sequence, accepted))
+                updates.append(sequence_update(sequence, accepted))
                 if sequence.finish_reason is not None:
                     self._finish(sequence)
         self._tokens_generated += generated
         return updates
 
-    def conclude(self, sequence: Sequence) -> SequenceUpdate:
+    def conclude(self, sequence: SequenceState) -> SequenceUpdate:
         """End a live sequence whose last token turns out to have ended it."""
         sequence.conclude()
         self._finish(sequence)
-        return told(sequence, [])
+        return sequence_update(sequence, [])
 
     def stats(self) -> EngineStats:
         allocated, filled = self.cache.slots()
@@ -337,7 +336,7 @@ class Scheduler:
         if draft is not None:
             self.cache.trim(sequence.table)
 
-    def _fork(self, leader: Sequence) -> None:
+    def _fork(self, leader: SequenceState) -> None:
         """Let its siblings go on from the leader's prompt, or queue them when no place is free."""
         for sibling in leader.siblings:
             sibling.started = True
@@ -351,7 +350,7 @@ class Scheduler:
                 if self._in_flight.steps:
                     self._in_flight.bar(sibling)
 
-    def _finish(self, sequence: Sequence) -> None:
+    def _finish(self, sequence: SequenceState) -> None:
         if sequence.status is RUNNING:
             self.cache.free(sequence.table)
         self._queues.finish(sequence)

@@ -27,7 +27,7 @@ class Status(enum.Enum):
 
 
 @dataclass(eq=False, slots=True)
-class Sequence:
+class SequenceState:
     """One of a request's ``params.n`` sequences.
 
     ``token_ids`` is the prompt and then the output. The keys and values of the first
@@ -70,7 +70,7 @@ class Sequence:
     """Number of prompt tokens that were found in the prefix cache when the request first ran."""
     scheduled_at: float = 0.0
     """When the request first ran (time.monotonic())."""
-    siblings: tuple[Sequence, ...] = ()
+    siblings: tuple[SequenceState, ...] = ()
     """The other sequences of the request; set on the sequence of index 0."""
     finish_reason: FinishReason | None = None
     completed: bool = False
@@ -181,7 +181,7 @@ class Sequence:
 
 def make_sequences(
     request: EngineRequest, seed: int, eos_token_ids: tuple[int, ...] = ()
-) -> Sequence:
+) -> SequenceState:
     """The first sequence of a request, with the others as its siblings.
 
     ``request.params`` is valid; ``seed`` is the request's, or one that the engine drew for it.
@@ -196,7 +196,7 @@ def make_sequences(
     unwanted = max(len(prompt) - 1, 0)
     eos = frozenset(() if params.ignore_eos else eos_token_ids)
     sequences = [
-        Sequence(
+        SequenceState(
             request_id=request.request_id,
             index=index,
             token_ids=prompt[:],

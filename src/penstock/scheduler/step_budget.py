@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.scheduler.output import ScheduledSequence
-from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.sequence import SequenceState
 
 
 @dataclass
@@ -16,7 +16,7 @@ class StepBudget:
     tokens: int
     prompt_rows: int
 
-    def most(self, sequence: Sequence, count: int) -> int:
+    def most(self, sequence: SequenceState, count: int) -> int:
         """How many of the sequence's next ``count`` tokens there is room for."""
         if count > self.tokens:
             count = self.tokens
@@ -24,7 +24,7 @@ class StepBudget:
             if self.prompt_rows == 0:
                 return 0
             start = sequence.num_computed
-            # What lies before the first wanted row was told already and needs none again.
+            # What lies before the first wanted row was returned already and needs none again.
             end = max(start, sequence.num_prompt_rows) + self.prompt_rows
             count = min(count, end - start)
         return count

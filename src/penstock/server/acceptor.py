@@ -18,7 +18,7 @@ BATCH = 64
 """Most connections accepted in a row before other tasks of the event loop run."""
 RETRY_S = 1.0
 """Seconds to pause after the kernel had no descriptor or memory for a connection."""
-TELL_S = 60.0
+LOG_EVERY_S = 60.0
 """Least seconds between two log lines about the same shortage."""
 
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -90,7 +90,7 @@ class Acceptor:
         self._closed = False
         self._starting: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
-        self._told_at = -TELL_S
+        self._logged_at = -LOG_EVERY_S
 
     def start(self) -> None:
         """Start to accept. Raises OSError if the address is in use."""
@@ -135,7 +135,7 @@ class Acceptor:
                     continue  # that connection's own
                 self._pause()
                 self._retry = self._loop.call_later(RETRY_S, self._resume)
-                self._tell(f"no connection can be accepted ({error.strerror})")
+                self._log_once(f"no connection can be accepted ({error.strerror})")
                 return
             self._enter(sock)
 
@@ -144,7 +144,9 @@ class Acceptor:
         self._open += 1
         refused = self._open > self._limit.connections
         if refused:
-            self._tell(f"{self._limit.connections} connections are open, and others are refused")
+            self._log_once(
+                f"{self._limit.connections} connections are open, and others are refused"
+            )
         task = self._loop.create_task(self._connect(sock, Place(refused, self._leave)))
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
@@ -166,11 +168,11 @@ class Acceptor:
         if self._retry is None or self._retry.when() <= self._loop.time():
             self._resume()
 
-    def _tell(self, what: str) -> None:
+    def _log_once(self, what: str) -> None:
         now = time.monotonic()
-        if now - self._told_at < TELL_S:
+        if now - self._logged_at < LOG_EVERY_S:
             return
-        self._told_at = now
+        self._logged_at = now
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         _log.error(
             "%s: this process may have %d files open; raise its limit (ulimit -n)", what, limit

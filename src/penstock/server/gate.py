@@ -65,7 +65,7 @@ class Gate:
             self._requests.leave(request)
             if traced and tracing is not None:
                 tracing.end(request, _trace_headers(scope), status or LEFT, self._model)
-            _tell(request, status)
+            _log_access(request, status)
 
 
 def _trace_headers(scope: Scope) -> dict[str, str]:
@@ -73,7 +73,7 @@ def _trace_headers(scope: Scope) -> dict[str, str]:
     return {name: headers[name] for name in TRACE_HEADERS if name in headers}
 
 
-def _tell(request: OpenRequest, status: int) -> None:
+def _log_access(request: OpenRequest, status: int) -> None:
     level = logging.DEBUG if request.path in _QUIET else logging.INFO
     if not _log.isEnabledFor(level):
         return

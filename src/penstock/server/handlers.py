@@ -207,7 +207,7 @@ class Handlers:
     async def _decoded(self, request: Request, decoder: BodyDecoder[Body]) -> Body:
         decoded = await self._bodies.decoded(request, decoder)
         if decoded.ignored:
-            self._ignored.tell(OpenRequest.of(request.scope), decoded.ignored)
+            self._ignored.report(OpenRequest.of(request.scope), decoded.ignored)
         return decoded.request
 
 

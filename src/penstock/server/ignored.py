@@ -17,7 +17,7 @@ class IgnoredFields:
     def __init__(self) -> None:
         self._logged: set[Rule] = set()
 
-    def tell(self, request: OpenRequest, ignored: Sequence[Rule]) -> None:
+    def report(self, request: OpenRequest, ignored: Sequence[Rule]) -> None:
         """Report fields that the request has and that were ignored as advisory, by their rules."""
         request.ignored = tuple(rule.field for rule in ignored)
         for rule in ignored:

@@ -74,7 +74,7 @@ class LineWriter(logging.Handler):
         self._lines: queue.Queue[bytes | None] = queue.Queue(QUEUE_LINES)
         self.dropped = 0
         """Number of lines lost since the start."""
-        self._told = 0
+        self._reported = 0
         self._repeats = Repeats()
         self._thread = threading.Thread(target=self._write_all, name="penstock-log", daemon=True)
         self._thread.start()
@@ -132,7 +132,7 @@ class LineWriter(logging.Handler):
                 continue
             if line is None:
                 return
-            missing = self.dropped - self._told
+            missing = self.dropped - self._reported
             if missing:
                 line = b"penstock: %d log lines were dropped\n" % missing + line
             try:
@@ -141,7 +141,7 @@ class LineWriter(logging.Handler):
             except OSError:
                 self.dropped += 1
             else:
-                self._told += missing
+                self._reported += missing
 
 
 def _line(record: logging.LogRecord) -> Line:

@@ -59,8 +59,8 @@ def _check_type(headers: Headers) -> None:
         return
     given = headers.getlist("content-type")
     if len(given) != 1:
-        told = "it has none" if not given else "it has several"
-        raise _unsupported(f"the Content-Type of the body must be application/json, and {told}")
+        fault = "it has none" if not given else "it has several"
+        raise _unsupported(f"the Content-Type of the body must be application/json, and {fault}")
     if given[0] != "application/json":
         check_json_type(given[0])
     encoding = headers.get("content-encoding", "identity")

@@ -64,8 +64,8 @@ class EventStream:
     """An ASGI answer that sends server-sent events as they come.
 
     Nothing is sent before the first event exists, so that what fails until then has its own status
-    code. What fails later is told in an event of its own, and the stream ends without ``[DONE]``.
-    ``encode_error`` gives that event's data.
+    code. What fails later is reported in an event of its own, and the stream ends without
+    ``[DONE]``. ``encode_error`` gives that event's data.
     """
 
     def __init__(self, request: Request, events: Events, encode_error: Callable[[ApiError], bytes]):

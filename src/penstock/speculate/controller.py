@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from collections.abc import Sequence as Seq
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.speculate.acceptance import Acceptance
@@ -12,13 +11,13 @@ from penstock.speculate.loss_budget import LossBudget
 from penstock.speculate.step_cost_model import DraftTiming, StepCostModel
 
 if TYPE_CHECKING:
-    from penstock.scheduler.sequence import Sequence
+    from penstock.scheduler.sequence import SequenceState
 
 
 class Offer(NamedTuple):
     """A sequence that can have a draft of at most ``most`` tokens, of a group of drafts."""
 
-    sequence: Sequence
+    sequence: SequenceState
     group: int
     most: int
 
@@ -79,7 +78,7 @@ class Controller:
         """Whether the next step may have drafts, if its batch is like the last one's."""
         return self._budget.is_open and not self._costs.timing
 
-    def lengths(self, offers: Seq[Offer], decoding: int) -> list[int]:
+    def lengths(self, offers: Sequence[Offer], decoding: int) -> list[int]:
         """Return the length of each draft to make, or the part of it to verify; 0 for none.
 
         ``decoding`` is the number of sequences in the step, with or without an offer.
@@ -118,13 +117,13 @@ class Controller:
             budget.idle()
         return lengths
 
-    def verified(self, sequence: Sequence, group: int, drafted: int, accepted: int) -> None:
+    def verified(self, sequence: SequenceState, group: int, drafted: int, accepted: int) -> None:
         """Record that the first ``accepted`` tokens of a chain of ``drafted`` were accepted."""
         self._num_accepted += accepted
         self._looked_at(sequence, bool(accepted)).add(group, drafted, accepted)
 
     def tree_verified(
-        self, sequence: Sequence, group: int, drafted: int, accepted: Collection[int]
+        self, sequence: SequenceState, group: int, drafted: int, accepted: Collection[int]
     ) -> None:
         """Record which of a tree's first ``drafted`` ranks were on the accepted path."""
         self._num_accepted += len(accepted)
@@ -208,7 +207,7 @@ class Controller:
         self._since_look = 0
         return [longest]
 
-    def _looked_at(self, sequence: Sequence, accepted: bool) -> Acceptance:
+    def _looked_at(self, sequence: SequenceState, accepted: bool) -> Acceptance:
         """Return the sequence's record; after a look that was a success, the past counts less."""
         record = self._record(sequence)
         if record.is_look and accepted:
@@ -231,7 +230,7 @@ class Controller:
             budget = self._budgets[width] = LossBudget(width == 1, self._parameters)
         return budget
 
-    def _record(self, sequence: Sequence) -> Acceptance:
+    def _record(self, sequence: SequenceState) -> Acceptance:
         record = sequence.acceptance
         if record is None:
             record = Acceptance(self._groups, self._num_tokens, self._common)

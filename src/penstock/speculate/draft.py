@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from collections.abc import Sequence as Seq
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
@@ -12,23 +11,23 @@ from penstock.scheduler.draft import Draft
 
 if TYPE_CHECKING:
     from penstock.scheduler.output import ScheduledStep
-    from penstock.scheduler.sequence import Sequence
+    from penstock.scheduler.sequence import SequenceState
 
 
 class Wanted(NamedTuple):
     """A decoding sequence and the maximum number of tokens to draft for it."""
 
-    sequence: Sequence
+    sequence: SequenceState
     most: int
 
 
 class HiddenRows(NamedTuple):
     """The rows of a step's hidden states that belong to accepted tokens of a sequence."""
 
-    sequence: Sequence
+    sequence: SequenceState
     first: int
     """Position of the token of the first row."""
-    rows: Seq[int]
+    rows: Sequence[int]
     """Indices into ``StepOutcome.features``, one for each position from ``first`` on."""
 
 
@@ -47,7 +46,7 @@ class Proposer(Protocol):
     steady: bool
     """Whether the last call only drafted, and read no prompt, so that its time is typical."""
 
-    def propose(self, wanted: Seq[Wanted]) -> list[Draft | None]:
+    def propose(self, wanted: Sequence[Wanted]) -> list[Draft | None]:
         """Return, for each of ``wanted``, a draft of at most ``most`` tokens or None."""
         ...
 
@@ -70,7 +69,9 @@ class HiddenReader(Proposer, Protocol):
     """Whether it needs the hidden states of all computed tokens, or only of those from which a
     token is sampled."""
 
-    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], features: NDArray[Any]) -> None:
+    def observe(
+        self, step: ScheduledStep, tokens: Sequence[list[int]], features: NDArray[Any]
+    ) -> None:
         """Take note of a finished step of the target; ``step.samples[i]`` got ``tokens[i]``.
 
         :func:`~penstock.speculate.hidden_states.hidden_rows` assigns the rows of ``features``

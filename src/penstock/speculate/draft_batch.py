@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ class DraftBatch:
         start: int,
         tokens: array[int],
         num_logits: int,
-        parents: Seq[int] | None = None,
+        parents: Sequence[int] | None = None,
     ) -> NDArray[np.float32]:
         """Add ``tokens`` of a sequence from cache position ``start`` on.
 

@@ -17,7 +17,7 @@ from penstock.demo_model import (
 )
 from penstock.errors import ConfigError, TokenizerError
 from penstock.memory_budget import Served
-from penstock.models.heads import HeadsSpec, MedusaSpec
+from penstock.models.draft_heads import DraftHeadsSpec, MedusaSpec
 from penstock.models.reader import read_json_object
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
@@ -25,7 +25,7 @@ from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.quant.choice import choose
-from penstock.speculate.heads_choice import heads_spec, refuse_heads
+from penstock.speculate.draft_heads_choice import draft_heads_spec, refuse_draft_heads
 from penstock.speculative_config import DraftModel, Eagle, Medusa, QuantizedSelf, SpeculativeConfig
 from penstock.weights.hub import resolve_model_folder
 
@@ -70,8 +70,8 @@ def draft_spec(config: EngineConfig, folder: Path, target: ModelSpec, tokenizer:
     """
     dummy = config.load_format == "dummy"
     if isinstance(config.speculative, Medusa | Eagle):
-        return heads_spec(config.speculative, folder, target, dummy)
-    refuse_heads(folder, dummy)
+        return draft_heads_spec(config.speculative, folder, target, dummy)
+    refuse_draft_heads(folder, dummy)
     spec = load_model_spec(folder)
     if spec.vocab_size != target.vocab_size:
         raise ConfigError(
@@ -155,7 +155,7 @@ def served_draft(
     activations = options.quantize_activations
     dtype = spec.dtype if config.dtype == "auto" else config.dtype
     tokens = _step_tokens(config, spec, target.max_sequences, target.max_tokens)
-    heads = isinstance(spec, HeadsSpec)
+    heads = isinstance(spec, DraftHeadsSpec)
     max_len = min(target.max_len, spec.max_positions)
     schemes = choose(
         options.quantization,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,7 @@ from penstock.interface.executor import Executor, Pending
 from penstock.interface.step import Int32s
 from penstock.interface.step_builder import ChainSteps, Tables, build_step
 from penstock.scheduler.draft import Draft
-from penstock.scheduler.sequence import Sequence, Status
+from penstock.scheduler.sequence import SequenceState, Status
 from penstock.speculate.draft import Wanted
 
 _FEW = 4  # known tokens that are read on the way: the last one, and what was rejected before it
@@ -51,7 +51,7 @@ class ModelProposer:
         executor: Executor,
         max_tokens: int,
         prefix_caching: bool,
-        windows: Seq[int | None] = (None,),
+        windows: Sequence[int | None] = (None,),
     ) -> None:
         """``windows``: those of the model's groups of cached layers."""
         self._executor = executor
@@ -61,9 +61,9 @@ class ModelProposer:
             executor.num_blocks, BLOCK_SIZE, windows=windows, enable_prefix_caching=prefix_caching
         )
         self.steady = True
-        self._readings: dict[Sequence, _Reading] = {}
+        self._readings: dict[SequenceState, _Reading] = {}
 
-    def propose(self, wanted: Seq[Wanted]) -> list[Draft | None]:
+    def propose(self, wanted: Sequence[Wanted]) -> list[Draft | None]:
         self._forget_ended()
         self.steady = True
         drafts: list[Draft | None] = [None] * len(wanted)
@@ -117,7 +117,7 @@ class ModelProposer:
         for sequence in ended:
             self._cache.free(self._readings.pop(sequence).table)
 
-    def _reading(self, sequence: Sequence) -> _Reading | None:
+    def _reading(self, sequence: SequenceState) -> _Reading | None:
         """Return the sequence's up-to-date state, or None if the cache has no room for it."""
         reading = self._readings.get(sequence)
         tokens, cache = sequence.token_ids, self._cache
@@ -130,7 +130,7 @@ class ModelProposer:
                 return None
             reading = self._readings[sequence] = _Reading(table, cached)
             return reading
-        # The last token is read again if need be: a row must tell what follows it.
+        # The last token is read again if need be: a row must predict what follows it.
         agreed = 0
         for drafted, token in zip(reading.drafted, tokens[reading.num_computed :], strict=False):
             if drafted != token:
@@ -210,7 +210,7 @@ class _Lane:
     """The part of one call that concerns one sequence."""
 
     index: int
-    sequence: Sequence
+    sequence: SequenceState
     reading: _Reading
     start: int
     count: int

@@ -10,7 +10,7 @@ as in EAGLE-2 for both.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from penstock.interface.step import Int32s, StepResult
 from penstock.interface.step_builder import ChainSteps
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.output import ScheduledStep
-from penstock.scheduler.sequence import Sequence, Status
+from penstock.scheduler.sequence import SequenceState, Status
 from penstock.speculate.draft import Wanted
 from penstock.speculate.draft_batch import DraftBatch
 from penstock.speculate.eagle_reading import Lane, Reading
@@ -41,7 +41,7 @@ class _Seen(NamedTuple):
     """A step of the target whose features were not assigned to sequences yet."""
 
     step: ScheduledStep
-    tokens: Seq[list[int]]
+    tokens: Sequence[list[int]]
     features: NDArray[np.float32]
     """The features of all rows that have any."""
 
@@ -85,19 +85,21 @@ class EagleProposer:
         self._max_tokens = max_tokens
         self._token_ids = token_ids
         self._cache = KvCache(executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=False)
-        self._readings: dict[Sequence, Reading] = {}
+        self._readings: dict[SequenceState, Reading] = {}
         self._seen: list[_Seen] = []
         """Steps whose features were not assigned to sequences yet."""
         self._seen_bytes = 0
         self.steady = True
 
-    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], features: NDArray[Any]) -> None:
+    def observe(
+        self, step: ScheduledStep, tokens: Sequence[list[int]], features: NDArray[Any]
+    ) -> None:
         self._seen.append(_Seen(step, tokens, features.astype(np.float32)))
         self._seen_bytes += self._seen[-1].features.nbytes
         if self._seen_bytes > _MOST_SEEN:
             self._give_out()
 
-    def propose(self, wanted: Seq[Wanted]) -> list[Draft | None]:
+    def propose(self, wanted: Sequence[Wanted]) -> list[Draft | None]:
         self._forget_ended()
         self._give_out()
         drafts: list[Draft | None] = [None] * len(wanted)
@@ -133,7 +135,7 @@ class EagleProposer:
         self._seen.clear()
         self._executor.close()
 
-    def _begin(self, sequence: Sequence, base: int) -> Reading:
+    def _begin(self, sequence: SequenceState, base: int) -> Reading:
         old = self._readings.get(sequence)
         if old is not None:
             self._cache.free(old.table)
@@ -166,7 +168,7 @@ class EagleProposer:
         for sequence in [s for s in self._readings if s.status is not Status.RUNNING]:
             self._cache.free(self._readings.pop(sequence).table)
 
-    def _fitting(self, lanes: Seq[Lane]) -> list[Lane]:
+    def _fitting(self, lanes: Sequence[Lane]) -> list[Lane]:
         """Return the lanes with something to read and with cache blocks for it and for drafts."""
         budget = self._max_tokens
         fitting = []
@@ -198,7 +200,7 @@ class EagleProposer:
             assert not copies, "a head's blocks are its own"
         assert fits, "there was room"
 
-    def _read(self, lanes: Seq[Lane]) -> None:
+    def _read(self, lanes: Sequence[Lane]) -> None:
         """Read the lanes' features; those that draft get the candidates of their first token."""
         step = DraftBatch(self._features)
         drafting = []
@@ -245,7 +247,7 @@ class EagleProposer:
         for lane in lanes:
             lane.frontier = []
 
-    def _grow(self, lanes: Seq[Lane]) -> None:
+    def _grow(self, lanes: Sequence[Lane]) -> None:
         """Expand the likeliest nodes of each lane's frontier."""
         step = DraftBatch(self._features)
         chosen = []
@@ -266,7 +268,9 @@ class EagleProposer:
             features[:, self._features - len(states[0]) :] = states
         self._take(lanes, chosen, run(self._executor, step.step_input()))
 
-    def _take(self, lanes: Seq[Lane], computed: Seq[list[int]], result: StepResult) -> None:
+    def _take(
+        self, lanes: Sequence[Lane], computed: Sequence[list[int]], result: StepResult
+    ) -> None:
         """Add the children of the nodes that were ``computed``; -1 is the last known token."""
         assert result.hidden is not None
         states = result.hidden.astype(np.float32)  # the next step overwrites it

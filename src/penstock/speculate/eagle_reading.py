@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from penstock.cache.block_table import BlockTable
 from penstock.speculate.tree import Node
 
 if TYPE_CHECKING:
-    from penstock.scheduler.sequence import Sequence
+    from penstock.scheduler.sequence import SequenceState
 
 _MOST_PENDING = 16 << 20
 """Maximum bytes of unread features of a sequence: 16,384 tokens of the demo model, some hundred of
@@ -46,7 +46,7 @@ class Reading:
         """First position whose features are not known."""
         return self.base + self.num_computed + len(self._pending)
 
-    def add(self, features: Seq[NDArray[np.float32]]) -> bool:
+    def add(self, features: Sequence[NDArray[np.float32]]) -> bool:
         """Add the features, ``[columns]`` each, of the positions from ``end`` on.
 
         Returns False, and adds nothing, if more would be kept than allowed.
@@ -72,7 +72,7 @@ class Reading:
 class Lane:
     """The part of one call that concerns one sequence."""
 
-    sequence: Sequence
+    sequence: SequenceState
     reading: Reading
     index: int = -1
     most: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 
 from penstock.scheduler.output import ScheduledSequence, ScheduledStep
 from penstock.scheduler.sequence import Status
@@ -11,7 +11,7 @@ from penstock.speculate.draft import HiddenRows
 RUNNING = Status.RUNNING  # a name is cheaper than an enum's member
 
 
-def hidden_rows(step: ScheduledStep, tokens: Seq[list[int]]) -> list[HiddenRows]:
+def hidden_rows(step: ScheduledStep, tokens: Sequence[list[int]]) -> list[HiddenRows]:
     """Return the rows of each sequence that still runs; of drafts, only the accepted path.
 
     ``step.samples[i]`` got ``tokens[i]``. Rows are numbered as in ``StepOutcome.features``: first
@@ -30,7 +30,7 @@ def hidden_rows(step: ScheduledStep, tokens: Seq[list[int]]) -> list[HiddenRows]
     assigned: list[HiddenRows] = []
     logits, hidden, sample = 0, step.num_logits, 0
     for each in step.sequences:
-        rows: Seq[int] = range(logits, logits + each.num_logits)
+        rows: Sequence[int] = range(logits, logits + each.num_logits)
         first = each.start + each.num_tokens - each.num_logits
         if each.draft is not None:
             rows = _accepted(each, rows, tokens[sample])
@@ -48,7 +48,7 @@ def hidden_rows(step: ScheduledStep, tokens: Seq[list[int]]) -> list[HiddenRows]
     return assigned
 
 
-def _accepted(each: ScheduledSequence, rows: Seq[int], drawn: list[int]) -> Seq[int]:
+def _accepted(each: ScheduledSequence, rows: Sequence[int], drawn: list[int]) -> Sequence[int]:
     """Select the rows of the last known token and of the accepted part of its draft."""
     assert each.draft is not None
     return [rows[0], *(rows[1 + node] for node in each.draft.path(drawn[:-1]))]

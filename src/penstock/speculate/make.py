@@ -8,7 +8,7 @@ from penstock.config import ResolvedConfig
 from penstock.interface.automaton import Automaton
 from penstock.interface.executor import Executor
 from penstock.interface.step import Int32s
-from penstock.models.heads import EagleSpec
+from penstock.models.draft_heads import EagleSpec
 from penstock.models.spec import ModelSpec
 from penstock.plan.plan import Plan
 from penstock.speculate.draft import Proposer
@@ -27,7 +27,7 @@ class LoadedDraft(NamedTuple):
     executor: Executor
     config: ResolvedConfig
     spec: ModelSpec
-    """Of heads, one of ``models/heads.py``."""
+    """Of heads, one of ``models/draft_heads.py``."""
     plan: Plan
     token_ids: Int32s | None = None
     """The target's token of each of its own, int32 ``[num_outputs]``; None: the same."""

@@ -9,7 +9,7 @@ table.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,7 +50,9 @@ class MedusaProposer:
         self._executor = executor
         self._sampler = executor.sampler()
 
-    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], features: NDArray[Any]) -> None:
+    def observe(
+        self, step: ScheduledStep, tokens: Sequence[list[int]], features: NDArray[Any]
+    ) -> None:
         seen = hidden_rows(step, tokens)
         if not seen:
             return
@@ -59,7 +61,7 @@ class MedusaProposer:
             position = each.first + len(each.rows) - 1
             each.sequence.draft_state = _Seen(position, state)
 
-    def propose(self, wanted: Seq[Wanted]) -> list[Draft | None]:
+    def propose(self, wanted: Sequence[Wanted]) -> list[Draft | None]:
         drafts: list[Draft | None] = [None] * len(wanted)
         lanes: list[int] = []
         states: list[NDArray[np.float32]] = []

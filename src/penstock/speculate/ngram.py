@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
-from collections.abc import Sequence as Seq
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.cache.prefix import root_key
@@ -15,7 +14,7 @@ from penstock.speculate.suffix import SuffixAutomaton
 from penstock.speculative_config import Ngram
 
 if TYPE_CHECKING:
-    from penstock.scheduler.sequence import Sequence
+    from penstock.scheduler.sequence import SequenceState
 
 _MOST_READ = 2048
 """Maximum tokens of a sequence indexed in one step: 0.4 ms, or 4 ms without native code. A longer
@@ -42,7 +41,7 @@ class NgramProposer:
         self._automaton = automaton
         self._shared = _Shared(config.shared_tokens, automaton) if config.shared_tokens else None
 
-    def propose(self, wanted: Seq[Wanted]) -> list[Draft | None]:
+    def propose(self, wanted: Sequence[Wanted]) -> list[Draft | None]:
         if self._shared is not None:
             self._shared.learn(sequence for sequence, _ in wanted)
         asked = [(self._text(sequence), sequence.token_ids, most) for sequence, most in wanted]
@@ -61,13 +60,13 @@ class NgramProposer:
     def close(self) -> None:
         self._shared = None
 
-    def _text(self, sequence: Sequence) -> Automaton:
+    def _text(self, sequence: SequenceState) -> Automaton:
         text: Automaton | None = sequence.draft_state
         if text is None:
             text = sequence.draft_state = self._automaton()
         return text
 
-    def _from_shared(self, shared: _Shared, sequence: Sequence, most: int) -> Draft | None:
+    def _from_shared(self, shared: _Shared, sequence: SequenceState, most: int) -> Draft | None:
         length, tokens = shared.following(sequence, most)
         if length < self._config.min_match or not tokens:
             return None
@@ -85,10 +84,10 @@ class _Shared:
         self._capacity = capacity
         self._automaton = automaton
         self._text = automaton()
-        self._live: set[Sequence] = set()
+        self._live: set[SequenceState] = set()
         self._unsalted = root_key("")
 
-    def learn(self, wanted: Iterable[Sequence]) -> None:
+    def learn(self, wanted: Iterable[SequenceState]) -> None:
         """Remember the sequences that decode, and add those remembered that have ended."""
         ended = [s for s in self._live if s.finish_reason is not None]
         for sequence in ended:
@@ -96,7 +95,7 @@ class _Shared:
             self._take_in(sequence.token_ids)
         self._live.update(s for s in wanted if s.table.root == self._unsalted)
 
-    def following(self, sequence: Sequence, most: int) -> tuple[int, array[int]]:
+    def following(self, sequence: SequenceState, most: int) -> tuple[int, array[int]]:
         """Return the length of the longest suffix that was found and up to ``most`` next tokens."""
         if sequence not in self._live:
             return 0, array("i")

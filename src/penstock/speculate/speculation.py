@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Seq
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from penstock.speculate.step_cost_model import DraftTiming
 from penstock.speculate.typical import Typical
 
 if TYPE_CHECKING:
-    from penstock.scheduler.sequence import Sequence
+    from penstock.scheduler.sequence import SequenceState
 
 
 _IDLE, _REST = 16, 3
@@ -82,7 +81,7 @@ class Speculation:
         self._rest = 0  # steps to come in which nobody is asked
         self._rested = 0  # such steps since the last measured one
 
-    def may_draft(self, running: Iterable[Sequence], budget: int) -> bool:
+    def may_draft(self, running: Iterable[SequenceState], budget: int) -> bool:
         """Return whether :meth:`drafts` could find any once the step in flight is taken in.
 
         It sees the sequences as the step in flight leaves them, but for the tokens.
@@ -106,7 +105,7 @@ class Speculation:
             self._rest -= 1
         self._begun.append(_Begun(0.0 if rests else self._clock(), rests=rests))
 
-    def drafts(self, running: Iterable[Sequence], budget: int) -> dict[Sequence, Draft]:
+    def drafts(self, running: Iterable[SequenceState], budget: int) -> dict[SequenceState, Draft]:
         """Return drafts for the next step, which has room for ``budget`` tokens in all."""
         self._begun.clear()  # nothing is in flight
         controller = self._controller
@@ -156,13 +155,13 @@ class Speculation:
             self._rest = _REST
         return drafts
 
-    def verified(self, step: ScheduledStep, tokens: Seq[list[int]]) -> None:
+    def verified(self, step: ScheduledStep, tokens: Sequence[list[int]]) -> None:
         """Record the outcome of a step, in which ``step.samples[i]`` got ``tokens[i]``."""
         self._record(step, tokens, self._begun.popleft())
         if self._begun:  # the next step runs already; its time begins now
             self._ended = self._clock()
 
-    def _record(self, step: ScheduledStep, tokens: Seq[list[int]], begun: _Begun) -> None:
+    def _record(self, step: ScheduledStep, tokens: Sequence[list[int]], begun: _Begun) -> None:
         controller = self._controller
         drafted = step.num_drafted
         self._rested += begun.rests
@@ -215,7 +214,9 @@ class Speculation:
         # is read with a prompt ends the rest.
         return reader.reads_all or not self._rest or step.num_tokens > len(step.sequences)
 
-    def observe(self, step: ScheduledStep, tokens: Seq[list[int]], features: NDArray[Any]) -> None:
+    def observe(
+        self, step: ScheduledStep, tokens: Sequence[list[int]], features: NDArray[Any]
+    ) -> None:
         """Show the features of a step (``StepOutcome.features``), in which ``step.samples[i]`` got
         ``tokens[i]``."""
         reader = self._reader
@@ -236,7 +237,7 @@ class Speculation:
         return self._clock() - max(begun.at, self._ended)
 
     def _record_draft(
-        self, controller: Controller, sequence: Sequence, draft: Draft, accepted: Seq[int]
+        self, controller: Controller, sequence: SequenceState, draft: Draft, accepted: Sequence[int]
     ) -> None:
         """Tell the controller which tokens of a draft were accepted."""
         if draft.group in self._trees:
@@ -245,7 +246,7 @@ class Speculation:
         else:
             controller.verified(sequence, draft.group, len(draft), len(accepted))
 
-    def _propose(self, wanted: list[Wanted]) -> dict[Sequence, Draft]:
+    def _propose(self, wanted: list[Wanted]) -> dict[SequenceState, Draft]:
         if not wanted:
             return {}
         proposed = self._proposer.propose(wanted)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
-from collections.abc import Sequence as Seq
+from collections.abc import Iterable, Sequence
 
 from penstock.interface.automaton import WALK, Automaton
 
@@ -60,7 +59,7 @@ class SuffixAutomaton:
 
     @staticmethod
     def follow(
-        asked: Seq[tuple[Automaton, array[int], int]], min_match: int, most_read: int
+        asked: Sequence[tuple[Automaton, array[int], int]], min_match: int, most_read: int
     ) -> list[tuple[int, array[int]] | None]:
         """Extend automata to the ends of their texts and return what may follow each.
 

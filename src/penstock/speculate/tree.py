@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ class Node(NamedTuple):
     """Log-probability of the path that ends here, under the draft model."""
 
 
-def likeliest(nodes: Seq[Node], most: int) -> Draft:
+def likeliest(nodes: Sequence[Node], most: int) -> Draft:
     """Return the draft of the ``most`` nodes with the highest scores, in that order.
 
     ``nodes`` has at least one, and parents before their children. A path is never likelier than its
@@ -44,7 +44,7 @@ def likeliest(nodes: Seq[Node], most: int) -> Draft:
     )
 
 
-def independent(levels: Seq[Seq[Candidate]], most: int) -> Draft | None:
+def independent(levels: Sequence[Sequence[Candidate]], most: int) -> Draft | None:
     """Return the draft of the ``most`` likeliest nodes where levels are independent.
 
     ``levels[d]`` are the distinct candidates for the token at depth d, likeliest first, as Medusa's

@@ -18,7 +18,7 @@ candidate that equals x, if there is one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -33,7 +33,7 @@ from penstock.speculate.typical import Typical
 
 if TYPE_CHECKING:
     from penstock.grammar.matcher import Matcher
-    from penstock.scheduler.sequence import Sequence
+    from penstock.scheduler.sequence import SequenceState
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -73,12 +73,14 @@ class _Run(NamedTuple):
 class _Texts:
     """The grammar states of sequences along their drafts, which verification may yet reject."""
 
-    def __init__(self, samples: Seq[Sequence], masks: Seq[TokenMask | None] | None) -> None:
+    def __init__(
+        self, samples: Sequence[SequenceState], masks: Sequence[TokenMask | None] | None
+    ) -> None:
         self._samples = samples
         self._masks = masks
         self._ahead: dict[int, Matcher] = {}
 
-    def masks(self, runs: Seq[_Run]) -> list[TokenMask | None] | None:
+    def masks(self, runs: Sequence[_Run]) -> list[TokenMask | None] | None:
         """Return the masks of the next token of each run; None if there are none."""
         if self._masks is None:
             return None
@@ -109,7 +111,7 @@ def verify(
     sampler: Sampler[Any],
     result: StepResult,
     step: ScheduledStep,
-    masks: Seq[TokenMask | None] | None = None,
+    masks: Sequence[TokenMask | None] | None = None,
     typical: Typical | None = None,
     late: frozenset[int] = frozenset(),
 ) -> Verified:
@@ -177,7 +179,7 @@ def _let_pass(
     typical: Typical,
     result: StepResult,
     runs: list[_Run],
-    samples: Seq[Sequence],
+    samples: Sequence[SequenceState],
     sampled: Sampled,
 ) -> None:
     """Replace sampled tokens by drafted ones that pass typical acceptance."""

@@ -11,7 +11,7 @@ from safetensors.torch import save
 
 from penstock.errors import ConfigError
 from penstock.train.card import render
-from penstock.train.heads import Heads
+from penstock.train.draft_heads import Heads
 
 
 def check_folder(out: Path) -> None:

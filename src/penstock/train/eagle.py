@@ -5,7 +5,7 @@ Li et al., 2024, "EAGLE: Speculative Sampling Requires Rethinking Feature Uncert
 EAGLE 2 drafts trees with the weights of either.
 
 Row ``j`` reads the target's features of position ``j`` and the embedding of token ``j + 1``, and
-tells token ``j + 2``. The row that follows a draft reads the layer's own last output instead.
+predicts token ``j + 2``. The row that follows a draft reads the layer's own last output instead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
 from penstock.train.draft_attention import Ancestors, DraftAttention
-from penstock.train.heads import Guesses, Heads, Observed, frozen
+from penstock.train.draft_heads import Guesses, Heads, Observed, frozen
 
 GUESSED_STEPS: Final = 3
 """Number of positions whose agreement is reported, even where fewer are trained."""
@@ -77,7 +77,7 @@ class EagleHeads(Heads):
         """The outputs of each draft step, ``[B, T - steps, H]`` each.
 
         Every step is given the text's own tokens, and its own last output as features. Row ``j``
-        of step ``s`` tells token ``j + 2 + s``, as row ``j + 1 + s`` of the target does.
+        of step ``s`` predicts token ``j + 2 + s``, as row ``j + 1 + s`` of the target does.
         """
         rows = observed.tokens.shape[1] - steps
         ancestors = Ancestors()

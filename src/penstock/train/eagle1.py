@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 
 from penstock.train.draft_attention import Ancestors
+from penstock.train.draft_heads import DECAY, Observed, frozen, soft_cross_entropy
 from penstock.train.eagle import DraftLayer, EagleHeads
-from penstock.train.heads import DECAY, Observed, frozen, soft_cross_entropy
 
 NOISE: Final = 0.1
 """EAGLE 1 adds uniform noise of this size to features, so that it bears its own errors."""

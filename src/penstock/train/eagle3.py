@@ -10,8 +10,8 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from penstock.train.draft_attention import Ancestors
+from penstock.train.draft_heads import DECAY, Observed, frozen, soft_cross_entropy
 from penstock.train.eagle import DraftLayer, EagleHeads
-from penstock.train.heads import DECAY, Observed, frozen, soft_cross_entropy
 
 
 class Eagle3Heads(EagleHeads):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from penstock.train.heads import Guesses, Heads, Observed
+from penstock.train.draft_heads import Guesses, Heads, Observed
 from penstock.train.target import Target
 
 
@@ -83,10 +83,10 @@ def train(
     batches: Iterator[Tensor],
     held_out: Callable[[bool], Iterable[Tensor]],
     schedule: Schedule,
-    tell: Callable[[Report], None],
+    report_to: Callable[[Report], None],
     now: Callable[[], float] = time.monotonic,
 ) -> Report:
-    """Train until the minutes are over, telling ``tell`` of every look, the last one included.
+    """Train until the minutes are over, telling ``report_to`` of every look, the last one included.
 
     ``held_out(final)`` makes the batches to look at, which may be fewer until the last look.
 
@@ -119,7 +119,7 @@ def train(
             looked_at = used
             seen = agreement(heads, target, held_out(done))
             report = Report(step, tokens, used / 60, smooth, seen, done)
-            tell(report)
+            report_to(report)
             if done or interrupted:
                 return report
 

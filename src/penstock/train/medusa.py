@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from penstock.train.heads import DECAY, Guesses, Heads, Observed, frozen, soft_cross_entropy
+from penstock.train.draft_heads import DECAY, Guesses, Heads, Observed, frozen, soft_cross_entropy
 
 
 class ResBlock(nn.Module):
@@ -30,8 +30,8 @@ class ResBlock(nn.Module):
 class MedusaHeads(Heads):
     """``num_heads`` heads of ``num_layers`` blocks and an output matrix each.
 
-    Head ``h`` reads the hidden state of position ``t``, whose row of the target's logits tells
-    token ``t + 1``, and tells token ``t + 2 + h``. ``output`` is the target's output matrix
+    Head ``h`` reads the hidden state of position ``t``, whose row of the target's logits predicts
+    token ``t + 1``, and predicts token ``t + 2 + h``. ``output`` is the target's output matrix
     ``[V, H]``, from which each head's own starts.
     """
 

@@ -16,9 +16,9 @@ from penstock.errors import ConfigError
 from penstock.tokenizer import load_tokenizer
 from penstock.train.checkpoint import check_folder, write
 from penstock.train.data import read_samples, split
+from penstock.train.draft_heads import Heads
 from penstock.train.eagle1 import Eagle1Heads
 from penstock.train.eagle3 import Eagle3Heads
-from penstock.train.heads import Heads
 from penstock.train.loop import Report, Schedule, train
 from penstock.train.medusa import MedusaHeads
 from penstock.train.self_generated import Continuation, continue_samples
@@ -72,10 +72,10 @@ class Settings:
     max_steps: int | None = None
 
 
-def run(model: str, folder: Path, settings: Settings, tell: Callable[[str], None]) -> Report:
+def run(model: str, folder: Path, settings: Settings, say: Callable[[str], None]) -> Report:
     """Train heads for the checkpoint in ``folder``, which the user named ``model``.
 
-    Writes ``settings.out`` at every look, and tells ``tell`` what is going on. Raises ConfigError
+    Writes ``settings.out`` at every look, and tells ``say`` what is going on. Raises ConfigError
     or ModelError with the cause and the fix; what can be refused is, before the data is read.
     """
     torch.manual_seed(settings.seed)
@@ -91,7 +91,7 @@ def run(model: str, folder: Path, settings: Settings, tell: Callable[[str], None
     parts = split(read_samples(settings.data, tokenizer), settings.held_out)
     if settings.self_generate is not None:
         how = settings.self_generate
-        tell(f"the model continues the text of {sum(map(len, parts))} documents")
+        say(f"the model continues the text of {sum(map(len, parts))} documents")
         parts = (
             continue_samples(str(folder), parts[0], how),
             continue_samples(str(folder), parts[1], how),
@@ -111,14 +111,14 @@ def run(model: str, folder: Path, settings: Settings, tell: Callable[[str], None
         "held_out_documents": len({sample.name for sample in parts[1]}),
         "self_generated": settings.self_generate is not None,
     }
-    tell(
+    say(
         f"{record['parameters']:,} parameters, {len(seen):,} training tokens, "
         f"{len(unseen):,} held out"
     )
     warm_start(heads, target, _windows(seen, settings.context, WARM_TOKENS))
 
     def look(report: Report) -> None:
-        tell(_describe(report))
+        say(_describe(report))
         write(heads, settings.out, {**record, **_progress(report)})
 
     rate = settings.learning_rate or RATE_AT_256 * 256 / target.spec.hidden_size

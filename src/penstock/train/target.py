@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from penstock.errors import ConfigError, ModelError, first_line
 from penstock.models.registry import load_model_spec
-from penstock.train.heads import Observed
+from penstock.train.draft_heads import Observed
 
 
 class Target:

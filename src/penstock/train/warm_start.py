@@ -13,7 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from penstock.train.heads import Heads
+from penstock.train.draft_heads import Heads
 from penstock.train.target import Target
 
 RIDGE: Final = 1e-4

@@ -20,7 +20,7 @@ import msgspec
 
 from penstock.errors import WeightError
 from penstock.regular_file import open_regular
-from penstock.weights.head_files import open_heads
+from penstock.weights.draft_head_files import open_draft_heads
 from penstock.weights.safetensors import open_folder
 from penstock.weights.tensor_file import Tensor, TensorFile
 
@@ -98,7 +98,7 @@ def stamped_weights(folder: Path) -> tuple[StampedFile, ...]:
 
 def stamped_heads(folder: Path, target: Path | None) -> tuple[StampedFile, ...]:
     """Likewise, of heads that draft, and then of the ``target`` that they share weights with."""
-    own = _stamped(open_heads(folder))
+    own = _stamped(open_draft_heads(folder))
     return own if target is None else own + stamped_weights(target)
 
 

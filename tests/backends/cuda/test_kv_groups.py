@@ -35,10 +35,10 @@ def story(plan: Plan, executor: Any) -> list[Any]:
     """A prompt in parts, longer than the windows, a fork that copies blocks, and decode."""
     driver = Driver(plan, executor)
     a = driver.start()
-    told = [driver.run((a, A[:70])), driver.run((a, A[70:130]))]
+    reported = [driver.run((a, A[:70])), driver.run((a, A[70:130]))]
     c = driver.fork(a)
-    told += [driver.run((c, B[i : i + 1]), (a, A[130 + i : 131 + i])) for i in range(3)]
-    return told
+    reported += [driver.run((c, B[i : i + 1]), (a, A[130 + i : 131 + i])) for i in range(3)]
+    return reported
 
 
 def test_groups_and_windows_change_no_bit(device: Any) -> None:
@@ -77,7 +77,7 @@ def test_tables_of_every_group_are_checked(device: Any) -> None:
     step = driver.step((driver.start(), A[:3]))
     with pytest.raises(ValueError, match="tables of 3 groups of layers where 4 are cached"):
         executor.run(replace(step, groups=step.groups[:3]))
-    for name, value, told in (
+    for name, value, reported in (
         ("slots", -1, "slot -1"),
         ("block_ids", NUM_BLOCKS, f"block id {NUM_BLOCKS}"),
         ("block_starts", 2, "block_starts"),
@@ -86,7 +86,7 @@ def test_tables_of_every_group_are_checked(device: Any) -> None:
         spoilt = getattr(groups[2], name).copy()
         spoilt[-1] = value
         groups[2] = groups[2]._replace(**{name: spoilt})
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=reported):
             executor.run(replace(step, groups=tuple(groups)))
 
 

@@ -140,8 +140,8 @@ def test_small_steps_are_replayed_and_others_launched(device: Any, steady_sums: 
         ([Chunk(B, 19, 20, B_BLOCKS, hidden=[], rows=[])], ()),
     ):
         pair.run(step_of(chunks, copies))
-    told = step_of([Chunk(B, 20, 22, B_BLOCKS, hidden=[20])])
-    expected, got = pair.plain.run(told).hidden, pair.graphed.run(told).hidden
+    reported = step_of([Chunk(B, 20, 22, B_BLOCKS, hidden=[20])])
+    expected, got = pair.plain.run(reported).hidden, pair.graphed.run(reported).hidden
     np.testing.assert_array_equal(got, expected)
     assert pair.graphs.replayed == [
         *((12, 8), (4, 4), (1, 1), (1, 1), (2, 2), (12, 0), (8, 8), (12, 0)),

@@ -131,7 +131,7 @@ def test_a_token_is_written_alone(device: Any) -> None:
     assert torch.equal(whole.keys[block, :, offset], single.keys[block, :, offset])
 
 
-def test_an_int8_cache_tells_what_is_not_finite(device: Any) -> None:
+def test_an_int8_cache_reports_what_is_not_finite(device: Any) -> None:
     qkv, tables, _ = case(1, 1, 16, 16)
     qkv[0, 1, 3] = np.nan  # a key
     qkv[1, 2, 5] = np.inf  # a value

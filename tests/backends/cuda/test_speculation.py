@@ -12,7 +12,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
 from support.drafted import Fickle
-from support.grammars import byte_blueprint
+from support.grammars import byte_engine_plan
 from support.stories import Arrival, Stories, play, same
 
 from penstock.cache.geometry import BLOCK_SIZE
@@ -28,7 +28,7 @@ from penstock.speculative_config import DraftModel, Ngram, QuantizedSelf
 pytestmark = pytest.mark.slow
 
 BLOCK_BYTES = 2 * 16 * BLOCK_SIZE * 4
-"""Of ``byte_blueprint``'s model."""
+"""Of ``byte_engine_plan``'s model."""
 NUM_BLOCKS = 3
 
 
@@ -53,10 +53,10 @@ def arrivals() -> list[Arrival]:
     ]
 
 
-def told(folder: Path, speculative: Any, quiet: float | None = None) -> tuple[Stories, EngineStats]:
+def seen(folder: Path, speculative: Any, quiet: float | None = None) -> tuple[Stories, EngineStats]:
     """``quiet``: n-grams are not asked by this probability, so that steps overlap."""
     models = 1 if speculative is None or isinstance(speculative, Ngram) else 2
-    blueprint = byte_blueprint(
+    engine_plan = byte_engine_plan(
         folder,
         backend="cuda",
         max_num_seqs=3,
@@ -65,12 +65,12 @@ def told(folder: Path, speculative: Any, quiet: float | None = None) -> tuple[St
         kv_cache_bytes=NUM_BLOCKS * BLOCK_BYTES * models,
         speculative=speculative,
     )
-    loaded = load_models(blueprint)
+    loaded = load_models(engine_plan)
     if quiet is None:
         core = EngineCore.of(loaded)
     else:
         drafting = Fickle(NgramProposer(speculative), speculative.num_tokens, quiet)
-        core = EngineCore(blueprint, loaded.executor, drafting)
+        core = EngineCore(engine_plan, loaded.executor, drafting)
     assert core.config.num_blocks == NUM_BLOCKS
     stories = play(core, arrivals(), core.check_integrity)
     stats = core.stats()
@@ -99,7 +99,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plain(no_margin: None, folder: Path) -> Stories:
-    stories, stats = told(folder, None)
+    stories, stats = seen(folder, None)
     assert stats.preemptions > 0
     assert stats.drafts is None
     return stories
@@ -108,7 +108,7 @@ def plain(no_margin: None, folder: Path) -> Stories:
 def test_steps_overlap_between_drafts(plain: Stories, folder: Path) -> None:
     """What was sampled on the device, and by the host from its logits, in turn."""
     asked = Ngram(num_tokens=3, min_match=1, adaptive=False)
-    stories, stats = told(folder, asked, quiet=0.5)
+    stories, stats = seen(folder, asked, quiet=0.5)
     same(stories, plain)
     assert stats.drafts is not None
     assert stats.drafts.draft_tokens > 0
@@ -121,7 +121,7 @@ def test_drafts_change_nothing(method: str, plain: Stories, folder: Path) -> Non
         "draft": DraftModel(model=str(folder), num_tokens=2, adaptive=False),
         "self": QuantizedSelf(num_tokens=2, adaptive=False),
     }
-    stories, stats = told(folder, asked[method])
+    stories, stats = seen(folder, asked[method])
     same(stories, plain)
     assert stats.preemptions > 0
     assert stats.drafts is not None

@@ -63,7 +63,7 @@ def test_a_start_that_hangs_is_given_up() -> None:
 @pytest.mark.parametrize(
     ("salt", "message"), [("crash", "RuntimeError: the fake core"), ("kill", "SIGKILL")]
 )
-def test_death_is_told_once_with_its_cause(salt: str, message: str) -> None:
+def test_death_is_reported_once_with_its_cause(salt: str, message: str) -> None:
     async def main() -> None:
         async with engine() as (process, seen, _):
             process.add_request(request("r", [1], salt=salt))

@@ -221,14 +221,14 @@ def _trouble(command: Callable[[], None]) -> str | None:
 def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
     """The real engine: resolve the options, load the model, bind it."""
     from penstock.engine.core import EngineCore
-    from penstock.engine.loader import draw, load_models
+    from penstock.engine.loader import load_models, plan_engine
 
     mark = startup.ledger.mark
     mark("engine imports")
-    blueprint = draw(config)
-    startup.located(blueprint.config.tokenizer_path)
+    engine_plan = plan_engine(config)
+    startup.located(engine_plan.config.tokenizer_path)
     mark("config")
-    core = EngineCore.of(load_models(blueprint, mark, startup.ledger.note))
+    core = EngineCore.of(load_models(engine_plan, mark, startup.ledger.note))
     facts = ModelFacts(
         served_model_name=core.config.served_model_name,
         tokenizer_path=core.config.tokenizer_path,

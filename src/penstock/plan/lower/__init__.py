@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.cache.geometry import KvDType
-from penstock.models.heads import EagleSpec, MedusaSpec
+from penstock.models.draft_heads import EagleSpec, MedusaSpec
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.lower.builder import PlanBuilder
 from penstock.plan.lower.decoder import lower_decoder
@@ -33,7 +33,7 @@ def lower(
     says which matrices are quantized (default: none), ``kv_dtype`` what the KV cache holds
     (default: ``dtype``).
 
-    ``taps`` are layers, counted from 0, at whose input the residual stream is told
+    ``taps`` are layers, counted from 0, at whose input the residual stream is returned
     (``Plan.taps``), in this order; one may be named more than once; heads have none. ``half``:
     products with float16 weights read float16, as a GPU multiplies, else float32. Raises ModelError
     where the model has no such layer, and ConfigError where what is to be quantized cannot be.

@@ -19,7 +19,7 @@ TAPS = "taps"
 
 
 def lower_decoder(build: PlanBuilder, spec: ModelSpec, taps: Sequence[int]) -> Plan:
-    """The plan of a model, with the residual stream told at the input of the layers ``taps``."""
+    """The plan of a model that returns the residual stream at the input of the layers ``taps``."""
     if not spec.layers:
         raise ModelError("the model has no layers; num_hidden_layers must be at least 1")
     for tap in taps:
@@ -80,4 +80,4 @@ def _factor(scale: EmbeddingScale, dtype: DType) -> float:
     if not scale.rounded:
         return scale.factor
     kinds = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
-    return float(kinds[dtype](scale.factor))
+    return float(kinds[dtype](np.float32(scale.factor)))  # by way of float32, as torch does

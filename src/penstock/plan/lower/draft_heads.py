@@ -1,8 +1,8 @@
-"""Lowering of heads that draft (``models/heads.py``)."""
+"""Lowering of heads that draft (``models/draft_heads.py``)."""
 
 from __future__ import annotations
 
-from penstock.models.heads import EagleSpec, MedusaSpec
+from penstock.models.draft_heads import EagleSpec, MedusaSpec
 from penstock.plan.lower.builder import RESIDUAL, PlanBuilder
 from penstock.plan.lower.decoder import lower_layer
 from penstock.plan.ops import Activate, Add, BufferName, LinearPart, Rows

@@ -160,14 +160,14 @@ def unknown(field: str, place: Place) -> ApiError:
 
 
 def _refused(at: str, value: object, rule: Rule) -> ApiError:
-    told = msgspec.json.encode(value).decode()
-    told = told if len(told) <= _NAME_CHARS else f"{told[:_NAME_CHARS]}..."
+    shown = msgspec.json.encode(value).decode()
+    shown = shown if len(shown) <= _NAME_CHARS else f"{shown[:_NAME_CHARS]}..."
     allowed = ", ".join(str(values) for values in (rule.nothing, rule.advice, rule.acted) if values)
     taken = f" (taken: {allowed})" if allowed else ""
     why, fix = rule.why.replace("`", "'"), rule.fix.replace("`", "'")
     return ApiError(
         400,
-        f"{at!r} is not supported as {told}: {why}; {fix}{taken}",
+        f"{at!r} is not supported as {shown}: {why}; {fix}{taken}",
         param=at,
         code="unsupported_parameter",
     )

@@ -68,22 +68,22 @@ class Values:
         elif self.kind is not None:
             yield msgspec.json.schema(self.kind)
 
-    def told(self) -> list[str]:
+    def texts(self) -> list[str]:
         """Describe the set for people: values as JSON, types by their JSON names."""
-        told = [msgspec.json.encode(value).decode() for value in self.listed]
+        texts = [msgspec.json.encode(value).decode() for value in self.listed]
         for schema in self.schemas():
             if "enum" in schema and not self.listed:
-                told += [msgspec.json.encode(value).decode() for value in schema["enum"]]
+                texts += [msgspec.json.encode(value).decode() for value in schema["enum"]]
             elif "anyOf" in schema:
-                told += [f"any {each['type']}" for each in schema["anyOf"]]
+                texts += [f"any {each['type']}" for each in schema["anyOf"]]
             elif "type" in schema:
-                told.append(f"any {schema['type']}")
+                texts.append(f"any {schema['type']}")
             elif "enum" not in schema:
-                told.append("any")
-        return told
+                texts.append("any")
+        return texts
 
     def __str__(self) -> str:
-        return ", ".join(self.told())
+        return ", ".join(self.texts())
 
 
 def these(*values: object) -> Values:

@@ -13,7 +13,7 @@ from penstock.server.fields.rules import EVERY_NAME, Rule, Schema
 _NULL: Schema = {"type": "null"}
 
 
-def tell_fields(
+def document_fields(
     body: type[msgspec.Struct], rules: Iterable[Rule], components: Mapping[str, Schema]
 ) -> None:
     """Add to ``components``, by the names of structs, what ``body`` may hold by ``rules`` beside
@@ -21,14 +21,14 @@ def tell_fields(
 
     Structs that several endpoints share have the same rules at each.
     """
-    _tell(Place.of(body, rules), components)
+    _document(Place.of(body, rules), components)
 
 
-def _tell(place: Place, components: Mapping[str, Schema]) -> None:
+def _document(place: Place, components: Mapping[str, Schema]) -> None:
     for name in place.structs:
         _extend(components[name], place)
     for inner in place.inner.values():
-        _tell(inner, components)
+        _document(inner, components)
 
 
 def _extend(schema: Schema, place: Place) -> None:

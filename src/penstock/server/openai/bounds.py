@@ -127,11 +127,11 @@ def _prompt(max_tokens: int, model: ModelFacts, max_prompts: int) -> Schema:
 def _content(given: Schema) -> Schema:
     """Text, or parts that are text."""
     parts = [_part("text"), _part("refusal")]
-    told = [
+    kinds = [
         {"type": "array", "items": {"anyOf": parts}} if each.get("type") == "array" else each
         for each in given["anyOf"]
     ]
-    return {**given, "anyOf": told}
+    return {**given, "anyOf": kinds}
 
 
 def _part(kind: str) -> Schema:

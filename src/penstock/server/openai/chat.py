@@ -124,8 +124,8 @@ class ChatJob:
         return old_delta(delta) if self._old else delta
 
     def _reason(self, reason: str | None, called: bool) -> str | None:
-        told = finish_reason(reason, called)
-        return old_reason(told) if self._old else told
+        named = finish_reason(reason, called)
+        return old_reason(named) if self._old else named
 
     def _logprobs(self, positions: list[PositionLogprobs] | None) -> ChatLogprobs | None:
         if not self._request.logprobs:

@@ -188,8 +188,8 @@ class CompletionJob:
             logprobs = answer_structs.completion_logprobs(fresh, offset, top)
             if self._request.echo and before is None:
                 first = self._engine.tokenizer.token_text(output.prompt_token_ids[0])
-                told = output.prompt_logprobs or []
-                known = answer_structs.echoed_logprobs(echoed, first, told, top)
+                entries = output.prompt_logprobs or []
+                known = answer_structs.echoed_logprobs(echoed, first, entries, top)
                 logprobs = answer_structs.joined(known, logprobs)
         return CompletionChoice(
             index=p * self._n + i,

@@ -70,7 +70,7 @@ def _cells(rule: Rule) -> tuple[str, ...]:
 
 def _code(values: Values) -> str:
     """The listed values as code, the types in words."""
-    return ", ".join(f"`{text}`" if not text.startswith("any") else text for text in values.told())
+    return ", ".join(f"`{text}`" if not text.startswith("any") else text for text in values.texts())
 
 
 _IN_PART = ("include[]", "messages[].tool_calls")

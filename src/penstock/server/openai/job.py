@@ -20,5 +20,5 @@ class Job(Protocol):
         ...
 
     def error(self, failure: ApiError) -> bytes:
-        """The data of the event that tells why a stream ends early."""
+        """The data of the event that says why a stream ends early."""
         ...

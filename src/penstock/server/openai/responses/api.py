@@ -82,17 +82,17 @@ class ResponseJob:
                 delta = stream.take(choice)
                 if delta:
                     logprobs = stream.take_logprobs() if delta.content else None
-                    for data in self._told(self._items.take(delta, self._logprobs(logprobs))):
+                    for data in self._encoded(self._items.take(delta, self._logprobs(logprobs))):
                         yield data
         assert output is not None
         (choice,) = output.outputs
-        for data in self._told(self._items.finish(_STATES[choice.finish_reason])):
+        for data in self._encoded(self._items.finish(_STATES[choice.finish_reason])):
             yield data
         response = self._response(output)
         yield self._event(response.status, response=response)
 
     def error(self, failure: ApiError) -> bytes:
-        """The data of the event that tells why a stream ends early."""
+        """The data of the event that says why a stream ends early."""
         body = failure.body.error
         return msgspec.json.encode(
             ResponseEvent(
@@ -104,7 +104,7 @@ class ResponseJob:
             )
         )
 
-    def _told(self, events: Iterable[Event]) -> Iterable[bytes]:
+    def _encoded(self, events: Iterable[Event]) -> Iterable[bytes]:
         for name, fields in events:
             yield self._event(name, **fields)
 

@@ -137,11 +137,11 @@ class Items:
             yield "function_call_arguments.done", {**_place_of(item), **fields}
         else:
             (part,) = shown.content
-            told = {**_part_of(item), "text": item.text}
+            fields = {**_part_of(item), "text": item.text}
             if isinstance(part, OutputText):
-                yield "output_text.done", {**told, "logprobs": part.logprobs}
+                yield "output_text.done", {**fields, "logprobs": part.logprobs}
             else:
-                yield "reasoning_text.done", told
+                yield "reasoning_text.done", fields
             yield "content_part.done", {**_part_of(item), "part": part}
         yield "output_item.done", {"output_index": item.index, "item": shown}
 

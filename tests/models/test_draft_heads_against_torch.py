@@ -37,13 +37,13 @@ from support.tiny_plans import Chunk, step_of
 from penstock.backends.cpu import native
 from penstock.backends.registry import backend as named
 from penstock.interface.executor import Executor, Limits
-from penstock.models.heads import HeadsSpec
-from penstock.models.heads_config import HeadsKind, load_heads_spec
+from penstock.models.draft_heads import DraftHeadsSpec
+from penstock.models.draft_heads_config import DraftHeadsKind, load_draft_heads_spec
 from penstock.models.registry import load_model_spec
 from penstock.models.spec import DType
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
-from penstock.weights.heads import HeadWeights, read_token_map
+from penstock.weights.draft_heads import DraftHeadWeights, read_token_map
 
 torch = pytest.importorskip("torch", reason="the oracle")
 
@@ -114,17 +114,17 @@ def eagle3_oracle(w: dict[str, Any], tokens: Any, features: Any) -> tuple[Any, A
     return x, norm(x, w["norm.weight"]) @ w["lm_head.weight"].T
 
 
-def read(folder: Path, kind: HeadsKind, target: Path) -> HeadsSpec:
-    return load_heads_spec(folder, kind, load_model_spec(target))
+def read(folder: Path, kind: DraftHeadsKind, target: Path) -> DraftHeadsSpec:
+    return load_draft_heads_spec(folder, kind, load_model_spec(target))
 
 
 def executor_of(
-    folder: Path, spec: HeadsSpec, target: Path, backend: str, dtype: DType, fused: bool = True
+    folder: Path, spec: DraftHeadsSpec, target: Path, backend: str, dtype: DType, fused: bool = True
 ) -> Executor:
     plan = lower(spec, dtype)
     plan = fuse(plan) if fused else plan
     assert plan.feature_size == spec.feature_size
-    weights = HeadWeights(folder, spec, plan.weights, dtype, target)
+    weights = DraftHeadWeights(folder, spec, plan.weights, dtype, target)
     return named(backend).bind(plan, weights, LIMITS)
 
 
@@ -219,8 +219,8 @@ def test_eagle(tmp_path: Path, backend: str, fused: bool, dtype: DType, case: st
     def check(stops: list[int], logits: list[Floats], hidden: list[Floats]) -> None:
         for t, f, stop, found, state in zip(tokens, features, stops, logits, hidden, strict=True):
             ids = torch.from_numpy(t[:stop]).long()
-            told, expected = oracle(w, ids, torch.from_numpy(f[:stop]))
-            assert_close(state, told[-1], dtype)
+            reported, expected = oracle(w, ids, torch.from_numpy(f[:stop]))
+            assert_close(state, reported[-1], dtype)
             assert_close(found, expected[-1], dtype)
 
     with torch.no_grad():
@@ -246,7 +246,7 @@ def test_files_and_prefixes_are_one(tmp_path: Path, file: str) -> None:
     spec = read(plain, "medusa", target)
     assert read(other, "medusa", target) == spec
     declared = lower(spec).weights
-    first, second = (HeadWeights(at, spec, declared, "float32") for at in (plain, other))
+    first, second = (DraftHeadWeights(at, spec, declared, "float32") for at in (plain, other))
     assert set(first.names()) == set(declared)
     for name in first.names():
         np.testing.assert_array_equal(first.get(name), second.get(name))

@@ -18,7 +18,7 @@ PICKLED: Final = ("medusa_lm_head.pt", "pytorch_model.bin")
 _PREFIXES: Final = re.compile(r"(medusa_head|model)\.")
 
 
-def open_heads(folder: Path) -> dict[str, tuple[TensorFile, Tensor]]:
+def open_draft_heads(folder: Path) -> dict[str, tuple[TensorFile, Tensor]]:
     """Every tensor of a checkpoint of heads, by a name in which makers do not differ.
 
     That is without ``model.`` or ``medusa_head.``, and with ``layers.0.`` for the one layer, which

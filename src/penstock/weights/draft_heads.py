@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from penstock.config import LoadFormat
 from penstock.errors import WeightError
 from penstock.interface.sources import PlanWeight, Shape, Source, Stored, tensors
-from penstock.models.heads import DRAFT_TO_TARGET, EagleSpec, HeadsSpec
+from penstock.models.draft_heads import DRAFT_TO_TARGET, DraftHeadsSpec, EagleSpec
 from penstock.models.names import NameMap
 from penstock.models.spec import DType
 from penstock.weights.checkpoint import StoredWeights, unexpected
-from penstock.weights.head_files import open_heads
+from penstock.weights.draft_head_files import open_draft_heads
 from penstock.weights.safetensors import open_folder
 from penstock.weights.sources import Found, check
 
@@ -26,7 +26,7 @@ _SHARED: Final = ("embed", "head")
 """What a head may have in common with its target."""
 
 
-class HeadWeights(StoredWeights):
+class DraftHeadWeights(StoredWeights):
     """The weights of a folder of heads and, where those lack the embedding or the output
     matrix, the checkpoint of the target.
 
@@ -37,13 +37,13 @@ class HeadWeights(StoredWeights):
     def __init__(
         self,
         folder: Path,
-        spec: HeadsSpec,
+        spec: DraftHeadsSpec,
         weights: Mapping[str, PlanWeight],
         dtype: DType,
         target: Path | None = None,
     ) -> None:
         super().__init__(dtype)
-        found = open_heads(folder)
+        found = open_draft_heads(folder)
         unused = dict(found)
         for name, weight in weights.items():
             wanted = [tensor.name for tensor in tensors(weight.source)]
@@ -65,19 +65,19 @@ class HeadWeights(StoredWeights):
             raise unexpected(extra, found[extra[0]][0])
 
 
-def lacking(spec: HeadsSpec) -> tuple[str, ...]:
+def lacking(spec: DraftHeadsSpec) -> tuple[str, ...]:
     """Weights that a checkpoint may leave to the target's."""
     if not isinstance(spec, EagleSpec) or spec.hidden_size != spec.target_hidden_size:
         return ()
     return _SHARED if spec.num_outputs == spec.vocab_size else ("embed",)
 
 
-def takes_from_target(folder: Path, spec: HeadsSpec) -> bool:
+def takes_from_target(folder: Path, spec: DraftHeadsSpec) -> bool:
     """Whether the weights are not all in ``folder``. Raises WeightError."""
     names = lacking(spec)
     if not names:
         return False
-    found = open_heads(folder)
+    found = open_draft_heads(folder)
     shape = spec.vocab_size, spec.hidden_size
     sources = (_source(spec.names, name, shape) for name in names)
     return any(tensor.name not in found for source in sources for tensor in tensors(source))
@@ -99,7 +99,7 @@ def _source(names: NameMap | None, name: str, shape: Shape) -> Source:
 
 
 def read_token_map(
-    folder: Path, spec: HeadsSpec, load_format: LoadFormat = "auto"
+    folder: Path, spec: DraftHeadsSpec, load_format: LoadFormat = "auto"
 ) -> Int32s | None:
     """Return the token id of each row of the output matrix, ``[num_outputs]``; None if row i is
     token i.
@@ -112,7 +112,7 @@ def read_token_map(
     rows = np.arange(spec.num_outputs, dtype=np.int64)
     if load_format == "dummy":
         return None
-    found = open_heads(folder)
+    found = open_draft_heads(folder)
     if DRAFT_TO_TARGET not in found:
         if spec.num_outputs == spec.vocab_size:
             return None

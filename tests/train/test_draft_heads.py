@@ -11,9 +11,9 @@ import torch
 from support.published_heads import eagle1_chain, eagle3_chain
 from torch import Tensor
 
+from penstock.train.draft_heads import Heads, soft_cross_entropy
 from penstock.train.eagle1 import Eagle1Heads
 from penstock.train.eagle3 import Eagle3Heads
-from penstock.train.heads import Heads, soft_cross_entropy
 from penstock.train.loop import Report, Schedule, rate_at, train
 from penstock.train.medusa import MedusaHeads
 from penstock.train.target import Target
@@ -127,7 +127,7 @@ def test_medusa_heads_are_what_their_checkpoint_says(target: Target) -> None:
         assert torch.equal(guesses.chosen, chosen[:, 1 + h :].flatten())
 
 
-def test_a_limited_vocabulary_is_told_in_the_targets_ids(target: Target) -> None:
+def test_a_limited_vocabulary_is_reported_in_the_targets_ids(target: Target) -> None:
     drafted = torch.tensor([3, 7, 100, 101, 102, 250])
     heads = eagle3(target, drafted).eval()
     tensors = heads.published()

@@ -10,9 +10,9 @@ from typing import Final, Literal
 
 from penstock.errors import ModelError
 from penstock.models.blocks import default_head_dim, read_decoder, read_dtype, uniform_windows
-from penstock.models.heads import (
+from penstock.models.draft_heads import (
+    DraftHeadsSpec,
     EagleSpec,
-    HeadsSpec,
     MedusaSpec,
     eagle_names,
     medusa_names,
@@ -21,9 +21,9 @@ from penstock.models.limits import MAX_HIDDEN, MAX_VOCAB
 from penstock.models.reader import ConfigReader, read_json_object
 from penstock.models.registry import IDLE_FIELDS, refuse_unsupported
 from penstock.models.spec import ModelSpec
-from penstock.weights.head_files import open_heads
+from penstock.weights.draft_head_files import open_draft_heads
 
-HeadsKind = Literal["medusa", "eagle"]
+DraftHeadsKind = Literal["medusa", "eagle"]
 
 _MEDUSA_IDLE: Final = frozenset(
     {"architectures", "model_type", "base_model_name_or_path", "version"}
@@ -62,7 +62,7 @@ _EAGLE3_IDLE: Final = frozenset({"next_layer_regular", "parallel_draft_heads_num
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def heads_in(folder: Path, dummy: bool = False) -> HeadsKind | None:
+def draft_heads_in(folder: Path, dummy: bool = False) -> DraftHeadsKind | None:
     """Return the kind of draft heads in a folder; None if it is an ordinary model, as far as can be
     seen.
 
@@ -78,20 +78,20 @@ def heads_in(folder: Path, dummy: bool = False) -> HeadsKind | None:
     if any(config.has(field) for field in _EAGLE3_FIELDS) or "eagle" in str(names).lower():
         return "eagle"
     if config.raw("num_hidden_layers") == 1 and not dummy:
-        return "eagle" if "fc.weight" in open_heads(folder) else None
+        return "eagle" if "fc.weight" in open_draft_heads(folder) else None
     return None
 
 
-def load_heads_spec(
-    folder: Path, kind: HeadsKind, target: ModelSpec, dummy: bool = False
-) -> HeadsSpec:
+def load_draft_heads_spec(
+    folder: Path, kind: DraftHeadsKind, target: ModelSpec, dummy: bool = False
+) -> DraftHeadsSpec:
     """Return the spec of the heads of this kind in ``folder``, which draft for ``target``.
 
     What config.json leaves open is taken from the shapes of the weights or, if those are ``dummy``,
     from the target. The dtype is the target's, to which weights are converted. Raises ModelError,
     naming the field, for what Penstock does not know, and WeightError for corrupt weight files.
     """
-    found = {} if dummy else open_heads(folder)
+    found = {} if dummy else open_draft_heads(folder)
     shapes = {name: tensor.shape for name, (_, tensor) in found.items()}
     config = _read(folder)
     for name in ("dtype", "torch_dtype"):

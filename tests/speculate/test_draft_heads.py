@@ -7,13 +7,13 @@ from array import array
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.drafted import LIMITS, Play, check_same, mixed, plain_stories, plays, told
+from support.drafted import LIMITS, Play, check_same, mixed, plain_stories, plays, run_core
 from support.fake_heads import FakeEagle, FakeMedusa, Truth
 from support.oracle import Recorder, Texts
 from support.overlapped import POISON, VOCAB
 from support.stories import Arrival, same
 
-from penstock.engine.loader import Blueprint
+from penstock.engine.loader import EnginePlan
 from penstock.sampling.params import SamplingParams
 from penstock.speculate.draft import Proposer
 from penstock.speculate.eagle import EagleProposer
@@ -30,7 +30,7 @@ def eagle(head: FakeEagle, depth: int = 4, width: int = 1, max_tokens: int = 64)
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plays, st.integers(1, 5), st.integers(0, 3), st.sampled_from([None, 0.0, 0.5, 0.9]))
 def test_whatever_happens_it_is_the_same(
-    blueprint: Blueprint, play: Play, depth: int, width: int, quiet: float | None
+    engine_plan: EnginePlan, play: Play, depth: int, width: int, quiet: float | None
 ) -> None:
     def make(texts: Texts) -> Proposer:
         truth = Truth(texts)
@@ -39,14 +39,14 @@ def test_whatever_happens_it_is_the_same(
         head = FakeEagle(truth, play.num_blocks, VOCAB)
         return eagle(head, depth, width, play.seqs + play.more)
 
-    check_same(blueprint, play, make, quiet)
+    check_same(engine_plan, play, make, quiet)
 
 
 @pytest.mark.parametrize("quiet", [None, 0.6])
 @pytest.mark.parametrize("kept", [16 << 20, 100])
 @pytest.mark.parametrize("width", [1, 3])
 def test_what_an_eagle_head_is_given_is_right_under_preemption(
-    blueprint: Blueprint,
+    engine_plan: EnginePlan,
     monkeypatch: pytest.MonkeyPatch,
     width: int,
     kept: int,
@@ -54,10 +54,10 @@ def test_what_an_eagle_head_is_given_is_right_under_preemption(
 ) -> None:
     """Whether it keeps what it is told until it drafts, or must read a part before."""
     monkeypatch.setattr("penstock.speculate.eagle_reading._MOST_PENDING", kept)
-    plain, texts, without = plain_stories(blueprint)
+    plain, texts, without = plain_stories(engine_plan)
     head = FakeEagle(Truth(texts), 40, VOCAB)
     proposer = eagle(head, width=width)
-    stories, stats = told(blueprint, mixed(), proposer, num_blocks=9, quiet=quiet, **LIMITS)
+    stories, stats = run_core(engine_plan, mixed(), proposer, num_blocks=9, quiet=quiet, **LIMITS)
     same(stories, plain)
     assert stats.preemptions > 0
     assert stats.steps < without.steps * (0.6 if quiet is None else 0.9)
@@ -66,33 +66,37 @@ def test_what_an_eagle_head_is_given_is_right_under_preemption(
     assert head.right > head.rows * (0.9 if width == 1 else 0.3)
 
 
-def test_a_chain_of_right_drafts_is_accepted_whole(blueprint: Blueprint) -> None:
+def test_a_chain_of_right_drafts_is_accepted_whole(engine_plan: EnginePlan) -> None:
     params = SamplingParams(
         temperature=0.8, seed=4, max_tokens=97, ignore_eos=True, logit_bias={POISON: -100.0}
     )
     listed = [Arrival(0, list(range(3, 40)), params, 0, None, None, False)]
     recorder = Recorder()
     limits = {"max_num_seqs": 2, "max_num_batched_tokens": 20}
-    plain, _ = told(blueprint, listed, recorder, **limits)
+    plain, _ = run_core(engine_plan, listed, recorder, **limits)
     truth = Truth(recorder.texts())
     for width in (1, 2):
         head = FakeEagle(truth, 20, VOCAB)
         proposer = eagle(head, depth=3, width=width)
-        stories, stats = told(blueprint, listed, proposer, num_tokens=3 * width, **limits)
+        stories, stats = run_core(engine_plan, listed, proposer, num_tokens=3 * width, **limits)
         same(stories, plain)
         assert stats.drafts is not None
         assert stats.drafts.steps == 24, "three drafts and one token more in each"
-    stories, stats = told(blueprint, listed, MedusaProposer(FakeMedusa(truth, VOCAB)), 3, **limits)
+    stories, stats = run_core(
+        engine_plan, listed, MedusaProposer(FakeMedusa(truth, VOCAB)), 3, **limits
+    )
     same(stories, plain)
     assert stats.drafts is not None
     assert stats.drafts.steps == 24
 
 
-def test_a_head_whose_cache_is_small_drafts_less_and_breaks_nothing(blueprint: Blueprint) -> None:
-    plain, texts, _ = plain_stories(blueprint)
+def test_a_head_whose_cache_is_small_drafts_less_and_breaks_nothing(
+    engine_plan: EnginePlan,
+) -> None:
+    plain, texts, _ = plain_stories(engine_plan)
     for num_blocks in (1, 2, 5):
         head = FakeEagle(Truth(texts), num_blocks, VOCAB)
-        stories, _ = told(blueprint, mixed(), eagle(head, width=2), num_blocks=9, **LIMITS)
+        stories, _ = run_core(engine_plan, mixed(), eagle(head, width=2), num_blocks=9, **LIMITS)
         same(stories, plain)
 
 

@@ -52,7 +52,7 @@ class MedusaSpec(ModelSpec):
 class EagleSpec(ModelSpec):
     """EAGLE: one layer that goes on from the target's features, a token at a time.
 
-    Row j has token j + 1, position j and features of position j, and tells token j + 2. Its
+    Row j has token j + 1, position j and features of position j, and predicts token j + 2. Its
     residual stream behind the layer is what stands for the target's features at j + 1, so drafts
     are drafted on. ``eagle1`` is the form of EAGLE 1 and 2, which differ in their trees alone.
 
@@ -63,7 +63,7 @@ class EagleSpec(ModelSpec):
     ``eagle3``: features are ``len(taps)`` residual streams of the target, then the residual stream
     of the row before; the one or the other is zero. ``fc(taps) + before`` is the residual stream;
     attention reads the normed embedding beside it, normed too. Logits are of ``num_outputs``
-    tokens, which ids of the vocabulary these are is for ``weights/heads.py`` to tell.
+    tokens, which ids of the vocabulary these are is for ``weights/draft_heads.py`` to tell.
     """
 
     kind: EagleKind
@@ -90,7 +90,7 @@ class EagleSpec(ModelSpec):
         return len(self.taps) * self.target_hidden_size
 
 
-HeadsSpec = MedusaSpec | EagleSpec
+DraftHeadsSpec = MedusaSpec | EagleSpec
 
 
 def medusa_names(num_blocks: int) -> NameMap:

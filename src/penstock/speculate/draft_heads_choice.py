@@ -6,22 +6,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.errors import ConfigError, WeightError
-from penstock.models.heads import STRETCHABLE, EagleSpec, HeadsSpec
-from penstock.models.heads_config import HeadsKind, heads_in, load_heads_spec
+from penstock.models.draft_heads import STRETCHABLE, DraftHeadsSpec, EagleSpec
+from penstock.models.draft_heads_config import DraftHeadsKind, draft_heads_in, load_draft_heads_spec
 from penstock.models.spec import ModelSpec
 from penstock.speculative_config import Eagle, Medusa
 
-_WORDS: dict[HeadsKind, str] = {"medusa": "Medusa heads", "eagle": "an EAGLE head"}
+_WORDS: dict[DraftHeadsKind, str] = {"medusa": "Medusa heads", "eagle": "an EAGLE head"}
 
 
-def heads_spec(asked: Medusa | Eagle, folder: Path, target: ModelSpec, dummy: bool) -> HeadsSpec:
+def draft_heads_spec(
+    asked: Medusa | Eagle, folder: Path, target: ModelSpec, dummy: bool
+) -> DraftHeadsSpec:
     """Return the spec of the heads in ``folder``, if they can draft for ``target``.
 
     With ``dummy``, weight files are not read. Raises ConfigError with the reason if they cannot,
     and whatever reading the folder raises.
     """
-    kind: HeadsKind = "medusa" if isinstance(asked, Medusa) else "eagle"
-    found = heads_in(folder, dummy)
+    kind: DraftHeadsKind = "medusa" if isinstance(asked, Medusa) else "eagle"
+    found = draft_heads_in(folder, dummy)
     # Without weights to tell them apart, a Llama of one layer may be an EAGLE head.
     if found != kind and not (found is None and kind == "eagle" and dummy):
         held = "an ordinary model" if found is None else _WORDS[found]
@@ -29,7 +31,7 @@ def heads_spec(asked: Medusa | Eagle, folder: Path, target: ModelSpec, dummy: bo
             f"{folder} holds {held}, not {_WORDS[kind]}; draft with "
             f"{found or 'draft'}:model={folder}, or give the folder of the heads"
         )
-    spec = load_heads_spec(folder, kind, target, dummy)
+    spec = load_draft_heads_spec(folder, kind, target, dummy)
     if spec.vocab_size != target.vocab_size:
         raise ConfigError(
             f"the heads in {folder.name} are for a vocabulary of {spec.vocab_size} tokens and the "
@@ -44,10 +46,10 @@ def heads_spec(asked: Medusa | Eagle, folder: Path, target: ModelSpec, dummy: bo
     return spec
 
 
-def refuse_heads(folder: Path, dummy: bool) -> None:
+def refuse_draft_heads(folder: Path, dummy: bool) -> None:
     """Raise ConfigError if ``folder`` holds heads instead of an ordinary model."""
     try:
-        found = heads_in(folder, dummy)
+        found = draft_heads_in(folder, dummy)
     except WeightError:  # loading the model will say so
         return
     if found is not None:
@@ -56,7 +58,9 @@ def refuse_heads(folder: Path, dummy: bool) -> None:
         )
 
 
-def stretched(spec: HeadsSpec, positions: int, folder: Path) -> tuple[HeadsSpec, tuple[str, ...]]:
+def stretched(
+    spec: DraftHeadsSpec, positions: int, folder: Path
+) -> tuple[DraftHeadsSpec, tuple[str, ...]]:
     """Return the heads with at least ``positions`` positions, and notes for the user.
 
     There is a note if they were trained for fewer. Only rotary embeddings depend on positions.

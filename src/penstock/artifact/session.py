@@ -14,7 +14,7 @@ from typing import Final, Literal
 from penstock.artifact.digests import DigestFile
 from penstock.artifact.format import Artifact
 from penstock.artifact.key import ArtifactKey, ArtifactSource
-from penstock.artifact.store import KEEP_FREE, ArtifactStore, Draft
+from penstock.artifact.store import KEEP_FREE, ArtifactStore, PendingArtifact
 from penstock.artifact.tuned import decode_tunings
 from penstock.backends.registry import backend
 from penstock.config import ResolvedConfig
@@ -34,9 +34,11 @@ WORTHWHILE_S: Final = 0.5
 would save nothing noticeable."""
 
 
-class Shelf:
-    """The place of one engine's artifact. Made by :meth:`of`; every method of one without a key,
-    because artifacts are off or the backend packs nothing, does nothing."""
+class ArtifactSession:
+    """One engine start's use of the artifact store: loads, tunes and writes its own artifact.
+
+    Made by :meth:`of`. Where artifacts are off or the backend packs nothing, every method does
+    nothing."""
 
     def __init__(
         self, config: ResolvedConfig, plan: Plan, note: Note, source: ArtifactSource | None
@@ -54,7 +56,7 @@ class Shelf:
             self._identify()
 
     @classmethod
-    def of(cls, config: ResolvedConfig, plan: Plan, note: Note) -> Shelf:
+    def of(cls, config: ResolvedConfig, plan: Plan, note: Note) -> ArtifactSession:
         """Raises ModelError, WeightError or ConfigError, as loading the model would."""
         form = backend(config.backend).packing() if config.artifact_dir is not None else None
         source = None if form is None else ArtifactSource.of(config, plan, form)
@@ -187,13 +189,13 @@ class Shelf:
     ) -> None:
         key = self._unchanged(source)
         path = os.path.abspath(self._config.model_path)
-        draft = Draft(key, model_name(path), path, () if tuning is None else (tuning,))
-        if not self._damaged and (nearest := self._store.nearest(draft)):
+        pending = PendingArtifact(key, model_name(path), path, () if tuning is None else (tuning,))
+        if not self._damaged and (nearest := self._store.nearest(pending)):
             self._note(logging.INFO, f"of this model's other engine artifacts, {nearest}")
         start = time.monotonic()
         keep = partial(
             self._store.keep,
-            draft,
+            pending,
             packed,
             leave_free=0.0 if always else KEEP_FREE,
             damaged=self._damaged,

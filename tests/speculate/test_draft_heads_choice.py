@@ -30,18 +30,18 @@ from support.tiny_plans import Chunk, step_of
 from penstock.api import engine_config
 from penstock.artifact.key import artifact_key
 from penstock.cache.geometry import layer_block_bytes
-from penstock.engine.loader import Blueprint, draft_tokens, draw, load
+from penstock.engine.loader import EnginePlan, draft_tokens, load, plan_engine
 from penstock.errors import ConfigError, ModelError, WeightError
 from penstock.interface.weights import Packing
-from penstock.models.heads import EagleSpec, MedusaSpec
+from penstock.models.draft_heads import EagleSpec, MedusaSpec
 from penstock.plan.plan import Plan
 from penstock.quant.scheme import GridScheme
 
 
-def drawn(method: str, heads: Path, target: Path | None = None, **options: Any) -> Blueprint:
+def drawn(method: str, heads: Path, target: Path | None = None, **options: Any) -> EnginePlan:
     fields = {"backend": "reference", "max_model_len": 64, "kv_cache_bytes": 1 << 20, **options}
     fields["speculative"] = f"{method}:model={heads}" if ":" not in method else method
-    return draw(engine_config(str(target or target_folder()), fields))
+    return plan_engine(engine_config(str(target or target_folder()), fields))
 
 
 @pytest.fixture
@@ -67,36 +67,36 @@ def row(executor: Any, plan: Plan) -> Any:
 
 
 def test_medusa(medusa: Path) -> None:
-    blueprint = drawn("medusa", medusa)
-    draft = blueprint.draft
+    engine_plan = drawn("medusa", medusa)
+    draft = engine_plan.draft
     assert draft is not None
     assert isinstance(draft.spec, MedusaSpec)
     assert (draft.spec.kind, draft.spec.num_heads, draft.spec.feature_size) == ("medusa", 3, HIDDEN)
     assert draft.config.kv_cache_bytes == 0
-    plain = draw(
+    plain = plan_engine(
         engine_config(
             str(target_folder()),
             {"backend": "reference", "max_model_len": 64, "kv_cache_bytes": 1 << 20},
         )
     )
-    assert blueprint.config.num_blocks == plain.config.num_blocks
-    assert blueprint.plan == plain.plan
+    assert engine_plan.config.num_blocks == plain.config.num_blocks
+    assert engine_plan.plan == plain.plan
     assert draft_tokens(draft) is None
     result = row(load(draft), draft.plan)
     assert [x.shape for x in (result.logits, *result.more_logits)] == [(1, VOCAB)] * 3
 
 
 def test_eagle1(eagle1: Path) -> None:
-    blueprint = drawn("eagle", eagle1)
-    draft = blueprint.draft
+    engine_plan = drawn("eagle", eagle1)
+    draft = engine_plan.draft
     assert draft is not None
     assert isinstance(draft.spec, EagleSpec)
     assert (draft.spec.kind, draft.spec.feature_size) == ("eagle1", HIDDEN)
-    assert draft.config.num_blocks == blueprint.config.num_blocks
+    assert draft.config.num_blocks == engine_plan.config.num_blocks
     own = layer_block_bytes("float32", 2, 16)
     assert draft.config.kv_cache_bytes == draft.config.num_blocks * own
-    assert blueprint.config.kv_cache_bytes == draft.config.num_blocks * own * (TARGET_LAYERS + 1)
-    assert blueprint.plan.taps is None
+    assert engine_plan.config.kv_cache_bytes == draft.config.num_blocks * own * (TARGET_LAYERS + 1)
+    assert engine_plan.plan.taps is None
     assert draft_tokens(draft) is None
     result = row(load(draft), draft.plan)
     assert result.logits.shape == (1, VOCAB)
@@ -104,18 +104,18 @@ def test_eagle1(eagle1: Path) -> None:
 
 
 def test_eagle3(eagle3: Path) -> None:
-    blueprint = drawn("eagle", eagle3)
-    draft = blueprint.draft
+    engine_plan = drawn("eagle", eagle3)
+    draft = engine_plan.draft
     assert draft is not None
     assert isinstance(draft.spec, EagleSpec)
     assert (draft.spec.kind, draft.spec.taps) == ("eagle3", (2, 3, 4))
     assert draft.spec.feature_size == 4 * HIDDEN
     # The target's type, whatever the head is kept in.
-    assert draft.config.dtype == blueprint.config.dtype == "float32"
+    assert draft.config.dtype == engine_plan.config.dtype == "float32"
     tokens = draft_tokens(draft)
     assert tokens is not None
     assert tokens.shape == (DRAFT_VOCAB,)
-    target = load(blueprint)
+    target = load(engine_plan)
     step = step_of([Chunk(np.arange(5, dtype=np.int32), 0, 5, [0], hidden=range(4))])
     taps = target.run(step).taps
     assert taps is not None
@@ -151,10 +151,10 @@ def test_quantization_is_asked_for_or_the_targets_or_int8(eagle1: Path) -> None:
 
 
 def test_fewer_positions_are_stretched_with_a_note(eagle1: Path, tmp_path: Path) -> None:
-    blueprint = drawn("eagle", eagle1, max_model_len=200)
-    assert blueprint.draft is not None
-    assert blueprint.draft.plan.max_positions == 200
-    assert any("trained for 128 positions" in note for note in blueprint.config.notes)
+    engine_plan = drawn("eagle", eagle1, max_model_len=200)
+    assert engine_plan.draft is not None
+    assert engine_plan.draft.plan.max_positions == 200
+    assert any("trained for 128 positions" in note for note in engine_plan.config.notes)
     assert not drawn("eagle", eagle1, max_model_len=128).config.notes
     scaled = EAGLE1 | {"rope_scaling": {"type": "dynamic", "factor": 1.5}}
     folder = write_heads(tmp_path / "dynamic", scaled, eagle1_arrays())

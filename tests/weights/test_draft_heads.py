@@ -25,20 +25,20 @@ from support.head_checkpoints import (
 
 from penstock import demo_model_path, eagle_head_path, medusa_heads_path
 from penstock.errors import WeightError
-from penstock.models.heads import HeadsSpec
-from penstock.models.heads_config import HeadsKind, load_heads_spec
+from penstock.models.draft_heads import DraftHeadsSpec
+from penstock.models.draft_heads_config import DraftHeadsKind, load_draft_heads_spec
 from penstock.models.registry import load_model_spec
 from penstock.plan.lower import lower
-from penstock.weights.heads import HeadWeights, read_token_map, takes_from_target
+from penstock.weights.draft_heads import DraftHeadWeights, read_token_map, takes_from_target
 
 
-def spec_of(folder: Path, kind: HeadsKind, target: Path) -> HeadsSpec:
-    return load_heads_spec(folder, kind, load_model_spec(target))
+def spec_of(folder: Path, kind: DraftHeadsKind, target: Path) -> DraftHeadsSpec:
+    return load_draft_heads_spec(folder, kind, load_model_spec(target))
 
 
-def heads_of(folder: Path, kind: HeadsKind, target: Path) -> HeadWeights:
+def heads_of(folder: Path, kind: DraftHeadsKind, target: Path) -> DraftHeadWeights:
     spec = spec_of(folder, kind, target)
-    return HeadWeights(folder, spec, lower(spec).weights, "float32", target)
+    return DraftHeadWeights(folder, spec, lower(spec).weights, "float32", target)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -51,13 +51,13 @@ def test_eagle_1_shares_embedding_and_output_matrix(tmp_path: Path, tied: bool) 
         folder = write_heads(tmp_path / str(own), EAGLE1, arrays)
         spec = spec_of(folder, "eagle", target)
         assert takes_from_target(folder, spec)
-        weights = HeadWeights(folder, spec, lower(spec).weights, "float32", target)
+        weights = DraftHeadWeights(folder, spec, lower(spec).weights, "float32", target)
         assert set(weights.names()) == set(lower(spec).weights)
         expected = arrays["embed_tokens.weight"] if own else embed
         np.testing.assert_array_equal(weights.get("embed"), expected)
         np.testing.assert_array_equal(weights.get("head"), theirs.get("lm_head.weight", embed))
         with pytest.raises(WeightError, match=r"lacks tensor '(embed_tokens|lm_head).weight'"):
-            HeadWeights(folder, spec, lower(spec).weights, "float32")
+            DraftHeadWeights(folder, spec, lower(spec).weights, "float32")
 
 
 def test_eagle_3_shares_the_embedding_at_most(tmp_path: Path) -> None:
@@ -68,14 +68,14 @@ def test_eagle_3_shares_the_embedding_at_most(tmp_path: Path) -> None:
     folder = write_heads(tmp_path / "shared", EAGLE3, arrays, dtype=ml_dtypes.bfloat16)
     spec = spec_of(folder, "eagle", target)
     assert takes_from_target(folder, spec)
-    weights = HeadWeights(folder, spec, lower(spec).weights, "float32", target)
+    weights = DraftHeadWeights(folder, spec, lower(spec).weights, "float32", target)
     assert weights.get("embed").shape == (VOCAB, 64)
     expected = arrays["midlayer.hidden_norm.weight"].astype(ml_dtypes.bfloat16)
     np.testing.assert_array_equal(weights.get("layers.0.feature_norm"), expected.astype(np.float32))
     del arrays["lm_head.weight"]
     folder = write_heads(tmp_path / "none", EAGLE3, arrays)
     with pytest.raises(WeightError, match=r"lacks tensor 'lm_head.weight'"):
-        HeadWeights(folder, spec, lower(spec).weights, "float32", target)
+        DraftHeadWeights(folder, spec, lower(spec).weights, "float32", target)
 
 
 def without(name: str) -> Callable[[Arrays], Arrays]:
@@ -127,7 +127,7 @@ def without(name: str) -> Callable[[Arrays], Arrays]:
 )
 def test_files_that_do_not_fit_are_refused(
     tmp_path: Path,
-    kind: HeadsKind,
+    kind: DraftHeadsKind,
     config: dict[str, Any],
     arrays: Callable[[], Arrays],
     change: Callable[[Arrays], Arrays],
@@ -183,10 +183,10 @@ def test_a_whole_vocabulary_needs_no_map(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "folder"), [("medusa", medusa_heads_path()), ("eagle", eagle_head_path())]
 )
-def test_the_demo_models_heads_are_read(kind: HeadsKind, folder: Path) -> None:
+def test_the_demo_models_heads_are_read(kind: DraftHeadsKind, folder: Path) -> None:
     spec = spec_of(folder, kind, demo_model_path())
     declared = lower(spec).weights
-    weights = HeadWeights(folder, spec, declared, "bfloat16", demo_model_path())
+    weights = DraftHeadWeights(folder, spec, declared, "bfloat16", demo_model_path())
     assert set(weights.names()) == set(declared)
     for name, weight in declared.items():
         array = weights.get(name)

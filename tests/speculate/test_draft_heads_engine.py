@@ -84,7 +84,7 @@ def start(**options: Any) -> EngineCore:
 
 
 def play(core: EngineCore) -> HiddenRows:
-    told: HiddenRows = {}
+    reported: HiddenRows = {}
     for request in requests():
         core.add_request(request)
     updates: list[SequenceUpdate] = []
@@ -93,10 +93,10 @@ def play(core: EngineCore) -> HiddenRows:
         core.check_integrity()
     for update in updates:
         assert update.error is None
-        tokens, logprobs = told.setdefault((update.request_id, update.index), ([], []))
+        tokens, logprobs = reported.setdefault((update.request_id, update.index), ([], []))
         tokens += update.token_ids
         logprobs += update.logprobs or []
-    return told
+    return reported
 
 
 @pytest.mark.parametrize("kind", KINDS)

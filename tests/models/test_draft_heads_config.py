@@ -22,8 +22,8 @@ from support.tiny_plans import make_spec
 
 from penstock import demo_model_path
 from penstock.errors import ModelError
-from penstock.models.heads import EagleSpec, HeadsSpec, MedusaSpec
-from penstock.models.heads_config import HeadsKind, heads_in, load_heads_spec
+from penstock.models.draft_heads import DraftHeadsSpec, EagleSpec, MedusaSpec
+from penstock.models.draft_heads_config import DraftHeadsKind, draft_heads_in, load_draft_heads_spec
 from penstock.models.spec import LayerSpec, ModelSpec
 from penstock.plan.lower import lower
 
@@ -36,10 +36,12 @@ def target(layers: int = 32) -> ModelSpec:
     )
 
 
-def read(folder: Path, kind: HeadsKind, config: dict[str, Any], layers: int = 32) -> HeadsSpec:
+def read(
+    folder: Path, kind: DraftHeadsKind, config: dict[str, Any], layers: int = 32
+) -> DraftHeadsSpec:
     """Of a configuration alone."""
     (folder / "config.json").write_text(json.dumps(config))
-    return load_heads_spec(folder, kind, target(layers), dummy=True)
+    return load_draft_heads_spec(folder, kind, target(layers), dummy=True)
 
 
 def eagle(folder: Path, config: dict[str, Any], layers: int = 32) -> EagleSpec:
@@ -55,15 +57,15 @@ def test_medusa(tmp_path: Path) -> None:
     assert (spec.hidden_size, spec.vocab_size, spec.dtype) == (HIDDEN, 301, "bfloat16")
     assert lower(spec).num_parameters == 3 * (HIDDEN * HIDDEN + HIDDEN + 301 * HIDDEN)
     more = MEDUSA | {"hidden_size": 80, "vocab_size": 99, "torch_dtype": "float16"}
-    told = read(tmp_path, "medusa", more)
-    assert (told.hidden_size, told.vocab_size) == (80, 99)
+    reported = read(tmp_path, "medusa", more)
+    assert (reported.hidden_size, reported.vocab_size) == (80, 99)
 
 
-def test_sizes_of_medusa_are_told_by_its_weights(tmp_path: Path) -> None:
+def test_sizes_of_medusa_follow_from_its_weights(tmp_path: Path) -> None:
     arrays = medusa_arrays()
     for head in range(3):
         arrays[f"{head}.1.weight"] = arrays[f"{head}.1.weight"][:200, :50].copy()
-    spec = load_heads_spec(write_heads(tmp_path, MEDUSA, arrays), "medusa", target())
+    spec = load_draft_heads_spec(write_heads(tmp_path, MEDUSA, arrays), "medusa", target())
     assert (spec.vocab_size, spec.hidden_size) == (200, 50)
 
 
@@ -78,10 +80,10 @@ def test_eagle1(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_bias_of_eagle1_is_told_by_its_weights(tmp_path: Path, bias: bool) -> None:
+def test_the_bias_of_eagle1_follows_from_its_weights(tmp_path: Path, bias: bool) -> None:
     config = {name: value for name, value in EAGLE1.items() if name != "bias"}
     folder = write_heads(tmp_path, config, eagle1_arrays(bias=bias))
-    spec = load_heads_spec(folder, "eagle", target())
+    spec = load_draft_heads_spec(folder, "eagle", target())
     assert isinstance(spec, EagleSpec)
     assert spec.fc_bias == bias
 
@@ -99,7 +101,7 @@ def test_eagle3_is_known_by_its_weights(tmp_path: Path) -> None:
     arrays = eagle3_arrays()
     arrays["lm_head.weight"] = medusa_arrays()["0.1.weight"]
     folder = write_heads(tmp_path, config, arrays)
-    spec = load_heads_spec(folder, "eagle", target())
+    spec = load_draft_heads_spec(folder, "eagle", target())
     assert isinstance(spec, EagleSpec)
     assert (spec.kind, spec.num_outputs) == ("eagle3", 301)
 
@@ -143,17 +145,17 @@ def test_taps_are_inputs_at_the_top_and_outputs_within(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_known_is_refused(
-    tmp_path: Path, kind: HeadsKind, config: dict[str, Any], problem: str
+    tmp_path: Path, kind: DraftHeadsKind, config: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(ModelError, match=problem):
         read(tmp_path, kind, config)
 
 
-def test_kinds_are_told_apart(tmp_path: Path) -> None:
-    assert heads_in(write_heads(tmp_path / "a", MEDUSA, medusa_arrays())) == "medusa"
-    assert heads_in(write_heads(tmp_path / "b", EAGLE3, eagle3_arrays())) == "eagle"
+def test_kinds_are_distinguished(tmp_path: Path) -> None:
+    assert draft_heads_in(write_heads(tmp_path / "a", MEDUSA, medusa_arrays())) == "medusa"
+    assert draft_heads_in(write_heads(tmp_path / "b", EAGLE3, eagle3_arrays())) == "eagle"
     folder = write_heads(tmp_path / "c", EAGLE1, eagle1_arrays(), prefix="model.")
-    assert heads_in(folder) == "eagle"
-    assert heads_in(folder, dummy=True) is None
-    assert heads_in(demo_model_path()) is None
-    assert heads_in(tmp_path / "nothing") is None
+    assert draft_heads_in(folder) == "eagle"
+    assert draft_heads_in(folder, dummy=True) is None
+    assert draft_heads_in(demo_model_path()) is None
+    assert draft_heads_in(tmp_path / "nothing") is None
