@@ -47,7 +47,7 @@ struct TileBlock {
 // make ready what comes next while the tiles work.
 //
 // Streamed: rows of x are loaded with the streaming hint. They are of no use again soon, while the
-// weights are to stay in L1 from one group of rows to the next; what passes through L1 is what
+// weights are to stay in L1 from one band to the next; what passes through L1 is what
 // costs time. Sums are loaded in between products for the same reason.
 template <TileDot Dot, int Rows, int Columns, bool Streamed, class Weights, class Ahead>
 PENSTOCK_INLINE void multiply_tiles(const TileBlock& b, Weights&& weights, Ahead&& ahead) {

@@ -5,8 +5,8 @@
 // whether it is computed alone or among 512, at any position, on any number of threads.
 //
 // Panels. 16 output columns form a panel; panels follow each other without gaps.
-//   bf16:     [N/16][K/2][16][2], K padded with zeros to a multiple of 32. 64-byte rows, 16 columns
-//             by one pair of k: the operand of VDPBF16PS and, 16 rows at a time, an AMX tile.
+//   bf16:     [N/16][K/2][16][2], K padded with zeros to a multiple of 32. A line of 64 bytes is 16
+//             columns by one pair of k: the operand of VDPBF16PS and, 16 of them, an AMX tile.
 //   f32, f16: [N/16][K][16].
 // Columns past n in the last panel are zero. A gated matrix alternates panels: 16 columns of gate,
 // the same 16 of up, each part padded to a multiple of 16 by itself.

@@ -24,7 +24,7 @@ PENSTOCK_INLINE void prefetch_lines(const Block& b, const std::byte* ahead, bool
 }
 
 // Up to 16 rows are one tile of as many rows; more are packed in whole tiles, the last filled up
-// with zeros, in groups of two tiles.
+// with zeros; a band is two tiles.
 class AmxKernel {
  public:
   static constexpr int kPanels = 2;
@@ -38,9 +38,9 @@ class AmxKernel {
   static constexpr int64_t padded_rows(int64_t rows) {
     return rows <= kTileRows ? rows : round_up(rows, kTileRows);
   }
-  static constexpr int64_t groups(int64_t rows) { return ceil_div(rows, kRows); }
-  static constexpr Range group(int64_t rows, int64_t g) {
-    return {g * kRows, std::min((g + 1) * kRows, rows)};
+  static constexpr int64_t bands(int64_t rows) { return ceil_div(rows, kRows); }
+  static constexpr Range band(int64_t rows, int64_t b) {
+    return {b * kRows, std::min((b + 1) * kRows, rows)};
   }
 
   explicit AmxKernel(int64_t rows) : tile_rows_(std::min(rows, kTileRows)), tiles_(tile_rows_) {}
@@ -72,8 +72,8 @@ class AmxKernel {
     }
   }
 
-  // Blocks of whole tiles whose weights stay in L1 from one group of rows to the next: the next
-  // group's sums are prefetched too. (One thread, 512 rows, K = 2048, peak 2.55 TFLOP/s: 1.23
+  // Blocks of whole tiles whose weights stay in L1 from one band to the next: the next
+  // band's sums are prefetched too. (One thread, 512 rows, K = 2048, peak 2.55 TFLOP/s: 1.23
   // without it and without streaming, 1.53 streaming, 1.74 with both.)
   template <class Meanwhile>
   void multiply_resident(const Block& b, Meanwhile&& meanwhile) const {

@@ -1,5 +1,5 @@
-// How a matrix product is divided: between threads, and into blocks that stay in cache. No
-// arithmetic here, and nothing here changes the order of any.
+// How a matrix product is divided: between threads, and into pieces that stay in cache. No
+// arithmetic here, and nothing here changes the order of any. README.md defines the words.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +8,8 @@
 #include "gemm.h"
 
 namespace penstock {
+
+constexpr int64_t kLineBytes = 64;  // of a panel: 16 columns, 4 bytes each
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
@@ -18,12 +20,12 @@ struct Range {
   int64_t size() const { return last - first; }
 };
 
-// Contiguous, and even to within one, so that each thread streams one run of memory.
+// Contiguous, and even to within one, so that each thread streams through memory.
 constexpr Range even_share(int64_t total, int64_t id, int64_t count) {
   return {total * id / count, total * (id + 1) / count};
 }
 
-// The part of a panel's depth that is stored: bf16 is padded to whole AMX tiles.
+// The depth of a panel as stored: bf16 is padded to whole AMX tiles.
 constexpr int64_t stored_depth(Elem elem, int64_t k) {
   return elem == Elem::bf16 ? round_up(k, 32) : k;
 }
@@ -32,7 +34,7 @@ constexpr int64_t stored_depth(Elem elem, int64_t k) {
 struct Panels {
   const std::byte* data;
   int64_t depth;
-  int64_t row_bytes;  // of 16 columns by one k
+  int64_t k_bytes;  // of 16 columns by one k
   int64_t panel_bytes;
   int64_t units;
   int per_unit;
@@ -41,8 +43,8 @@ struct Panels {
   explicit Panels(const PackedMatrix& w)
       : data(w.panels),
         depth(stored_depth(w.elem, w.k)),
-        row_bytes(kPanelColumns * int64_t(elem_bytes(w.elem))),
-        panel_bytes(depth * row_bytes),
+        k_bytes(kPanelColumns * int64_t(elem_bytes(w.elem))),
+        panel_bytes(depth * k_bytes),
         units(ceil_div(w.n, kPanelColumns)),
         per_unit(w.gated ? 2 : 1),
         tuning(w.tuning) {
@@ -50,13 +52,13 @@ struct Panels {
   }
 };
 
-// Cache blocks of one thread's share, of which the innermost is a kernel's block of accumulators.
+// How a walk cuts one thread's share of a row block, down to a kernel's block of accumulators:
 //
-//   for blocks of at most kRowBlock rows                weights are read from memory once each
+//   for row blocks of at most kRowBlock rows            weights are read from memory once each
 //     for chunks of columns                             partial sums stay in L2
 //       for slices of the depth                         packed activations stay in L2
-//         for groups of panels                          a slice of weights stays in L1
-//           for groups of rows: accumulate
+//         for the panels of a block                     a slice of weights stays in L1
+//           for bands: accumulate a block
 //
 // Activations are packed slice by slice, by each thread for itself; or, many rows of them, a row
 // block at once by all threads together (Walk::run_shared).
@@ -101,8 +103,8 @@ constexpr Blocking slices_of(int64_t rows, int64_t depth, int64_t longest, int64
 }
 
 // With packing by each thread for itself. element: bytes of a packed activation.
-constexpr Blocking blocking(int64_t rows, int64_t depth, int64_t element, int64_t units,
-                            int per_unit, int64_t carry) {
+constexpr Blocking private_blocking(int64_t rows, int64_t depth, int64_t element, int64_t units,
+                                    int per_unit, int64_t carry) {
   const int64_t longest = activation_bytes(rows, depth, element) / (rows * element) / 32 * 32;
   return slices_of(rows, depth, longest, units, per_unit, carry);
 }

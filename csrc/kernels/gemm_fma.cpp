@@ -34,7 +34,7 @@ struct SingleFormat {
   }
 };
 
-// bf16 weights, two k a step: a row of a panel interleaves them.
+// bf16 weights, two k a step: a line of a panel interleaves them.
 template <class X>
 struct PairFormat {
   struct Packed {

@@ -64,7 +64,7 @@ void quantize_row(const T* x, int64_t k, const QuantizedRows& to, int64_t row) {
   int64_t next_slice = 0;
   for (int64_t s = 0; s < to.steps; ++s) {
     if (s == next_slice) {
-      codes = to.block(row, s);
+      codes = to.codes_at(row, s);
       next_slice += to.slice_steps;
     } else {
       codes += to.row_step();
@@ -108,7 +108,7 @@ void pack_column(const GridPanels& p, const GridRows* rows, int64_t row, int64_t
   for (int64_t s = 0; s < p.steps; ++s) {
     const int64_t first = s * kGridStep;
     std::byte* line = panel + p.step_at(s) + lane * 4;
-    for (int64_t i = first; i < first + kGridStep; i += per_line, line += kGridLine) {
+    for (int64_t i = first; i < first + kGridStep; i += per_line, line += kLineBytes) {
       uint8_t code[8];
       for (int j = 0; j < per_line; ++j)
         code[j] = uint8_t((i + j < k ? codes[i + j] : 0) + (p.bits == 8 ? 128 : 0));

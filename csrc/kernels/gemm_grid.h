@@ -12,10 +12,10 @@
 // in QServe, Lin et al. 2024, with an origin inside the grid.)
 //
 // Panels. 16 output columns form a panel; panels follow each other without gaps, gate and up
-// alternating as in gemm.h. The integers are stored plus 128, in 64-byte rows of 16 columns by 4 k:
+// alternating as in gemm.h. The integers are stored plus 128, in lines of 16 columns by 4 k:
 // operands of VPDPBUSD and, 16 of them, of an AMX tile.
 //   8 bits: [K/64][16][16][4], then 16 float scales.
-//   4 bits: for each 128 k 16 rows of 16 columns by 8 k, the first 4 in the low nibbles, then 16
+//   4 bits: for each 128 k 16 lines of 16 columns by 8 k, the first 4 in the low nibbles, then 16
 //           bytes for each of 4 groups: step - 1 in the low nibble, origin in the high one. After
 //           the last, 16 float scales.
 // k is padded to 64 or 128; what pads it is multiplied by zeros.

@@ -11,11 +11,11 @@ namespace {
 // Two panels of 16 KiB stay in L1, beside the rows that stream through.
 constexpr int64_t kSliceSteps = 16;
 constexpr int64_t kGridBytes = 2 * kSliceSteps * kGridTileBytes;
-// Quantized rows of a part of the depth stay in half of a 2 MiB L2, sums in the other.
+// Quantized rows of a stretch of the depth stay in half of a 2 MiB L2, sums in the other.
 constexpr int64_t kRowsBytes = 1 << 20;
 constexpr int64_t kSumsBytes = 1 << 20;
-constexpr int64_t kGroupTiles = 2;
-constexpr int64_t kGroupSums = 4 * kTileBytes;
+constexpr int64_t kBandTiles = 2;
+constexpr int64_t kBandSums = 4 * kTileBytes;  // bytes of a band's sums in two panels
 // Fewer rows have fewer sums to carry from slice to slice.
 constexpr int64_t kFewRows = 96;
 constexpr int64_t kFewSliceSteps = 8;
@@ -27,12 +27,12 @@ constexpr int64_t kRingPanel = kRingSteps * kGridTileBytes;
 constexpr int64_t kFetchAhead = 2 << 10;
 // And 8-bit weights are prefetched.
 constexpr int64_t kNearSteps = 2;
-constexpr int64_t kMostGroups = kRowBlock / (kGroupTiles * kTileRows);
-// With fewer groups of rows than this, rows of x are used again while still in L1. (64 rows, two
-// groups, of processor time: streaming takes 5 to 9 % less with 8 bits, 8 to 13 with 4.)
-constexpr int64_t kStreamedGroups = 2;
+constexpr int64_t kMostBands = kRowBlock / (kBandTiles * kTileRows);
+// With fewer bands than this, rows of x are used again while still in L1. (64 rows, two
+// bands, of processor time: streaming takes 5 to 9 % less with 8 bits, 8 to 13 with 4.)
+constexpr int64_t kStreamedBands = 2;
 
-static_assert(kMostGroups * kGroupSums <= kSumsBytes);
+static_assert(kMostBands * kBandSums <= kSumsBytes);
 
 // Complete sums that wait to become output. Each step of the next block takes a few of their rows,
 // so that vector units work beside the tiles. (One thread, 512 rows, TOP/s: 1.6 without, 3.9 with
@@ -46,7 +46,7 @@ struct Pending {
   int64_t sum_rows = 0;  // of a panel's sums
 };
 
-// One or two panels' weights for one slice of the depth.
+// The panels of a block, one or two, for one slice of the depth.
 struct Place {
   int64_t unit;
   int panels;
@@ -66,26 +66,26 @@ class GridWalk {
         slices_(ceil_div(p.steps, x.slice_steps)),
         grid_{scratch, scratch + kGridBytes},
         hot_(scratch + 2 * kGridBytes),
-        sums_(hot_ + kGroupSums) {}
+        sums_(hot_ + kBandSums) {}
 
   void run() {
     const ProductTiles tiles(x_.tile_rows);
-    const int64_t groups = ceil_div(x_.tiles, kGroupTiles);
-    if (groups == 1) {
-      groups_ = {0, 1};
+    const int64_t bands = ceil_div(x_.tiles, kBandTiles);
+    if (bands == 1) {
+      bands_ = {0, 1};
       deep_ = 1;
       wide_ = units_.size();
-      one_group();
+      one_band();
       return finish(pending_.rows);
     }
-    const int64_t blocks = ceil_div(groups, kMostGroups);
-    for (int64_t b = 0; b < blocks; ++b) row_block(even_share(groups, b, blocks));
+    const int64_t row_blocks = ceil_div(bands, kMostBands);
+    for (int64_t i = 0; i < row_blocks; ++i) row_block(even_share(bands, i, row_blocks));
     finish(pending_.rows);
   }
 
  private:
-  // One group of rows: all of the depth at once, 4-bit weights by way of a ring of steps.
-  void one_group() {
+  // One band: all of the depth at once, 4-bit weights by way of a ring of steps.
+  void one_band() {
     const int64_t near = std::min(kNearSteps, p_.steps);
     const int64_t rows_a_step = ceil_div(rows_, p_.steps);
     for (Place at = place(units_.first, 0); at.panels;) {
@@ -105,7 +105,7 @@ class GridWalk {
               const std::byte* const from = step < p_.steps
                                                 ? weights + step * kGridTileBytes
                                                 : then + (step - p_.steps) * kGridTileBytes;
-              for (int64_t line = 0; line < kGridTileBytes; line += kGridLine) {
+              for (int64_t line = 0; line < kGridTileBytes; line += kLineBytes) {
                 __builtin_prefetch(from + line);
                 __builtin_prefetch(from + second + line);
               }
@@ -115,7 +115,7 @@ class GridWalk {
         if (at.unit == units_.first)
           for (int64_t item = 0; item < 2 * ring_ahead(); ++item)
             expand(at, item, ring(0, item), kRingPanel);
-        ring_group(at, next);
+        by_ring(at, next);
       }
       at = next;
     }
@@ -134,7 +134,7 @@ class GridWalk {
   // Steps; no further than the next place.
   int64_t ring_ahead() const { return std::min(kRingAhead, p_.steps); }
 
-  void ring_group(const Place& at, const Place& next) {
+  void by_ring(const Place& at, const Place& next) {
     const int64_t ahead = ring_ahead();
     const int64_t rows_a_step = ceil_div(rows_, p_.steps);
     const int64_t turn = (at.unit - units_.first) / stride_ * p_.steps;  // global step
@@ -159,12 +159,12 @@ class GridWalk {
     finish_later(at, 0, int(x_.tiles));
   }
 
-  void row_block(Range groups) {
-    groups_ = groups;
-    const int64_t slice_bytes = groups.size() * kGroupTiles * x_.row_step() * x_.slice_steps;
+  void row_block(Range bands) {
+    bands_ = bands;
+    const int64_t slice_bytes = bands.size() * kBandTiles * x_.row_step() * x_.slice_steps;
     deep_ = std::min(slices_, std::max<int64_t>(1, kRowsBytes / slice_bytes));
     wide_ = deep_ == slices_ ? units_.size()
-                             : stride_ * (kSumsBytes / (groups.size() * kGroupSums));
+                             : stride_ * (kSumsBytes / (bands.size() * kBandSums));
     Place at = place(units_.first, 0);
     turn_ = 0;
     if (p_.bits == 4) expand_all(at);
@@ -172,7 +172,7 @@ class GridWalk {
       const Place next = after(at);
       const Place later = p_.bits == 4 && next.panels ? after(next) : next;
       if (at.slice + 1 == slices_) prefetch_scales(at);
-      for (int64_t g = 0; g < groups.size(); ++g) group(at, next, later, g);
+      for (int64_t b = 0; b < bands.size(); ++b) band(at, next, later, b);
       turn_ ^= 1;
       at = next;
     }
@@ -183,16 +183,16 @@ class GridWalk {
     return {unit, int(here * p_.per_unit), slice};
   }
 
-  // In this order, innermost first: slices that rows stay in L2 for, panels, chunks of panels
-  // whose sums stay in L2, parts of the depth, chunks. `panels` 0: the end.
+  // In this order, innermost first: slices of a stretch, for which rows stay in L2; panels of a
+  // chunk, whose sums stay in L2; stretches of the depth; chunks. `panels` 0: the end.
   Place after(const Place& at) const {
     const int64_t chunk = (at.unit - units_.first) / wide_;
     const int64_t first = units_.first + chunk * wide_;
     const int64_t last = std::min(first + wide_, units_.last);
-    const int64_t part = at.slice / deep_ * deep_;
-    if (at.slice + 1 < std::min(part + deep_, slices_)) return place(at.unit, at.slice + 1);
-    if (at.unit + stride_ < last) return place(at.unit + stride_, part);
-    if (part + deep_ < slices_) return place(first, part + deep_);
+    const int64_t stretch = at.slice / deep_ * deep_;
+    if (at.slice + 1 < std::min(stretch + deep_, slices_)) return place(at.unit, at.slice + 1);
+    if (at.unit + stride_ < last) return place(at.unit + stride_, stretch);
+    if (stretch + deep_ < slices_) return place(first, stretch + deep_);
     if (last < units_.last) return place(last, 0);
     return {0, 0, 0};
   }
@@ -226,39 +226,39 @@ class GridWalk {
     const std::byte* windows = panel(at) + p_.windows_at(s) + ahead;
     for (int i = 0; i < at.panels; ++i) {
       for (int64_t line = 0; line < 4; ++line)
-        __builtin_prefetch(codes + i * p_.panel_bytes + line * kGridLine, 0, 2);
+        __builtin_prefetch(codes + i * p_.panel_bytes + line * kLineBytes, 0, 2);
       __builtin_prefetch(windows + i * p_.panel_bytes, 0, 2);
     }
   }
 
-  // One group of rows, beside its share of making `next` and `later` ready.
-  void group(const Place& at, const Place& next, const Place& later, int64_t g) {
-    const int64_t tile = (groups_.first + g) * kGroupTiles;
-    const int row_tiles = int(std::min(kGroupTiles, x_.tiles - tile));
+  // One band, beside its share of making `next` and `later` ready.
+  void band(const Place& at, const Place& next, const Place& later, int64_t index) {
+    const int64_t tile = (bands_.first + index) * kBandTiles;
+    const int row_tiles = int(std::min(kBandTiles, x_.tiles - tile));
     const bool ends = at.slice + 1 == slices_;
     std::byte* const own =
         sums_ + ((deep_ == slices_ ? 0 : (at.unit - units_.first) % wide_ / stride_) *
-                     groups_.size() + g) * kGroupSums;
+                     bands_.size() + index) * kBandSums;
     TileBlock b;
     b.rows = x_.tile(tile, at.slice);
     b.row_step = x_.row_step();
     b.steps = steps_of(at);
     b.before = at.slice ? own : nullptr;
     b.after = ends ? hot_ : own;
-    const int64_t rows_a_step = ceil_div(kGroupTiles * x_.tile_rows, b.steps);
+    const int64_t rows_a_step = ceil_div(kBandTiles * x_.tile_rows, b.steps);
     const std::byte* const next_sums =
-        at.slice && g + 1 < groups_.size() ? own + kGroupSums : nullptr;
+        at.slice && index + 1 < bands_.size() ? own + kBandSums : nullptr;
     const Array& out = e_.out;
     const int64_t row = tile * x_.tile_rows;
     const int64_t element = int64_t(elem_bytes(out.elem));
     const std::byte* const next_out =
-        ends && row + kGroupTiles * x_.tile_rows <= rows_
+        ends && row + kBandTiles * x_.tile_rows <= rows_
             ? out.data + (row * out.stride + at.unit * kPanelColumns) * element
             : nullptr;
     if (p_.bits == 8) {
       const std::byte* const weights = panel(at) + p_.step_at(at.slice * x_.slice_steps);
       b.panel_bytes = p_.panel_bytes;
-      const Range lines = even_share(next.panels ? 16 * steps_of(next) : 0, g, groups_.size());
+      const Range lines = even_share(next.panels ? 16 * steps_of(next) : 0, index, bands_.size());
       const std::byte* from =
           next.panels ? panel(next) + p_.step_at(next.slice * x_.slice_steps) : nullptr;
       const int64_t second = next.panels > 1 ? p_.panel_bytes : 0;
@@ -271,13 +271,13 @@ class GridWalk {
             prefetch_out(next_out, s);
             const int64_t last = std::min(lines.last, lines.first + (s + 1) * each);
             for (int64_t line = lines.first + s * each; line < last; ++line) {
-              __builtin_prefetch(from + line * kGridLine, 0, 2);
-              __builtin_prefetch(from + second + line * kGridLine, 0, 2);
+              __builtin_prefetch(from + line * kLineBytes, 0, 2);
+              __builtin_prefetch(from + second + line * kLineBytes, 0, 2);
             }
           });
     } else {
       b.panel_bytes = slice_bytes();
-      const Range items = even_share(next.panels ? 2 * steps_of(next) : 0, g, groups_.size());
+      const Range items = even_share(next.panels ? 2 * steps_of(next) : 0, index, bands_.size());
       const int64_t to_fetch = later.panels ? 2 * steps_of(later) : 0;
       const int64_t each = ceil_div(items.size(), b.steps);
       const std::byte* const weights = grid_[turn_];
@@ -298,18 +298,18 @@ class GridWalk {
     if (ends) finish_later(at, tile, row_tiles);
   }
 
-  // In each of 16 steps a part of the next group's sums, and of the rows of the output that this
-  // one's sums go to.
+  // In each of 16 steps a few cache lines of the next band's sums, and of the rows of the output
+  // that this one's sums go to.
   static PENSTOCK_INLINE void prefetch_sums(const std::byte* sums, int64_t s) {
     if (sums && s < kTileRows)
-      for (int64_t line = 0; line < kGroupSums / kTileRows; line += kGridLine)
-        __builtin_prefetch(sums + s * (kGroupSums / kTileRows) + line);
+      for (int64_t line = 0; line < kBandSums / kTileRows; line += kLineBytes)
+        __builtin_prefetch(sums + s * (kBandSums / kTileRows) + line);
   }
   PENSTOCK_INLINE void prefetch_out(const std::byte* out, int64_t s) const {
     if (!out || s >= kTileRows) return;
     const int64_t row_bytes = e_.out.stride * int64_t(elem_bytes(e_.out.elem));
     for (int64_t row = 2 * s; row < 2 * s + 2; ++row)
-      for (int64_t line = 0; line < 2 * kGridLine; line += kGridLine)
+      for (int64_t line = 0; line < 2 * kLineBytes; line += kLineBytes)
         __builtin_prefetch(out + row * row_bytes + line, 1);
   }
 
@@ -323,7 +323,7 @@ class GridWalk {
   PENSTOCK_INLINE void multiply(const TileBlock& b, int row_tiles, int panels, Weights&& weights,
                                 Ahead&& ahead) const {
     constexpr TileDot bytes = TileDot::bytes;
-    if (row_tiles > 1 && panels > 1 && groups_.size() >= kStreamedGroups)
+    if (row_tiles > 1 && panels > 1 && bands_.size() >= kStreamedBands)
       multiply_tiles<bytes, 2, 2, true>(b, weights, ahead);
     else if (row_tiles > 1)
       panels > 1 ? multiply_tiles<bytes, 2, 2, false>(b, weights, ahead)
@@ -361,13 +361,13 @@ class GridWalk {
   const Epilogue e_;
   const int64_t rows_;
   const Range units_;
-  const int64_t stride_;  // units of a place
+  const int64_t stride_;  // units of a block
   const int64_t slices_;
   std::byte* const grid_[2];  // 4 bits: weights in use, and those being expanded
-  std::byte* const hot_;      // finished sums of one group
+  std::byte* const hot_;      // finished sums of one band
   std::byte* const sums_;
-  Range groups_{0, 0};  // of rows, of this block
-  int64_t deep_ = 1;    // slices of a part of the depth
+  Range bands_{0, 0};  // of this row block
+  int64_t deep_ = 1;    // slices of a stretch
   int64_t wide_ = 1;    // units of a chunk
   int turn_ = 0;
   Pending pending_;
@@ -376,13 +376,13 @@ class GridWalk {
 }  // namespace
 
 int64_t grid_amx_slice_steps(const GridPanels& p, int64_t rows) {
-  if (rows <= kGroupTiles * kTileRows) return p.steps;
+  if (rows <= kBandTiles * kTileRows) return p.steps;
   const int64_t most = rows <= kFewRows ? kFewSliceSteps : kSliceSteps;
   return ceil_div(p.steps, ceil_div(p.steps, most));
 }
 
 int64_t grid_amx_scratch_bytes(const GridPanels&, int64_t rows) {
-  return 2 * kGridBytes + kGroupSums + (rows > kTileRows ? kSumsBytes : kGroupSums);
+  return 2 * kGridBytes + kBandSums + (rows > kTileRows ? kSumsBytes : kBandSums);
 }
 
 void grid_linear_amx(const GridPanels& p, const QuantizedRows& x, const Epilogue& e, int64_t rows,

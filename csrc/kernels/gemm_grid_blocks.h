@@ -7,13 +7,13 @@
 
 namespace penstock {
 
-constexpr int64_t kGridLine = 64;        // bytes of a panel's row
-constexpr int64_t kGridStep = 64;        // k of 16 rows, and of an AMX tile
+constexpr int64_t kGridStep = 64;        // k of 16 lines, and of an AMX tile
 constexpr int64_t kGridTileBytes = kGridStep * kPanelColumns;
 constexpr int64_t kWindowedK = 128;      // with 4 bits: k whose windows fill a line
-constexpr int64_t kWindowedBytes = kWindowedK * kPanelColumns / 2 + kGridLine;
+constexpr int64_t kWindowedBytes = kWindowedK * kPanelColumns / 2 + kLineBytes;
 
-// A matrix seen as panels of steps, 64 k each.
+// A matrix seen as panels of steps, 64 k each. What a window calls its step is a distance between
+// points and has nothing to do with these.
 struct GridPanels {
   const std::byte* data;
   int bits;
@@ -43,14 +43,14 @@ struct GridPanels {
   }
   // Where the windows of its two groups begin.
   int64_t windows_at(int64_t s) const {
-    return (s / 2 + 1) * kWindowedBytes - kGridLine + s % 2 * 2 * kPanelColumns;
+    return (s / 2 + 1) * kWindowedBytes - kLineBytes + s % 2 * 2 * kPanelColumns;
   }
   const float* scales(int64_t panel) const {
     return reinterpret_cast<const float*>(data + panel * panel_bytes + weight_bytes());
   }
 };
 
-// Rows of x, quantized: [slice][tile of rows][step][row][64 k], so that a kernel's operands lie
+// Rows of x, quantized: [slice][row tile][step][row][64 k], so that a kernel's operands lie
 // together; beside them each row's scale and what its dots start from.
 struct QuantizedRows {
   static constexpr int64_t kSummedRows = 2;
@@ -59,7 +59,7 @@ struct QuantizedRows {
   float* scales;
   int32_t* starts;   // -128 * (sum of the row): takes the weights' offset away
   int32_t* group_sums;  // of up to kSummedRows rows, [row][group of 32]: minus the group's sum
-  int64_t tile_rows;
+  int64_t tile_rows;  // an AMX tile's, or a band's of the kernel for registers
   int64_t tiles;
   int64_t steps;
   int64_t slice_steps;
@@ -85,13 +85,13 @@ struct QuantizedRows {
   int32_t* minus_sums(int64_t row) const { return group_sums + row * groups_stride(); }
 
   int64_t row_step() const { return tile_rows * kGridStep; }  // bytes from step to step
-  // The first row of a tile at a slice's first step.
+  // The first row of a row tile at a slice's first step.
   std::byte* tile(int64_t t, int64_t slice) const {
     const int64_t first = slice * slice_steps;
     const int64_t here = std::min(slice_steps, steps - first);
     return codes + (first * tiles + t * here) * row_step();
   }
-  int8_t* block(int64_t row, int64_t step) const {
+  int8_t* codes_at(int64_t row, int64_t step) const {
     return reinterpret_cast<int8_t*>(tile(row / tile_rows, step / slice_steps) +
                                      step % slice_steps * row_step() +
                                      row % tile_rows * kGridStep);

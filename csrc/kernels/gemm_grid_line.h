@@ -1,4 +1,4 @@
-// A step of a panel as 64-byte rows of the 8-bit grid, plus 128, and dots with them, for each
+// A step of a panel as lines of the 8-bit grid, plus 128, and dots with them, for each
 // instruction set.
 #pragma once
 
@@ -34,7 +34,7 @@ struct Window {
     const __m512i copy = _mm512_set4_epi32(0x0e0e0c0c, 0x0a0a0808, 0x06060404, 0x02020000);
     return {step, _mm512_shuffle_epi8(base, copy)};
   }
-  // A row of codes, 8 k, as two rows of the grid.
+  // A line of codes, 8 k, as two lines of the grid.
   PENSTOCK_INLINE void expand(const std::byte* from, Line<8>& first, Line<8>& second) const {
     const __m512i low = _mm512_set1_epi8(15);
     const __m512i row = _mm512_load_si512(from);
@@ -47,7 +47,7 @@ struct Window {
     Line<8> first, second;
     expand(from, first, second);
     _mm512_store_si512(to, first.quads[0]);
-    _mm512_store_si512(to + kGridLine, second.quads[0]);
+    _mm512_store_si512(to + kLineBytes, second.quads[0]);
   }
 };
 
@@ -95,10 +95,10 @@ struct Window {
 
   static PENSTOCK_INLINE Window load(const std::byte* from) { return {from}; }
   PENSTOCK_INLINE void expand(const std::byte* from, std::byte* to) const {
-    for (int i = 0; i < kGridLine; ++i) {
+    for (int i = 0; i < kLineBytes; ++i) {
       const int window = int(windows[i / 4]), step = window % 16 + 1, origin = window / 16;
       to[i] = std::byte(step * (int(from[i]) % 16 - origin) + 128);
-      to[i + kGridLine] = std::byte(step * (int(from[i]) / 16 - origin) + 128);
+      to[i + kLineBytes] = std::byte(step * (int(from[i]) / 16 - origin) + 128);
     }
   }
 };
@@ -108,10 +108,10 @@ struct Window {
 #if !defined(__AVX512VNNI__)
 PENSTOCK_INLINE void expand_lines(const Window& window, const std::byte* from, Line<8>& first,
                                   Line<8>& second) {
-  alignas(64) std::byte grid[2 * kGridLine];
+  alignas(64) std::byte grid[2 * kLineBytes];
   window.expand(from, grid);
   first = Line<8>::load(grid);
-  second = Line<8>::load(grid + kGridLine);
+  second = Line<8>::load(grid + kLineBytes);
 }
 #else
 PENSTOCK_INLINE void expand_lines(const Window& window, const std::byte* from, Line<8>& first,
@@ -120,11 +120,11 @@ PENSTOCK_INLINE void expand_lines(const Window& window, const std::byte* from, L
 }
 #endif
 
-// One group, a quarter of 128 k: 4 rows of codes to 8 rows of the grid.
+// One group, a quarter of 128 k: 4 lines of codes to 8 lines of the grid.
 PENSTOCK_INLINE void expand_group(const std::byte* codes, const std::byte* windows,
                                   std::byte* to) {
   const Window window = Window::load(windows);
-  for (int i = 0; i < 4; ++i) window.expand(codes + i * kGridLine, to + 2 * i * kGridLine);
+  for (int i = 0; i < 4; ++i) window.expand(codes + i * kLineBytes, to + 2 * i * kLineBytes);
 }
 
 }  // namespace penstock

@@ -30,7 +30,7 @@ void multiply(const GridPanels& p, const QuantizedRows& x, int64_t row, const st
   for (int c = 0; c < chains; ++c)
     for (int i = 0; i < Panels; ++i)
       for (int r = 0; r < Rows; ++r) sums[c][i][r] = i32x16::broadcast(0);
-  const int8_t* x_codes = x.block(row, 0);
+  const int8_t* x_codes = x.codes_at(row, 0);
   const auto add = [&](const Line<8>* line, int quad) __attribute__((always_inline)) {
     for (int r = 0; r < Rows; ++r)
       for (int i = 0; i < Panels; ++i)
@@ -46,9 +46,9 @@ void multiply(const GridPanels& p, const QuantizedRows& x, int64_t row, const st
     if constexpr (Bits == 8) {
 #pragma GCC unroll 4
       for (int quad = 0; quad < 16; ++quad) {
-        prefetch(codes + quad * kGridLine);
+        prefetch(codes + quad * kLineBytes);
         for (int i = 0; i < Panels; ++i)
-          line[i] = Line<8>::load(codes + i * p.panel_bytes + quad * kGridLine);
+          line[i] = Line<8>::load(codes + i * p.panel_bytes + quad * kLineBytes);
         add(line, quad);
       }
     } else {
@@ -61,9 +61,9 @@ void multiply(const GridPanels& p, const QuantizedRows& x, int64_t row, const st
           window[i] = Window::load(windows + i * p.panel_bytes + g * kPanelColumns);
 #pragma GCC unroll 4
         for (int quad = 8 * g; quad < 8 * g + 8; quad += 2) {
-          prefetch(codes + quad / 2 * kGridLine);
+          prefetch(codes + quad / 2 * kLineBytes);
           for (int i = 0; i < Panels; ++i)
-            expand_lines(window[i], codes + i * p.panel_bytes + quad / 2 * kGridLine, line[i],
+            expand_lines(window[i], codes + i * p.panel_bytes + quad / 2 * kLineBytes, line[i],
                          second[i]);
           add(line, quad);
           add(second, quad + 1);
@@ -88,7 +88,7 @@ void multiply_windows(const GridPanels& p, const QuantizedRows& x, int64_t row,
   __m512i sums[Panels][Rows];
   for (int i = 0; i < Panels; ++i)
     for (int r = 0; r < Rows; ++r) sums[i][r] = _mm512_setzero_si512();
-  const int8_t* x_codes = x.block(row, 0);
+  const int8_t* x_codes = x.codes_at(row, 0);
   const int32_t* minus_sums = x.minus_sums(row);
   const __m512i nibble = _mm512_set1_epi32(15);
   for (int64_t s = 0; s < p.steps; ++s, x_codes += x.row_step(), minus_sums += 2) {
@@ -107,7 +107,7 @@ void multiply_windows(const GridPanels& p, const QuantizedRows& x, int64_t row,
               origin, _mm512_set1_epi32(minus_sums[r * x.groups_stride() + g]));
       }
       for (int quad = 8 * g; quad < 8 * g + 8; quad += 2) {
-        const std::byte* const at = codes + quad / 2 * kGridLine;
+        const std::byte* const at = codes + quad / 2 * kLineBytes;
         if (ahead)
           for (int i = 0; i < Panels; ++i) __builtin_prefetch(at + i * p.panel_bytes + ahead);
         for (int i = 0; i < Panels; ++i) {
@@ -187,7 +187,7 @@ void grid_linear_registers(const GridPanels& p, const QuantizedRows& x, const Ep
   }
   const GridPanels& read = expands ? expanded : p;
   const int side_by_side = rows <= p.tuning.streamed_rows ? 1 : kPanels;
-  const int64_t stride = p.per_unit == 2 ? 1 : side_by_side;  // units
+  const int64_t stride = p.per_unit == 2 ? 1 : side_by_side;  // units of a block
   for (int64_t unit = units.first; unit < units.last; unit += stride) {
     const int64_t here = std::min(stride, units.last - unit);
     const int panels = int(here) * p.per_unit;
@@ -198,7 +198,7 @@ void grid_linear_registers(const GridPanels& p, const QuantizedRows& x, const Ep
         for (int64_t s = 0; s < p.steps; ++s) {
           for (int64_t line = 0; line < 8; ++line)
             __builtin_prefetch(weights + i * p.panel_bytes + p.step_at(s) + kStreamAhead +
-                               line * kGridLine);
+                               line * kLineBytes);
           expand_step(p, weights + i * p.panel_bytes, s,
                       grid + (i * p.steps + s) * kGridTileBytes);
         }

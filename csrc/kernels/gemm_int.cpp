@@ -19,10 +19,9 @@ constexpr int64_t kOwnRows = 4;
 // 4 bits in groups of 32, 16 rows 0.26 and 0.23, 32 rows 0.31 and 0.31.)
 constexpr int64_t amx_rows(int bits) { return bits == 8 ? 9 : 17; }
 
-
 int64_t rows_bytes(const IntPanels& p, int64_t rows) {
   // The last tile may have more rows than there are: they are read, not used.
-  return IntRows(p, nullptr).row_bytes * round_up(rows, kIntTileRows);
+  return IntRows(p, nullptr).row_bytes * round_up(rows, kIntMostBand);
 }
 
 // One group of a row: `count` values of x, zeros up to `group`.
@@ -64,7 +63,8 @@ void quantize_row(const IntPanels& p, const Array& x, int64_t row, const IntRows
   for (int64_t g = 0; g < p.groups; ++g) {
     const int64_t first = g * p.group;
     quantize_group(x.row<T>(row) + first, std::min(p.group, x.cols - first), p.group,
-                   p.zero_points ? 1 : kept_zero(p.bits), to.codes(at) + first, to.scales(at)[g], to.starts(at)[g]);
+                   p.zero_points ? 1 : kept_zero(p.bits), to.codes(at) + first, to.scales(at)[g],
+                   to.starts(at)[g]);
   }
 }
 
@@ -79,20 +79,20 @@ void quantize_rows(const IntPanels& p, const Array& x, Range rows, const IntRows
 void pack_column(const IntPanels& p, const GroupRows& rows, int64_t row, int64_t k, int lane,
                  std::byte* panel) {
   const int8_t* const codes = rows.codes + row * k;
-  const int per_row = p.bits == 8 ? 4 : 8;
+  const int per_line = p.bits == 8 ? 4 : 8;
   const int zero = code_offset(p.bits);
   for (int64_t g = 0; p.zero_points && g < p.groups; ++g)
     panel[p.zeros_at + g * kPanelColumns + lane] =
         std::byte(zero + rows.zeros[row * p.groups + g]);
   for (int64_t g = 0; g < p.groups; ++g, panel += p.group_bytes) {
     const int64_t first = g * p.group;
-    for (int64_t i = 0; i < p.group; i += per_row) {
+    for (int64_t i = 0; i < p.group; i += per_line) {
       uint8_t code[8];
-      for (int j = 0; j < per_row; ++j)
+      for (int j = 0; j < per_line; ++j)
         code[j] = uint8_t(zero + (first + i + j < k ? codes[first + i + j] : 0));
       if (p.bits == 4)
         for (int j = 0; j < 4; ++j) code[j] = uint8_t(code[j] | code[j + 4] << 4);
-      std::memcpy(panel + i / per_row * kCodeRowBytes + lane * 4, code, 4);
+      std::memcpy(panel + i / per_line * kLineBytes + lane * 4, code, 4);
     }
     std::memcpy(panel + p.code_bytes + lane * 4, rows.scales + row * p.groups + g, 4);
   }
@@ -103,7 +103,7 @@ void zero_column(const IntPanels& p, int lane, std::byte* panel) {
   for (int64_t g = 0; p.zero_points && g < p.groups; ++g)
     panel[p.zeros_at + g * kPanelColumns + lane] = std::byte(code_offset(p.bits));
   for (int64_t g = 0; g < p.groups; ++g, panel += p.group_bytes) {
-    for (int64_t i = 0; i < p.code_bytes; i += kCodeRowBytes)
+    for (int64_t i = 0; i < p.code_bytes; i += kLineBytes)
       std::memset(panel + i + lane * 4, p.bits == 8 ? 0x80 : 0x88, 4);
     std::memcpy(panel + p.code_bytes + lane * 4, &scale, 4);
   }

@@ -9,10 +9,10 @@
 //
 // Panels. 16 output columns form a panel; panels follow each other without gaps, gate and up
 // alternating as in gemm.h. In a panel, each group's codes are followed by its 16 float32 scales.
-// Codes are unsigned, offset by 128 or 8, in 64-byte rows:
+// Codes are unsigned, offset by 128 or 8, in lines of 64 bytes:
 //   8 bits: 16 columns by 4 k;
 //   4 bits: 16 columns by 8 k, the first 4 in the low nibbles.
-// So a row is an operand of VPDPBUSD, and 16 of them (or 8 unpacked) an AMX tile. k is padded to a
+// So a line is an operand of VPDPBUSD, and 16 of them (or 8 unpacked) an AMX tile. k is padded to a
 // whole number of groups; what pads it is multiplied by zeros.
 //
 // With zero points a code stands for (code - zero) * w_scale[g], and a dot is of x with code - zero.

@@ -33,7 +33,7 @@ class Tiles {
 
 constexpr int64_t kTileInts = kTileRows * kPanelColumns;
 
-// What a block works with: one or two panels by one or two tiles of rows.
+// A block of accumulators: one or two row tiles by one or two panels.
 struct Block {
   const std::byte* x;  // first row
   int64_t row_bytes;
@@ -194,11 +194,11 @@ void int_linear_amx(const IntPanels& p, const IntRows& x, const Epilogue& e, int
   const Scratch scratch{reinterpret_cast<float*>(hot),
                         reinterpret_cast<int32_t*>(hot + kSumsBytes), hot + 3 * kSumsBytes};
   const bool packed = p.bits == 4;
-  const int64_t stride = p.per_unit == 2 ? 1 : 2;  // units
-  const int64_t blocks = ceil_div(rows, int_block_rows(x.row_bytes));
-  for (int64_t b = 0; b < blocks; ++b) {
-    const Range rows_here = even_share(ceil_div(rows, kTileRows), b, blocks);  // in tiles
-    const int64_t groups = ceil_div(rows_here.size(), 2);
+  const int64_t stride = p.per_unit == 2 ? 1 : 2;  // units of a block
+  const int64_t row_blocks = ceil_div(rows, int_row_block(x.row_bytes));
+  for (int64_t index = 0; index < row_blocks; ++index) {
+    const Range row_block = even_share(ceil_div(rows, kTileRows), index, row_blocks);  // in tiles
+    const int64_t bands = ceil_div(row_block.size(), 2);
     for (int64_t unit = units.first; unit < units.last; unit += stride) {
       const int64_t here = std::min(stride, units.last - unit);
       const int panels = int(here) * p.per_unit;
@@ -213,10 +213,10 @@ void int_linear_amx(const IntPanels& p, const IntRows& x, const Epilogue& e, int
           unpack_panel(p, weights + i * p.panel_bytes, scratch.codes + i * block.panel_stride);
       }
       const std::byte* next = weights + panels * p.panel_bytes;
-      for (int64_t g = 0; g < groups; ++g) {
-        const int64_t row = (rows_here.first + 2 * g) * kTileRows;
-        const int row_tiles = int(std::min<int64_t>(2, rows_here.last - rows_here.first - 2 * g));
-        const Range lines = packed ? Range{0, 0} : even_share(p.group_bytes / 64, g, groups);
+      for (int64_t b = 0; b < bands; ++b) {
+        const int64_t row = (row_block.first + 2 * b) * kTileRows;
+        const int row_tiles = int(std::min<int64_t>(2, row_block.size() - 2 * b));
+        const Range lines = packed ? Range{0, 0} : even_share(p.group_bytes / 64, b, bands);
         const std::byte* scales = weights + p.code_bytes;
         block.x = x.row(row);
         const auto multiply_block = packed ? choose<true>(row_tiles, panels)

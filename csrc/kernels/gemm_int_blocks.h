@@ -7,7 +7,6 @@
 
 namespace penstock {
 
-constexpr int64_t kCodeRowBytes = 64;  // a row of a panel: 16 columns, 32 bits each
 constexpr int64_t kScaleBytes = kPanelColumns * int64_t(sizeof(float));
 
 // A matrix seen as panels of groups.
@@ -34,7 +33,7 @@ struct IntPanels {
         group_bytes(code_bytes + kScaleBytes),
         zeros_at(groups * group_bytes),
         panel_bytes(zeros_at +
-                    (w.zero_points ? round_up(groups * kPanelColumns, kCodeRowBytes) : 0)),
+                    (w.zero_points ? round_up(groups * kPanelColumns, kLineBytes) : 0)),
         zero_points(w.zero_points),
         units(ceil_div(w.n, kPanelColumns)),
         per_unit(w.gated ? 2 : 1),
@@ -48,8 +47,9 @@ struct IntPanels {
 };
 
 // Rows of x as quantized. A row holds its codes, then for each group the scale (float) and what the
-// dot starts from (int32), which with zero points is to be multiplied by them. Rows lie an odd number of cache lines apart: at a power of two the
-// sixteen rows of a tile would fight for one set of the cache.
+// dot starts from (int32), which with zero points is to be multiplied by them. Rows lie an odd
+// number of cache lines apart: at a power of two the sixteen rows of a tile would fight for one set
+// of the cache.
 struct IntRows {
   std::byte* data;
   int64_t scales_at;
@@ -70,12 +70,12 @@ struct IntRows {
   int32_t* starts(int64_t r) const { return reinterpret_cast<int32_t*>(row(r) + starts_at); }
 };
 
-// Quantized rows of a block stay in half of a 2 MiB L2, beside the weights passing through.
-constexpr int64_t kIntBlockBytes = 1 << 20;
-constexpr int64_t kIntTileRows = 32;  // rows are read in groups of up to so many
+// Quantized rows of a row block stay in half of a 2 MiB L2, beside the weights passing through.
+constexpr int64_t kIntRowBlockBytes = 1 << 20;
+constexpr int64_t kIntMostBand = 32;  // rows of a band, at most; all of them are read
 
-constexpr int64_t int_block_rows(int64_t row_bytes) {
-  return std::max(kIntTileRows, kIntBlockBytes / row_bytes / kIntTileRows * kIntTileRows);
+constexpr int64_t int_row_block(int64_t row_bytes) {
+  return std::max(kIntMostBand, kIntRowBlockBytes / row_bytes / kIntMostBand * kIntMostBand);
 }
 
 constexpr int32_t code_offset(int bits) { return bits == 8 ? 128 : 8; }

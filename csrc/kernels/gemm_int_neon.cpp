@@ -1,7 +1,7 @@
 // Integer products on AArch64, for any number of rows: SDOT where the CPU has it, else widening
 // multiplications.
 //
-// A 64-byte row of a panel is four registers of four columns, each four k: what SDOT multiplies by
+// A line of a panel is four registers of four columns, each four k: what SDOT multiplies by
 // four k of x. Both operands are signed to it: bytes are taken back from their offset of 128 as they
 // are loaded, so their dots start from zero; nibbles keep theirs, as everywhere.
 #include "gemm_int_blocks.h"
@@ -55,7 +55,7 @@ PENSTOCK_INLINE uint8x16_t load_codes(const std::byte* from) {
   return vld1q_u8(reinterpret_cast<const uint8_t*>(from));
 }
 
-// Adds 16 k of `Rows` rows of x, `stride` bytes apart, to the dots of 16 columns: four rows of a
+// Adds 16 k of `Rows` rows of x, `stride` bytes apart, to the dots of 16 columns: four lines of a
 // panel of bytes, two of nibbles. Quad: of x, for the first of them.
 template <int Bits, int Quad, int Rows>
 PENSTOCK_INLINE void add_rows(Dots (&dots)[Rows][4], const std::byte* weights,
@@ -75,7 +75,7 @@ PENSTOCK_INLINE void add_rows(Dots (&dots)[Rows][4], const std::byte* weights,
         }
       }
     }
-    add_rows<Bits, Quad + 8 / Bits, Rows>(dots, weights + kCodeRowBytes, x);
+    add_rows<Bits, Quad + 8 / Bits, Rows>(dots, weights + kLineBytes, x);
   }
 }
 
@@ -149,21 +149,21 @@ constexpr Multiply kMultiply[] = {multiply<Bits, 1>, multiply<Bits, 2>, multiply
 void int_linear_neon(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows,
                      Range units, std::byte* hot) {
   float* sums = reinterpret_cast<float*>(hot);
-  const int64_t blocks = ceil_div(rows, int_block_rows(x.row_bytes));
-  for (int64_t b = 0; b < blocks; ++b) {
-    const Range block = even_share(rows, b, blocks);
-    const int64_t groups = ceil_div(block.size(), kRows);
+  const int64_t row_blocks = ceil_div(rows, int_row_block(x.row_bytes));
+  for (int64_t index = 0; index < row_blocks; ++index) {
+    const Range row_block = even_share(rows, index, row_blocks);
+    const int64_t bands = ceil_div(row_block.size(), kRows);
     for (int64_t unit = units.first; unit < units.last; ++unit) {
       const std::byte* weights = p.data + unit * p.per_unit * p.panel_bytes;
-      for (int64_t g = 0; g < groups; ++g) {
-        const Range some = even_share(block.size(), g, groups);
-        const int64_t first = block.first + some.first;
+      for (int64_t b = 0; b < bands; ++b) {
+        const Range band = even_share(row_block.size(), b, bands);
+        const int64_t first = row_block.first + band.first;
         const Multiply multiply =
-            p.bits == 8 ? kMultiply<8>[some.size() - 1] : kMultiply<4>[some.size() - 1];
-        const int64_t panel = some.size() * kPanelColumns;
+            p.bits == 8 ? kMultiply<8>[band.size() - 1] : kMultiply<4>[band.size() - 1];
+        const int64_t panel = band.size() * kPanelColumns;
         for (int i = 0; i < p.per_unit; ++i)
-          multiply(p, x, first, weights + i * p.panel_bytes, g == 0, sums + i * panel);
-        e.finish(FloatSums{sums, panel}, first, some.size(), unit * kPanelColumns);
+          multiply(p, x, first, weights + i * p.panel_bytes, b == 0, sums + i * panel);
+        e.finish(FloatSums{sums, panel}, first, band.size(), unit * kPanelColumns);
       }
     }
   }

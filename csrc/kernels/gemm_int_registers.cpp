@@ -45,7 +45,7 @@ void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte
         for (int r = 0; r < Rows; ++r) dots[i][r] = dots[i][r] * zero;
       }
     const std::byte* end = weights + p.code_bytes;
-    for (; weights < end; weights += kCodeRowBytes, codes += 4 * kQuads<Bits>) {
+    for (; weights < end; weights += kLineBytes, codes += 4 * kQuads<Bits>) {
       if (ahead)
         for (int i = 0; i < Panels; ++i)
           __builtin_prefetch(weights + i * p.panel_bytes + ahead);
@@ -97,30 +97,30 @@ void int_linear_registers(const IntPanels& p, const IntRows& x, const Epilogue& 
                           Range units, std::byte* hot) {
   float* sums = reinterpret_cast<float*>(hot);
   const int side_by_side = rows <= kStreamedRows ? 1 : kPanels;
-  const int64_t stride = p.per_unit == 2 ? 1 : side_by_side;  // units
-  const int64_t blocks = ceil_div(rows, int_block_rows(x.row_bytes));
-  for (int64_t b = 0; b < blocks; ++b) {
-    const Range block = even_share(rows, b, blocks);
-    const int64_t groups = ceil_div(block.size(), kRows);
+  const int64_t stride = p.per_unit == 2 ? 1 : side_by_side;  // units of a block
+  const int64_t row_blocks = ceil_div(rows, int_row_block(x.row_bytes));
+  for (int64_t index = 0; index < row_blocks; ++index) {
+    const Range row_block = even_share(rows, index, row_blocks);
+    const int64_t bands = ceil_div(row_block.size(), kRows);
     for (int64_t unit = units.first; unit < units.last; unit += stride) {
       const int64_t here = std::min(stride, units.last - unit);
       const int panels = int(here) * p.per_unit;
       const std::byte* weights = p.data + unit * p.per_unit * p.panel_bytes;
-      for (int64_t g = 0; g < groups; ++g) {
-        const Range some = even_share(block.size(), g, groups);
-        const int64_t first = block.first + some.first;
+      for (int64_t b = 0; b < bands; ++b) {
+        const Range band = even_share(row_block.size(), b, bands);
+        const int64_t first = row_block.first + band.first;
         for (int i = 0; i < panels;) {
           const int width = std::min(side_by_side, panels - i);
           const int64_t next = width == 1 ? p.tuning.stream_ahead : width * p.panel_bytes;
-          choose(p.bits, some.size(), width)(p, x, first, weights + i * p.panel_bytes,
-                                             g == 0 ? next : 0,
-                                             sums + i * some.size() * kPanelColumns);
+          choose(p.bits, band.size(), width)(p, x, first, weights + i * p.panel_bytes,
+                                             b == 0 ? next : 0,
+                                             sums + i * band.size() * kPanelColumns);
           i += width;
         }
-        const int64_t panel = some.size() * kPanelColumns;
+        const int64_t panel = band.size() * kPanelColumns;
         for (int64_t u = 0; u < here; ++u) {
           const float* own = sums + u * p.per_unit * panel;
-          e.finish(FloatSums{own, panel}, first, some.size(), (unit + u) * kPanelColumns);
+          e.finish(FloatSums{own, panel}, first, band.size(), (unit + u) * kPanelColumns);
         }
       }
     }

@@ -1,7 +1,7 @@
 // Sixteen int32 lanes and exact dots of bytes, for each instruction set.
 //
-// A Line is a 64-byte row of a panel made ready: 16 columns by kQuads times 4 k. dot() adds to each
-// column's lane its products with the same k of a row of x.
+// A Line is one of a panel made ready: 16 columns by kQuads times 4 k. dot() adds to each column's
+// lane its products with the same k of a row of x.
 #pragma once
 
 #include "../simd.h"

@@ -72,8 +72,8 @@ PointPanels::PointPanels(const IntMatrix& w) {
   bits = p.bits;
   kind = p.zero_points ? PointKind::zeros : PointKind::offset;
   depth = p.depth();
-  run_bits = w.group ? std::countr_zero(uint64_t(p.group)) : 62;  // a whole row is one run
-  run_bytes = p.group_bytes;
+  segment_bits = w.group ? std::countr_zero(uint64_t(p.group)) : 62;  // a whole row is one segment
+  segment_bytes = p.group_bytes;
   scaled = p.groups > 1 ? p.group : 0;
   scales_at = p.code_bytes;
   shifts_at = p.zeros_at;
@@ -88,11 +88,11 @@ PointPanels::PointPanels(const GridMatrix& w) {
   bits = p.bits;
   kind = p.bits == 8 ? PointKind::offset : PointKind::windows;
   depth = p.steps * kGridStep;
-  run_bits = std::countr_zero(uint64_t(p.bits == 8 ? kGridStep : kWindowedK));
-  run_bytes = p.bits == 8 ? kGridTileBytes : kWindowedBytes;
+  segment_bits = std::countr_zero(uint64_t(p.bits == 8 ? kGridStep : kWindowedK));
+  segment_bytes = p.bits == 8 ? kGridTileBytes : kWindowedBytes;
   scaled = 0;
   scales_at = p.weight_bytes();
-  shifts_at = p.bits == 8 ? 0 : kWindowedBytes - kGridLine;
+  shifts_at = p.bits == 8 ? 0 : kWindowedBytes - kLineBytes;
   panel_bytes = p.panel_bytes;
   units = p.units;
   per_unit = p.per_unit;

@@ -18,7 +18,7 @@
 
 namespace penstock {
 
-// What a code u stands for: u - 128 or u - 8; u - zero; step * (u - origin).
+// What a code u stands for: u - 128 or u - 8; u - zero; a window's step * (u - origin).
 enum class PointKind : uint8_t { offset, zeros, windows };
 
 // Panels of gemm_int.h and gemm_grid.h, as far as this needs to know them.
@@ -27,9 +27,9 @@ struct PointPanels {
   int bits;
   PointKind kind;
   int64_t depth;         // as stored, a multiple of 32
-  int run_bits;          // 2^run_bits k have their codes together
-  int64_t run_bytes;     // from one run to the next
-  int64_t scaled;        // k that share a scale, and a run; 0: all of them
+  int segment_bits;      // 2^segment_bits k, a segment, have their codes together
+  int64_t segment_bytes; // from one segment to the next
+  int64_t scaled;        // k of a group, which is a segment; 0: one scale for all of them
   int64_t scales_at;     // of the first
   int64_t shifts_at;     // of the first zeros or windows
   int64_t panel_bytes;
@@ -41,14 +41,17 @@ struct PointPanels {
 
   // Offsets in a panel of what belongs to the 32 k from k on.
   int64_t codes_at(int64_t k) const {
-    return (k >> run_bits) * run_bytes + in_run(k) * 2 * bits;  // 16 columns
+    return (k >> segment_bits) * segment_bytes + in_segment(k) * 2 * bits;  // 16 columns
   }
   int64_t shifts(int64_t k) const {
-    if (kind == PointKind::zeros) return shifts_at + (k >> run_bits) * kPanelColumns;
-    return shifts_at + (k >> run_bits) * run_bytes + in_run(k) / kGridGroup * kPanelColumns;
+    if (kind == PointKind::zeros) return shifts_at + (k >> segment_bits) * kPanelColumns;
+    return shifts_at + (k >> segment_bits) * segment_bytes +
+           in_segment(k) / kGridGroup * kPanelColumns;
   }
-  int64_t scales(int64_t k) const { return scales_at + (scaled ? (k >> run_bits) * run_bytes : 0); }
-  int64_t in_run(int64_t k) const { return k & ((int64_t(1) << run_bits) - 1); }
+  int64_t scales(int64_t k) const {
+    return scales_at + (scaled ? (k >> segment_bits) * segment_bytes : 0);
+  }
+  int64_t in_segment(int64_t k) const { return k & ((int64_t(1) << segment_bits) - 1); }
   const std::byte* panel(int64_t unit) const { return data + unit * per_unit * panel_bytes; }
 };
 

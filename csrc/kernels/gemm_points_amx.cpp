@@ -18,20 +18,20 @@ class PointTiles {
   static constexpr int64_t kRows = 2 * kTileRows;
   static constexpr int64_t kElement = 2;
   static constexpr int64_t kStep = kTileK;
-  // With so many groups of rows, they pass through L1 beside weights that are to stay.
-  static constexpr int64_t kStreamedGroups = 3;
+  // With so many bands, rows pass through L1 beside weights that are to stay.
+  static constexpr int64_t kStreamedBands = 3;
 
   static constexpr int64_t padded_rows(int64_t rows) {
     return rows <= kTileRows ? rows : round_up(rows, kTileRows);
   }
-  static constexpr int64_t groups(int64_t rows) { return ceil_div(rows, kRows); }
-  static constexpr Range group(int64_t rows, int64_t g) {
-    return {g * kRows, std::min((g + 1) * kRows, rows)};
+  static constexpr int64_t bands(int64_t rows) { return ceil_div(rows, kRows); }
+  static constexpr Range band(int64_t rows, int64_t b) {
+    return {b * kRows, std::min((b + 1) * kRows, rows)};
   }
 
   explicit PointTiles(int64_t rows)
       : tile_rows_(std::min(rows, kTileRows)),
-        streamed_(groups(rows) >= kStreamedGroups),
+        streamed_(bands(rows) >= kStreamedBands),
         tiles_(tile_rows_) {}
 
   int64_t sum_rows(int64_t rows) const { return round_up(rows, tile_rows_); }

@@ -1,4 +1,4 @@
-// From codes to points, 32 k of a panel at a time.
+// From codes to points, a run of a panel at a time.
 #pragma once
 
 #include <array>
@@ -9,7 +9,8 @@
 
 namespace penstock {
 
-constexpr int64_t kPointRun = 32;  // k; a group, a window and a tile's depth are whole runs
+// k of a run, what is expanded at once: a group, a window and a tile's depth are whole runs.
+constexpr int64_t kPointRun = 32;
 
 // Points of 16 columns are step * code + shift, exact in float32.
 struct PointLine {
@@ -41,7 +42,7 @@ struct FloatPoints {
     typedef float floats __attribute__((vector_size(64)));
     const PointLine line = PointLine::load<Bits, Kind>(shifts);
     float* out = reinterpret_cast<float*>(to);
-    for (int64_t k = 0; k < kPointRun; k += 32 / Bits, codes += kCodeRowBytes) {
+    for (int64_t k = 0; k < kPointRun; k += 32 / Bits, codes += kLineBytes) {
       ints row;
       std::memcpy(&row, codes, sizeof(row));
       for (int i = 0; i < 32 / Bits; ++i, out += kPanelColumns) {
@@ -69,15 +70,15 @@ struct PairPoints {
     constexpr int lines = int(kPointRun) * Bits / 32;
     if constexpr (Bits == 8) {
       const PointLine line = PointLine::load<Bits, Kind>(shifts);
-      for (int i = 0; i < lines; ++i, codes += kCodeRowBytes, to += 2 * kCodeRowBytes)
+      for (int i = 0; i < lines; ++i, codes += kLineBytes, to += 2 * kLineBytes)
         bytes(_mm512_load_si512(codes), line.shift.v, to);
     } else if constexpr (Kind == PointKind::windows) {
       const PointLine line = PointLine::load<Bits, Kind>(shifts);
-      for (int i = 0; i < lines; ++i, codes += kCodeRowBytes, to += 4 * kCodeRowBytes)
+      for (int i = 0; i < lines; ++i, codes += kLineBytes, to += 4 * kLineBytes)
         windows(_mm512_load_si512(codes), line, to);
     } else {
       const __m512i zero = Kind == PointKind::zeros ? spread(shifts) : __m512i();
-      for (int i = 0; i < lines; ++i, codes += kCodeRowBytes, to += 4 * kCodeRowBytes)
+      for (int i = 0; i < lines; ++i, codes += kLineBytes, to += 4 * kLineBytes)
         nibbles<Kind>(_mm512_load_si512(codes), zero, to);
     }
   }
@@ -101,7 +102,7 @@ struct PairPoints {
     const __m512 third = point(_mm512_srli_epi32(row, 16));
     const __m512 fourth = point(_mm512_srli_epi32(row, 24));
     _mm512_store_si512(to, join(first, third));
-    _mm512_store_si512(to + kCodeRowBytes, join(second, fourth));
+    _mm512_store_si512(to + kLineBytes, join(second, fourth));
   }
 
   static PENSTOCK_INLINE void windows(__m512i row, const PointLine& line, std::byte* to) {
@@ -111,9 +112,9 @@ struct PairPoints {
       return _mm512_fmadd_ps(code, line.step.v, line.shift.v);
     };
     _mm512_store_si512(to, join(point(0), point(16)));
-    _mm512_store_si512(to + kCodeRowBytes, join(point(8), point(24)));
-    _mm512_store_si512(to + 2 * kCodeRowBytes, join(point(4), point(20)));
-    _mm512_store_si512(to + 3 * kCodeRowBytes, join(point(12), point(28)));
+    _mm512_store_si512(to + kLineBytes, join(point(8), point(24)));
+    _mm512_store_si512(to + 2 * kLineBytes, join(point(4), point(20)));
+    _mm512_store_si512(to + 3 * kLineBytes, join(point(12), point(28)));
   }
 
   // Each of 16 bytes in both 16-bit lanes of its column.
@@ -145,15 +146,15 @@ struct PairPoints {
       return _mm512_permutexvar_epi16(code, table);
     };
     _mm512_store_si512(to, pairs(row));
-    _mm512_store_si512(to + kCodeRowBytes, pairs(_mm512_srli_epi16(row, 8)));
-    _mm512_store_si512(to + 2 * kCodeRowBytes, pairs(_mm512_srli_epi16(row, 4)));
-    _mm512_store_si512(to + 3 * kCodeRowBytes, pairs(_mm512_srli_epi16(row, 12)));
+    _mm512_store_si512(to + kLineBytes, pairs(_mm512_srli_epi16(row, 8)));
+    _mm512_store_si512(to + 2 * kLineBytes, pairs(_mm512_srli_epi16(row, 4)));
+    _mm512_store_si512(to + 3 * kLineBytes, pairs(_mm512_srli_epi16(row, 12)));
   }
 };
 
 #endif
 
-// Kinds of panels, and functions chosen for one: of 32 k of a panel from k on.
+// Kinds of panels, and functions chosen for one: of a panel's run from k on.
 template <class Points>
 struct Expand {
   using Run = void (*)(const PointPanels&, const std::byte* panel, int64_t k, std::byte* to);
@@ -179,7 +180,7 @@ struct Expand {
     };
     fetch = [](const PointPanels& p, const std::byte* panel, int64_t k) {
       const std::byte* const codes = panel + p.codes_at(k);
-      for (int64_t line = 0; line < kPointRun * kPanelColumns * Bits / 8; line += kCodeRowBytes)
+      for (int64_t line = 0; line < kPointRun * kPanelColumns * Bits / 8; line += kLineBytes)
         __builtin_prefetch(codes + line, 0, 2);
       if (Kind != PointKind::offset) __builtin_prefetch(panel + p.shifts(k), 0, 2);
       if (p.scaled) __builtin_prefetch(panel + p.scales(k), 0, 2);

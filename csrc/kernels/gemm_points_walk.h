@@ -1,13 +1,13 @@
 // The walk over rows, slices and panels of products with expanded points.
 //
-// Rows of x are packed once. Then, for chunks of columns, for slices of the depth, for groups of
-// panels, a slice of points is expanded into L1 and used by all groups of rows. Where rows of all
-// the depth fit L2 a chunk is one group of panels: codes are read as one stream, and sums stay in
+// Rows of x are packed once. Then, for chunks of columns, for slices of the depth, for the panels
+// of a block, a slice of points is expanded into L1 and used by all bands. Where rows of all the
+// depth fit L2 a chunk is the panels of one block: codes are read as one stream, and sums stay in
 // L1. More rows take wider chunks, so that a slice of them stays in L2 while the chunk's weights
 // pass, and a chunk's sums lie in L2 beside them.
 //
 // The next slice is expanded beside the products with this one, if the kernel has multiply(block,
-// ahead), which calls ahead(s) in each step of 32 k; else before them.
+// ahead), which calls ahead(s) in each step, a run long; else before them.
 //
 // Points: FloatPoints or PairPoints. Kernel: as in gemm_walk.h, without what is shared or resident.
 #pragma once
@@ -52,8 +52,8 @@ class PointsWalk {
         worker_(worker),
         rows_(rows),
         expand_(p),
-        slice_(Kernel::groups(rows) <= kFewGroups ? std::min(kFewSlice, kMostSlice) : kMostSlice),
-        part_(p.scaled ? p.scaled : slice_),
+        slice_(Kernel::bands(rows) <= kFewBands ? std::min(kFewSlice, kMostSlice) : kMostSlice),
+        piece_(p.scaled ? p.scaled : slice_),
         points_(worker.scratch + rows_bytes(p, std::min(rows, kOwnRows))),
         dots_(reinterpret_cast<float*>(points_ + 2 * kPointsBytes)),
         carry_(reinterpret_cast<float*>(points_ + 2 * (kPointsBytes + kDotsBytes))) {}
@@ -61,16 +61,16 @@ class PointsWalk {
   void run(std::byte* shared) {
     const Range share = even_share(p_.units, worker_.id, worker_.count);
     const bool own = rows_ <= kOwnRows;
-    const int64_t blocks = ceil_div(rows_, kRowBlock);
-    for (int64_t b = 0; b < blocks; ++b) {
-      const Range rows = even_share(rows_, b, blocks);
+    const int64_t row_blocks = ceil_div(rows_, kRowBlock);
+    for (int64_t i = 0; i < row_blocks; ++i) {
+      const Range rows = even_share(rows_, i, row_blocks);
       const Kernel kernel(rows.size());
       packed_ = own ? worker_.scratch : shared;
       padded_ = Kernel::padded_rows(rows.size());
       if (own) {
         pack(kernel, rows, 0, 1);
       } else {
-        if (b) worker_.barrier->wait(worker_);  // before what others may still read is written over
+        if (i) worker_.barrier->wait(worker_);  // before what others may still read is written over
         pack(kernel, rows, worker_.id, worker_.count);
         worker_.barrier->wait(worker_);
       }
@@ -81,46 +81,46 @@ class PointsWalk {
  private:
   // Up to so many rows are packed by every thread for itself, which takes less than a barrier.
   static constexpr int64_t kOwnRows = 4;
-  static constexpr int kGroupPanels = std::max(Kernel::kPanels, 2);
+  static constexpr int kBlockPanels = std::max(Kernel::kPanels, 2);
   static constexpr int64_t kElement = Kernel::kElement;
   static constexpr bool kInterleaved =
       requires(const Kernel& k, const Block& b) { k.multiply(b, [](int64_t) {}); };
   // The points in use and, interleaved, as many that are being expanded must fit a 48 KiB L1. (AMX, a
   // tile of 1 KiB expanded and multiplied by one row: 12 ns within 32 KiB, 34 ns over 64 KiB.)
   static constexpr int64_t kPointsBytes = (kInterleaved ? 16 : 32) << 10;
-  static constexpr int64_t kMostSlice = kPointsBytes / (kGroupPanels * Points::kBytes);  // k
-  // Few groups of rows have few sums to carry from slice to slice.
+  static constexpr int64_t kMostSlice = kPointsBytes / (kBlockPanels * Points::kBytes);  // k
+  // Few bands have few sums to carry from slice to slice.
   static constexpr int64_t kFewSlice = 128;
-  static constexpr int64_t kFewGroups = 2;
+  static constexpr int64_t kFewBands = 2;
   static constexpr int64_t kDotsBytes =
-      kGroupPanels * Kernel::kRows * kPanelColumns * int64_t(sizeof(float));
+      kBlockPanels * Kernel::kRows * kPanelColumns * int64_t(sizeof(float));
   static constexpr int64_t kRowsBytes = 1 << 20;  // of x that stay in a 2 MiB L2
 
   static_assert(kMostSlice % 128 == 0 && kFewSlice % 128 == 0, "slices are of whole groups");
-  static_assert(kGroupPanels * kRowBlock * kPanelColumns * int64_t(sizeof(float)) <= kCarryBytes);
+  static_assert(kBlockPanels * kRowBlock * kPanelColumns * int64_t(sizeof(float)) <= kCarryBytes);
 
   static int64_t rows_bytes(const PointPanels& p, int64_t rows) {
     return round_up(Kernel::padded_rows(std::min(rows, kRowBlock)) * p.depth * kElement, 64);
   }
 
-  int64_t part_depth(int64_t k) const { return std::min(part_, p_.depth - k); }
-  // A group of rows from column k on, where a part of the depth begins.
-  std::byte* packed(const Range& group, int64_t k) const {
-    return packed_ + (padded_ * k + group.first * part_depth(k)) * kElement;
+  int64_t piece_depth(int64_t k) const { return std::min(piece_, p_.depth - k); }
+  // A band from column k on, where a piece of the depth begins.
+  std::byte* packed(const Range& band, int64_t k) const {
+    return packed_ + (padded_ * k + band.first * piece_depth(k)) * kElement;
   }
 
   void pack(const Kernel& kernel, Range rows, int64_t id, int64_t count) const {
-    const int64_t groups = Kernel::groups(rows.size());
-    const Range own = even_share(groups * ceil_div(p_.depth, part_), id, count);
+    const int64_t bands = Kernel::bands(rows.size());
+    const Range own = even_share(bands * ceil_div(p_.depth, piece_), id, count);
     for (int64_t i = own.first; i < own.last; ++i) {
-      const int64_t k = i / groups * part_;
-      const Range group = Kernel::group(rows.size(), i % groups);
-      kernel.pack(x_, rows.first + group.first, group.size(), k, part_depth(k) / Kernel::kStep,
-                  packed(group, k));
+      const int64_t k = i / bands * piece_;
+      const Range band = Kernel::band(rows.size(), i % bands);
+      kernel.pack(x_, rows.first + band.first, band.size(), k, piece_depth(k) / Kernel::kStep,
+                  packed(band, k));
     }
   }
 
-  // One group of panels' weights for one slice of the depth.
+  // The panels of a block for one slice of the depth.
   struct Place {
     int64_t unit, k;
     int panels;  // 0: the end
@@ -133,20 +133,20 @@ class PointsWalk {
     chunk_ = fits ? stride_ : std::max<int64_t>(1, kCarryBytes / sums / stride_) * stride_;
     at_ = place(share, share.first, 0);
     next_ = after(share, at_);
-    const int64_t groups = Kernel::groups(rows.size());
+    const int64_t bands = Kernel::bands(rows.size());
     for (bool first = true; at_.panels; first = false) {
       later_ = after(share, next_);
       if (first || !kInterleaved) expand({0, runs(at_)}, at_, next_);
       if (kInterleaved) turn_ ^= 1;
-      for (int64_t g = 0; g < groups; ++g)
-        group(kernel, rows, share, Kernel::group(rows.size(), g),
-              even_share(runs(next_), g, groups));
+      for (int64_t b = 0; b < bands; ++b)
+        band(kernel, rows, share, Kernel::band(rows.size(), b),
+             even_share(runs(next_), b, bands));
       at_ = next_;
       next_ = later_;
     }
   }
   int64_t depth_of(const Place& at) const { return std::min(slice_, p_.depth - at.k); }
-  // Of 32 k, of all panels.
+  // Of one panel; each is expanded for all panels of the place.
   int64_t runs(const Place& at) const { return at.panels ? depth_of(at) / kPointRun : 0; }
 
   // Some of the runs of a place; and those of the one after it are fetched.
@@ -181,8 +181,8 @@ class PointsWalk {
     return share.first + (at.unit - share.first) / chunk_ * chunk_;
   }
 
-  // The expanded points, for one group of rows; beside them `ahead`, of the next place's runs.
-  void group(const Kernel& kernel, Range rows, Range share, Range group, Range ahead) const {
+  // The expanded points by one band; beside that, `ahead` of the next place's runs.
+  void band(const Kernel& kernel, Range rows, Range share, Range band, Range ahead) const {
     const Place& at = at_;
     const int64_t depth = depth_of(at);
     const int64_t each = ceil_div(ahead.size() * kPointRun, depth);
@@ -191,33 +191,33 @@ class PointsWalk {
       expand({from, std::min(from + each, ahead.last)}, next_, later_);
     };
     float* const sums = carry_ + ((at.unit - chunk_first(share, at)) * p_.per_unit * padded_ +
-                                  group.first * at.panels) * kPanelColumns;
+                                  band.first * at.panels) * kPanelColumns;
     Block block{};
-    block.rows = group.size();
+    block.rows = band.size();
     block.weights = block.near = block.far = points();
     block.panel_bytes = slice_ * Points::kBytes;
     block.panels = at.panels;
     if (p_.scaled) {
-      scaled_groups(kernel, block, depth, group, sums, prepare);
+      scaled_groups(kernel, block, depth, band, sums, prepare);
     } else {
-      block.activations = packed(group, at.k);
+      block.activations = packed(band, at.k);
       block.steps = depth / Kernel::kStep;
       block.before = at.k ? sums : nullptr;
       block.after = sums;
       multiply(kernel, block, at.k, prepare);
     }
     if (at.k + depth < p_.depth) return;
-    const int64_t panel = kernel.sum_rows(group.size()) * kPanelColumns;  // floats
+    const int64_t panel = kernel.sum_rows(band.size()) * kPanelColumns;  // floats
     for (int i = 0; i < at.panels; i += p_.per_unit) {
       const std::byte* const weights = p_.panel(at.unit) + i * p_.panel_bytes;
-      const int64_t row = rows.first + group.first;
+      const int64_t row = rows.first + band.first;
       const int64_t column = (at.unit + i / p_.per_unit) * kPanelColumns;
       const float* const own = sums + i * panel;
       if (p_.scaled)
-        epilogue_.finish(FloatSums{own, panel}, row, group.size(), column);
+        epilogue_.finish(FloatSums{own, panel}, row, band.size(), column);
       else
         epilogue_.finish(PointSums{own, panel, scales(weights, 0), p_.panel_bytes / 4}, row,
-                         group.size(), column);
+                         band.size(), column);
     }
   }
 
@@ -241,7 +241,7 @@ class PointsWalk {
   // The next group's products are begun before the sums of the one before it are scaled, so that
   // both run at once.
   template <class Prepare>
-  void scaled_groups(const Kernel& kernel, Block& block, int64_t depth, Range group, float* sums,
+  void scaled_groups(const Kernel& kernel, Block& block, int64_t depth, Range band, float* sums,
                      Prepare&& prepare) const {
     const Place& at = at_;
     const auto dots = [&](int64_t k) {
@@ -249,14 +249,14 @@ class PointsWalk {
     };
     block.steps = p_.scaled / Kernel::kStep;
     for (int64_t k = at.k; k < at.k + depth; k += p_.scaled) {
-      block.activations = packed(group, k);
+      block.activations = packed(band, k);
       block.weights = block.near = block.far = points() + (k - at.k) * Points::kBytes;
       block.after = dots(k);
       multiply(kernel, block, k, prepare);
-      if (k > at.k) add_group(kernel, at, k - p_.scaled, group.size(), dots(k - p_.scaled), sums);
+      if (k > at.k) add_group(kernel, at, k - p_.scaled, band.size(), dots(k - p_.scaled), sums);
     }
     const int64_t last = at.k + depth - p_.scaled;
-    add_group(kernel, at, last, group.size(), dots(last), sums);
+    add_group(kernel, at, last, band.size(), dots(last), sums);
   }
 
   void add_group(const Kernel& kernel, const Place& at, int64_t k, int64_t rows,
@@ -277,13 +277,13 @@ class PointsWalk {
   const int64_t rows_;
   const Expand<Points> expand_;
   const int64_t slice_;  // k whose points are expanded at once
-  const int64_t part_;  // k of x that are packed together
+  const int64_t piece_;  // k of x that are packed together: a group, or a slice
   std::byte* const points_;
   float* const dots_;   // of two groups
   float* const carry_;  // sums of a chunk
   std::byte* packed_ = nullptr;
   int64_t padded_ = 0;
-  int64_t stride_ = 1;  // units of a group of panels
+  int64_t stride_ = 1;  // units of a block
   int64_t chunk_ = 1;   // units
   Place at_{}, next_{}, later_{};
   int turn_ = 0;  // half of points_ that is filled next

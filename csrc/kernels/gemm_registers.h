@@ -35,9 +35,9 @@ class RegisterKernel {
   static constexpr int64_t kElement = int64_t(sizeof(Packed)) / kStep;
 
   static constexpr int64_t padded_rows(int64_t rows) { return rows; }
-  static constexpr int64_t groups(int64_t rows) { return ceil_div(rows, kRows); }
-  static constexpr Range group(int64_t rows, int64_t g) {
-    return even_share(rows, g, groups(rows));
+  static constexpr int64_t bands(int64_t rows) { return ceil_div(rows, kRows); }
+  static constexpr Range band(int64_t rows, int64_t b) {
+    return even_share(rows, b, bands(rows));
   }
 
   explicit RegisterKernel(int64_t) {}

@@ -105,9 +105,10 @@ def test_quantized(name: Any, group: int | None, activations: bool, fused: bool)
     check(plan, lambda own: DummyWeights(own.weights, 3, "bfloat16"), fused)
 
 
-def test_ranks_read_their_rows_of_a_checkpoint(tmp_path: Path) -> None:
-    """Those of a quantized one, too."""
-    for folder in gptq_checkpoint(tmp_path, sym=False):
+@pytest.mark.parametrize("family", ["llama", "phi3"])
+def test_ranks_read_their_rows_of_a_checkpoint(tmp_path: Path, family: str) -> None:
+    """Those of a quantized one, too, and of matrices that are stored as one."""
+    for folder in gptq_checkpoint(tmp_path, family=family, sym=False):
         spec = load_model_spec(folder)
         plan = lower(spec)
         alone = ReferenceExecutor(plan, open_weights(folder, spec, plan.weights), LIMITS)

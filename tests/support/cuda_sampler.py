@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.backends.cuda.sample_buffers import Sizes
-from penstock.backends.cuda.sample_outcome import Drawn
-from penstock.backends.cuda.sampler import DeviceSampler
+from penstock.backends.cuda.sampling.memory import Sizes
+from penstock.backends.cuda.sampling.pending import PendingSample
+from penstock.backends.cuda.sampling.sampler import DeviceSampler
 from penstock.interface.mask import TokenMask
 from penstock.interface.sampler import Sampled
 from penstock.sampling.params import SamplingParams
@@ -44,7 +44,7 @@ def check(
     return expected
 
 
-def queue(sampler: DeviceSampler, logits: np.ndarray, states: list[Any]) -> Drawn:
+def queue(sampler: DeviceSampler, logits: np.ndarray, states: list[Any]) -> PendingSample:
     """A launch that is not waited for."""
     result = result_of(logits)
     on_device = torch.from_numpy(result.logits).to(device())

@@ -70,6 +70,7 @@ class Quantized:
 def gptq_checkpoint(
     at: Path,
     *,
+    family: str = "llama",
     bits: int = 4,
     group: int = 32,
     sym: bool = True,
@@ -85,7 +86,7 @@ def gptq_checkpoint(
     ``zero``: one zero point of every matrix. ``shuffled``: groups are of any columns. ``fields``:
     more of quantization_config.
     """
-    plain = tiny_checkpoint("llama", intermediate_size=96)
+    plain = tiny_checkpoint(family, intermediate_size=96)
     generator = np.random.default_rng(5)
     packed, floats = at / "packed", at / "floats"
     for folder in (packed, floats):

@@ -89,6 +89,15 @@ def test_logits_are_those_of_the_float_model(tmp_path: Path, form: Any) -> None:
     np.testing.assert_allclose(logits(packed, "reference"), expected, rtol=0, atol=2e-4)
 
 
+def test_rows_of_fused_matrices(tmp_path: Path) -> None:
+    """Phi-3 has queries, keys and values in one matrix, and gate and up in another."""
+    packed, floats = gptq_checkpoint(tmp_path, family="phi3", sym=False)
+    sources = [weight.source for weight in lower(load_model_spec(packed)).weights.values()]
+    assert sum(isinstance(source, RowsOf) for source in sources) == 2 * 5
+    expected = logits(floats, "reference")
+    np.testing.assert_allclose(logits(packed, "reference"), expected, rtol=0, atol=2e-4)
+
+
 @needs_native
 @pytest.mark.parametrize("activations", [False, True])
 @pytest.mark.parametrize("form", FORMATS, ids=str)

@@ -25,10 +25,12 @@ def build_step_input(step: ScheduledStep, block_size: int = BLOCK_SIZE) -> StepI
         num_logits = [e.num_logits for e in scheduled]
         if step.num_hidden:
             num_hidden = [e.num_hidden for e in scheduled]
+    groups = range(len(scheduled[0].sequence.table.blocks))
+    tables = [[e.sequence.table.blocks[group] for e in scheduled] for group in groups]
     return build_step(
         tokens,
         [e.start for e in scheduled],
-        list(zip(*[e.sequence.table.blocks for e in scheduled], strict=True)),
+        tables,
         num_logits=num_logits,
         num_hidden=num_hidden,
         trees=trees,

@@ -30,7 +30,7 @@ class Limits:
     """How large a step may be; an executor allocates for these once, when it is bound."""
 
     num_blocks: int
-    """Number of blocks in the KV cache."""
+    """Number of blocks in the KV cache, which all groups of layers share."""
     max_tokens: int
     """Maximum number of token rows in a step."""
     max_logit_rows: int

@@ -28,9 +28,9 @@ class KvTables(NamedTuple):
     """Where the tokens of a step lie in the cache of one group of layers (``Plan.kv_groups``).
 
     The blocks of sequence ``s``, first to last, are ``block_ids[block_starts[s]:block_starts[s +
-    1]]`` and cover at least its ``context_lens[s]`` slots. A block that lies behind what any row of
-    the step sees in this group may be somebody else's by now: its id is a valid one, and nothing is
-    read there.
+    1]]`` and cover at least its ``context_lens[s]`` slots; it has as many of them in every group. A
+    block that lies behind what any row of the step sees in this group may be somebody else's by
+    now: its id is a valid one, and nothing is read there.
     """
 
     slots: Int32s  # [T] block id * BLOCK_SIZE + offset, where this token's K and V go

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from support.needs import Need, lacking
 
@@ -98,7 +99,7 @@ def test_a_step_that_cannot_be_launched_is_one_error(executor: CudaExecutor, bro
 
 def test_sampling_that_cannot_be_launched_is_one_error(executor: CudaExecutor, broken: str) -> None:
     sampler = executor.sampler()
-    logits = torch.zeros(1, 211)
+    logits = np.zeros((1, 211), np.float32)
     state = sampler.state(NewSequence(SamplingParams(temperature=1.0), 1, [1], 211))
     message = broken.replace("_embed", "begin")
     with pytest.raises(EngineDeadError, match=message):

@@ -15,8 +15,8 @@ from penstock.backends.cuda.executor import CudaExecutor
 from penstock.backends.cuda.failure import failed
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
 from penstock.backends.cuda.program import Arena, Program
-from penstock.backends.cuda.sample_buffers import Sizes
-from penstock.backends.cuda.sampler import DeviceSampler
+from penstock.backends.cuda.sampling.memory import Sizes
+from penstock.backends.cuda.sampling.sampler import DeviceSampler
 from penstock.backends.cuda.warm_up import warm_rows
 from penstock.backends.cuda.weights import Fill, fill_all
 from penstock.cache.geometry import BLOCK_SIZE

@@ -23,8 +23,8 @@ from penstock.backends.cuda.kernels.rows import copy_blocks, move_slots
 from penstock.backends.cuda.pending_step import PendingStep
 from penstock.backends.cuda.program import Program, Results
 from penstock.backends.cuda.result import DeviceResult
-from penstock.backends.cuda.sample_outcome import MAX_IN_FLIGHT
-from penstock.backends.cuda.sampler import DeviceSampler
+from penstock.backends.cuda.sampling.memory import MAX_IN_FLIGHT
+from penstock.backends.cuda.sampling.sampler import DeviceSampler
 from penstock.backends.cuda.step import (
     DeviceStep,
     Layout,
@@ -147,10 +147,7 @@ class CudaExecutor:
                 drawn = self._sampler.launch(logits, argmax, sampling.rows, sampling.states, masks)
                 self._chosen = drawn.token_ids
             reports = [
-                self._sampler.launch_prompt(
-                    logits, argmax, each.targets, each.num_top, each.first_row
-                )
-                for each in sampling.prompts
+                self._sampler.launch_prompt(logits, argmax, each) for each in sampling.prompts
             ]
             rows = len(step.logit_rows)
             if len(step.hidden_rows):  # behind the logits' rows; such a step is not padded

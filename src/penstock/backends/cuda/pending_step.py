@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from penstock.backends.cuda.failure import FAILURES, failed
 from penstock.backends.cuda.host_copy import HostCopy
 from penstock.backends.cuda.result import DeviceResult
-from penstock.backends.cuda.sample_outcome import Drawn, Reported
+from penstock.backends.cuda.sampling.pending import PendingSample, collect
 from penstock.interface.executor import PromptReport, StepOutcome
 from penstock.interface.sampler import Sampled
 
@@ -21,8 +21,8 @@ class PendingStep:
 
     def __init__(
         self,
-        drawn: Drawn | None,
-        reports: Sequence[Reported] = (),
+        drawn: PendingSample | None,
+        reports: Sequence[Sequence[PendingSample]] = (),
         hidden: HostCopy | None = None,
         features: HostCopy | None = None,
         result: DeviceResult | None = None,
@@ -54,6 +54,6 @@ def _rows(copy: HostCopy | None) -> NDArray[Any] | None:
     return None if copy is None else copy.wait(torch.float32)
 
 
-def _report(reported: Reported) -> PromptReport:
-    entries, errors = reported.wait()
-    return errors[min(errors)] if errors else entries
+def _report(launches: Sequence[PendingSample]) -> PromptReport:
+    rows = collect(launches)
+    return rows.errors[min(rows.errors)] if rows.errors else list(rows.logprobs.values())

@@ -80,4 +80,4 @@ def _factor(scale: EmbeddingScale, dtype: DType) -> float:
     if not scale.rounded:
         return scale.factor
     kinds = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
-    return float(kinds[dtype](scale.factor))
+    return float(kinds[dtype](np.float32(scale.factor)))  # by way of float32, as torch does

@@ -24,7 +24,7 @@ tl = pytest.importorskip("triton.language", reason="the GPU backend needs Triton
 from support.cuda_sampler import check, device, device_sampler  # noqa: E402
 from support.samplers import EOS, EVERY_KIND, result_of, states_of  # noqa: E402
 
-from penstock.backends.cuda.kernels.sample_weights import weights_of  # noqa: E402
+from penstock.backends.cuda.sampling.kernels.row import weights_of  # noqa: E402
 
 # The interpreter computes in NumPy, which warns of what options are meant to bring about.
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|divide|invalid value):RuntimeWarning")

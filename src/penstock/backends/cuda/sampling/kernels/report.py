@@ -1,7 +1,7 @@
-"""What log-probabilities are made of: a token's rank, the row's sum of weights, the largest logits.
+"""Kernels that report a token's rank, its row's sum of weights, and the largest logits.
 
 Each chunk of a row finds its own largest, one after the other, in registers; one program a row
-finds the largest of these. ``sampling/logprobs.py`` does the rest in float64.
+finds the largest of these. ``sampling/logprobs.py`` makes log-probabilities of them, in float64.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from penstock.backends.cuda.kernels.sample_jobs import ROW, WIDTH
-from penstock.backends.cuda.kernels.sample_weights import key_of, weights_of
+from penstock.backends.cuda.sampling.kernels.row import ROW, WIDTH, key_of, weights_of
 
 # Columns of a report, int64; then the largest.
 RANK = tl.constexpr(0)
@@ -29,7 +28,7 @@ _LAST_ID = tl.constexpr(2**32 - 1)
 
 @triton.jit
 def _write_largest(ranked, out, count):
-    """The ``count`` largest of ``ranked``, of which none but the least occurs twice."""
+    """Write the ``count`` largest of ``ranked``, of which none but the least occurs twice."""
     for i in range(count):
         best = tl.max(ranked)
         tl.store(out + i, best)
@@ -41,11 +40,11 @@ def report_chunk(
     jobs,
     order,
     first,
-    logits,
-    stride,
-    tokens,
     errors,
     peaks,
+    tokens,
+    logits,
+    stride,
     sums,
     ranks,
     tops,
@@ -85,11 +84,11 @@ def report_row(
     jobs,
     order,
     first,
-    logits,
-    stride,
-    tokens,
     errors,
     peaks,
+    tokens,
+    logits,
+    stride,
     sums,
     ranks,
     tops,
@@ -100,7 +99,10 @@ def report_row(
     TOPS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """``reports`` int64 ``[rows, COLUMNS]``; nothing where the row has an error."""
+    """Put a row's chunks together in ``reports`` int64 ``[rows, COLUMNS]``.
+
+    A job whose row has an error gets none.
+    """
     slot = tl.program_id(0)
     job = tl.load(order + first + slot)
     if tl.load(errors + job) != 0:

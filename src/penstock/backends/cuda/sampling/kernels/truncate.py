@@ -1,4 +1,4 @@
-"""Choosing tokens among the likeliest: top-k and top-p, without sorting rows.
+"""Kernels that draw from the likeliest tokens alone: top-k and top-p, without sorting rows.
 
 1. ``levels``: each chunk counts and sums what reaches a few thresholds (``LEVELS``).
 2. ``gather``: so the lowest threshold that leaves enough is known, and the tokens that reach it are
@@ -19,21 +19,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from penstock.backends.cuda.kernels.sample_jobs import (
+from penstock.backends.cuda.sampling.kernels.row import (
     BITS,
     INVERSE_TEMPERATURE,
     LEAST,
+    MOST_KEY,
+    ONE_KEY,
     TOP_K,
     TOP_P,
     WIDTH,
-)
-from penstock.backends.cuda.kernels.sample_weights import (
-    MOST_KEY,
-    ONE_KEY,
     below,
     key_of,
     logits_of,
     nucleus,
+    option_of,
     weight_of_key,
     weights_of,
 )
@@ -65,12 +64,12 @@ _LEAST_KEY = tl.constexpr(-(2**31))
 
 
 @triton.jit
-def _row_chunk(jobs, reals, job, peaks, chunk, vocab, CHUNK: tl.constexpr, ALIGNED: tl.constexpr):
-    """A chunk's logits and weights (whole float32), and what thresholds apply to."""
+def _row_chunk(jobs, job, peaks, chunk, vocab, CHUNK: tl.constexpr, ALIGNED: tl.constexpr):
+    """Return a chunk's ids, logits, weights (whole float32), and what thresholds apply to."""
     ids = chunk * CHUNK + tl.arange(0, CHUNK)
     logits = logits_of(jobs, job, ALIGNED)
     x = tl.load(logits + ids, ids < vocab, other=-_INFINITY)
-    inverse = tl.load(reals + job * WIDTH + INVERSE_TEMPERATURE).to(tl.float32)
+    inverse = option_of(jobs, job, INVERSE_TEMPERATURE).to(tl.float32)
     weights = weights_of(x, tl.load(peaks + job), inverse)
     by_rank = tl.load(jobs + job * WIDTH + TOP_K) > 0
     return ids, x, weights, tl.where(by_rank, x, weights)
@@ -86,7 +85,6 @@ def _threshold(jobs, job, peaks, thresholds, level):
 @triton.jit(do_not_specialize=["first"])
 def levels(
     jobs,
-    reals,
     order,
     first,
     errors,
@@ -99,7 +97,7 @@ def levels(
     CHUNK: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    """Return, for each threshold, the tokens of a chunk that reach it and the sum of their weights.
+    """Count, for each threshold, the tokens of a chunk that reach it, and sum their weights.
 
     ``thresholds`` float32 ``[2, LEVELS]``: ``BELOW_PEAK`` and ``WEIGHTS``. ``hits`` int32 and
     ``sums`` int64 are ``[rows, LEVELS, chunks]``.
@@ -109,7 +107,7 @@ def levels(
     job = tl.load(order + first + slot)
     if tl.load(errors + job) != 0:
         return
-    ids, _, weights, score = _row_chunk(jobs, reals, job, peaks, chunk, vocab, CHUNK, ALIGNED)
+    ids, _, weights, score = _row_chunk(jobs, job, peaks, chunk, vocab, CHUNK, ALIGNED)
     whole = weights.to(tl.int64)
     for level in range(LEVELS):
         reach = (score >= _threshold(jobs, job, peaks, thresholds, level)) & (ids < vocab)
@@ -121,7 +119,6 @@ def levels(
 @triton.jit(do_not_specialize=["first"])
 def gather(
     jobs,
-    reals,
     order,
     first,
     errors,
@@ -140,7 +137,7 @@ def gather(
     CHUNKS: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    """A row's candidates, in ascending order of id, and the bracket of its cutoff.
+    """Write a row's candidates, in ascending order of id, and the bracket of its cutoff.
 
     ``candidates`` (ids), ``weight_keys`` and ``logit_keys`` are int32 ``[rows, stride]``,
     ``brackets`` int64 ``[rows, BRACKET]``. Logits' keys are only written where there is a top-k.
@@ -161,13 +158,13 @@ def gather(
     top_k = tl.load(jobs + job * WIDTH + TOP_K)
     by_rank = top_k > 0
     measure = tl.where(by_rank, counts.to(tl.int64), amounts)
-    target = nucleus(total, tl.load(reals + job * WIDTH + TOP_P))
+    target = nucleus(total, option_of(jobs, job, TOP_P))
     target = tl.where(by_rank, top_k, target)
     level = tl.sum(((measure < target) & (level_ids < LEVELS)).to(tl.int32))
     here = level_ids == level
     start = tl.sum(tl.sum(tl.where(here[:, None] & (chunk_ids < chunk)[None, :], hit, 0), 1))
 
-    ids, x, weights, score = _row_chunk(jobs, reals, job, peaks, chunk, vocab, CHUNK, ALIGNED)
+    ids, x, weights, score = _row_chunk(jobs, job, peaks, chunk, vocab, CHUNK, ALIGNED)
     reach = (score >= _threshold(jobs, job, peaks, thresholds, level)) & (ids < vocab)
     place = slot.to(tl.int64) * stride + start + tl.cumsum(reach.to(tl.int32)) - 1
     tl.store(candidates + place, ids, reach)
@@ -190,7 +187,8 @@ def gather(
 
 @triton.jit
 def _amount(keys, least, WEIGHTED: tl.constexpr):
-    """What keys of at least ``least`` amount to: the sum of their weights, or their number."""
+    """Return what keys of at least ``least`` amount to: the sum of their weights, or their
+    number."""
     if WEIGHTED:
         amount = tl.sum(tl.where(keys >= least, weight_of_key(keys), 0))
     else:
@@ -200,9 +198,11 @@ def _amount(keys, least, WEIGHTED: tl.constexpr):
 
 @triton.jit
 def _find_cutoff(keys, size, low, high, above, target, WEIGHTED: tl.constexpr, TILE: tl.constexpr):
-    """The largest key such that keys of at least it amount to ``target``; what is above amounts to.
+    """Return the largest key such that keys of at least it amount to ``target``, and what keys
+    above it amount to.
 
-    Keys of at least ``low`` do, those of at least ``high``, which are ``above``, do not.
+    Keys of at least ``low`` reach the target; those of at least ``high`` amount to ``above``, which
+    does not.
     """
     at = tl.arange(0, TILE)
     in_registers = tl.load(keys + at, at < size, other=_LEAST_KEY)
@@ -223,7 +223,7 @@ def _find_cutoff(keys, size, low, high, above, target, WEIGHTED: tl.constexpr, T
 
 @triton.jit(do_not_specialize=["first"])
 def cut_top_k(order, first, errors, brackets, weight_keys, logit_keys, stride, TILE: tl.constexpr):
-    """Weights of candidates beyond the k largest become zero; the total is of the others."""
+    """Set the weights of candidates beyond the k largest to zero, and sum the others."""
     slot = tl.program_id(0).to(tl.int64)
     job = tl.load(order + first + slot)
     if tl.load(errors + job) != 0:
@@ -261,7 +261,6 @@ def cut_top_k(order, first, errors, brackets, weight_keys, logit_keys, stride, T
 @triton.jit(do_not_specialize=["first"])
 def choose(
     jobs,
-    reals,
     order,
     first,
     errors,
@@ -272,7 +271,7 @@ def choose(
     stride,
     TILE: tl.constexpr,
 ):
-    """Top-p and min-p over a row's candidates, and the draw from what they leave."""
+    """Apply top-p and min-p to a row's candidates, and draw from what they leave."""
     slot = tl.program_id(0).to(tl.int64)
     job = tl.load(order + first + slot)
     if tl.load(errors + job) != 0:
@@ -282,7 +281,7 @@ def choose(
     keys = weight_keys + slot * stride
     cutoff = tl.full((), 1, tl.int64)
     ties = size.to(tl.int64)
-    top_p = tl.load(reals + job * WIDTH + TOP_P)
+    top_p = option_of(jobs, job, TOP_P)
     if top_p < 1.0:
         low = tl.load(bracket + _LOW)
         high = tl.load(bracket + _HIGH)

@@ -18,7 +18,7 @@ pytest.importorskip("triton", reason="the GPU backend needs Triton")
 from support.cuda_sampler import device, device_sampler, queue  # noqa: E402
 from support.samplers import EVERY_KIND, assert_equal, result_of, run, states_of  # noqa: E402
 
-from penstock.backends.cuda.sample_buffers import Sizes  # noqa: E402
+from penstock.backends.cuda.sampling.memory import Sizes  # noqa: E402
 
 # The interpreter computes in NumPy, which warns of what options are meant to bring about.
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|divide|invalid value):RuntimeWarning")

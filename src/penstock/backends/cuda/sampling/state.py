@@ -1,17 +1,17 @@
-"""What sampling on a GPU must know about one sequence."""
+"""What the sampler must know about one sequence."""
 
 from __future__ import annotations
 
 import math
 import sys
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from penstock.backends.cuda.kernels import sample_jobs as jobs
+from penstock.backends.cuda.sampling.kernels import row
+from penstock.backends.cuda.sampling.memory import device_copy
 from penstock.interface.sampler import NewSequence
 from penstock.interface.token_ids import check_token_ids
 from penstock.sampling.params import SamplingParams
@@ -22,7 +22,7 @@ _TINY = float(np.finfo(np.float32).tiny)
 
 
 class DeviceSampleState:
-    """A function of prompt, output, options and key only.
+    """The state of a sequence: a function of its prompt, output, options and key only.
 
     The host counts the output, one token a launch. Which tokens they are matters to penalties
     alone: their counts, and the lists of biased and ending tokens, are on the device from the
@@ -54,7 +54,7 @@ class DeviceSampleState:
         self._prompt = (
             check_token_ids(sequence.prompt_token_ids, vocab_size) if penalizes_seen else []
         )
-        self._unsent: list[int] = []  # output that the device has not been told
+        self._unsent: list[int] = []  # output that the device's counts lack
         self._device_lists: Tensor | None = None
         self._device_counts: Tensor | None = None
         self.logprobs = params.logprobs
@@ -75,7 +75,7 @@ class DeviceSampleState:
 
     @property
     def num_ending(self) -> int:
-        """Tokens that the next one must not be."""
+        """How many ending tokens the next one must not be: all, or none."""
         return self._num_ending if self.num_output < self._min_tokens else 0
 
     @property
@@ -89,15 +89,15 @@ class DeviceSampleState:
         return self._device_counts
 
     def place(self, device: torch.device) -> None:
-        """Put on the device what options need there, in the current stream's order."""
+        """Queue copies to the device of what options need there."""
         if self._device_lists is None and len(self._lists):
             self._device_lists = device_copy(self._lists, device)
-            self.record[jobs.LISTS.value] = self._device_lists.data_ptr()
+            self.record[row.LISTS.value] = self._device_lists.data_ptr()
         if not self._penalized:
             return
         if self._device_counts is None:
             self._device_counts = torch.zeros(self.vocab_size, dtype=torch.int32, device=device)
-            self.record[jobs.COUNTS.value] = self._device_counts.data_ptr()
+            self.record[row.COUNTS.value] = self._device_counts.data_ptr()
             if self._prompt:
                 prompt = device_copy(np.array(self._prompt, np.int64), device)
                 self._device_counts.index_fill_(0, prompt, 1)
@@ -108,33 +108,18 @@ class DeviceSampleState:
             self._unsent = []
 
     def _record(self, params: SamplingParams, key: int, num_biases: int) -> NDArray[np.int64]:
-        """What never changes of the state's row in a launch; ``BITS`` holds the key instead."""
-        record = np.zeros(jobs.WIDTH.value, np.int64)
-        record.view(np.uint64)[jobs.BITS.value] = key & (2**64 - 1)
-        record[jobs.LEAST.value] = math.ceil(params.min_p * ONE)
-        record[jobs.TOP_K.value] = self.top_k
-        record[jobs.NUM_BIASES.value] = num_biases
+        """Return what never changes of the job's record; ``BITS`` holds the key instead."""
+        record = np.zeros(row.WIDTH.value, np.int64)
+        record.view(np.uint64)[row.BITS.value] = key & (2**64 - 1)
+        record[row.LEAST.value] = math.ceil(params.min_p * ONE)
+        record[row.TOP_K.value] = self.top_k
+        record[row.NUM_BIASES.value] = num_biases
         reals = record.view(np.float64)
         if self.is_drawn:
             inverse = np.float32(1.0 / max(params.temperature, _TINY))
-            reals[jobs.INVERSE_TEMPERATURE.value] = inverse
-        reals[jobs.TOP_P.value] = params.top_p
-        reals[jobs.REPETITION.value] = np.float32(params.repetition_penalty)
-        reals[jobs.FREQUENCY.value] = np.float32(params.frequency_penalty)
-        reals[jobs.PRESENCE.value] = np.float32(params.presence_penalty)
+            reals[row.INVERSE_TEMPERATURE.value] = inverse
+        reals[row.TOP_P.value] = params.top_p
+        reals[row.REPETITION.value] = np.float32(params.repetition_penalty)
+        reals[row.FREQUENCY.value] = np.float32(params.frequency_penalty)
+        reals[row.PRESENCE.value] = np.float32(params.presence_penalty)
         return record
-
-
-def queue_copy(array: NDArray[Any], to: Tensor) -> None:
-    """Queue a copy to the device; from pageable memory it would wait for what is queued before."""
-    tensor = torch.from_numpy(array)
-    if to.device.type == "cuda":
-        tensor = tensor.pin_memory()
-    to.copy_(tensor, non_blocking=True)
-
-
-def device_copy(array: NDArray[Any], device: torch.device) -> Tensor:
-    """A copy on the device, queued as :func:`queue_copy` does."""
-    copy = torch.empty(array.shape, dtype=torch.from_numpy(array).dtype, device=device)
-    queue_copy(array, copy)
-    return copy

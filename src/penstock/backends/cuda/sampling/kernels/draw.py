@@ -1,4 +1,4 @@
-"""Choosing tokens: whatever every row needs, and rows without top-k and top-p.
+"""Kernels that choose a token: those that every job needs, and draws from the whole vocabulary.
 
 What changes from launch to launch is never specialized for: a step must not wait for a compiler.
 A program takes a chunk of a row: ``CHUNK`` logits in registers. Sums of a chunk's integer weights
@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from penstock.backends.cuda.kernels.sample_jobs import (
+from penstock.backends.cuda.sampling.kernels.row import (
     BITS,
     COUNTS,
     FREQUENCY,
@@ -31,8 +31,11 @@ from penstock.backends.cuda.kernels.sample_jobs import (
     REPETITION,
     ROW,
     WIDTH,
+    below,
+    logits_of,
+    option_of,
+    weights_of,
 )
-from penstock.backends.cuda.kernels.sample_weights import below, logits_of, weights_of
 
 _INFINITY = tl.constexpr(float("inf"))
 
@@ -50,9 +53,9 @@ def begin(
     peaks,
     BLOCK: tl.constexpr,
 ):
-    """Every row's arg max and its logit, and what is wrong with the row: all that greedy rows need.
+    """Take each job's token from the arg max of its row, and find what is wrong with the row.
 
-    Of a row with a NaN the arg max is one.
+    A greedy job needs no more. The arg max of a row with a NaN is a NaN.
     """
     job = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = job < num_jobs
@@ -70,7 +73,7 @@ def begin(
 
 @triton.jit
 def _listed(tokens, count, end, TILE: tl.constexpr):
-    """How many of ``count`` ascending tokens are below ``end``."""
+    """Return how many of ``count`` ascending tokens are below ``end``."""
     found = tl.full((), 0, tl.int32)
     for start in range(0, count, TILE):
         at = start + tl.arange(0, TILE)
@@ -82,12 +85,11 @@ def _listed(tokens, count, end, TILE: tl.constexpr):
 @triton.jit(do_not_specialize=["first"])
 def adjust(
     jobs,
-    reals,
     order,
     first,
+    errors,
     logits,
     stride,
-    errors,
     adjusted,
     adjusted_stride,
     maxima,
@@ -97,11 +99,11 @@ def adjust(
     CHUNK: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Logit bias, minimum length, penalties and grammar into rows of ``adjusted``, and each chunk's
-    largest.
+    """Write rows with logit bias, minimum length, penalties and grammar applied to ``adjusted``.
 
-    Program ``(i, c)`` takes chunk ``c`` for the job ``order[first + i]``. ``maxima`` float32 and
-    ``winners`` int32 are ``[rows, chunks]``; a chunk with a NaN has it as its largest.
+    Program ``(i, c)`` takes chunk ``c`` for the job ``order[first + i]``. Each chunk's largest
+    logit and its token go to ``maxima`` float32 and ``winners`` int32 ``[rows, chunks]``; a chunk
+    with a NaN has it as its largest.
     """
     slot = tl.program_id(0)
     chunk = tl.program_id(1)
@@ -109,7 +111,6 @@ def adjust(
     if tl.load(errors + job) != 0:
         return
     record = jobs + job * WIDTH
-    real = reals + job * WIDTH
     ids = chunk * CHUNK + tl.arange(0, CHUNK)
     there = ids < vocab
     x = tl.load(logits + tl.load(record + ROW) * stride + ids, there, other=-_INFINITY)
@@ -129,13 +130,13 @@ def adjust(
     counts = tl.load(record + COUNTS)
     if counts != 0:
         seen = tl.load(counts.to(tl.pointer_type(tl.int32)) + ids, there, other=0)
-        repetition = tl.load(real + REPETITION).to(tl.float32)
+        repetition = option_of(jobs, job, REPETITION).to(tl.float32)
         # An approximate quotient would not be NumPy's.
         quotient = tl.div_rn(x, tl.zeros([CHUNK], tl.float32) + repetition)
         x = tl.where(seen != 0, tl.where(x > 0, quotient, x * repetition), x)
         occurrences = (seen >> 1).to(tl.float32)
-        taken = tl.load(real + FREQUENCY).to(tl.float32) * occurrences
-        taken += tl.load(real + PRESENCE).to(tl.float32)
+        taken = option_of(jobs, job, FREQUENCY).to(tl.float32) * occurrences
+        taken += option_of(jobs, job, PRESENCE).to(tl.float32)
         x = tl.where(seen > 1, x - taken, x)
     mask = tl.load(record + MASK)
     if mask != 0:
@@ -152,9 +153,9 @@ def adjust(
 
 @triton.jit(do_not_specialize=["first"])
 def settle(
-    order, first, maxima, winners, tokens, errors, peaks, vocab, chunks, CHUNKS: tl.constexpr
+    order, first, errors, maxima, winners, tokens, peaks, vocab, chunks, CHUNKS: tl.constexpr
 ):
-    """The largest of each adjusted row, or that its options leave no token."""
+    """Take each job's token from the largest of its adjusted row, or note that none is left."""
     slot = tl.program_id(0)
     job = tl.load(order + first + slot)
     if tl.load(errors + job) != 0:
@@ -173,11 +174,11 @@ def settle(
 
 
 @triton.jit
-def _weigh_chunk(jobs, reals, job, peak, chunk, vocab, CHUNK: tl.constexpr, ALIGNED: tl.constexpr):
-    """int64 weights ``[CHUNK]`` of a chunk, those that min-p drops zero."""
+def _weigh_chunk(jobs, job, peak, chunk, vocab, CHUNK: tl.constexpr, ALIGNED: tl.constexpr):
+    """Return a chunk's weights, int64 ``[CHUNK]``; those that min-p drops are zero."""
     ids = chunk * CHUNK + tl.arange(0, CHUNK)
     logits = logits_of(jobs, job, ALIGNED)
-    inverse = tl.load(reals + job * WIDTH + INVERSE_TEMPERATURE).to(tl.float32)
+    inverse = option_of(jobs, job, INVERSE_TEMPERATURE).to(tl.float32)
     x = tl.load(logits + ids, ids < vocab, other=-_INFINITY)
     weights = weights_of(x, peak, inverse).to(tl.int64)
     return tl.where(weights >= tl.load(jobs + job * WIDTH + LEAST), weights, 0)
@@ -186,7 +187,6 @@ def _weigh_chunk(jobs, reals, job, peak, chunk, vocab, CHUNK: tl.constexpr, ALIG
 @triton.jit(do_not_specialize=["first"])
 def weigh(
     jobs,
-    reals,
     order,
     first,
     errors,
@@ -197,21 +197,20 @@ def weigh(
     CHUNK: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    """``sums`` int64 ``[rows, chunks]``: of the weights of each chunk."""
+    """Sum the weights of each chunk into ``sums`` int64 ``[rows, chunks]``."""
     slot = tl.program_id(0)
     chunk = tl.program_id(1)
     job = tl.load(order + first + slot)
     if tl.load(errors + job) != 0:
         return
     peak = tl.load(peaks + job)
-    weights = _weigh_chunk(jobs, reals, job, peak, chunk, vocab, CHUNK, ALIGNED)
+    weights = _weigh_chunk(jobs, job, peak, chunk, vocab, CHUNK, ALIGNED)
     tl.store(sums + slot * chunks + chunk, tl.sum(weights))
 
 
 @triton.jit(do_not_specialize=["first"])
 def pick(
     jobs,
-    reals,
     order,
     first,
     errors,
@@ -224,7 +223,7 @@ def pick(
     CHUNKS: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    """The first token whose running sum of weights exceeds the draw."""
+    """Choose the first token whose running sum of weights exceeds the draw."""
     slot = tl.program_id(0)
     job = tl.load(order + first + slot)
     if tl.load(errors + job) != 0:
@@ -237,13 +236,13 @@ def pick(
     chunk = tl.sum(passed.to(tl.int32))
     at -= tl.max(tl.where(passed, running, 0))
     peak = tl.load(peaks + job)
-    running = tl.cumsum(_weigh_chunk(jobs, reals, job, peak, chunk, vocab, CHUNK, ALIGNED))
+    running = tl.cumsum(_weigh_chunk(jobs, job, peak, chunk, vocab, CHUNK, ALIGNED))
     tl.store(tokens + job, chunk * CHUNK + tl.sum((running <= at).to(tl.int32)))
 
 
 @triton.jit(do_not_specialize=["first", "num_jobs"])
-def count_tokens(jobs, order, first, num_jobs, tokens, errors, BLOCK: tl.constexpr):
-    """Adds the chosen tokens to the counts of their sequences, each of which occurs once."""
+def count_tokens(jobs, order, first, errors, num_jobs, tokens, BLOCK: tl.constexpr):
+    """Add the chosen tokens to the counts of their sequences, each of which occurs once."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = at < num_jobs
     job = tl.load(order + first + at, there, other=0)
