@@ -94,7 +94,7 @@ class Job:
 class Client(Protocol):
     name: str
     requirements: tuple[str, ...]
-    """For pip."""
+    """Requirement lines for pip."""
     reported: tuple[str, ...]
     """Packages whose versions the results tell."""
     serve: tuple[str, ...] = ()

@@ -34,7 +34,7 @@ class Served:
         return '"ready"' in self.get("/ready") and '"ok":true' in self.get("/admin/check", "POST")
 
     def metrics(self) -> dict[str, float]:
-        """By name, without our prefix; sums over labels, and no buckets."""
+        """Return the metrics by name, without our prefix: sums over labels, and no buckets."""
         totals: dict[str, float] = {}
         for name, _, value in _LINE.findall(self.get("/metrics")):
             if not name.endswith("_bucket"):

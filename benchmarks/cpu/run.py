@@ -177,7 +177,7 @@ def compare(args: argparse.Namespace) -> int:
 
 
 def kv_bytes(shape: Shape, cases: list[Case]) -> int:
-    """Of the case with the most tokens, in bfloat16."""
+    """Return the KV cache's bytes for the case with the most tokens, in bfloat16."""
     attention = [layer.attention for layer in load_model_spec(shape.config_folder).layers]
     per_token = sum(2 * 2 * a.num_kv_heads * a.head_dim for a in attention)
     return per_token * max(sum(p + o for p, o in case.lengths) for case in cases)

@@ -1,4 +1,4 @@
-"""From what the jobs measured to the figures that have goals."""
+"""Turns what the jobs measured into the figures that have goals."""
 
 from __future__ import annotations
 

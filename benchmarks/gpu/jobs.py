@@ -24,7 +24,8 @@ MEASURES = (
     *("ceilings", "decode", "ops", "prefill", "quantized", "host", "chunk", "itl"),
     *("deterministic", "ready", "mixed", "checks"),
 )
-"""In the order in which they are taken: what says most comes first, since time may end."""
+"""The measures in the order in which they are taken: what says most comes first, since time may
+end."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Job:
     engine: dict[str, Any] = field(default_factory=dict)
     """Fields of EngineConfig that differ from those of all engines."""
     engines: list[dict[str, Any]] = field(default_factory=list)
-    """Of a job that compiles: those of each engine that will be."""
+    """Options of each engine to compile for; only a job that compiles has any."""
 
 
 def select(only: str | None) -> tuple[str, ...]:

@@ -21,7 +21,8 @@ from penstock.bench.replay import Lengths
 from penstock.bench.workload import random_requests
 
 STATIC_BATCHES = (32, 64)
-"""Of ``generate``; the faster counts. A batch that does not fit the memory is left out."""
+"""Batch sizes of ``generate``; the faster counts. A batch that does not fit the memory is left
+out."""
 _WAIT_S = 1.0
 
 

@@ -43,7 +43,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Of its files: device, shape, and when it was finished."""
+        """Name of its files: device, shape, and when it was finished."""
         device = re.sub(r"[^a-z0-9]+", "-", self.device.name.lower()).strip("-")
         when = re.sub(r"[^0-9T]", "", self.finished[:16]).replace("T", "-")
         return f"{device}-{self.shape}-{when}"

@@ -123,7 +123,7 @@ class Mixed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """From the start of a process that has to import everything."""
+    """Times from the start of a process that has to import everything."""
 
     loaded_s: float  # weights filled, kernels compiled, graphs captured
     first_token_s: float

@@ -35,7 +35,8 @@ class Run:
     seconds: float  # after which no job begins, and the one that runs is ended
     command: str
     dry: bool = False
-    """On the CPU, of a tiny model: shows that everything runs, and measures nothing."""
+    """Whether it runs a tiny model on the CPU: that shows that everything runs, and measures
+    nothing."""
 
 
 @dataclass(frozen=True)

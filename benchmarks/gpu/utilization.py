@@ -25,7 +25,8 @@ def of_host(run: Host) -> float:
 
 
 def attention_flops(spec: ModelSpec, tokens: int) -> int:
-    """Of a prompt of ``tokens`` read from its beginning: scores and sums, of visible pairs only.
+    """Return the attention FLOPs of a prompt of ``tokens`` read from its beginning: scores and
+    sums, of visible pairs only.
 
     A multiplication and an addition for each pair, head and column, twice.
     """
@@ -40,7 +41,8 @@ def attention_flops(spec: ModelSpec, tokens: int) -> int:
 
 
 def kv_bytes(spec: ModelSpec, dtype: KvDType, contexts: Sequence[int]) -> int:
-    """Of a decode step after which sequences have these ``contexts``: read, and the one written."""
+    """Return the KV bytes of a decode step after which sequences have these ``contexts``: read, and
+    the one written."""
     total = 0
     for layer in spec.layers:
         a = layer.attention

@@ -30,13 +30,13 @@ class Size:
 
     @property
     def longest(self) -> int:
-        """Of any request, prompt and output."""
+        """Most tokens of any request, prompt and output together."""
         position = max(self.positions) + self.position_steps
         mixed = self.mixed_prompt[1] + self.mixed_output[1]
         return max(position, self.prefill, mixed) + 64
 
     def smallest(self) -> Size:
-        """Of a dry run."""
+        """The size of a dry run."""
         return Size(
             decode_context=8,
             decode_steps=2,

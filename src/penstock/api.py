@@ -169,7 +169,7 @@ class LLM:
         priority: int = 0,
         started: list[str] | None = None,
     ) -> Iterator[RequestOutput]:
-        """Like :meth:`generate`, yielding each request's output so far as tokens come.
+        """Generate as :meth:`generate` does, yielding each request's output so far as tokens come.
 
         ``started`` receives the request ids in the order of ``prompts``. Closing the iterator
         stops what is still running. While it is not asked for more, its requests go on whenever

@@ -22,13 +22,7 @@ from support.native_products import (
     assert_within,
 )
 
-from penstock.quant import (
-    GridScheme,
-    GridTensor,
-    GroupScheme,
-    QuantScheme,
-    dequantize,
-)
+from penstock.quant import GridScheme, GroupScheme, QuantScheme
 
 SCHEMES: list[QuantScheme] = [
     GridScheme(8),
@@ -55,9 +49,7 @@ def make_product(
 
 def sums(product: QuantizedProduct, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Sums with bias ``[m, total]`` in float64, and the sums of their terms' sizes."""
-    w = np.concatenate(
-        [p.dequantize() if isinstance(p, GridTensor) else dequantize(p) for p in product.parts]
-    ).astype(np.float64)
+    w = np.concatenate([part.dequantize() for part in product.parts]).astype(np.float64)
     wide = x.astype(np.float64)
     result, magnitude = wide @ w.T, np.abs(wide) @ np.abs(w).T
     if product.bias is not None:

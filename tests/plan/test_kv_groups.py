@@ -130,7 +130,7 @@ def test_a_plan_without_attention_has_no_groups() -> None:
 def test_explain_names_groups_where_there_are_windows() -> None:
     assert "groups" not in explain(lower(make_spec()))
     text = explain(lower(make_spec(window=33)))
-    assert "by groups of layers: 2 layers with a window of 33; pages of" in text
+    assert "by groups of layers: 1 of 2 layers with a window of 33; pages of" in text
 
 
 @given(windows=WINDOWS, tokens=st.integers(0, 2000))

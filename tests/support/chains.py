@@ -25,7 +25,7 @@ LINKS: dict[str, tuple[Link, int]] = {
     "allOf": (lambda ref: {"allOf": [{"$ref": ref}]}, 2500),
     "$ref": (lambda ref: {"$ref": ref}, 3600),
 }
-"""By name; with the length that overflowed a stack of 8 MiB."""
+"""Chains by name, each with the length that overflowed a stack of 8 MiB."""
 
 
 def rules(length: int) -> str:

@@ -34,7 +34,7 @@ def ancestors(parents: Several[int], row: int) -> list[int]:
 
 
 def positions_of(part: Part) -> Int32s:
-    """Of each row that the step runs."""
+    """Return the position of each row that the step runs."""
     if not isinstance(part, Tree):
         return np.arange(part.start, part.end, dtype=np.int32)
     depths = [len(ancestors(part.parents, row)) - 1 for row in range(len(part.parents))]
@@ -68,7 +68,7 @@ def make_tree(shape: Heads, start: int, parents: Several[int], seed: int) -> Tre
 
 @st.composite
 def parent_lists(draw: st.DrawFn, most: int = 24, trunk: int = 4) -> list[int]:
-    """Of ``most`` rows or fewer, behind a trunk of ``trunk`` or fewer: bushy or deep."""
+    """Trees of ``most`` rows or fewer, behind a trunk of ``trunk`` or fewer: bushy or deep."""
     before = draw(st.integers(0, trunk))
     rows = draw(st.integers(1, most))
     reach = draw(st.sampled_from([1, 2, 5, most]))  # how far back a parent lies: 1 is a chain

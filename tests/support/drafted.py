@@ -34,7 +34,7 @@ class Play:
     """Tokens of a step beyond one for each sequence."""
     num_blocks: int
     num_tokens: int
-    """Of a draft."""
+    """Most tokens of a draft."""
 
 
 plays: st.SearchStrategy[Play] = st.builds(

@@ -16,7 +16,7 @@ from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpd
 from penstock.sampling.params import SamplingParams
 from support.waiting import PATIENCE_S
 
-"""For what takes milliseconds, on a machine that is slow and busy with other work."""
+"""Seconds for what takes milliseconds, on a machine that is slow and busy with other work."""
 
 
 def request(name: str, prompt: list[int], **params: Any) -> EngineRequest:

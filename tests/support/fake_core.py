@@ -52,7 +52,8 @@ def said_by(request: EngineRequest) -> bytes | None:
 
 
 def embedding(prompt: Sequence[int], pooling: PoolingParams) -> bytes:
-    """Of hidden states of 8 components that depend on every token up to theirs."""
+    """Return the embedding of hidden states of 8 components that depend on every token up to
+    theirs."""
     pooler = Pooler(pooling, len(prompt))
     rows = [
         np.random.default_rng(list(prompt[: i + 1])).standard_normal(8) for i in range(len(prompt))

@@ -27,7 +27,7 @@ from penstock.scheduler.sequence import SequenceState
 Entry = tuple[int, int, int]  # token, position, hash of all before and itself, and the group
 
 Windows = tuple[int | None, ...]
-"""Of each group of layers; None: all. Others are at least 2."""
+"""The window of each group of layers; None: all. Others are at least 2."""
 
 
 def _entry(before: int, token: int, position: int, group: int = 0) -> Entry:

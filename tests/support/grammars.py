@@ -62,7 +62,7 @@ PERSON = {
 
 
 def finite_schema(value: dict[str, Any]) -> Language:
-    """Of a schema with bounds, which ``json_schema`` does not check."""
+    """Return the grammar of a schema with bounds, which ``json_schema`` does not check."""
     known = _without(value, {"minimum", "maximum", "maxItems", "maxLength"})
     return Language(GrammarSpec(kind="json_schema", text=json.dumps(value)), schema(known).holds)
 

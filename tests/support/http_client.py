@@ -19,7 +19,7 @@ from support.http_server import ADMIN_KEY
 from support.waiting import PATIENCE_S
 
 JSON = {"content-type": "application/json"}
-"""For what takes milliseconds, on a machine that is slow and busy with other work."""
+"""Seconds for what takes milliseconds, on a machine that is slow and busy with other work."""
 
 
 class Server:

@@ -11,7 +11,7 @@ from penstock.scheduler.sequence import SequenceState
 from penstock.speculate.draft import Wanted
 
 Texts = dict[tuple[int, tuple[int, ...]], list[int]]
-"""By a sequence's key and prompt."""
+"""Texts by a sequence's key and prompt."""
 
 
 def name(sequence: SequenceState) -> tuple[int, tuple[int, ...]]:

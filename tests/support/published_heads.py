@@ -92,7 +92,7 @@ def eagle1_chain(
 def eagle3_chain(
     tensors: Tensors, config: Mapping[str, object], embedding: Tensor, taps: Tensor, ids: Tensor
 ) -> list[Tensor]:
-    """As :func:`eagle1_chain`; ``taps`` are ``[P, 3 * H]``."""
+    """Draft as :func:`eagle1_chain` does; ``taps`` are ``[P, 3 * H]``."""
     layer = Layer(tensors, config, "midlayer.")
     eps = float(str(config["rms_norm_eps"]))
     rows, x = [], taps[0]

@@ -39,8 +39,8 @@ class SampledTree(msgspec.Struct, frozen=True):
 
     token_ids: list[int]
     parents: list[int]
-    """Of each token, the index of the one that it follows, before it; -1: the last known token.
-    Those of one parent were drawn in this order."""
+    """Parent of each token: the index of the one that it follows, before it; -1: the last known
+    token. Those of one parent were drawn in this order."""
     drawn_from: list[Weights]
     """``[i + 1]``: q of what follows token i, ``[0]`` of what follows the last known token. Not
     looked at where nothing follows."""

@@ -22,11 +22,11 @@ class Costs:
     """Seconds."""
 
     step: Callable[[int], float]
-    """Of a step, by its rows."""
+    """Seconds of a step, by its rows."""
     drafted: Callable[[int], float]
-    """Of a drafted token for so many sequences, of all together."""
+    """Seconds of a drafted token for so many sequences, of all together."""
     read: float = 0.0
-    """Of a token that is read before drafts are made."""
+    """Seconds of a token that is read before drafts are made."""
     disturbed: float = 0.0
     """What a step takes longer while drafts are made, as a share of it, and ``lingers`` steps from
     there."""

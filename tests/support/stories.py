@@ -52,7 +52,7 @@ class Story:
 
 
 Stories = dict[tuple[str, int, int], Story]
-"""By request id, how often that was used before, and index."""
+"""Stories by request id, how often that was used before, and index."""
 
 
 def play(core: EngineCore, arrivals: list[Arrival], check: Callable[[], None]) -> Stories:

@@ -87,7 +87,8 @@ class Environment:
         return self.work / "logs" / f"setup-{self.peer.name}.txt"
 
     def variables(self, processors: Sequence[int] = ()) -> dict[str, str]:
-        """For its workers and exporters; ``processors`` are those it may compute on."""
+        """Return the environment variables for its workers and exporters; ``processors`` are those
+        it may compute on."""
         variables = dict(self.peer.environment)
         if self.peer.threads_variable and processors:
             variables[self.peer.threads_variable] = ",".join(map(str, processors))

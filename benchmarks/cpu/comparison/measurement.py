@@ -1,4 +1,4 @@
-"""From the times of tokens to figures, the same way for every engine."""
+"""Turns the times of tokens into figures, the same way for every engine."""
 
 from __future__ import annotations
 

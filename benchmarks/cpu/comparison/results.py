@@ -79,7 +79,7 @@ class Comparison(msgspec.Struct, kw_only=True):
 
     @property
     def precisions(self) -> list[str]:
-        """In the order in which they were run or found missing."""
+        """The precisions in the order in which they were run or found missing."""
         named = [r.precision for r in self.engines] + [a.precision for a in self.absences]
         return list(dict.fromkeys(named))
 

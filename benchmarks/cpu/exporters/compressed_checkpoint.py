@@ -1,4 +1,4 @@
-"""From a checkpoint folder to compressed-tensors checkpoints for vLLM; runs in its environment.
+"""Exports a checkpoint folder as compressed-tensors checkpoints for vLLM; runs in its environment.
 
     python compressed_checkpoint.py CHECKPOINT OUT_DIR int4 int8
 

@@ -1,4 +1,4 @@
-"""From a checkpoint folder to GGUF files for llama.cpp; runs in its environment.
+"""Exports a checkpoint folder as GGUF files for llama.cpp; runs in its environment.
 
     python gguf_file.py CHECKPOINT OUT_DIR int4 int8 bf16
 

@@ -1,4 +1,4 @@
-"""From a checkpoint folder to ONNX for onnxruntime-genai by its model builder; runs in its
+"""Exports a checkpoint folder as ONNX for onnxruntime-genai by its model builder; runs in its
 environment.
 
     python onnx_model.py CHECKPOINT OUT_DIR int4 int8

@@ -1,4 +1,4 @@
-"""From a checkpoint folder to OpenVINO IR by optimum-intel; runs in its environment.
+"""Exports a checkpoint folder as OpenVINO IR by optimum-intel; runs in its environment.
 
     python openvino_ir.py CHECKPOINT OUT_DIR int4 int8 bf16
 

@@ -24,9 +24,9 @@ from penstock import demo_model_path
 from service.process import HOST, Served, environment, serving
 
 PATIENCE_S = 30.0
-"""After which the client of a case hangs up."""
+"""Seconds after which the client of a case hangs up."""
 LAST_WORDS_S = 1.0
-"""After an answer, for the server to close the connection or to answer once more."""
+"""Seconds after an answer for the server to close the connection or to answer once more."""
 LOAD_S = 60.0
 MOST_RATIO = 3.0
 NUM_QUIET = 7

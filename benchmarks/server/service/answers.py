@@ -12,7 +12,7 @@ class Choice:
     text: str = ""
     finish_reason: str | None = None
     logprobs: list[float] = field(default_factory=list)
-    """Of the chosen tokens, as they were written: equal only if every bit is."""
+    """Log-probabilities of the chosen tokens, as they were written: equal only if every bit is."""
     tokens: list[str] = field(default_factory=list)
 
     def begins(self, whole: Choice) -> bool:

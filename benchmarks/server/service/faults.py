@@ -21,7 +21,7 @@ KILL_EVERY_S = 320.0
 """An engine that lived for 300 s begins a new row of deaths: the server never gives up."""
 FAULT_EVERY_S = 15.0
 BACK_S = 240.0
-"""For a new engine to be there, on a machine that is busy with other work."""
+"""Seconds for a new engine to be there, on a machine that is busy with other work."""
 
 BAD_BODIES: tuple[bytes, ...] = (
     b"",
@@ -78,7 +78,8 @@ class Faults:
         span.ended = time.monotonic()
 
     async def run(self) -> None:
-        """Until ``stop``. Raises RuntimeError where the server does not come back from one."""
+        """Cause faults until ``stop``. Raises RuntimeError where the server does not come back from
+        one."""
         next_kill = time.monotonic() + min(30.0, self._kill_every_s)
         while True:
             await asyncio.sleep(self._random.expovariate(1 / FAULT_EVERY_S))

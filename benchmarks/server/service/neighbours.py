@@ -19,7 +19,8 @@ from service.process import HOST, Served, serving
 
 CROWD, PLAIN = "crowd-key", "plain-key"
 AMBIGUOUS = "start: e\ne: e e | /[a-z ]/"
-"""Of which a text can be read in a number of ways that grows exponentially with its length."""
+"""A grammar by which a text can be read in a number of ways that grows exponentially with its
+length."""
 GRAMMARS = 16
 CLIENTS, SEQUENCES, OUTPUT = 20, 8, 1800
 PLAIN_TOKENS = 16

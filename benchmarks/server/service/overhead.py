@@ -40,10 +40,10 @@ class OfflineRun(msgspec.Struct, frozen=True):
 
 class HttpRun(msgspec.Struct, frozen=True):
     seconds: float
-    """From the first request to the last byte of the last answer."""
+    """Seconds from the first request to the last byte of the last answer."""
     engine_cpu_seconds: float
     front_cpu_seconds: float
-    """Of the process that speaks HTTP."""
+    """CPU seconds of the process that speaks HTTP."""
     client_cpu_seconds: float
     events: int
     """That had text, of all streams."""
@@ -60,7 +60,7 @@ class Overhead(msgspec.Struct, frozen=True, kw_only=True):
     offline_tokens_per_s: float
     http_tokens_per_s: float
     cost_of_best: float
-    """Of the fastest round of each."""
+    """Return the overhead between the fastest round of each."""
     cost_median: float
     """Median over rounds of the cost within one round."""
     cost_by_processor_time: float

@@ -31,13 +31,13 @@ class Served:
 
     @property
     def pid(self) -> int:
-        """Of the process that serves HTTP, a child of the one that was started."""
+        """Id of the process that serves HTTP, a child of the one that was started."""
         pid: int = self.status()["server"]["pid"]
         return pid
 
     @property
     def engine_pid(self) -> int:
-        """Of the present engine; another after each restart."""
+        """Process id of the present engine; another after each restart."""
         pid: int = self.status()["engine"]["pid"]
         return pid
 
@@ -116,7 +116,7 @@ def serving(
 
 
 def environment() -> dict[str, str]:
-    """For a process that imports what this one can."""
+    """Return environment variables for a process that imports what this one can."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
     return {**os.environ, "PYTHONPATH": path}
 

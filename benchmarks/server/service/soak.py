@@ -30,10 +30,11 @@ MOST_OPEN = 256
 FEW_OPEN, MANY_OPEN = 64, 128
 """Fewer open requests: they come faster; more: slower. So the engine always has a full batch."""
 WARM_UP_S = 30.0
-"""Under load and without faults, before memory is measured: caches and allocators have filled."""
+"""Seconds under load and without faults before memory is measured: caches and allocators have
+filled."""
 MEMORY_MIB = 32.0
-"""By which the memory of a process may differ from before. A leak of one kilobyte a request would
-show after half an hour at 20 requests a second."""
+"""MiB by which the memory of a process may differ from before. A leak of one kilobyte a request
+would show after half an hour at 20 requests a second."""
 CACHE_MIB = 48
 """Small: requests wait for blocks and lose them."""
 LISTED = 20
@@ -75,7 +76,7 @@ class Soak(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_s: float
     """The highest rate that held: as many as kept the batch full."""
     output_tokens: int
-    """Of answers that are complete."""
+    """Output tokens of answers that are complete."""
     outcomes: dict[str, int]
     compared: int
     """Complete answers, each equal to that of the same request alone."""
@@ -106,7 +107,7 @@ class Run:
         self.speed = 1.0
         self.samples: list[Sample] = []
         self.expected: list[Answer] = []
-        """By request, when it was alone."""
+        """The answer of each request when it was alone."""
         self._open: set[asyncio.Task[None]] = set()
 
     async def compute_alone(self) -> None:

@@ -25,14 +25,14 @@ class Streams(msgspec.Struct, frozen=True, kw_only=True):
     streams: int
     """That were open at once, each with text received and most of it to come."""
     front_mib: float
-    """By which the memory of the process that speaks HTTP grew."""
+    """MiB by which the memory of the process that speaks HTTP grew."""
     engine_mib: float
-    """By which the engine's grew, ``kv_mib`` aside."""
+    """MiB by which the engine's grew, ``kv_mib`` aside."""
     kv_mib: float
     """Keys and values of the streams: of a budget that the engine has whether it is used or not."""
     total_mib: float
     kib_per_stream: float
-    """Of both processes."""
+    """KiB of both processes for each stream."""
     front_mib_afterwards: float
     """Still more than before, once all had been closed."""
     files_afterwards: int

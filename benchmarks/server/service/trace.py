@@ -14,7 +14,7 @@ from penstock.bench.replay import scaled
 from penstock.bench.workload import read_lengths
 
 LONGEST_GAP_S = 10.0
-"""Between arrivals: a trace has pauses in which nothing would be strained."""
+"""Most seconds between arrivals: a trace has pauses in which nothing would be strained."""
 
 
 @dataclass(frozen=True)

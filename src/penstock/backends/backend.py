@@ -29,7 +29,7 @@ class Defaults:
     max_num_seqs: int
     max_num_batched_tokens: int
     quantize_activations: bool
-    """With quantization, whether activations are quantized, too."""
+    """Whether activations are quantized along with the weights."""
     quantize_activations_why: str
 
 

@@ -17,7 +17,7 @@ from penstock.interface.automaton import Automaton
 BACKENDS: Mapping[ChosenBackend, Backend] = MappingProxyType(
     {each.name: each for each in (CudaBackend(), CpuBackend(), ReferenceBackend())}
 )
-"""In the order in which they are offered to who names none."""
+"""The backends in the order in which they are offered to who names none."""
 
 
 def backend(name: str) -> Backend:

@@ -59,7 +59,7 @@ class SpecResult(msgspec.Struct, frozen=True, kw_only=True):
     acceptance: float
     """Share of draft tokens that were accepted, of those whose predecessors were all accepted."""
     accepted_by_position: list[float]
-    """For each draft position, the share of all drafts whose token at that position was
+    """Share, for each draft position, of all drafts whose token at that position was
     accepted."""
     formula_tokens_per_step: float
     """Tokens per step by the formula ``(1 - a^(K+1)) / (1 - a)``, where a is ``acceptance`` and K

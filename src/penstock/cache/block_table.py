@@ -36,9 +36,9 @@ class BlockTable:
         self.root: Key = root_key(salt, extra)
         self.keys: list[Key] = []
         self.blocks: tuple[array[int], ...] = ()
-        """For each group, the ids of its blocks; empty while the table holds none."""
+        """Block ids of each group; empty while the table holds none."""
         self.forgotten: list[int] = []
-        """For each group, how many of the first places are not held."""
+        """Number of first places that are not held, for each group."""
         self.num_committed = 0  # tokens whose K and V are in the blocks, or will be: in flight
         self.num_published = 0  # leading places that were offered to the index
         self.private = False  # the cache was reset under it: nothing more is published

@@ -49,7 +49,7 @@ class CachedPrefix(NamedTuple):
     num_tokens: int
     """A multiple of the block size; 0 where nothing was found."""
     blocks: tuple[list[int], ...]
-    """For each group, the blocks of the last of these tokens: of all of them, or of those that
+    """Blocks, for each group, of the last of these tokens: of all of them, or of those that
     later tokens see."""
 
 

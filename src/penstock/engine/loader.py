@@ -1,4 +1,4 @@
-"""From a configuration to an executor that is ready to run: everything that happens once."""
+"""Turns a configuration into an executor that is ready to run: everything that happens once."""
 
 from __future__ import annotations
 

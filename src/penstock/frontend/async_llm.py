@@ -91,7 +91,7 @@ class AsyncLLM:
         max_sequences: int | None = None,
         inputs: InputProcessor | None = None,
     ) -> AsyncLLM:
-        """Like :meth:`start`, with a process that was spawned before.
+        """Start as :meth:`start` does, with a process that was spawned before.
 
         More than ``max_sequences`` open sequences are refused. ``inputs`` is the model's, where
         there is one that outlives this engine; it is not closed here.

@@ -1,4 +1,4 @@
-"""From the engine's tokens to what a caller reads: text, log-probabilities, finish reasons."""
+"""Turns the engine's tokens into what a caller reads: text, log-probabilities, finish reasons."""
 
 from __future__ import annotations
 

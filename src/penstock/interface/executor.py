@@ -99,7 +99,7 @@ class Sampling(msgspec.Struct, frozen=True):
     rows: Sequence[int] = ()
     """Rows of the step's logits that are drawn from; several may be the same."""
     states: Sequence[Any] = ()
-    """For each of ``rows``, the sampling state of its sequence. The executor tells it the token
+    """The sampling state, for each of ``rows``, of its sequence. The executor tells it the token
     (``SamplingState.append``): no one else must."""
     masks: MaskSource | None = None
     """The masks of the states whose options have a grammar; None if no state's have."""

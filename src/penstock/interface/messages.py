@@ -56,7 +56,7 @@ class EngineRequest(msgspec.Struct, tag="request", frozen=True, kw_only=True):
     pooling: PoolingParams | None = None
     """If set, the prompt is embedded and nothing is generated; ``params`` is then not read."""
     priority: int = 0
-    """As in RequestOptions, as are the fields that follow."""
+    """The priority, as in RequestOptions, as are the fields that follow."""
     cache_salt: str = ""
     tenant: Tenant = Tenant()
 

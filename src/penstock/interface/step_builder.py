@@ -17,7 +17,7 @@ from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.step import Float32s, Int32s, KvTables, StepInput
 
 Tables: TypeAlias = "Sequence[Sequence[array[int]]]"
-"""For each KV group, the block ids of each sequence. A sequence has as many in every group."""
+"""Block ids of each sequence, for each KV group. A sequence has as many in every group."""
 
 _NO_PAIRS = np.empty((0, 2), np.int32)
 _NO_ROWS = np.empty(0, np.int32)
@@ -32,8 +32,8 @@ class Tree(NamedTuple):
     known: int
     """Number of its rows before these, of which each follows the one before it."""
     parents: Sequence[int]
-    """For each of these rows, the index among them of the row that it follows; -1: the last of the
-    rows before them."""
+    """Parent of each of these rows: the index among them of the row that it follows; -1: the last
+    of the rows before them."""
 
 
 def build_step(

@@ -74,7 +74,7 @@ class EagleSpec(ModelSpec):
     """Layers of the target whose input hidden states are read as features."""
     fc_bias: bool = False
     input_norm: NormSpec | None = None
-    """For ``eagle3``, the norm of the embedding and that of the residual stream beside it."""
+    """The norm, for ``eagle3``, of the embedding and that of the residual stream beside it."""
     target_names: NameMap | None = None
     """What the target's checkpoint calls its weights: heads may take some of them from there."""
 

@@ -84,7 +84,7 @@ def group_index(name: str) -> str:
 
 
 def read(config: ConfigReader) -> Gptq:
-    """From ``quantization_config``; raises ModelError for what would be read wrongly."""
+    """Read ``quantization_config``; raises ModelError for what would be read wrongly."""
     bits = config.integer("bits")
     if bits not in (4, 8):
         raise config.error("bits", "is not supported; supported are 4 and 8")

@@ -41,8 +41,8 @@ class Name:
     """Patterns of the weights whose rows lie in the tensor one after another, in this order; this
     one is among them. Empty: the tensor is this weight alone."""
     shares: int = 1
-    """Into how many equal shares the rows of each fused weight are cut. The tensor has the first
-    share of each, then the second of each, and so on."""
+    """Number of equal shares into which the rows of each fused weight are cut. The tensor has the
+    first share of each, then the second of each, and so on."""
     transposed: bool = False
     """Whether the matrix is stored as ``[inputs, outputs]``. Its bias is as any other."""
     shift: float = 0.0

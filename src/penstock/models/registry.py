@@ -1,4 +1,5 @@
-"""From a checkpoint's config.json to a ModelSpec: which families there are, and what is refused."""
+"""Turns a checkpoint's config.json into a ModelSpec: which families there are, and what is
+refused."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class RopeSpec:
     interleaved: bool = False
     """Whether neighbouring components are rotated together; else component i and i + dim / 2."""
     short_factors: tuple[float, ...] = ()
-    """For ``longrope``, what each frequency is divided by where a plan has at most
+    """Divisors of the frequencies for ``longrope`` where a plan has at most
     ``original_max_positions`` positions, ``[dim / 2]``."""
     long_factors: tuple[float, ...] = ()
-    """For ``longrope``, what each is divided by where a plan has more."""
+    """The same where a plan has more positions."""

@@ -53,8 +53,7 @@ def _groups(plan: Plan) -> str:
         return ""
     alike = Counter((group.window, len(group.layers)) for group in groups)
     parts = [
-        (f"{count} of " if count > 1 else "")
-        + f"{layers} layer{'s' if layers > 1 else ''}"
+        f"{count} of {layers} layer{'s' if layers > 1 else ''}"
         + ("" if window is None else f" with a window of {window:,}")
         for (window, layers), count in alike.items()
     ]

@@ -1,4 +1,4 @@
-"""From options to schemes."""
+"""Chooses schemes by options."""
 
 from __future__ import annotations
 

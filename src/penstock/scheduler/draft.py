@@ -22,9 +22,9 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     """Index of the draft's group, less than ``Proposer.groups``. Drafts of one group are expected
     to be accepted about equally often."""
     parents: array[int] | None = None
-    """For each token, the index of the draft token that it follows, which is lower than its own, or
-    -1 if it follows the last known token. Tokens with the same parent differ. None: a chain, in
-    which each token follows the one before it."""
+    """Parent of each token: the index of the draft token that it follows, which is lower than its
+    own, or -1 if it follows the last known token. Tokens with the same parent differ. None: a
+    chain, in which each token follows the one before it."""
 
     def __len__(self) -> int:
         return len(self.token_ids)

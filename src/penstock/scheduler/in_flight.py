@@ -11,8 +11,8 @@ from penstock.scheduler.sequence import SequenceState
 
 
 class InFlight:
-    """At most one when a step is scheduled, two between its submission and the taking in of the
-    first.
+    """The steps in flight: at most one when a step is scheduled, two between its submission and the
+    taking in of the first.
 
     Empty, and asked for nothing but that, where every step is taken in before the next.
     """

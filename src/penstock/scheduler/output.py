@@ -47,7 +47,7 @@ class ScheduledStep(msgspec.Struct, frozen=True):
     samples: list[SequenceState]
     """The sequences that sample a token, in the order of ``sequences``."""
     sample_rows: list[int]
-    """For each of ``samples``, the row of the step's logits that it samples from; with a draft, the
+    """Row, for each of ``samples``, of the step's logits that it samples from; with a draft, the
     first of its rows."""
     block_copies: list[BlockCopy]
     """Executed in this order before anything else in the step."""

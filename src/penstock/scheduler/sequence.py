@@ -167,7 +167,7 @@ class SequenceState:
         self.finish_reason = FinishReason.STOP if self.completed else FinishReason.LENGTH
 
     def settle(self, position: int, tokens: list[int]) -> list[int]:
-        """Like :meth:`append`, of one token or none, which may replace a placeholder.
+        """Append one token or none as :meth:`append` does, which may replace a placeholder.
 
         If that is the end, or there is none, a placeholder behind it is dropped.
         """

@@ -1,4 +1,4 @@
-"""From the bytes of a body to a request: strict JSON, strict fields, bounded complaints."""
+"""Decodes the bytes of a body into a request: strict JSON, strict fields, bounded complaints."""
 
 from __future__ import annotations
 

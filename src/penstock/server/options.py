@@ -11,7 +11,8 @@ from penstock.server.parsing.styles import AUTO
 MAX_BODY_BYTES = 32 << 20
 """Four million prompt tokens as JSON numbers, or as much text as any context holds."""
 BODY_TIMEOUT_S = 60.0
-"""For the whole body of a request: half a megabyte a second at the largest that is taken."""
+"""Seconds for the whole body of a request: half a megabyte a second at the largest that is
+taken."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class LoadedDraft(NamedTuple):
     executor: Executor
     config: ResolvedConfig
     spec: ModelSpec
-    """Of heads, one of ``models/draft_heads.py``."""
+    """The model's spec; for heads, one of ``models/draft_heads.py``."""
     plan: Plan
     token_ids: Int32s | None = None
     """The target's token of each of its own, int32 ``[num_outputs]``; None: the same."""

@@ -40,11 +40,11 @@ class Verified(msgspec.Struct, frozen=True):
     """The outcome of one step, indexed by its samples."""
 
     tokens: list[list[int]]
-    """For each sample, the accepted tokens and one more; empty where there is an error."""
+    """The accepted tokens of each sample and one more; empty where there is an error."""
     errors: dict[int, str]
-    """For samples without a token, the reason."""
+    """The reason, for each sample without a token."""
     logprobs: dict[int, list[TokenLogprobs]]
-    """For samples that want them, one entry for each token."""
+    """One entry for each token, for samples that want them."""
 
 
 class _Run(NamedTuple):

@@ -1,4 +1,4 @@
-"""From messages and a chat template to token ids.
+"""Turns messages and a chat template into token ids.
 
 A special token's name inside a message is text, not a token: what a user writes cannot end their
 turn or open another's. Templates are programs that may inspect and trim the text, so the names

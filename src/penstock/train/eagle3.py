@@ -90,8 +90,9 @@ class Eagle3Heads(EagleHeads):
         self.fc.weight.copy_(maps[0])
 
     def config(self) -> Mapping[str, object]:
-        """At the top level, layers are named whose inputs are read; in ``eagle_config``, where
-        other readers look, the layers before them, whose outputs those are."""
+        """Return the configuration. At the top level, layers are named whose inputs are read; in
+        ``eagle_config``, where other readers look, the layers before them, whose outputs those
+        are."""
         config = {
             **super().config(),
             "architectures": ["LlamaForCausalLMEagle3"],

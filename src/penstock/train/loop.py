@@ -24,7 +24,7 @@ class Report:
     loss: float
     """Training loss, smoothed over about fifty steps."""
     agreement: tuple[float, ...]
-    """For each position ahead, the share of held-out places where the draft is the target's greedy
+    """Share, for each position ahead, of held-out places where the draft is the target's greedy
     choice."""
     complete: bool
 

@@ -1,4 +1,4 @@
-"""From documents to batches: one stream of tokens, cut into windows."""
+"""Turns documents into batches: one stream of tokens, cut into windows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def batches(
 
 
 def in_turn(stream: Stream, length: int, count: int, most: int) -> Iterator[Tensor]:
-    """At most ``most`` windows spread over the stream, int64 ``[up to count, length]`` each."""
+    """Return at most ``most`` windows spread over the stream, int64 ``[up to count, length]``
+    each."""
     starts = np.arange(0, len(stream) - length + 1, length)
     if len(starts) > most:
         starts = starts[np.linspace(0, len(starts) - 1, most).astype(np.int64)]

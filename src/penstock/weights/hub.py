@@ -1,4 +1,4 @@
-"""From what a user names as a model to a folder on disk."""
+"""Resolves what a user names as a model to a folder on disk."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class TensorFile:
         return self._view(tensor, NUMPY_DTYPES[tensor.element])
 
     def integers(self, name: str) -> NDArray[Any]:
-        """Like :meth:`view`, for a tensor of 32- or 64-bit integers."""
+        """View as :meth:`view` does a tensor of 32- or 64-bit integers."""
         tensor = self.tensors[name]
         if tensor.dtype not in _INTEGERS:
             self._fail(f"holds {name} as {tensor.dtype}; it must be I32 or I64")

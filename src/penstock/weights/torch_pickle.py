@@ -30,7 +30,7 @@ class Storage(NamedTuple):
     """Elements that tensors are views of; ``key`` names the archive's entry of them."""
 
     dtype: str
-    """In the names of safetensors."""
+    """Type of its numbers, by the names of safetensors."""
     key: str
     elements: int
 

@@ -12,8 +12,8 @@ from penstock.memory_budget import Demand, host_budget
 from penstock.plan.plan import Plan
 
 BATCHED_TOKENS = 512
-"""On two cores a 1B model computes this many prompt tokens in about a second: with more, those
-who wait for their next token would notice."""
+"""Most tokens of a step. A 1B model computes this many on two cores in about a second: with more,
+those who wait for their next token would notice."""
 
 
 class CpuBackend(Backend):

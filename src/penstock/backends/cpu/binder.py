@@ -30,7 +30,8 @@ class Binder:
         self.native = native
         self.buffers: dict[ops.BufferName, BufferId] = {}
         self.regions: list[str] = []
-        """For each of the executor's regions, the names of its weights, joined by ``+``."""
+        """One entry for each of the executor's regions: the names of its weights, joined by
+        ``+``."""
         self.fills: list[Fill] = []
         self._matrices: dict[str, list[tuple[MatrixId, int, bool]]] = {}
         """The matrices by shape and format: each with its region and whether it multiplies selected

@@ -166,7 +166,7 @@ def form_of(scheme: QuantScheme | None, dtype: DType) -> MatrixForm:
 def round_weights(
     native: NativeExecutor, matrix: NDArray[Any], scheme: GroupScheme, name: str
 ) -> GroupTensor:
-    """As ``quant.quantize``, bit by bit, on the executor's threads."""
+    """Quantize to the same bits as ``quant.quantize`` on the executor's threads."""
     matrix = _rounded_from(matrix)
     n, k = matrix.shape
     codes = np.empty((n, k), np.int8)

@@ -182,7 +182,8 @@ def idle_step(tokens: int, logit_rows: int, feature_size: int = 0, groups: int =
 
 
 def idle_tree(feature_size: int = 0, groups: int = 1) -> StepInput:
-    """As :func:`idle_step`, of a token that two others follow; moves a slot onto itself, too."""
+    """Return an :func:`idle_step` of a token that two others follow; moves a slot onto itself,
+    too."""
     parents, moves = np.array([-1, 0, 0], np.int32), np.zeros((1, 2), np.int32)
     return replace(idle_step(3, 3, feature_size, groups), tree_parents=parents, slot_moves=moves)
 
@@ -201,7 +202,7 @@ class StepBuffer:
 
     @staticmethod
     def nbytes(capacity: int) -> int:
-        """On the device."""
+        """Number of bytes on the device."""
         return capacity * 4
 
     def write(self, layout: Layout, arrays: Sequence[Int32s]) -> None:

@@ -24,7 +24,7 @@ def as_bfloat16(x: F32) -> F32:
 
 
 def rms_norm(x: F32, weight: F32, eps: float) -> F32:
-    """Over the last axis: ``x / sqrt(mean(x**2) + eps) * weight``."""
+    """Return the RMS norm over the last axis: ``x / sqrt(mean(x**2) + eps) * weight``."""
     mean = np.mean(np.square(x), axis=-1, keepdims=True, dtype=np.float32)
     return (x / np.sqrt(mean + np.float32(eps)) * weight).astype(np.float32)
 
@@ -40,7 +40,8 @@ def product(x: F32, w: F32) -> F32:
 
 
 def layer_norm(x: F32, weight: F32, bias: F32 | None, eps: float) -> F32:
-    """Over the last axis: ``(x - mean) / sqrt(variance + eps) * weight + bias``."""
+    """Return the layer norm over the last axis: ``(x - mean) / sqrt(variance + eps) * weight +
+    bias``."""
     centered = x - np.mean(x, axis=-1, keepdims=True, dtype=np.float32)
     variance = np.mean(np.square(centered), axis=-1, keepdims=True, dtype=np.float32)
     normed = centered / np.sqrt(variance + np.float32(eps)) * weight

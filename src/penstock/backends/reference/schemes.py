@@ -33,7 +33,7 @@ class SchemeProducts:
     """How matrices of a scheme are rounded and multiplied, as ``plan.ops.Linear`` defines it."""
 
     round: Callable[[NDArray[Any], Any, str], CanonicalTensor]
-    """From a matrix ``[n, k]``, its scheme, and its name for messages."""
+    """Callback that rounds: takes a matrix ``[n, k]``, its scheme, and its name for messages."""
     integers: Callable[[F32, Any], F32]
     """``x @ W.T`` with x rounded on the way."""
     weight_only: Callable[[F32, Any], F32]

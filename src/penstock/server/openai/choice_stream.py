@@ -1,4 +1,4 @@
-"""From the text of a choice to a chat message, whole or in deltas."""
+"""Turns the text of a choice into a chat message, whole or in deltas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the messages of a chat to a prompt, rendered and tokenized in a worker process."""
+"""Turns the messages of a chat into a prompt, rendered and tokenized in a worker process."""
 
 from __future__ import annotations
 

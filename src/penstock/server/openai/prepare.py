@@ -1,4 +1,4 @@
-"""From a chat request, in either dialect, to a request to the engine."""
+"""Turns a chat request, in either dialect, into a request to the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the fields of a request to the sampling options of the engine."""
+"""Turns the fields of a request into the sampling options of the engine."""
 
 from __future__ import annotations
 

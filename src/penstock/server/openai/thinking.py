@@ -1,4 +1,4 @@
-"""From the reasoning fields of requests to the chat template variables that control reasoning."""
+"""Turns the reasoning fields of requests into chat template variables that control reasoning."""
 
 from __future__ import annotations
 

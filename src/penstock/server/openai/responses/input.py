@@ -1,4 +1,4 @@
-"""From a request of ``/v1/responses`` to the same chat."""
+"""Turns a request of ``/v1/responses`` into the same chat."""
 
 from __future__ import annotations
 

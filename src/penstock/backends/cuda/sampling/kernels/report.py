@@ -22,7 +22,7 @@ TOP = tl.constexpr(4)
 
 _INFINITY = tl.constexpr(float("inf"))
 LEAST = tl.constexpr(-(2**63))
-"""In place of a token that the vocabulary does not have."""
+"""The value in place of a token that the vocabulary does not have."""
 _LAST_ID = tl.constexpr(2**32 - 1)
 
 
