@@ -18,7 +18,7 @@ from penstock.models.spec import DType
 from penstock.plan.ops import WeightName
 
 STAGING_BYTES: Final = 32 << 20
-"""Pinned memory of each of two stages. Transfers of this size run at the bus's full rate."""
+"""Bytes of each of two pinned buffers. Transfers of this size run at the bus's full rate."""
 
 TORCH_DTYPES: Final[dict[DType, torch.dtype]] = {
     "float32": torch.float32,
