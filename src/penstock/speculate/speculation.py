@@ -223,6 +223,13 @@ class Speculation:
         if reader is not None and (reader.reads_all or not self._rest):
             reader.observe(step, tokens, features)
 
+    def reset(self) -> None:
+        """Forget what the proposer kept of earlier requests; what runs is not disturbed.
+
+        What was measured stays: figures, times, and how often drafts were accepted.
+        """
+        self._proposer.reset()
+
     def check_integrity(self) -> None:
         """Raise AssertionError if the proposer's state is inconsistent."""
         self._proposer.check_integrity()
