@@ -23,6 +23,7 @@ from penstock.hardware import Hardware
 from penstock.memory_budget import Demand, Served
 from penstock.models.draft_heads import EagleSpec
 from penstock.models.quantized import QuantizedFormat
+from penstock.models.rope import longrope_notes
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.kv_groups import KvGroups, group_layers, kv_layers
@@ -250,6 +251,10 @@ def resolve(
     if config.speculative is not None:
         config.speculative.validate()
         reasons["speculative"] = f"{describe(config.speculative)}, as asked"
+    rope_notes: tuple[str, ...] = ()
+    if plan is None:  # a draft's was made with its target's
+        asked_len = config.max_model_len is not None
+        rope_notes = longrope_notes(served.plan.ropes, most_len, asked_len)
     artifact_dir, reasons["artifact_dir"] = _artifact_dir(config, backend)
     resolved = ResolvedConfig(
         model_path=str(model_path),
@@ -280,7 +285,7 @@ def resolve(
         artifact_dir=artifact_dir,
         seed=config.seed,
         reasons=reasons,
-        notes=(*chosen.notes, *threads.notes, *backend.notes()),
+        notes=(*chosen.notes, *threads.notes, *backend.notes(), *rope_notes),
     )
     return Resolved(
         resolved,

@@ -241,7 +241,7 @@ class Binder:
         self.launches.append(launch)
 
     def cache_of(self, layer: int) -> tuple[LayerCache, int]:
-        """Where a layer's keys and values are, and the group of a step's tables that tell where."""
+        """Return a layer's cache, and the group of a step's tables that addresses it."""
         place = self._plan.kv_groups.places[layer]
         return self.caches[place.index], place.group
 
