@@ -117,6 +117,49 @@ def test_a_long_prompt_is_read_in_parts(engine_plan: EnginePlan) -> None:
     assert core.stats().drafts.accepted_tokens > 0  # type: ignore[union-attr]
 
 
+def test_a_reset_of_the_prefix_cache_reaches_the_draft(engine_plan: EnginePlan) -> None:
+    inner = Counted(20)
+    core = make_core(
+        engine_plan, HashExecutor(20, VOCAB), Speculation(ModelProposer(inner, 512, True), 3)
+    )
+    params = SamplingParams(temperature=0, max_tokens=21, ignore_eos=True)
+
+    def read(name: str) -> int:
+        """Rows of the draft's first step for the same prompt."""
+        before = len(inner.rows)
+        core.add_request(EngineRequest(request_id=name, prompt_token_ids=[3] * 70, params=params))
+        finish(core)
+        return inner.rows[before]
+
+    assert read("a") == 71
+    assert read("b") < 71
+    core.reset_prefix_cache()
+    core.check_integrity()
+    assert read("c") == 71
+
+
+def test_a_reset_while_the_draft_reads_changes_nothing(engine_plan: EnginePlan) -> None:
+    """Those that run keep what they hold, and nobody finds it afterwards."""
+    inner = Counted(40)
+    proposer = ModelProposer(inner, 512, True)
+    core = make_core(engine_plan, HashExecutor(40, VOCAB), Speculation(proposer, 3))
+    plain = make_core(engine_plan, HashExecutor(40, VOCAB))
+    for request in requests():
+        core.add_request(request)
+        plain.add_request(request)
+    reported: dict[tuple[str, int], list[int]] = {}
+    for _ in range(6):
+        for update in core.step():
+            reported.setdefault((update.request_id, update.index), []).extend(update.token_ids)
+    assert proposer._cache.num_used_blocks > 0
+    core.reset_prefix_cache()
+    core.check_integrity()
+    for name, tokens in finish(core).items():
+        reported.setdefault(name, []).extend(tokens)
+    assert reported == finish(plain)
+    assert proposer._cache.num_cached_blocks == 0
+
+
 def test_blocks_come_back(engine_plan: EnginePlan) -> None:
     proposer = ModelProposer(HashExecutor(20, VOCAB), 512, False)
     core = make_core(engine_plan, HashExecutor(20, VOCAB), Speculation(proposer, 2))

@@ -85,6 +85,20 @@ def test_requests_with_a_salt_share_nothing() -> None:
     assert drafted(proposer, sequence([9, 2, 3])) == [4, 5]
 
 
+def test_a_reset_forgets_ended_requests() -> None:
+    proposer = NgramProposer(Ngram(min_match=2, shared_tokens=1024))
+    end(proposer, sequence([1, 2, 3, 4, 5]))
+    drafted(proposer, sequence([6, 7]))  # which takes it into the shared text
+    end(proposer, sequence([11, 12, 13, 14]))  # is remembered, and not yet in it
+    running = sequence([21, 22, 23, 24])
+    drafted(proposer, running)
+    proposer.reset()
+    assert drafted(proposer, sequence([9, 2, 3])) is None
+    assert drafted(proposer, sequence([9, 11, 12])) is None
+    end(proposer, running)
+    assert drafted(proposer, sequence([9, 21, 22])) == [23, 24]
+
+
 def test_what_is_remembered_is_bounded() -> None:
     proposer = NgramProposer(Ngram(min_match=2, shared_tokens=1024))
     for first in range(0, 6000, 300):

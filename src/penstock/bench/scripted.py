@@ -45,6 +45,8 @@ class ScriptedProposer:
             pass
         return drafts
 
+    def reset(self) -> None: ...  # it knows texts, and keeps nothing of requests
+
     def check_integrity(self) -> None: ...
 
     def close(self) -> None: ...

@@ -29,7 +29,8 @@ in full:
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from penstock.cache.block_table import BlockTable
@@ -250,6 +251,18 @@ class KvCache:
             table.num_published = full
         if self._windowed:
             self._forget(table, num_computed)
+
+    def has_place_after(self, published: Iterable[tuple[BlockTable, int]]) -> bool:
+        """Whether a block of each group will be free when these tables are published so far
+        (:meth:`publish`), which gives back what lies behind windows."""
+        free, counts = self._pool.num_free, self._pool.ref_counts
+        owners = Counter[int]()  # forks give a shared block back together
+        for table, num_computed in published:
+            for group, window in self._windowed:
+                first = self._first_seen(window, num_computed)
+                owners.update(table.blocks[group][table.forgotten[group] : first])
+        free += sum(counts[block] == number for block, number in owners.items())
+        return free >= self._num_groups
 
     def trim(self, table: BlockTable) -> None:
         """Give back the blocks behind the committed tokens, which nobody else has."""

@@ -317,8 +317,13 @@ class EngineCore:
         return stats
 
     def reset_prefix_cache(self) -> None:
-        """Forget every cached prefix; what runs is not disturbed."""
+        """Forget every cached prefix, and what drafts were made from of requests that ended.
+
+        What runs is not disturbed.
+        """
         self._scheduler.cache.reset()
+        if self._speculation is not None:
+            self._speculation.reset()
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless sequences, queues and the cache's books agree."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from penstock.cache.kv_cache import KvCache
 from penstock.scheduler.output import ScheduledStep
-from penstock.scheduler.sequence import SequenceState
+from penstock.scheduler.sequence import SequenceState, Status
 
 
 class InFlight:
@@ -38,6 +38,15 @@ class InFlight:
     def involves(self, sequence: SequenceState) -> bool:
         """Whether the step that was submitted last computes or samples the sequence."""
         return bool(self.steps) and _involves(self.steps[-1], sequence)
+
+    def brings_place(self, cache: KvCache) -> bool:
+        """Whether a sequence finds a block of every group once the step that was submitted last is
+        taken in, which gives back what lies behind windows."""
+        return bool(self.steps) and cache.has_place_after(
+            (each.sequence.table, each.start + each.num_tokens)
+            for each in self.steps[-1].sequences
+            if each.sequence.status is Status.RUNNING
+        )
 
     def bar(self, sequence: SequenceState) -> None:
         """Note that it went to wait while it is in flight.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.scheduler.admission import Admission
+from penstock.scheduler.in_flight import InFlight
 from penstock.scheduler.output import ScheduledSequence, scheduled
 from penstock.scheduler.preemption import Preemption
 from penstock.scheduler.queues import Queues
@@ -19,6 +20,11 @@ class Progress:
 
     Where blocks run out, it preempts; where tenants contend, it charges them, and lets those that
     wait go before the prompts of others.
+
+    What lies behind windows comes back when the step in flight is taken in. So while one is in
+    flight, a sequence that finds no block is left out of this step, and preempts nobody, if that
+    one brings what it lacks or has the sequence in it; nor does anybody behind it preempt. It is
+    asked again, in its turn, when that is taken in, and preempts where nothing more is to come.
     """
 
     def __init__(
@@ -27,6 +33,7 @@ class Progress:
         queues: Queues,
         admission: Admission,
         preemption: Preemption,
+        in_flight: InFlight,
         all_hidden: bool,
     ) -> None:
         """``all_hidden``: the hidden states of every token are wanted."""
@@ -34,6 +41,8 @@ class Progress:
         self._queues = queues
         self._admission = admission
         self._preemption = preemption
+        self._in_flight = in_flight
+        self._left_out = False  # whether a sequence was left out of the step that is composed
         self._all_hidden = all_hidden
 
     def decodes(
@@ -48,6 +57,7 @@ class Progress:
         """
         queues, extend, all_hidden = self._queues, self._cache.extend, self._all_hidden
         contended = queues.shares.contended
+        self._left_out = False
         running = queues.running[:]  # who is preempted leaves the list itself
         prefills: list[SequenceState] = []
         if contended:  # before anybody is charged for this step
@@ -69,7 +79,7 @@ class Progress:
                 if contended:
                     queues.shares.serve(sequence.tenant, 1)
             while not extend(sequence.table, start, start + 1, copies):
-                if not self._preemption.preempt_behind(sequence, chosen):
+                if not self._make_room(sequence, chosen):
                     break
             else:
                 chosen.append(scheduled(sequence, start, 1, all_hidden))
@@ -106,10 +116,24 @@ class Progress:
                 # windows give back after the step.
                 room = cache.room(sequence.table, start)
                 shrinks = cache.forgets and count > 1 and room > 0
-                if shrinks or not self._preemption.preempt_behind(sequence, chosen):
+                if shrinks or not self._make_room(sequence, chosen):
                     count = room
                     if count == 0:
                         break
             else:
                 chosen.append(scheduled(sequence, start, count, self._all_hidden))
                 left.take(chosen[-1])
+
+    def _make_room(self, sequence: SequenceState, chosen: list[ScheduledSequence]) -> bool:
+        """Preempt for a sequence that finds no block; False: it makes do with what there is."""
+        if self._left_out:
+            return False
+        in_flight = self._in_flight
+        if (
+            self._cache.forgets
+            and in_flight.steps
+            and (in_flight.involves(sequence) or in_flight.brings_place(self._cache))
+        ):
+            self._left_out = True
+            return False
+        return self._preemption.preempt_behind(sequence, chosen)

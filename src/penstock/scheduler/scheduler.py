@@ -102,7 +102,7 @@ class Scheduler:
         self._preemption = Preemption(cache, self._queues, self._in_flight)
         self._admission = Admission(cache, self._queues, self._in_flight, max_num_seqs, all_hidden)
         self._progress = Progress(
-            cache, self._queues, self._admission, self._preemption, all_hidden
+            cache, self._queues, self._admission, self._preemption, self._in_flight, all_hidden
         )
         self._arrivals = 0
         self._steps = 0

@@ -50,6 +50,13 @@ class Proposer(Protocol):
         """Return, for each of ``wanted``, a draft of at most ``most`` tokens or None."""
         ...
 
+    def reset(self) -> None:
+        """Forget what outlives its request: cached prefixes, and texts of requests that ended.
+
+        What runs is not disturbed.
+        """
+        ...
+
     def check_integrity(self) -> None:
         """Raise AssertionError if the proposer's state is inconsistent."""
         ...

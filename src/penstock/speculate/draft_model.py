@@ -100,6 +100,9 @@ class ModelProposer:
                     drafts[lane.index] = Draft(tokens)
         return drafts
 
+    def reset(self) -> None:
+        self._cache.reset()
+
     def check_integrity(self) -> None:
         self._cache.check_integrity()
         held = sum(reading.table.num_held for reading in self._readings.values())

@@ -123,6 +123,8 @@ class EagleProposer:
                 drafts[lane.index] = likeliest(lane.nodes, lane.most)
         return drafts
 
+    def reset(self) -> None: ...  # nothing is kept of a sequence that has ended
+
     def check_integrity(self) -> None:
         self._cache.check_integrity()
         held = sum(reading.table.num_held for reading in self._readings.values())

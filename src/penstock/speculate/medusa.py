@@ -78,6 +78,8 @@ class MedusaProposer:
             drafts[i] = independent([level[lane] for level in levels], wanted[i].most)
         return drafts
 
+    def reset(self) -> None: ...  # nothing is kept of a sequence that has ended
+
     def check_integrity(self) -> None: ...
 
     def close(self) -> None:

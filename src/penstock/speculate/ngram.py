@@ -53,6 +53,10 @@ class NgramProposer:
                     drafts[i] = self._from_shared(self._shared, wanted[i].sequence, most)
         return drafts
 
+    def reset(self) -> None:
+        if self._shared is not None:
+            self._shared.reset()
+
     def check_integrity(self) -> None:
         if self._shared is not None:
             self._shared.check_integrity()
@@ -104,6 +108,11 @@ class _Shared:
         if _BETWEEN in tokens:
             tokens = tokens[: tokens.index(_BETWEEN)]
         return length, tokens
+
+    def reset(self) -> None:
+        """Forget all texts; what runs is added when it has ended."""
+        self._live.clear()  # those that run are wanted again, those that ended are not
+        self._text = self._automaton()
 
     def check_integrity(self) -> None:
         """Raise AssertionError if more than ``capacity`` tokens are kept."""
