@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from penstock.cache.block_table import BlockTable
 from penstock.cache.kv_cache import KvCache
+from penstock.cache.prefix_cache import PrefixCache
 from penstock.engine.pooling import give_rows
 from penstock.engine.step_builder import build_step_input
 from penstock.interface.messages import SequenceUpdate
@@ -76,24 +77,32 @@ def as_hidden(rows: list[int]) -> NDArray[np.float64]:
     return np.array([[row % 2**20] for row in rows], np.float64).reshape(-1, 1)
 
 
-class ToldCache(KvCache):
+class ToldPrefixes(PrefixCache):
     """Remembers of which tokens every key is."""
 
-    def __init__(self, num_blocks: int, block_size: int, **options: Any) -> None:
-        super().__init__(num_blocks, block_size, **options)
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
         self.tokens_of: dict[bytes, list[int]] = {}
 
     def _extend_keys(self, table: BlockTable, tokens: array[int], count: int) -> None:
         known = len(table.keys)
         super()._extend_keys(table, tokens, count)
         for i in range(known, count):
-            self.tokens_of[table.keys[i]] = tokens[: (i + 1) * self.block_size].tolist()
+            self.tokens_of[table.keys[i]] = tokens[: (i + 1) * self._block_size].tolist()
+
+
+class ToldCache(KvCache):
+    """Can compare what is found with the tokens of its key."""
+
+    def __init__(self, num_blocks: int, block_size: int, **options: Any) -> None:
+        super().__init__(num_blocks, block_size, **options)
+        self._prefixes = self.told = ToldPrefixes(self._index, self.windows, block_size)
 
     def check_content(self, memory: dict[int, Entry]) -> None:
         """Every block that can be found holds what its key says, entry by entry."""
         for block in self._index.blocks():
             key, group = self._index._keys[block]
-            tokens = self.tokens_of[key]
+            tokens = self.told.tokens_of[key]
             assert min(tokens) >= 0, "a key of a token that is not known"
             before, entries = group, []
             for position, token in enumerate(tokens):

@@ -31,6 +31,11 @@ def window_blocks(window: int, block_size: int = BLOCK_SIZE) -> int:
     return -(-(window - 1) // block_size) + 1
 
 
+def first_seen_block(window: int, position: int, block_size: int = BLOCK_SIZE) -> int:
+    """The first block that the token at ``position``, or any after it, sees in part."""
+    return max(position - window + 1, 0) // block_size
+
+
 def sequence_blocks(
     windows: Sequence[int | None], num_tokens: int, block_size: int = BLOCK_SIZE
 ) -> int:

@@ -31,27 +31,18 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from penstock.cache.block_table import BlockTable
-from penstock.cache.geometry import sequence_blocks, window_blocks
+from penstock.cache.geometry import first_seen_block, sequence_blocks, window_blocks
+from penstock.cache.integrity import check_books
 from penstock.cache.pool import BlockPool
-from penstock.cache.prefix import PrefixIndex, next_key
+from penstock.cache.prefix import PrefixIndex
+from penstock.cache.prefix_cache import CachedPrefix, PrefixCache
 
 BlockCopy = tuple[int, int]
 """(from, to) block ids."""
 
 _NOWHERE = 0  # what forgotten places of a prefix name: a block that there always is
-
-
-class CachedPrefix(NamedTuple):
-    """The first tokens of a sequence, found in the cache."""
-
-    num_tokens: int
-    """A multiple of the block size; 0 where nothing was found."""
-    blocks: tuple[list[int], ...]
-    """Blocks, for each group, of the last of these tokens: of all of them, or of those that
-    later tokens see."""
 
 
 class KvCache:
@@ -79,10 +70,10 @@ class KvCache:
         self.windows = tuple(windows)
         self.enable_prefix_caching = enable_prefix_caching
         self._num_groups = len(self.windows)
-        self._whole = [g for g, window in enumerate(windows) if window is None]
         self._windowed = [(g, window) for g, window in enumerate(windows) if window is not None]
         self._pool = BlockPool(num_blocks)
         self._index = PrefixIndex(self._num_groups)
+        self._prefixes = PrefixCache(self._index, self.windows, block_size)
         self._tables: set[BlockTable] = set()  # those that hold blocks
 
     @property
@@ -121,25 +112,9 @@ class KvCache:
 
         Changes nothing but ``table.keys``. The blocks are the caller's only after ``begin``.
         """
-        count = limit // self.block_size if self.enable_prefix_caching else 0
-        found: list[list[int]] = [[] for _ in self.windows]
-        find = self._index.find
-        for i in range(count):
-            if i == len(table.keys):
-                self._extend_keys(table, tokens, i + 1)
-            key = table.keys[i]
-            here = [find(key, group) for group in self._whole]
-            if None in here:
-                count = i
-                break
-            for group, block in zip(self._whole, here, strict=True):
-                if block is not None:
-                    found[group].append(block)
-        if self._windowed:
-            count = self._within_windows(table, count, found)
-        for group in self._whole:
-            del found[group][count:]
-        return CachedPrefix(count * self.block_size, tuple(found))
+        if not self.enable_prefix_caching:
+            return self._prefixes.nothing()
+        return self._prefixes.lookup(table, tokens, limit)
 
     def begin(
         self,
@@ -157,7 +132,7 @@ class KvCache:
         ``must_fit`` do not fit.
         """
         assert not table.blocks, "the table already holds blocks"
-        prefix = prefix or self._nothing()
+        prefix = prefix or self._prefixes.nothing()
         if not self.fits(prefix, must_fit, reserve):
             return 0
         cached = prefix.num_tokens // self.block_size
@@ -243,12 +218,7 @@ class KvCache:
         full = num_computed // self.block_size
         table.due_at = (full + 1) * self.block_size
         if not table.private and self.enable_prefix_caching:
-            self._extend_keys(table, tokens, full)
-            publish = self._index.publish
-            for i in range(table.num_published, full):
-                for group, blocks in enumerate(table.blocks):
-                    publish(table.keys[i], blocks[i], group)
-            table.num_published = full
+            self._prefixes.publish(table, tokens, full)
         if self._windowed:
             self._forget(table, num_computed)
 
@@ -259,7 +229,7 @@ class KvCache:
         owners = Counter[int]()  # forks give a shared block back together
         for table, num_computed in published:
             for group, window in self._windowed:
-                first = self._first_seen(window, num_computed)
+                first = first_seen_block(window, num_computed, self.block_size)
                 owners.update(table.blocks[group][table.forgotten[group] : first])
         free += sum(counts[block] == number for block, number in owners.items())
         return free >= self._num_groups
@@ -329,83 +299,21 @@ class KvCache:
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless owners, counts, free lines and index agree."""
-        self._pool.check_integrity()
-        self._index.check_integrity()
-        owners = [0] * self.num_blocks
-        for table in self._tables:
-            self._check_table(table, owners)
-        assert owners == self._pool.ref_counts, "reference counts do not match owners"
-        findable_free = {b for b in self._index.blocks() if owners[b] == 0}
-        assert findable_free == set(self._pool.kept()), "kept blocks are not the findable free ones"
-
-    def _check_table(self, table: BlockTable, owners: list[int]) -> None:
-        size, places = self.block_size, table.num_places
-        assert places, "an empty table is registered"
-        assert {len(blocks) for blocks in table.blocks} == {places}, "groups differ in length"
-        assert len(table.blocks) == len(table.forgotten) == self._num_groups
-        held = [b for g, blocks in enumerate(table.blocks) for b in blocks[table.forgotten[g] :]]
-        assert len(set(held)) == len(held), "a table repeats a block"
-        assert table.num_held == len(held)
-        assert self._places(table.num_committed) <= places, "missing slots"
-        assert table.num_published * size <= table.num_committed
-        assert table.writable <= places * size
-        for window, forgotten in zip(self.windows, table.forgotten, strict=True):
-            seen = 0 if window is None else self._first_seen(window, table.num_committed)
-            assert forgotten <= seen, "a block was given back that later tokens see"
-        for blocks, forgotten in zip(table.blocks, table.forgotten, strict=True):
-            for block in blocks[table.num_committed // size :]:
-                assert not table.writable or self._pool.ref_counts[block] == 1, "shared, writable"
-            for i in range(forgotten, places):
-                block = blocks[i]
-                owners[block] += 1
-                if block in self._index and i < table.num_published:
-                    group = self._index.group(block)
-                    assert table.blocks[group] is blocks, f"block {block} is of another group"
-                    found = self._index.find(table.keys[i], group)
-                    assert found == block, f"block {block} is found, but not by its table's key"
-                elif block in self._index:  # published by the table that this one was forked from
-                    assert i < table.num_committed // size, f"block {block} is found"
-
-    def _nothing(self) -> CachedPrefix:
-        return CachedPrefix(0, tuple([] for _ in self.windows))
+        check_books(self._tables, self._pool, self._index, self.windows, self.block_size)
 
     def _places(self, num_tokens: int) -> int:
         """Blocks of each group for so many tokens, if none is given back."""
         return -(-num_tokens // self.block_size)
-
-    def _first_seen(self, window: int, position: int) -> int:
-        """The first block that the token at ``position``, or any after it, sees in part."""
-        return max(position - window + 1, 0) // self.block_size
-
-    def _within_windows(self, table: BlockTable, count: int, found: list[list[int]]) -> int:
-        """How many of ``count`` blocks are the longest prefix that groups with windows have, too;
-        puts their blocks into ``found``."""
-        keys, find, size = table.keys, self._index.find, self.block_size
-        settled = 0  # groups in a row that have what a prefix of `count` blocks needs
-        at = 0
-        while count and settled < len(self._windowed):
-            group, window = self._windowed[at]
-            blocks: list[int] = []
-            for i in range(count - 1, self._first_seen(window, count * size) - 1, -1):
-                block = find(keys[i], group)
-                if block is None:  # nor does any longer prefix that sees it
-                    count, settled = i, -1
-                    break
-                blocks.append(block)
-            found[group] = blocks[::-1]
-            settled += 1
-            at = (at + 1) % len(self._windowed)
-        if not count:
-            for group, _ in self._windowed:
-                found[group] = []
-        return count
 
     def _forget(self, table: BlockTable, num_computed: int) -> None:
         """Give back the blocks that no token from ``num_computed`` on sees, the first ones first:
         they were seen least recently."""
         size, pool = self.block_size, self._pool
         for group, window in self._windowed:
-            first, blocks = self._first_seen(window, num_computed), table.blocks[group]
+            first, blocks = (
+                first_seen_block(window, num_computed, self.block_size),
+                table.blocks[group],
+            )
             for i in range(table.forgotten[group], first):
                 pool.release(blocks[i], keep=blocks[i] in self._index)
             table.forgotten[group] = max(first, table.forgotten[group])
@@ -415,14 +323,6 @@ class KvCache:
         # Groups share their last blocks alike: they are forked and copied together.
         at, offset = divmod(start, self.block_size)
         return offset != 0 and self._pool.ref_counts[table.blocks[0][at]] > 1
-
-    def _extend_keys(self, table: BlockTable, tokens: array[int], count: int) -> None:
-        size = self.block_size
-        keys = table.keys
-        key = keys[-1] if keys else table.root
-        for i in range(len(keys), count):
-            key = next_key(key, tokens[i * size : (i + 1) * size])
-            keys.append(key)
 
     def _take(self) -> int:
         block = self._pool.take()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from time import monotonic
 
-from penstock.cache.kv_cache import CachedPrefix, KvCache
+from penstock.cache.kv_cache import KvCache
+from penstock.cache.prefix_cache import CachedPrefix
 from penstock.scheduler.give_way import GiveWay
 from penstock.scheduler.in_flight import InFlight
 from penstock.scheduler.output import ScheduledSequence, scheduled

@@ -1,0 +1,105 @@
+"""Prefixes that can be found: what is cached of a sequence's first tokens, in every group."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.cache.block_table import BlockTable
+from penstock.cache.geometry import first_seen_block
+from penstock.cache.prefix import PrefixIndex, next_key
+
+
+class CachedPrefix(NamedTuple):
+    """The first tokens of a sequence, found in the cache."""
+
+    num_tokens: int
+    """A multiple of the block size; 0 where nothing was found."""
+    blocks: tuple[list[int], ...]
+    """Blocks, for each group, of the last of these tokens: of all of them, or of those that
+    later tokens see."""
+
+
+class PrefixCache:
+    """Finds the blocks of a sequence's first tokens by content, and publishes those it computes.
+
+    It owns no block: ``index`` says which blocks can be found, and whoever hands out a block drops
+    it there. ``windows`` has the window of each group of layers, or None.
+    """
+
+    def __init__(self, index: PrefixIndex, windows: Sequence[int | None], block_size: int) -> None:
+        self._index = index
+        self._block_size = block_size
+        self._num_groups = len(windows)
+        self._whole = [g for g, window in enumerate(windows) if window is None]
+        self._windowed = [(g, window) for g, window in enumerate(windows) if window is not None]
+
+    def nothing(self) -> CachedPrefix:
+        """The prefix of no tokens."""
+        return CachedPrefix(0, tuple([] for _ in range(self._num_groups)))
+
+    def lookup(self, table: BlockTable, tokens: array[int], limit: int) -> CachedPrefix:
+        """The longest cached prefix of ``tokens``, of at most ``limit`` tokens.
+
+        Changes nothing but ``table.keys``.
+        """
+        count = limit // self._block_size
+        found: list[list[int]] = [[] for _ in range(self._num_groups)]
+        find = self._index.find
+        for i in range(count):
+            if i == len(table.keys):
+                self._extend_keys(table, tokens, i + 1)
+            key = table.keys[i]
+            here = [find(key, group) for group in self._whole]
+            if None in here:
+                count = i
+                break
+            for group, block in zip(self._whole, here, strict=True):
+                if block is not None:
+                    found[group].append(block)
+        if self._windowed:
+            count = self._within_windows(table, count, found)
+        for group in self._whole:
+            del found[group][count:]
+        return CachedPrefix(count * self._block_size, tuple(found))
+
+    def publish(self, table: BlockTable, tokens: array[int], full: int) -> None:
+        """Make the table's first ``full`` blocks of every group findable, which were written."""
+        self._extend_keys(table, tokens, full)
+        publish = self._index.publish
+        for i in range(table.num_published, full):
+            for group, blocks in enumerate(table.blocks):
+                publish(table.keys[i], blocks[i], group)
+        table.num_published = full
+
+    def _within_windows(self, table: BlockTable, count: int, found: list[list[int]]) -> int:
+        """How many of ``count`` blocks are the longest prefix that groups with windows have, too;
+        puts their blocks into ``found``."""
+        keys, find, size = table.keys, self._index.find, self._block_size
+        settled = 0  # groups in a row that have what a prefix of `count` blocks needs
+        at = 0
+        while count and settled < len(self._windowed):
+            group, window = self._windowed[at]
+            blocks: list[int] = []
+            for i in range(count - 1, first_seen_block(window, count * size, size) - 1, -1):
+                block = find(keys[i], group)
+                if block is None:  # nor does any longer prefix that sees it
+                    count, settled = i, -1
+                    break
+                blocks.append(block)
+            found[group] = blocks[::-1]
+            settled += 1
+            at = (at + 1) % len(self._windowed)
+        if not count:
+            for group, _ in self._windowed:
+                found[group] = []
+        return count
+
+    def _extend_keys(self, table: BlockTable, tokens: array[int], count: int) -> None:
+        size = self._block_size
+        keys = table.keys
+        key = keys[-1] if keys else table.root
+        for i in range(len(keys), count):
+            key = next_key(key, tokens[i * size : (i + 1) * size])
+            keys.append(key)
