@@ -1,5 +1,5 @@
 // Types that every native file shares. The library is compiled once per instruction set from the
-// same sources; nothing in a header may depend on which one except simd.h.
+// same sources; nothing in a header may depend on which one except simd*.h.
 #pragma once
 
 #include <cstddef>

@@ -90,7 +90,7 @@ def work(order: Order, send: Send) -> msgspec.Struct:
         config = engine_config(model, order.size, **order.engine_options, **job.engine)
         batches = sorted({min(n, 2) for n in job.batches}) if order.dry else job.batches
         return engine.measure(
-            *(config, job.measures, batches, timer, order.size, order.started), send=send
+            *(config, job.measures, batches, timer, order.size, order.started), report=send
         )
     from gpu import peers
 

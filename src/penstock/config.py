@@ -126,7 +126,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         int | None,
         Meta(
             description="The longest prompt and output together, in tokens. The default is the "
-            "model's limit, or what the KV cache holds."
+            "model's limit, or what the KV cache holds. Of LongRoPE's two lists of frequencies, "
+            "this or else the model's limit chooses one."
         ),
     ] = None
     kv_cache_bytes: Annotated[

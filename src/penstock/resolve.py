@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from penstock.artifact.root import default_root
-from penstock.backends.backend import Backend
+from penstock.backends.backend import Backend, Obstacle
 from penstock.backends.registry import choose_backend
 from penstock.cache.geometry import (
     BLOCK_SIZE,
@@ -22,6 +22,7 @@ from penstock.hardware import Hardware
 from penstock.memory_budget import Demand, Served
 from penstock.models.draft_heads import EagleSpec
 from penstock.models.quantized import QuantizedFormat
+from penstock.models.rope import longrope_notes
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.kv_groups import KvGroups, group_layers, kv_layers
@@ -115,14 +116,29 @@ def resolve(
         if value is not None and value < 1:
             raise ConfigError(f"{name} must be at least 1, not {value}")
     decide("dtype", config.dtype, "the checkpoint's")
-    dtype: DType = spec.dtype if config.dtype == "auto" else config.dtype
+    if config.kv_cache_dtype not in get_args(KvCacheDTypeOption):
+        raise ConfigError(
+            "kv_cache_dtype must be auto, int8, float32, bfloat16 or float16, "
+            f"not {config.kv_cache_dtype!r}"
+        )
+    dtype, kv_dtype = _types(config, spec)
+    trees = config.speculative is not None and config.speculative.drafts_trees
     own = spec.quantized
     if config.quantize_activations is not None and config.quantization == "none" and own is None:
         raise ConfigError(
             "quantize_activations has no effect without quantization; set quantization to int8 or "
             "int4, or leave it out"
         )
-    chosen = choose_backend(config.backend, hardware)
+
+    def obstacle(candidate: Backend) -> Obstacle | None:
+        # What a backend lacks does not depend on how it rounds weights: any plan can be asked.
+        found = candidate.obstacle(lower(spec, dtype, kv_dtype=kv_dtype), trees)
+        if found is None and draft is not None:
+            its, its_kv = _types(config, draft)
+            found = candidate.obstacle(lower(draft, its, kv_dtype=its_kv))
+        return found
+
+    chosen = choose_backend(config.backend, hardware, obstacle)
     backend, defaults = chosen.backend, chosen.backend.defaults
     decide("backend", config.backend, chosen.reason)
     backend.check_deterministic(config.deterministic)
@@ -161,13 +177,7 @@ def resolve(
             "every running sequence would get a token in every step; raise the first or lower the "
             "second"
         )
-    if config.kv_cache_dtype not in get_args(KvCacheDTypeOption):
-        raise ConfigError(
-            "kv_cache_dtype must be auto, int8, float32, bfloat16 or float16, "
-            f"not {config.kv_cache_dtype!r}"
-        )
     decide("kv_cache_dtype", config.kv_cache_dtype, "the weights' type")
-    kv_dtype: KvDType = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
     groups = group_layers(kv_layers(spec), kv_dtype)
     most_len = config.max_model_len or spec.max_positions
     draft_bytes = 0 if draft is None else draft_block_bytes(config, draft, groups, most_len)
@@ -195,7 +205,7 @@ def resolve(
         block_bytes=block_bytes,
         deterministic=config.deterministic,
     )
-    backend.check_runnable(served.plan)
+    backend.check_runnable(served.plan, trees)
     drafting = None
     if draft is not None:
         drafting = served_draft(
@@ -206,6 +216,7 @@ def resolve(
             half=backend.half_rows,
             quantize_activations=defaults.quantize_activations,
         )
+        backend.check_runnable(drafting.plan)
     asked = config.kv_cache_bytes
     memory = backend.budget(Demand(served, asked, drafting, plan_with), chosen, hardware)
     reasons["weight_bytes"] = (
@@ -239,6 +250,10 @@ def resolve(
     if config.speculative is not None:
         config.speculative.validate()
         reasons["speculative"] = f"{describe(config.speculative)}, as asked"
+    rope_notes: tuple[str, ...] = ()
+    if plan is None:  # a draft's was made with its target's
+        asked_len = config.max_model_len is not None
+        rope_notes = longrope_notes(served.plan.ropes, most_len, asked_len)
     artifact_dir, reasons["artifact_dir"] = _artifact_dir(config, backend)
     resolved = ResolvedConfig(
         model_path=str(model_path),
@@ -269,7 +284,7 @@ def resolve(
         artifact_dir=artifact_dir,
         seed=config.seed,
         reasons=reasons,
-        notes=(*chosen.notes, *threads.notes, *backend.notes()),
+        notes=(*chosen.notes, *threads.notes, *backend.notes(), *rope_notes),
     )
     return Resolved(
         resolved,
@@ -298,6 +313,12 @@ def _artifact_dir(config: EngineConfig, backend: Backend) -> tuple[str | None, s
     return str(root), "the default"
 
 
+def _types(config: EngineConfig, spec: ModelSpec) -> tuple[DType, KvDType]:
+    """The types of a model's weights in memory and of its KV cache."""
+    dtype = spec.dtype if config.dtype == "auto" else config.dtype
+    return dtype, dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+
+
 def draft_block_bytes(
     config: EngineConfig, draft: ModelSpec, target: KvGroups, max_len: int
 ) -> int:
@@ -305,9 +326,8 @@ def draft_block_bytes(
 
     So many that it can follow one sequence as far as the target can, and many short ones.
     """
-    asked = config.kv_cache_dtype
-    own = draft.dtype if config.dtype == "auto" else config.dtype
-    groups = group_layers(kv_layers(draft), own if asked == "auto" else asked)
+    _, kv_dtype = _types(config, draft)
+    groups = group_layers(kv_layers(draft), kv_dtype)
     blocks = 1
     for tokens in (1, max_len):
         wanted = sequence_blocks(groups.windows, tokens)

@@ -39,6 +39,11 @@ class Method(msgspec.Struct, frozen=True, kw_only=True, tag_field="method"):
     adaptive: bool = True
     """Whether to draft fewer tokens, or none, where measured acceptance and times say so."""
 
+    @property
+    def drafts_trees(self) -> bool:
+        """Whether a draft may have several candidates for one position."""
+        return False
+
     def validate(self) -> None:
         """Raise ConfigError naming the first option that is out of range."""
         _within("num_tokens", self.num_tokens, self.most_tokens)
@@ -101,6 +106,10 @@ class Medusa(Method, frozen=True, kw_only=True, tag="medusa"):
     typical_alpha: float = _TYPICAL_ALPHA
     """Factor of exp(-entropy), the minimum probability where the entropy is high."""
 
+    @property
+    def drafts_trees(self) -> bool:
+        return self.num_tokens > 1
+
     def validate(self) -> None:
         super().validate()
         defaults = {"typical_threshold": _TYPICAL_THRESHOLD, "typical_alpha": _TYPICAL_ALPHA}
@@ -131,6 +140,10 @@ class Eagle(Method, frozen=True, kw_only=True, tag="eagle"):
     """Length of the longest path, which is the number of steps of the head."""
     width: int = 1
     """Nodes expanded at each depth, and children of each (EAGLE-2's top k); 1 drafts a chain."""
+
+    @property
+    def drafts_trees(self) -> bool:
+        return self.width > 1 and self.num_tokens > 1
 
     def validate(self) -> None:
         super().validate()

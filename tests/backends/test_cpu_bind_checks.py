@@ -430,7 +430,7 @@ def test_norms_agree_in_shape(executor: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({"kv_groups": 0}, "groups and a place"),
         ({"kv_parts": 0}, "groups and a place"),

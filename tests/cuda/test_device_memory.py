@@ -26,34 +26,34 @@ def make_executor(device: Any, limits: Limits = LIMITS) -> Any:
     return bind(plan, dummy_weights(spec, 3, "bfloat16"), limits, device)
 
 
-def test_copies_from_stages_keep_what_was_written(device: Any) -> None:
+def test_copies_from_pinned_buffers_keep_what_was_written(device: Any) -> None:
     """While the device is busy, the host writes on: nothing that is on its way may change."""
     import torch
 
-    from penstock.backends.cuda.stages import Stages
+    from penstock.backends.cuda.pinned_buffers import PinnedBuffers
 
-    stages = Stages(1 << 16, torch.int32, device)
+    pinned = PinnedBuffers(1 << 16, torch.int32, device)
     targets = [torch.zeros(1 << 16, dtype=torch.int32, device=device) for _ in range(6)]
     torch.cuda._sleep(50_000_000)
     for value, target in enumerate(targets):
-        stages.take()[:] = value
-        stages.send(target)
+        pinned.take()[:] = value
+        pinned.send(target)
     for value, target in enumerate(targets):
         assert bool((target == value).all())
 
 
-def test_a_stage_is_pinned_and_sending_does_not_wait(device: Any) -> None:
+def test_the_buffers_are_pinned_and_sending_does_not_wait(device: Any) -> None:
     import torch
 
-    from penstock.backends.cuda.stages import Stages
+    from penstock.backends.cuda.pinned_buffers import PinnedBuffers
 
-    stages = Stages(1 << 16, torch.int32, device)
-    assert all(buffer.is_pinned() for buffer in stages._buffers)
+    pinned = PinnedBuffers(1 << 16, torch.int32, device)
+    assert all(buffer.is_pinned() for buffer in pinned._buffers)
     target = torch.zeros(1 << 16, dtype=torch.int32, device=device)
     torch.cuda.synchronize()
     torch.cuda._sleep(500_000_000)  # a quarter of a second or more
-    stages.take()[:] = 1
-    stages.send(target)
+    pinned.take()[:] = 1
+    pinned.send(target)
     done = torch.cuda.Event()
     done.record()
     assert not done.query()

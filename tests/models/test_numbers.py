@@ -107,8 +107,9 @@ def check(spec: ModelSpec) -> None:
     for rope in ropes:
         if rope.dim > 256:
             continue
-        for table in rope_tables(rope, min(spec.max_positions, 600)):
-            assert np.isfinite(table).all()
+        for context in (1, spec.max_positions):  # either list, of kinds that have two
+            for table in rope_tables(rope.for_context(context), min(spec.max_positions, 600)):
+                assert np.isfinite(table).all()
     for layer in spec.layers[:2]:
         assert layer.attention.num_heads % layer.attention.num_kv_heads == 0
         assert layer.attention.window is None or layer.attention.window > 0

@@ -252,20 +252,25 @@ def test_phi4_mini_rotates_a_part_of_each_head() -> None:
     assert read_spec({**config, "rope_parameters": new}).layers[0].attention.rope == rope
 
 
-def test_longrope_is_chosen_by_the_positions_of_the_plan() -> None:
+def test_longrope_is_chosen_by_the_context_that_is_asked_for() -> None:
     """Once for all positions, so that a cached key is right at any length of its sequence."""
     rope = RopeSpec(
         1e4, 8, "longrope", original_max_positions=32, short_factors=(1.0,) * 4,
         long_factors=(1.0, 2.0, 3.0, 4.0), attention_factor=1.25,
     )  # fmt: skip
     plain = inverse_frequencies(RopeSpec(1e4, 8))
-    np.testing.assert_array_equal(inverse_frequencies(rope, 32), plain)
+    short_rope, long_rope = rope.for_context(32), rope.for_context(33)
+    np.testing.assert_array_equal(inverse_frequencies(short_rope), plain)
     divided = plain.astype(np.float64) / rope.long_factors
-    np.testing.assert_allclose(inverse_frequencies(rope, 33), divided, rtol=1e-6)
-    short, long = rope_tables(rope, 32)[0], rope_tables(rope, 33)[0]
+    np.testing.assert_allclose(inverse_frequencies(long_rope), divided, rtol=1e-6)
+    short, long = rope_tables(short_rope, 33)[0], rope_tables(long_rope, 33)[0]
     assert short[0, 0] == long[0, 0] == np.float32(1.25)
     assert not np.array_equal(short[5], long[5])
-    np.testing.assert_array_equal(rope_tables(rope, 300)[0][:33], long)
+    for positions in (8, 32, 300):
+        table = rope_tables(long_rope, positions)[0]
+        np.testing.assert_array_equal(table[:33], long[:positions])
+    with pytest.raises(ValueError, match="no list of longrope is chosen"):
+        inverse_frequencies(rope)
 
 
 def test_qwen3_moe() -> None:

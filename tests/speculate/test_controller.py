@@ -251,7 +251,7 @@ def test_trees_are_chosen_by_the_acceptance_of_their_ranks() -> None:
             ready(controller, 1)
             continue
         path = [rank for rank in (0, 2, 3) if rank < length]
-        controller.tree_verified(one, 1, length, path)
+        controller.verified(one, 1, length, path)
         controller.draft_step(DraftTiming(1, length, 0.01, True), 1, length, 1.0 + 0.02 * length)
     # The last two never bring anything.
     assert controller.lengths([Offer(one, 1, 6)], 1) == [4]
@@ -266,7 +266,7 @@ def test_a_chain_of_the_same_controller_is_a_product() -> None:
     controller = Controller(2, 6, trees=[1])
     one = sequence()
     for _ in range(40):
-        controller.verified(one, 0, 6, 3)
+        controller.verified(one, 0, 6, range(3))
     gains = [expected(one, 0, count) for count in range(7)]
     assert gains[3] > 2.5
     assert gains[6] - gains[3] < 0.5
@@ -281,7 +281,7 @@ def test_who_has_much_to_be_read_must_gain_by_it() -> None:
     ready(controller, 1)
     for _ in range(20):
         (length,) = controller.lengths([Offer(young, 0, 4)], 1)
-        controller.verified(young, 0, length, length)
+        controller.verified(young, 0, length, range(length))
         # Reading a token takes as long as a step.
         controller.draft_step(DraftTiming(1, length, 9.0, False), 1, length, 1.1)
         if not controller.drafts:

@@ -54,7 +54,7 @@ def test_many_rows_are_distinguished_roughly() -> None:
 def test_what_is_near_is_known(rows: int, known: bool) -> None:
     assert measured((8, 1.0)).knows(rows) is known
     assert measured((8, 1.0), (32, 2.0)).knows(20)
-    assert not measured((2, 1.0), (32, 2.0)).knows(20)
+    assert measured((2, 1.0), (32, 2.0)).knows(20)
 
 
 def test_it_follows_what_changes() -> None:
@@ -102,16 +102,6 @@ def test_many_rows_are_felt_out() -> None:
     assert len(costs.relative_costs(1, 1)) == 5
 
 
-def test_fewer_tokens_cost_no_more_than_more() -> None:
-    costs = model()
-    for _ in range(3):
-        costs.verified(1, 2, 9.0)  # long ago, with cold caches
-        costs.verified(1, 3, 1.3)
-    ratios = costs.relative_costs(1, 1)
-    assert ratios == sorted(ratios)
-    assert ratios[1] < 2.0
-
-
 def test_what_others_do_with_the_processor_is_not_booked() -> None:
     costs = model()
     assert costs.verified(1, 1, 100.0) == pytest.approx(2.4)
@@ -120,7 +110,7 @@ def test_what_others_do_with_the_processor_is_not_booked() -> None:
     assert reading == 0.0
 
 
-def test_reading_is_reported_from_drafting() -> None:
+def test_reading_is_distinguished_from_drafting() -> None:
     costs = model()
     first = costs.drafted(DraftTiming(1, 1, 50.1, False), 500, 1.0)
     assert first == pytest.approx((0.1, 3.0))

@@ -15,6 +15,9 @@ from support.checkpoints import tiny_checkpoint
 
 F32 = NDArray[np.float32]
 
+PACKED_VOCAB = 304
+"""Vocabulary of checkpoints whose output matrix is quantized: words hold 4 or 8 codes."""
+
 
 def pack_along_rows(codes: NDArray[np.int64], bits: int) -> NDArray[np.int32]:
     """Unsigned codes ``[count, n]``, ``32 / bits`` of a column to a word, the first lowest."""
@@ -79,14 +82,17 @@ def gptq_checkpoint(
     nil_biases: bool = False,
     zero: int | None = None,
     shuffled: bool = False,
+    lm_head: bool = False,
     **fields: Any,
 ) -> tuple[Path, Path]:
     """A checkpoint and one of the float32 values that its weights stand for.
 
-    ``zero``: one zero point of every matrix. ``shuffled``: groups are of any columns. ``fields``:
-    more of quantization_config.
+    ``zero``: one zero point of every matrix. ``shuffled``: groups are of any columns. ``lm_head``:
+    the output matrix is quantized, too, of a vocabulary that can be packed. ``fields``: more of
+    quantization_config.
     """
-    plain = tiny_checkpoint(family, intermediate_size=96)
+    size = {"vocab_size": PACKED_VOCAB} if lm_head else {}
+    plain = tiny_checkpoint(family, intermediate_size=96, **size)
     generator = np.random.default_rng(5)
     packed, floats = at / "packed", at / "floats"
     for folder in (packed, floats):
@@ -95,7 +101,8 @@ def gptq_checkpoint(
     dequantized = dict(tensors)
     for name in list(tensors):
         module = name.removesuffix(".weight")
-        if not name.startswith("model.layers.") or tensors[name].ndim != 2:
+        quantized = name.startswith("model.layers.") or (lm_head and module == "lm_head")
+        if not quantized or tensors[name].ndim != 2:
             continue
         n, k = tensors.pop(name).shape
         matrix = Quantized(generator, n, k, bits, group, sym, shuffled)
@@ -117,6 +124,7 @@ def gptq_checkpoint(
         "group_size": group,
         "sym": sym,
         "checkpoint_format": version,
+        "lm_head": lm_head,
         **fields,
     }
     (packed / "config.json").write_text(json.dumps(config))

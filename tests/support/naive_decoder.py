@@ -92,7 +92,8 @@ def _projected(
         heads = _norm(heads, rms, weight, f"{at}{name}_norm")
     if a.rope is None:
         return heads
-    cos, sin = (table[: len(x), None] for table in rope_tables(a.rope, spec.max_positions))
+    rope = a.rope.for_context(spec.max_positions)
+    cos, sin = (table[: len(x), None] for table in rope_tables(rope, spec.max_positions))
     half = a.rope.dim // 2
     turned = heads.copy()
     for i in range(half):

@@ -24,6 +24,8 @@ from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from support.tiny_plans import make_spec, tokens_of
 
+Tokens = Sequence[int] | NDArray[np.int32]
+
 NUM_BLOCKS = 60
 A, B = tokens_of(1, 300), tokens_of(2, 120)
 
@@ -72,7 +74,7 @@ class Driver:
         self.tables.append(self.cache.fork(self.tables[parent]))
         return len(self.tables) - 1
 
-    def step(self, *parts: tuple[int, Sequence[int]], **more: Any) -> StepInput:
+    def step(self, *parts: tuple[int, Tokens], **more: Any) -> StepInput:
         """Parts are a sequence and its next tokens, all of which get logits."""
         tables = [self.tables[i] for i, _ in parts]
         starts = [table.num_committed for table in tables]
@@ -88,9 +90,9 @@ class Driver:
         self.copies = []
         return step
 
-    def run(self, *parts: tuple[int, Sequence[int]]) -> NDArray[np.float32]:
+    def run(self, *parts: tuple[int, Tokens]) -> NDArray[np.float32]:
         step = self.step(*parts)
-        logits = self.executor.run(step).logits.copy()
+        logits: NDArray[np.float32] = self.executor.run(step).logits.copy()
         for i, tokens in parts:
             table = self.tables[i]
             end = table.num_committed + len(tokens)

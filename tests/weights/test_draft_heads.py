@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support.checkpoints import VOCAB
+from support.checkpoints import VOCAB, tiny_checkpoint
+from support.gptq_checkpoints import PACKED_VOCAB, edit_tensors, gptq_checkpoint
 from support.head_checkpoints import (
     EAGLE1,
     EAGLE3,
@@ -28,6 +30,7 @@ from penstock.errors import WeightError
 from penstock.models.draft_heads import DraftHeadsSpec
 from penstock.models.draft_heads_config import DraftHeadsKind, load_draft_heads_spec
 from penstock.models.registry import load_model_spec
+from penstock.models.spec import DType
 from penstock.plan.lower import lower
 from penstock.weights.draft_heads import DraftHeadWeights, read_token_map, takes_from_target
 
@@ -58,6 +61,56 @@ def test_eagle_1_shares_embedding_and_output_matrix(tmp_path: Path, tied: bool) 
         np.testing.assert_array_equal(weights.get("head"), theirs.get("lm_head.weight", embed))
         with pytest.raises(WeightError, match=r"lacks tensor '(embed_tokens|lm_head).weight'"):
             DraftHeadWeights(folder, spec, lower(spec).weights, "float32")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_quantized_output_matrix_is_shared_by_its_values(
+    tmp_path: Path, bits: int, shuffled: bool, dtype: DType
+) -> None:
+    packed, floats = gptq_checkpoint(
+        tmp_path, bits=bits, sym=False, version="gptq_v2", shuffled=shuffled, lm_head=True
+    )
+    config = EAGLE1 | {"vocab_size": PACKED_VOCAB}
+    folder = write_heads(tmp_path / "heads", config, eagle1_arrays(embed=False))
+    spec = spec_of(folder, "eagle", packed)
+    assert takes_from_target(folder, spec)
+    weights = DraftHeadWeights(folder, spec, lower(spec).weights, dtype, packed)
+    theirs = load_file(floats / "model.safetensors")
+    for name, stored in (("head", "lm_head"), ("embed", "model.embed_tokens")):
+        array = weights.get(name)
+        assert not array.flags.writeable
+        assert array.dtype == dtype
+        np.testing.assert_array_equal(array, theirs[f"{stored}.weight"].astype(array.dtype))
+
+
+def test_an_output_matrix_of_floats_of_a_quantized_target_is_shared(tmp_path: Path) -> None:
+    packed, floats = gptq_checkpoint(tmp_path)
+    folder = write_heads(tmp_path / "heads", EAGLE1, eagle1_arrays())
+    theirs = load_file(floats / "model.safetensors")
+    weights = heads_of(folder, "eagle", packed)
+    np.testing.assert_array_equal(weights.get("head"), theirs["lm_head.weight"])
+
+
+def test_the_output_matrix_is_found_by_the_targets_names(tmp_path: Path) -> None:
+    target = tiny_checkpoint("gpt_neox")
+    folder = write_heads(tmp_path, EAGLE1, eagle1_arrays(embed=False))
+    weights, theirs = heads_of(folder, "eagle", target), load_file(target / "model.safetensors")
+    np.testing.assert_array_equal(weights.get("head"), theirs["embed_out.weight"])
+    np.testing.assert_array_equal(weights.get("embed"), theirs["gpt_neox.embed_in.weight"])
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+def test_the_embedding_is_no_output_matrix_unless_it_is_tied(tmp_path: Path, family: str) -> None:
+    """An untied target whose files lack it is refused: the embedding would draft nonsense."""
+    target = tmp_path / "target"
+    shutil.copytree(tiny_checkpoint(family), target)
+    name = {"llama": "lm_head.weight", "gpt_neox": "embed_out.weight"}[family]
+    edit_tensors(target, **{name: None})
+    folder = write_heads(tmp_path / "heads", EAGLE1, eagle1_arrays())
+    with pytest.raises(WeightError, match=f"lacks tensor '{name}'.*tie_word_embeddings to true"):
+        heads_of(folder, "eagle", target)
 
 
 def test_eagle_3_shares_the_embedding_at_most(tmp_path: Path) -> None:

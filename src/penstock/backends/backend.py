@@ -45,6 +45,18 @@ class BackendChoice:
     """Lines that whoever starts the engine should see."""
 
 
+@dataclass(frozen=True)
+class Obstacle:
+    """What keeps a backend from running a plan."""
+
+    what: str
+    """What the plan needs and the backend lacks, with the names of both."""
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.fix}"
+
+
 class Backend(ABC):
     """One way to compute. ``penstock.backends.registry`` knows all of them."""
 
@@ -89,14 +101,25 @@ class Backend(ABC):
                 "faster way that is not, so leave it on"
             )
 
-    def check_runnable(self, plan: Plan) -> None:
-        """Raise ConfigError, naming what it is, where kernels are missing that ``plan`` needs."""
+    def obstacle(self, plan: Plan, trees: bool = False) -> Obstacle | None:
+        """Return what keeps the backend from running ``plan``, fused or not; None if nothing does.
+
+        ``trees``: whether steps may hold draft trees, of which the accepted tokens' keys and values
+        are moved in the cache (``StepInput.slot_moves``).
+        """
         if not self.runs_experts and any(isinstance(op, ops.Route) for op in plan.ops):
-            raise ConfigError(
+            return Obstacle(
                 f"{plan.spec.architecture} has layers that are mixtures of experts, which the "
-                f"{self.name} backend does not run yet; choose the slow NumPy backend with "
-                "--backend reference, or a dense model"
+                f"{self.name} backend does not run yet",
+                "choose the slow NumPy backend with --backend reference, or a dense model",
             )
+        return None
+
+    def check_runnable(self, plan: Plan, trees: bool = False) -> None:
+        """Raise ConfigError, with the fix, where there is an :meth:`obstacle`."""
+        obstacle = self.obstacle(plan, trees)
+        if obstacle is not None:
+            raise ConfigError(str(obstacle))
 
     @abstractmethod
     def budget(self, demand: Demand, choice: BackendChoice, hardware: Hardware) -> Budget:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from penstock.backends.backend import Backend, BackendChoice
+from penstock.backends.backend import Backend, BackendChoice, Obstacle
 from penstock.backends.cpu.backend import CpuBackend
 from penstock.backends.cuda.backend import CudaBackend
 from penstock.backends.reference.backend import ReferenceBackend
-from penstock.config import BackendName, ChosenBackend
+from penstock.config import BackendName
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware, with_gpu
 from penstock.interface.automaton import Automaton
 
-BACKENDS: Mapping[ChosenBackend, Backend] = MappingProxyType(
+BACKENDS: Mapping[str, Backend] = MappingProxyType(
     {each.name: each for each in (CudaBackend(), CpuBackend(), ReferenceBackend())}
 )
 """The backends in the order in which they are offered to who names none."""
@@ -22,9 +22,9 @@ BACKENDS: Mapping[ChosenBackend, Backend] = MappingProxyType(
 
 def backend(name: str) -> Backend:
     """Return the backend of this name. Raises ConfigError."""
-    for each in BACKENDS.values():
-        if each.name == name:
-            return each
+    found = BACKENDS.get(name)
+    if found is not None:
+        return found
     *others, last = map(repr, sorted(BACKENDS))
     raise ConfigError(f"unknown backend {name!r}; there are {', '.join(others)} and {last}")
 
@@ -48,18 +48,33 @@ def looked_for(asked: BackendName, hardware: Hardware) -> Hardware:
     return with_gpu(hardware) if needs else hardware
 
 
-def choose_backend(asked: BackendName, hardware: Hardware) -> BackendChoice:
-    """Return the choice of the option ``backend``. "auto" is the GPU if there is a usable one, else
-    the CPU.
+def choose_backend(
+    asked: BackendName,
+    hardware: Hardware,
+    obstacle: Callable[[Backend], Obstacle | None] = lambda _: None,
+) -> BackendChoice:
+    """Return the choice of the option ``backend``. "auto" is the GPU if there is a usable one that
+    runs what is to be served, else the CPU.
 
-    ``hardware`` is what :func:`looked_for` returned. Raises ConfigError naming the fix.
+    ``hardware`` is what :func:`looked_for` returned. ``obstacle`` says what keeps a backend from
+    running the models, and is asked of "auto" alone: a backend that was named is not passed over.
+    Raises ConfigError naming the fix.
     """
     if asked != "auto":
         return backend(asked).asked(hardware)
     notes: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    hindered: Obstacle | None = None
     for each in BACKENDS.values():
         choice = each.offered(hardware)
-        if choice is not None:
-            return BackendChoice(each, choice.reason, choice.gpu, (*choice.notes, *notes))
-        notes += each.why_not(hardware)
-    raise ConfigError("no backend can run here")
+        if choice is None:
+            notes += each.why_not(hardware)
+            continue
+        found = obstacle(each)
+        if found is None:
+            reason = ", ".join((choice.reason, *reasons))
+            return BackendChoice(each, reason, choice.gpu, (*choice.notes, *notes))
+        hindered = found
+        notes += (f"{each.name} is not used: {found.what}",)
+        reasons += (f"as {each.name} cannot run the model (see the notes)",)
+    raise ConfigError("no backend can run here" if hindered is None else str(hindered))

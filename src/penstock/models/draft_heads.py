@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from penstock.interface.sources import Shape, Source, Stored
 from penstock.models.llama import NAMES as LLAMA_NAMES
 from penstock.models.names import Name, NameMap, plain
+from penstock.models.quantized import QuantizedFormat
 from penstock.models.spec import ModelSpec, NormSpec
 
 EagleKind = Literal["eagle1", "eagle3"]
@@ -25,6 +27,25 @@ TARGET_IN_DRAFT: Final = "t2d"
 
 STRETCHABLE = ("default", "linear", "llama3")
 """Kinds of rope whose angle at a position does not depend on how many positions there are."""
+
+
+@dataclass(frozen=True)
+class TargetCheckpoint:
+    """How the target's checkpoint keeps the weights that heads may take from it."""
+
+    names: NameMap | None
+    tied: bool
+    """Whether the output matrix is the embedding."""
+    quantized: QuantizedFormat | None = None
+
+    def source(self, name: str, shape: Shape) -> Source:
+        """The source of the target's ``embed`` or ``head``; a tied ``head`` is the embedding."""
+        if name == "head" and self.tied:
+            name = "embed"
+        if self.names is None:
+            return Stored(name, shape)
+        stored = self.quantized is not None and self.quantized.stores(name)
+        return self.names.source(name, {name: shape}, self.quantized if stored else None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +96,8 @@ class EagleSpec(ModelSpec):
     fc_bias: bool = False
     input_norm: NormSpec | None = None
     """The norm, for ``eagle3``, of the embedding and that of the residual stream beside it."""
-    target_names: NameMap | None = None
-    """What the target's checkpoint calls its weights: heads may take some of them from there."""
+    target_checkpoint: TargetCheckpoint
+    """Where the target has weights that the heads may lack."""
 
     @property
     def feature_size(self) -> int:

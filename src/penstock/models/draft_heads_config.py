@@ -14,6 +14,7 @@ from penstock.models.draft_heads import (
     DraftHeadsSpec,
     EagleSpec,
     MedusaSpec,
+    TargetCheckpoint,
     eagle_names,
     medusa_names,
 )
@@ -173,7 +174,9 @@ def _eagle(config: ConfigReader, shapes: Shapes, target: ModelSpec) -> EagleSpec
     fields["target_hidden_size"] = config.integer(
         "target_hidden_size", decoder.hidden_size, high=MAX_HIDDEN
     )
-    fields["target_names"] = target.names
+    fields["target_checkpoint"] = TargetCheckpoint(
+        target.names, target.tie_embeddings, target.quantized
+    )
     marks = [name for name in _EAGLE3_FIELDS if config.has(name)]
     if marks or "layers.0.hidden_norm.weight" in shapes or "eagle3" in str(names).lower():
         fields["architecture"] = "Eagle3"

@@ -9,6 +9,8 @@ angle are then taken in float64, and rounded once.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +34,8 @@ def rope_tables(spec: RopeSpec, max_positions: int) -> tuple[Floats, Floats]:
 
     LongRoPE has frequencies for short sequences and others for long ones, and transformers changes
     from the ones to the others as a sequence grows, though the keys that it has cached were rotated
-    by the former. Here ``max_positions`` chooses, once for all positions.
+    by the former. Here one list is chosen for a plan (:meth:`RopeSpec.for_context`), which must
+    have happened; ``max_positions``, which memory may limit, changes no row.
 
     Raises ModelError where a frequency is no positive number.
     """
@@ -41,7 +44,7 @@ def rope_tables(spec: RopeSpec, max_positions: int) -> tuple[Floats, Floats]:
     half = spec.dim // 2
     cos = np.empty((max_positions, half), np.float32)
     sin = np.empty((max_positions, half), np.float32)
-    fixed = None if spec.kind == "dynamic" else inverse_frequencies(spec, max_positions)
+    fixed = None if spec.kind == "dynamic" else inverse_frequencies(spec)
     scale = np.float32(spec.attention_factor)
     for start in range(0, max_positions, _CHUNK):
         rows = slice(start, min(start + _CHUNK, max_positions))
@@ -59,25 +62,25 @@ def rope_tables(spec: RopeSpec, max_positions: int) -> tuple[Floats, Floats]:
 def is_computable(spec: RopeSpec, max_positions: int) -> bool:
     """Whether all entries of the tables would be finite: every frequency is a positive number.
 
-    The stretch of ``dynamic`` grows with the position, so its last one stands for all.
+    The stretch of ``dynamic`` grows with the position, so its last one stands for all. Where a list
+    of ``longrope`` is yet to be chosen, it holds for both.
     """
+    if spec.kind == "longrope" and spec.chosen is None:
+        lists = replace(spec, chosen="short"), replace(spec, chosen="long")
+        return all(is_computable(each, max_positions) for each in lists)
     with np.errstate(all="ignore"):
-        frequencies = inverse_frequencies(spec, max_positions)
+        frequencies = inverse_frequencies(spec)
         if spec.kind == "dynamic":
             last = _dynamic(spec, max_positions - 1, max_positions)[0]
             frequencies = np.concatenate([frequencies, last])
-        if spec.kind == "longrope":  # a plan may have fewer positions than the model
-            short = inverse_frequencies(spec, spec.original_max_positions)
-            frequencies = np.concatenate([frequencies, short])
     positive = np.isfinite(frequencies) & (frequencies > 0)
     return bool(positive.all()) and 0 < spec.attention_factor < math.inf
 
 
-def inverse_frequencies(spec: RopeSpec, max_positions: int = 0) -> Floats:
+def inverse_frequencies(spec: RopeSpec) -> Floats:
     """Radians per position, float32 ``[dim / 2]``; for ``dynamic``, within the original limit.
 
-    ``max_positions`` matters to ``longrope`` alone, whose long factors are used beyond the original
-    limit.
+    Raises ValueError for ``longrope`` of which no list is chosen.
     """
     plain = _base_frequencies(np.float32(spec.theta), spec.dim)
     if spec.kind == "linear":
@@ -87,10 +90,30 @@ def inverse_frequencies(spec: RopeSpec, max_positions: int = 0) -> Floats:
     if spec.kind == "yarn":
         return _yarn(spec)
     if spec.kind == "longrope":
-        long = max_positions > spec.original_max_positions
-        factors = np.array(spec.long_factors if long else spec.short_factors, np.float32)
+        if spec.chosen is None:
+            raise ValueError("no list of longrope is chosen: call for_context")
+        chosen = spec.long_factors if spec.chosen == "long" else spec.short_factors
+        factors = np.array(chosen, np.float32)
         return np.float32(1.0) / (factors * _powers(np.float32(spec.theta), spec.dim))
     return plain
+
+
+def longrope_notes(ropes: Iterable[RopeSpec], tokens: int, asked: bool) -> tuple[str, ...]:
+    """What to tell of the list that was chosen for contexts of ``tokens``, which were ``asked`` for
+    or are the model's limit; nothing if the model has no LongRoPE."""
+    what = "max_model_len" if asked else "the model's limit"
+    notes = []
+    for rope in ropes:
+        if rope.kind != "longrope":
+            continue
+        trained, long = rope.original_max_positions, rope.chosen == "long"
+        where = "beyond" if long else "within"
+        advice = f"; for shorter contexts set max_model_len to {trained}" if long else ""
+        notes.append(
+            f"LongRoPE: the {rope.chosen} list of frequencies, as {what}, {tokens} tokens, is "
+            f"{where} the {trained} that it was first trained with{advice}"
+        )
+    return tuple(notes)
 
 
 def _exponents(dim: int) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
@@ -30,7 +30,20 @@ class RopeSpec:
     interleaved: bool = False
     """Whether neighbouring components are rotated together; else component i and i + dim / 2."""
     short_factors: tuple[float, ...] = ()
-    """Divisors of the frequencies for ``longrope`` where a plan has at most
-    ``original_max_positions`` positions, ``[dim / 2]``."""
+    """Divisors of the frequencies for ``longrope`` in contexts of at most
+    ``original_max_positions`` tokens, ``[dim / 2]``."""
     long_factors: tuple[float, ...] = ()
-    """The same where a plan has more positions."""
+    """The same in longer contexts."""
+    chosen: Literal["short", "long"] | None = None
+    """Which of both lists a plan uses for all positions; None in a model's spec, and for all other
+    kinds."""
+
+    def for_context(self, tokens: int) -> RopeSpec:
+        """The same for contexts of at most ``tokens``: of LongRoPE's lists, one is chosen.
+
+        ``tokens`` is what was asked for, or the model's limit, never what memory holds: the choice
+        decides what the model computes.
+        """
+        if self.kind != "longrope":
+            return self
+        return replace(self, chosen="long" if tokens > self.original_max_positions else "short")

@@ -35,7 +35,8 @@ class Plan:
     hidden: BufferName
     """The selected rows after the final norm, as the output matrix reads them. For a draft head,
     what its next row is given as features."""
-    max_positions: int  # rows of the rope tables
+    max_positions: int
+    """Number of rows of the rope tables. What memory holds may lower it, and changes no row."""
     taps: BufferName | None = None
     """The selected rows of the residual stream at the input of each tapped layer, side by side in
     the order of the taps: ``[S, taps * hidden]`` float32."""

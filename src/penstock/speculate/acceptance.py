@@ -25,23 +25,6 @@ class Acceptance:
     Three attributes are the controller's notes on the sequence.
     """
 
-    __slots__ = (
-        "_common",
-        "_computed_at",
-        "_discount",
-        "_expected",
-        "_parameters",
-        "_positions",
-        "_rates",
-        "_successes",
-        "_trees",
-        "_tries",
-        "is_look",
-        "num_read",
-        "steps_skipped",
-        "verifications",
-    )
-
     def __init__(
         self,
         groups: int,
@@ -76,72 +59,29 @@ class Acceptance:
         self.num_read = 0
         """Leading tokens of the sequence that the proposer has been shown."""
 
-    def add(self, group: int, drafted: int, accepted: int) -> None:
-        """Record that the first ``accepted`` tokens of a chain of ``drafted`` were accepted."""
-        assert group not in self._trees
+    def add(self, group: int, drafted: int, accepted: Collection[int]) -> None:
+        """Record which of a draft's first ``drafted`` positions, or ranks, were accepted."""
+        chain = group not in self._trees
+        tried = min(len(accepted) + 1, drafted) if chain else drafted
         tries, successes = self._tries[group], self._successes[group]
         discount = self._discount
-        for position in range(min(accepted + 1, drafted)):
+        for position in range(tried):
             tries[position] = tries[position] * discount + 1.0
-            successes[position] = successes[position] * discount + (position < accepted)
-        self._added(group)
+            successes[position] = successes[position] * discount + (position in accepted)
+        self.verifications += 1
+        self._rates[group] = self._expected[group] = None
         if self._common is not None:
             self._common.add(group, drafted, accepted)
 
-    def add_tree(self, group: int, drafted: int, accepted: Collection[int]) -> None:
-        """Record which of a tree's first ``drafted`` ranks were on the accepted path."""
-        assert group in self._trees
-        tries, successes = self._tries[group], self._successes[group]
-        discount = self._discount
-        for rank in range(drafted):
-            tries[rank] = tries[rank] * discount + 1.0
-            successes[rank] = successes[rank] * discount + (rank in accepted)
-        self._added(group)
-        if self._common is not None:
-            self._common.add_tree(group, drafted, accepted)
+    def rates(self, group: int) -> list[float]:
+        """Return the estimated probabilities that the tokens of a draft are accepted, by position.
 
-    def rate(self, group: int, position: int) -> float:
-        """Return the estimated probability that the token at ``position`` is accepted.
-
-        In a chain, that is given that those before it were.
+        In a chain, each is given that the tokens before it were.
         """
-        return self._all_rates(group)[position]
-
-    def expected(self, group: int) -> list[float]:
-        """Return how many tokens of a draft of 1, 2, ... tokens are expected to be accepted.
-
-        What was learnt of other sequences meanwhile is taken into account now and then.
-        """
-        expected = self._expected[group]
-        now = 0 if self._common is None else self._common.verifications
-        if expected is None or now - self._computed_at[group] >= self._parameters.refresh_interval:
-            self._computed_at[group] = now
-            expected, total, reached = [], 0.0, 1.0
-            chain = group not in self._trees
-            for rate in self._all_rates(group):
-                reached = reached * rate if chain else rate
-                total += reached
-                expected.append(total)
-            self._expected[group] = expected
-        return expected
-
-    def forget(self, share: float) -> None:
-        """Let what was counted weigh ``share`` of what it did."""
-        for counts in (*self._tries, *self._successes):
-            counts[:] = [count * share for count in counts]
-        self._rates = [None] * len(self._rates)
-        self._expected = [None] * len(self._rates)
-        self.verifications += self._parameters.refresh_interval  # so that others notice
-
-    def _added(self, group: int) -> None:
-        self.verifications += 1
-        self._rates[group] = self._expected[group] = None
-
-    def _all_rates(self, group: int) -> list[float]:
         rates = self._rates[group]
         if rates is not None:
             return rates
-        priors = None if self._common is None else self._common._all_rates(group)
+        priors = None if self._common is None else self._common.rates(group)
         weight, guess = self._parameters.prior_samples, self._parameters.first_guess
         rates = []
         for position in range(self._positions):
@@ -156,3 +96,29 @@ class Acceptance:
         if priors is None:
             self._rates[group] = rates
         return rates
+
+    def expected(self, group: int) -> list[float]:
+        """Return how many tokens of a draft of 1, 2, ... tokens are expected to be accepted.
+
+        What was learnt of other sequences meanwhile is taken into account now and then.
+        """
+        expected = self._expected[group]
+        now = 0 if self._common is None else self._common.verifications
+        if expected is None or now - self._computed_at[group] >= self._parameters.refresh_interval:
+            self._computed_at[group] = now
+            expected, total, reached = [], 0.0, 1.0
+            chain = group not in self._trees
+            for rate in self.rates(group):
+                reached = reached * rate if chain else rate
+                total += reached
+                expected.append(total)
+            self._expected[group] = expected
+        return expected
+
+    def forget(self, share: float) -> None:
+        """Let what was counted weigh ``share`` of what it did."""
+        for counts in (*self._tries, *self._successes):
+            counts[:] = [count * share for count in counts]
+        self._rates = [None] * len(self._rates)
+        self._expected = [None] * len(self._rates)
+        self.verifications += self._parameters.refresh_interval  # so that others notice

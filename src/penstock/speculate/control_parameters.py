@@ -51,8 +51,6 @@ class ControlParameters:
     row_share: float = 0.1
     """Share of a step's time that is believed to grow with its rows while only one number of rows
     is known. It is replaced by the first drafts."""
-    bracket: float = 4.0
-    """Factor between two known numbers of rows up to which what lies between is known, too."""
     nearby: float = 1.125
     """Factor between a known number of rows and another up to which that is known, too: batches
     that grow by one sequence need not be measured each time."""

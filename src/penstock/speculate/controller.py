@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.speculate.acceptance import Acceptance
 from penstock.speculate.control_parameters import DEFAULTS, ControlParameters
 from penstock.speculate.loss_budget import LossBudget
-from penstock.speculate.step_cost_model import DraftTiming, StepCostModel
+from penstock.speculate.step_cost_model import MAX_BITS, DraftTiming, StepCostModel
 
 if TYPE_CHECKING:
     from penstock.scheduler.sequence import SequenceState
@@ -67,7 +67,8 @@ class Controller:
         self._parameters = parameters
         self._common = Acceptance(groups, num_tokens, trees=trees, parameters=parameters)
         self._costs = StepCostModel(num_tokens, reads, parameters)
-        self._budgets: dict[int, LossBudget] = {}  # by the bits of the number of sequences
+        # By the bits of the number of sequences.
+        self._budgets = [LossBudget(bits == 1, parameters) for bits in range(MAX_BITS)]
         self._budget = self._budget_of(1)  # that of the last step
         self._num_to_read = 0  # tokens that the drafts of this step must read
         self._since_look = 0  # steps
@@ -117,17 +118,19 @@ class Controller:
             budget.idle()
         return lengths
 
-    def verified(self, sequence: SequenceState, group: int, drafted: int, accepted: int) -> None:
-        """Record that the first ``accepted`` tokens of a chain of ``drafted`` were accepted."""
-        self._num_accepted += accepted
-        self._looked_at(sequence, bool(accepted)).add(group, drafted, accepted)
-
-    def tree_verified(
+    def verified(
         self, sequence: SequenceState, group: int, drafted: int, accepted: Collection[int]
     ) -> None:
-        """Record which of a tree's first ``drafted`` ranks were on the accepted path."""
+        """Record which of a draft's first ``drafted`` positions, or ranks, were accepted.
+
+        After a look that was a success, the past counts less.
+        """
+        record = self._record(sequence)
+        if record.is_look and accepted:
+            record.forget(self._parameters.exploration_discount)
+        record.is_look = False
         self._num_accepted += len(accepted)
-        self._looked_at(sequence, bool(accepted)).add_tree(group, drafted, accepted)
+        record.add(group, drafted, accepted)
 
     def plain_step(self, decoding: int, steps: int, seconds: float, asking: float) -> int:
         """Record a step of ``decoding`` sequences without drafts, which took ``seconds``.
@@ -207,14 +210,6 @@ class Controller:
         self._since_look = 0
         return [longest]
 
-    def _looked_at(self, sequence: SequenceState, accepted: bool) -> Acceptance:
-        """Return the sequence's record; after a look that was a success, the past counts less."""
-        record = self._record(sequence)
-        if record.is_look and accepted:
-            record.forget(self._parameters.exploration_discount)
-        record.is_look = False
-        return record
-
     def _has_draft(self, offer: Offer, record: Acceptance) -> None:
         self._num_to_read += self._unread(offer, record)
         record.num_read = len(offer.sequence.token_ids)
@@ -224,11 +219,7 @@ class Controller:
         return self._costs.to_read(len(offer.sequence.token_ids) - record.num_read)
 
     def _budget_of(self, decoding: int) -> LossBudget:
-        width = decoding.bit_length()
-        budget = self._budgets.get(width)
-        if budget is None:
-            budget = self._budgets[width] = LossBudget(width == 1, self._parameters)
-        return budget
+        return self._budgets[decoding.bit_length()]
 
     def _record(self, sequence: SequenceState) -> Acceptance:
         record = sequence.acceptance

@@ -27,21 +27,6 @@ class LossBudget:
       step, unless a draft is then believed to pay.
     """
 
-    __slots__ = (
-        "_allowance",
-        "_drafted",
-        "_earned",
-        "_idle_steps",
-        "_most",
-        "_owed",
-        "_parameters",
-        "_trial_cost",
-        "_waited",
-        "balance",
-        "is_open",
-        "trial_steps",
-    )
-
     def __init__(self, alone: bool, parameters: ControlParameters = DEFAULTS) -> None:
         """Make a budget for batches of one size; ``alone`` is that of a single sequence."""
         self._parameters = parameters

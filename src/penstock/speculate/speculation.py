@@ -68,11 +68,11 @@ class Speculation:
         self._proposer = proposer
         self._reader = proposer if isinstance(proposer, HiddenReader) else None
         self._num_tokens = num_tokens
-        self._trees = () if self._reader is None else self._reader.trees
+        trees = () if self._reader is None else self._reader.trees
         self._controller: Controller | None = None
         if adaptive:
             self._controller = Controller(
-                proposer.groups, num_tokens, self._trees, reads=not proposer.cheap
+                proposer.groups, num_tokens, trees, reads=not proposer.cheap
             )
         self._clock = clock
         self._begun: deque[_Begun] = deque()  # of the step in flight, and of the next
@@ -247,11 +247,8 @@ class Speculation:
         self, controller: Controller, sequence: SequenceState, draft: Draft, accepted: Sequence[int]
     ) -> None:
         """Tell the controller which tokens of a draft were accepted."""
-        if draft.group in self._trees:
-            nodes = draft.path(accepted)
-            controller.tree_verified(sequence, draft.group, len(draft), nodes)
-        else:
-            controller.verified(sequence, draft.group, len(draft), len(accepted))
+        nodes = range(len(accepted)) if draft.parents is None else draft.path(accepted)
+        controller.verified(sequence, draft.group, len(draft), nodes)
 
     def _propose(self, wanted: list[Wanted]) -> dict[SequenceState, Draft]:
         if not wanted:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.speculate.control_parameters import DEFAULTS, ControlParameters
+
+MAX_BITS: Final = 32
+"""Bits of any number of sequences."""
 
 
 class CostCurve:
@@ -27,9 +30,8 @@ class CostCurve:
         self._means: dict[int, _Mean] = {}  # by number of rows, rounded
         self._known: list[int] = []  # those that have been measured often enough, ascending
         if through_zero:
-            self._means[0] = zero = _Mean()
-            zero.fresh = None
-            self._known.append(0)
+            for _ in range(parameters.first_samples):
+                self.add(0, 0.0)
 
     @property
     def most_rows(self) -> int:
@@ -91,18 +93,9 @@ class CostCurve:
         return seconds + slope * (rows - last)
 
     def knows(self, rows: int) -> bool:
-        """Return whether ``rows`` was measured, or numbers near enough to tell what it takes."""
-        parameters, key, known = self._parameters, self._rounded(rows), self._known
-        at = bisect_left(known, key)
-        below = known[at - 1] if at else 0
-        above = known[at] if at < len(known) else math.inf
-        near = parameters.nearby
-        return (
-            above == key
-            or above <= below * parameters.bracket
-            or rows <= below * near
-            or above <= rows * near
-        )
+        """Return whether ``rows`` lies between numbers that were measured, or near them."""
+        known, near = self._known, self._parameters.nearby
+        return bool(known) and known[0] <= rows * near and rows <= known[-1] * near
 
     def _rounded(self, rows: int) -> int:
         """Tell large numbers apart by 9 % only, eight to a doubling."""
@@ -154,7 +147,8 @@ class StepCostModel:
         """Seconds in which a draft model reads a token; 0 while that is not known."""
         self._num_readings = 0
         self._verifying = CostCurve(parameters)  # by rows
-        self._drafting: dict[int, CostCurve] = {}  # by bits of the number of drafts; by length
+        # By the bits of the number of drafts; each by length.
+        self._drafting = [CostCurve(parameters, through_zero=True) for _ in range(MAX_BITS)]
         self._plain_steps = 0  # in a row
         self._prefill_steps = 0  # in a row
         self._since_timed = 0  # steps
@@ -180,7 +174,7 @@ class StepCostModel:
         """Let what is measured next of drafts count more, as much time has passed."""
         self.seconds_per_token_read /= 2
         self._verifying.renew_all()
-        for curve in self._drafting.values():
+        for curve in self._drafting:
             curve.renew_all()
 
     def plain_step(self, decoding: int, steps: int, seconds: float) -> bool:
@@ -224,10 +218,7 @@ class StepCostModel:
         ``unread`` tokens were read for it; ``plain`` is the time of a plain step.
         """
         parameters = self._parameters
-        width = timing.sequences.bit_length()
-        curve = self._drafting.get(width)
-        if curve is None:
-            curve = self._drafting[width] = CostCurve(parameters, through_zero=True)
+        curve = self._drafting[timing.sequences.bit_length()]
         usual = curve.seconds(timing.longest)
         if timing.steady:
             curve.add(timing.longest, timing.seconds)
@@ -252,7 +243,7 @@ class StepCostModel:
         large batch many rows may take long.
         """
         parameters, plain = self._parameters, self.plain.seconds(decoding)
-        curve = self._drafting.get(drafting.bit_length()) if self._reads else None
+        curve = self._drafting[drafting.bit_length()] if self._reads else None
         measured = max(self._verifying.most_rows, decoding)
         most_rows = max(measured * parameters.probe_growth, measured + 2)
         costs: list[float] = []
@@ -264,9 +255,6 @@ class StepCostModel:
             if curve is not None:
                 seconds += curve.seconds(length)
             costs.append(seconds / plain)
-        # A shorter draft costs no more than a longer one, whatever old measurements say.
-        for i in reversed(range(len(costs) - 1)):
-            costs[i] = min(costs[i], costs[i + 1])
         return costs
 
     def _verify_seconds(self, decoding: int, rows: int) -> float:

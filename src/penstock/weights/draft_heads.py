@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,18 +12,24 @@ from numpy.typing import NDArray
 from penstock.config import LoadFormat
 from penstock.errors import WeightError
 from penstock.interface.sources import PlanWeight, Shape, Source, Stored, tensors
+from penstock.interface.weights import WeightValue
 from penstock.models.draft_heads import DRAFT_TO_TARGET, DraftHeadsSpec, EagleSpec
 from penstock.models.names import NameMap
 from penstock.models.spec import DType
+from penstock.quant import GroupTensor
 from penstock.weights.checkpoint import StoredWeights, unexpected
+from penstock.weights.convert import convert
 from penstock.weights.draft_head_files import open_draft_heads
 from penstock.weights.safetensors import open_folder
 from penstock.weights.sources import Found, check
+from penstock.weights.tensor_file import NUMPY_DTYPES
 
 Int32s = NDArray[np.int32]
 
 _SHARED: Final = ("embed", "head")
 """What a head may have in common with its target."""
+
+_CHUNK: Final = 1 << 22  # values that are dequantized at a time
 
 
 class DraftHeadWeights(StoredWeights):
@@ -64,6 +70,25 @@ class DraftHeadWeights(StoredWeights):
         if extra:
             raise unexpected(extra, found[extra[0]][0])
 
+    def get(self, name: str) -> WeightValue:
+        """The weight, read-only, in the dtype that this source was opened with: what the target
+        has quantized, too, as heads have a quantization of their own."""
+        value = super().get(name)
+        return _floats(value, self._dtype, name) if isinstance(value, GroupTensor) else value
+
+
+def _floats(matrix: GroupTensor, dtype: DType, name: str) -> NDArray[Any]:
+    """The values of ``matrix`` in ``dtype``, some rows at a time: in float32, with the integers
+    that it is made of, all of a vocabulary's would take several times the memory."""
+    n, k = matrix.shape
+    values = np.empty((n, k), NUMPY_DTYPES[dtype])
+    rows = max(1, _CHUNK // max(k, 1))
+    for first in range(0, n, rows):
+        some = first, min(first + rows, n)
+        values[slice(*some)] = convert(matrix.rows(some).dequantize(), dtype, name)
+    values.flags.writeable = False
+    return values
+
 
 def lacking(spec: DraftHeadsSpec) -> tuple[str, ...]:
     """Weights that a checkpoint may leave to the target's."""
@@ -84,14 +109,16 @@ def takes_from_target(folder: Path, spec: DraftHeadsSpec) -> bool:
 
 
 def _of_target(folder: Path, spec: EagleSpec, name: str, shape: Shape) -> tuple[Source, Found]:
-    """A tied output matrix is the embedding; both are there only where they are equal."""
+    """The target's own embedding or output matrix. Raises WeightError where it is not there."""
     found = open_folder(folder)
-    own = _source(spec.target_names, name, shape)
-    for source in (own, _source(spec.target_names, "embed", shape)):
-        if all(tensor.name in found for tensor in tensors(source)):
-            return source, found
-    missing = next(tensor.name for tensor in tensors(own) if tensor.name not in found)
-    raise WeightError(f"{folder} lacks tensor {missing!r}, which the heads share")
+    source = spec.target_checkpoint.source(name, shape)
+    missing = next((each.name for each in tensors(source) if each.name not in found), None)
+    if missing is None:
+        return source, found
+    fix = "take configuration and weights from one checkpoint"
+    if name == "head" and not spec.target_checkpoint.tied:
+        fix = "if its output matrix is the embedding, set tie_word_embeddings to true"
+    raise WeightError(f"{folder} lacks tensor {missing!r}, which the heads share; {fix}")
 
 
 def _source(names: NameMap | None, name: str, shape: Shape) -> Source:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,14 @@ from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.buckets import Bucket  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
 from penstock.backends.reference.executor import ReferenceExecutor  # noqa: E402
+from penstock.cache.geometry import BLOCK_SIZE  # noqa: E402
 from penstock.errors import ConfigError  # noqa: E402
 from penstock.interface.executor import Limits  # noqa: E402
+from penstock.interface.step_builder import Tree  # noqa: E402
 from penstock.plan.plan import Plan  # noqa: E402
+from penstock.scheduler.accepted_drafts import moves_of  # noqa: E402
+from penstock.scheduler.draft import Draft  # noqa: E402
+from penstock.scheduler.output import ScheduledSequence  # noqa: E402
 from penstock.weights.dummy import DummyWeights  # noqa: E402
 
 LIMITS = Limits(
@@ -27,8 +34,8 @@ LIMITS = Limits(
 )
 
 
-def executor_of(plan: Plan, device: Any) -> CudaExecutor:
-    return bind(plan, DummyWeights(plan.weights, 3, plan.weight_dtype), LIMITS, device)
+def executor_of(plan: Plan, device: Any, limits: Limits = LIMITS) -> CudaExecutor:
+    return bind(plan, DummyWeights(plan.weights, 3, plan.weight_dtype), limits, device)
 
 
 def story(plan: Plan, executor: Any) -> list[Any]:
@@ -93,3 +100,49 @@ def test_tables_of_every_group_are_checked(device: Any) -> None:
 def test_layers_of_several_sizes_with_windows_are_refused(device: Any) -> None:
     with pytest.raises(ConfigError, match=r"of different sizes.*choose --backend cpu"):
         executor_of(plan_of(SIZES), device)
+
+
+def test_a_step_moves_the_slots_of_whole_trees_in_every_group(device: Any) -> None:
+    """Trees fill a step, and all of each but its first row is accepted, a slot too late."""
+    plan = plan_of(ALIKE)
+    limits = replace(LIMITS, max_tokens=12, max_logit_rows=12, max_sequences=2)
+    known, rows = 5, limits.max_tokens // limits.max_sequences
+    texts = [array("i", A[40 * i : 40 * i + known + rows]) for i in range(limits.max_sequences)]
+    parents = array("i", [-1, -1, *range(1, rows - 2)])
+
+    executor = executor_of(plan, device, limits)
+    driver = Driver(plan, executor)
+    sequences = [driver.start() for _ in texts]
+    driver.run(*((i, text[:known]) for i, text in enumerate(texts)))
+    drafts = [Draft(array("i", [7, *text[known + 1 : -1]]), parents=parents) for text in texts]
+    parts = [
+        (i, [texts[i][known], *draft.token_ids]) for i, draft in zip(sequences, drafts, strict=True)
+    ]
+    step = driver.step(*parts, trees=[Tree(i, 1, parents) for i in sequences])
+    assert step.num_tokens == limits.max_tokens
+    executor.run(step)
+    moves = []
+    for i, draft in enumerate(drafts):
+        owner: Any = SimpleNamespace(table=driver.tables[i])
+        verified = ScheduledSequence(owner, known, rows, rows, (), draft=draft)
+        moves += moves_of(verified, draft.token_ids[1:], BLOCK_SIZE)
+        driver.cache.commit(driver.tables[i], texts[i], known + rows - 1)
+    assert len(moves) == len(plan.kv_groups) * len(texts) * (rows - 2) > limits.max_tokens
+    last = [(i, text[-1:]) for i, text in enumerate(texts)]
+    seen = executor.run(driver.step(*last, slot_moves=moves)).logits
+
+    reference = ReferenceExecutor(plan, DummyWeights(plan.weights, 3, "float32"), limits)
+    driver = Driver(plan, reference)
+    sequences = [driver.start() for _ in texts]
+    driver.run(*((i, text[:-1]) for i, text in enumerate(texts)))
+    np.testing.assert_allclose(seen, driver.run(*last), rtol=2e-4, atol=2e-4)
+
+
+def test_more_moves_than_every_group_has_tokens_are_refused(device: Any) -> None:
+    plan = plan_of(ALIKE)
+    executor = executor_of(plan, device)
+    driver = Driver(plan, executor)
+    most = len(plan.kv_groups) * LIMITS.max_tokens
+    step = driver.step((driver.start(), A[:3]), slot_moves=[(0, 1)] * (most + 1))
+    with pytest.raises(ValueError, match=f"at most {most} slots, not {most + 1}"):
+        executor.run(step)

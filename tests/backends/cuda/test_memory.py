@@ -53,11 +53,11 @@ def test_what_is_reckoned_is_what_binding_allocates(name: Any, device: Any) -> N
     executor = bind(plan, dummy_weights(SPEC, 0, "bfloat16"), LIMITS, device)
     gc.collect()
     kept = sum(size for at, size in tensor_bytes().items() if at not in before)
-    stages = 2 * executor._buffer._stages.length * 4  # these are in the host's memory
+    pinned = 2 * executor._buffer._pinned.length * 4  # these are in the host's memory
     attention = sum(kernel.scratch_bytes for kernel in executor._attention)
-    reckoned = need.total - RESERVE - (kept - stages)
+    reckoned = need.total - RESERVE - (kept - pinned)
     assert 0 <= reckoned <= 200 * attention
-    assert need.weights + need.activations < kept - stages
+    assert need.weights + need.activations < kept - pinned
 
 
 def test_a_draft_takes_its_part_before_the_cache() -> None:

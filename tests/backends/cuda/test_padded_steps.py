@@ -262,8 +262,8 @@ def garble(executor: CudaExecutor) -> None:
     assert executor._program is not None
     executor._program._arena._bytes.fill_(255)
     executor._buffer._device.fill_(1 << 30)
-    for stage in executor._buffer._stages._buffers:
-        stage.fill_(1 << 30)
+    for pinned in executor._buffer._pinned._buffers:
+        pinned.fill_(1 << 30)
 
 
 @pytest.mark.filterwarnings("ignore:.*:RuntimeWarning")  # NaNs in rows of padding

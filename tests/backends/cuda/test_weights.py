@@ -15,7 +15,7 @@ from penstock.backends.cuda.weights import Fill, Uploader, dtype_of, fill_all  #
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 1000])
-def test_arrays_arrive_whole_through_small_stages(size: int, device: Any) -> None:
+def test_arrays_arrive_whole_through_small_buffers(size: int, device: Any) -> None:
     upload = Uploader(device, staging_bytes=128)
     array = np.random.default_rng(size).standard_normal(size).astype(np.float32)
     array.flags.writeable = False

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.backends.backend import Backend, BackendChoice, Defaults
+from penstock.backends.backend import Backend, BackendChoice, Defaults, Obstacle
+from penstock.backends.cpu.kv_pages import KvPages
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
 from penstock.interface.budget import Budget
@@ -26,6 +27,20 @@ class CpuBackend(Backend):
 
     def offered(self, hardware: Hardware) -> BackendChoice:
         return BackendChoice(self, "the native backend")
+
+    def obstacle(self, plan: Plan, trees: bool = False) -> Obstacle | None:
+        try:
+            pages = KvPages.of(plan)
+        except ConfigError as error:
+            return Obstacle(str(error), "choose another model")
+        if trees and not pages.movable:
+            return Obstacle(
+                f"the cpu backend cannot verify draft trees with {plan.spec.architecture}, whose "
+                "KV cache has heads of several sizes: it moves no slots there",
+                "choose a speculative method that drafts chains (ngram, draft, self, or eagle "
+                "with width=1), or the slow NumPy backend with --backend reference",
+            )
+        return super().obstacle(plan, trees)
 
     def budget(self, demand: Demand, choice: BackendChoice, hardware: Hardware) -> Budget:
         return host_budget(demand, hardware.memory_available)

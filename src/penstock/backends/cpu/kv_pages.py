@@ -22,6 +22,11 @@ class KvPages:
     layers: tuple[tuple[int, int, int, int, int], ...]
     """KV heads, head size, group, part, and the offset in the part, of each layer."""
 
+    @property
+    def movable(self) -> bool:
+        """Whether the native executor moves slots: heads have one size in all layers."""
+        return len({head_dim for _, head_dim, *_ in self.layers}) <= 1
+
     @classmethod
     def of(cls, plan: Plan) -> KvPages:
         """Raises ConfigError where a layer's cache is of a kind that no native kernel reads."""

@@ -17,6 +17,7 @@ from penstock.backends.cuda.cache import LayerCache
 from penstock.backends.cuda.capability import Capability, capability_of
 from penstock.backends.cuda.kernels.attention import attention
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
+from penstock.backends.cuda.pages import HEAD_DIMS
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.draft_tree import MAX_ROWS
 from penstock.interface.step import StepInput
@@ -89,7 +90,7 @@ class AttentionKernel:
         """``capability``: of the GPU that the kernel is for; by default what ``device`` has."""
         if heads % kv_heads:
             raise ValueError(f"{heads} query heads are not a multiple of {kv_heads} KV heads")
-        if not 8 <= head_dim <= 256:
+        if head_dim not in HEAD_DIMS:
             raise ValueError(f"a head of {head_dim} is outside 8..256, which attention handles")
         if not (math.isfinite(scale) and scale > 0):
             raise ValueError(f"a scale of scores of {scale} is not positive")

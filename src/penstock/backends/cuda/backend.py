@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.backends.backend import Backend, BackendChoice, Defaults
+from penstock.backends.backend import Backend, BackendChoice, Defaults, Obstacle
+from penstock.backends.cuda.pages import unreadable
 from penstock.errors import ConfigError
 from penstock.gpu import GpuSearch
 from penstock.hardware import Hardware
@@ -49,6 +50,15 @@ class CudaBackend(Backend):
                 "leave it out, or choose --backend cpu"
             )
         return Threads(1, (), "the GPU computes")
+
+    def obstacle(self, plan: Plan, trees: bool = False) -> Obstacle | None:
+        reason = unreadable(plan)
+        if reason is None:
+            return super().obstacle(plan, trees)
+        return Obstacle(
+            f"the cuda backend cannot run {plan.spec.architecture}: {reason}",
+            "choose --backend cpu, or another model",
+        )
 
     def budget(self, demand: Demand, choice: BackendChoice, hardware: Hardware) -> Budget:
         from penstock.backends.cuda.memory import divide, needs

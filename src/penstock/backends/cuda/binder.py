@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from penstock.backends.cuda.attention import AttentionKernel, Scores
-from penstock.backends.cuda.cache import LayerCache, allocate, page_layers
+from penstock.backends.cuda.cache import LayerCache, allocate
 from penstock.backends.cuda.capability import Capability
 from penstock.backends.cuda.kernels.embed import embed
 from penstock.backends.cuda.kernels.norm import MAX_COLS, add_norm
 from penstock.backends.cuda.kernels.rope_write import rope_write
 from penstock.backends.cuda.kernels.rows import Argmax, select_rows
 from penstock.backends.cuda.matrix import FloatMatrix, Matrix, Shape, make_matrix
+from penstock.backends.cuda.pages import page_layers
 from penstock.backends.cuda.program import ELEMENTS, Launch, Views
 from penstock.backends.cuda.small_ops import SMALL_OPS
 from penstock.backends.cuda.step import DeviceStep
@@ -240,7 +241,7 @@ class Binder:
         self.launches.append(launch)
 
     def cache_of(self, layer: int) -> tuple[LayerCache, int]:
-        """Where a layer's keys and values are, and the group of a step's tables that tell where."""
+        """Return a layer's cache, and the group of a step's tables that addresses it."""
         place = self._plan.kv_groups.places[layer]
         return self.caches[place.index], place.group
 

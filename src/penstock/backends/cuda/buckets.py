@@ -70,7 +70,7 @@ class Buckets:
     def holding(self, step: StepInput) -> Bucket | None:
         """Return the bucket that a step is padded to; None if it is too large, or of another kind.
 
-        A captured step returns no hidden states, no sequence branches, and no slots are moved.
+        A captured step returns no hidden states, has no sequence that branches and moves no slots.
         """
         if len(step.slot_moves) or len(step.hidden_rows) or len(step.block_copies) > MOST_COPIES:
             return None

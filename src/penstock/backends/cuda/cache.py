@@ -14,7 +14,6 @@ from torch import Tensor
 
 from penstock.cache.geometry import BLOCK_SIZE, KvDType
 from penstock.plan.kv_groups import KvLayer
-from penstock.plan.plan import Plan
 
 _DTYPES: dict[KvDType, torch.dtype] = {
     "float32": torch.float32,
@@ -44,23 +43,6 @@ class LayerCache:
         return tuple(array for array in four if array is not None)
 
 
-def page_layers(plan: Plan) -> tuple[KvLayer, ...]:
-    """The layers whose keys and values a page holds: one for each place.
-
-    Layers of several groups at one place share its memory, of which a block belongs to one group at
-    a time. Raises ValueError where a layer's cache is of a kind that no kernel reads.
-    """
-    kinds = {(each.kv_heads, each.head_dim, each.value_dim) for each in plan.kv_layers}
-    if any(value_dim is not None for _, _, value_dim in kinds):
-        raise ValueError("no kernel reads a KV cache whose keys and values differ in size")
-    if len(plan.kv_groups) > 1 and len(kinds) > 1:
-        raise ValueError("layers of several windows have KV caches of different sizes")
-    if not plan.kv_groups.groups:
-        return ()
-    largest = max(plan.kv_groups, key=lambda group: len(group.layers))
-    return tuple(plan.kv_layers[number] for number in largest.layers)
-
-
 def allocate(
     kv_layers: Iterable[KvLayer], kv_dtype: KvDType, num_blocks: int, device: torch.device
 ) -> list[LayerCache]:
@@ -84,15 +66,3 @@ def allocate(
         )
         caches.append(LayerCache(keys, values, key_scales, value_scales))
     return caches
-
-
-def copy_blocks(caches: Iterable[LayerCache], pairs: Tensor) -> None:
-    """Copy whole blocks, scales too, in every layer.
-
-    ``pairs`` int64 or int32 ``[copies, 2]`` on the caches' device: from, to. All sources are read
-    before any target is written, and no block may be the target of two copies.
-    """
-    source, target = pairs[:, 0].long(), pairs[:, 1].long()
-    for cache in caches:
-        for array in cache.arrays:
-            array.index_copy_(0, target, array.index_select(0, source))

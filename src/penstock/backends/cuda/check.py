@@ -29,6 +29,11 @@ class StepBounds:
     groups: int = 1
     """Number of groups of layers that are cached."""
 
+    @property
+    def max_slot_moves(self) -> int:
+        """Maximum number of moved slots: an accepted token lies in one of each group."""
+        return max(1, self.groups) * self.max_tokens
+
     def check(self, step: StepInput, placeholders: int = 0) -> None:
         """Raise ValueError on a step that is malformed or too large, naming what is wrong.
 
@@ -68,9 +73,9 @@ class StepBounds:
         _within(step.hidden_rows, tokens, "hidden row")
         _within(step.block_copies, self.num_blocks, "copied block")
         _within(step.slot_moves, self.num_blocks * BLOCK_SIZE, "moved slot")
-        if len(step.slot_moves) > self.max_tokens:
+        if len(step.slot_moves) > self.max_slot_moves:
             raise ValueError(
-                f"a step moves at most {self.max_tokens} slots, not {len(step.slot_moves)}: no "
+                f"a step moves at most {self.max_slot_moves} slots, not {len(step.slot_moves)}: no "
                 "step before it accepted more"
             )
         last = step.positions[step.query_starts[1:] - 1] + 1

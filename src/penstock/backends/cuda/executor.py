@@ -278,7 +278,7 @@ def buffer_capacity(bounds: StepBounds, attention: Sequence[AttentionKernel]) ->
     work = [math.prod(kernel.work_shape) for kernel in attention]
     copies = 2 * max(bounds.num_blocks, MOST_COPIES)  # a bucket has room for those
     paths = min(tokens, sequences * MAX_ROWS) * MAX_ROWS
-    cache = (copies, 2 * tokens, paths)
+    cache = (copies, 2 * bounds.max_slot_moves, paths)
     others = (*cache, tokens * bounds.feature_size, *work)
     # A padded step may have as many sequences as tokens.
     lengths = (*[tokens] * 2, *[tokens + 1] * 2, bounds.max_selected_rows, *others)

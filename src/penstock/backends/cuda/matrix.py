@@ -72,7 +72,7 @@ class Matrix(Protocol):
         ...
 
     def tile(self, rows: int) -> Tile | None:
-        """What a product of so many rows is computed in; None where torch multiplies."""
+        """Return the tile of a product of ``rows`` rows; None where torch multiplies."""
         ...
 
     def fill(self, first_row: int, part: Tensor, name: str) -> None:

@@ -37,7 +37,7 @@ class DeviceResult(StepResult):
             tuple(each[:rows] for each in results.more_logits),
         )
         self._has_taps = results.taps is not None
-        self._fetched = HostCopy(winners[:rows])
+        self._copy = HostCopy(winners[:rows])
         self._winners: Int32s | None = None
         self._logits: Float32s | None = None
         self._hidden: Float32s | None = None
@@ -56,7 +56,7 @@ class DeviceResult(StepResult):
         there, ``[R, 2]``. Raises EngineDeadError where the GPU fails."""
         if self._winners is None:
             try:
-                self._winners = self._fetched.wait()
+                self._winners = self._copy.wait()
             except FAILURES as error:
                 raise failed(error) from error
         return self._winners

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from penstock.backends.cuda.attention import TreeRows
 from penstock.backends.cuda.attention_plan import tree_paths
-from penstock.backends.cuda.stages import Stages
+from penstock.backends.cuda.pinned_buffers import PinnedBuffers
 from penstock.interface.draft_tree import MAX_ROWS
 from penstock.interface.step import Int32s, KvTables, StepInput
 
@@ -193,12 +193,12 @@ class StepBuffer:
 
     def __init__(self, capacity: int, device: torch.device) -> None:
         self._device = torch.zeros(capacity, dtype=torch.int32, device=device)
-        self._stages = Stages(capacity, torch.int32, device)
+        self._pinned = PinnedBuffers(capacity, torch.int32, device)
 
     def close(self) -> None:
         """Free both; nothing can be written any more."""
         self._device = self._device.new_empty(0)
-        self._stages = Stages(0, torch.int32, self._device.device)
+        self._pinned = PinnedBuffers(0, torch.int32, self._device.device)
 
     @staticmethod
     def nbytes(capacity: int) -> int:
@@ -210,10 +210,10 @@ class StepBuffer:
 
         Returns at once; waits only for the copy of two writes ago.
         """
-        host = self._stages.take()
+        host = self._pinned.take()
         for offset, array in zip(layout.offsets, arrays, strict=True):
             host[offset : offset + array.size] = array.reshape(-1)
-        self._stages.send(self._device[: layout.offsets[-1] + arrays[-1].size])
+        self._pinned.send(self._device[: layout.offsets[-1] + arrays[-1].size])
 
     def views(self, layout: Layout, hidden_rows: int = 0) -> DeviceStep:
         """The device's memory as a step's tensors; what is in them changes with every write.

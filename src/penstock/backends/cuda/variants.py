@@ -1,4 +1,4 @@
-"""Which kernels an engine compiles, told without a GPU.
+"""The kernels that an engine compiles, found without a GPU.
 
 A plan is assembled on torch's ``meta`` device, for a compute capability of one's choice, and
 launches what the engine launches before its first request (``CudaExecutor.warm_up``). Triton asks a

@@ -12,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from penstock.backends.cuda.stages import Stages
+from penstock.backends.cuda.pinned_buffers import PinnedBuffers
 from penstock.interface.weights import WeightSource, WeightValue
 from penstock.models.spec import DType
 from penstock.plan.ops import WeightName
 
 STAGING_BYTES: Final = 32 << 20
-"""Pinned memory of each of two stages. Transfers of this size run at the bus's full rate."""
+"""Bytes of each of two pinned buffers. Transfers of this size run at the bus's full rate."""
 
 TORCH_DTYPES: Final[dict[DType, torch.dtype]] = {
     "float32": torch.float32,
@@ -67,7 +67,7 @@ class Uploader:
 
     def __init__(self, device: torch.device, staging_bytes: int = STAGING_BYTES) -> None:
         self.device = device
-        self._stages = Stages(staging_bytes, torch.uint8, device)
+        self._pinned = PinnedBuffers(staging_bytes, torch.uint8, device)
 
     def put(self, array: NDArray[Any], target: Tensor) -> None:
         """Copy ``array`` into ``target``, contiguous and of its size, rounded to target's type.
@@ -79,10 +79,10 @@ class Uploader:
         rounded = array.astype(_NUMPY[target.dtype], copy=False)
         source = np.ascontiguousarray(rounded).reshape(-1).view(np.uint8)
         bytes_on_device = target.view(-1).view(torch.uint8)
-        for start in range(0, source.size, self._stages.length):
-            part = source[start : start + self._stages.length]
-            self._stages.take()[: part.size] = part
-            self._stages.send(bytes_on_device[start : start + part.size])
+        for start in range(0, source.size, self._pinned.length):
+            part = source[start : start + self._pinned.length]
+            self._pinned.take()[: part.size] = part
+            self._pinned.send(bytes_on_device[start : start + part.size])
 
     def tensor(self, array: NDArray[Any], dtype: torch.dtype) -> Tensor:
         """A new tensor on the device of ``array``'s shape, rounded to ``dtype``."""

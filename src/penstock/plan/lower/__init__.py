@@ -29,7 +29,8 @@ def lower(
 ) -> Plan:
     """The primitive plan of ``spec`` with weights in ``dtype`` (default: the checkpoint's).
 
-    ``max_positions`` bounds the rope tables (default: the model's own limit); ``quantization``
+    ``max_positions`` bounds the rope tables and chooses between LongRoPE's lists (default: the
+    model's own limit), so it is never what memory holds; ``quantization``
     says which matrices are quantized (default: none), ``kv_dtype`` what the KV cache holds
     (default: ``dtype``).
 

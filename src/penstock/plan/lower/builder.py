@@ -177,6 +177,8 @@ class PlanBuilder:
         self.append(Add(RESIDUAL, delta, RESIDUAL))
 
     def rope_index(self, rope: RopeSpec) -> int:
+        """The place in ``Plan.ropes`` of a layer's rotation, for contexts of the plan's length."""
+        rope = rope.for_context(self._max_positions)
         if rope not in self._ropes:
             self._ropes.append(rope)
         return self._ropes.index(rope)

@@ -117,7 +117,9 @@ def attention(
     STAGES: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    """Programs share the items of ``work``, int32 ``[1 + items, FIELDS]``, times KV heads.
+    """Compute paged attention: programs share the items of ``work`` for every KV head.
+
+    ``work`` is int32 ``[1 + items, FIELDS]``.
 
     q and out ``[T, HEADS * HEAD_DIM]`` with these row strides; ``partial_sums`` float32
     ``[KV_HEADS, CAPACITY, HEAD_DIM]``, ``partial_weights`` float32 ``[KV_HEADS, CAPACITY, 2]``
@@ -337,7 +339,7 @@ def join_states(
     COLUMNS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
 ):
-    """The state of all that a tile's ``parts`` have seen, in the order of splits."""
+    """Return the state of all that a tile's ``parts`` have seen, in the order of splits."""
     tl.debug_barrier()  # no thread reads before the one that counted has its answer
     folded = tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
@@ -359,6 +361,7 @@ def join_states(
 
 @triton.jit
 def store_result(target, weight, sums, inside, INTERPRETED: tl.constexpr):
-    """Divide and round. Adding zero makes of -0 what a row is that saw more empty tiles: +0."""
+    """Divide, round and store. Adding zero turns -0 into +0, which rows that saw more empty tiles
+    have."""
     result = cast(sums / weight[:, None] + 0.0, target.dtype.element_ty, INTERPRETED)
     tl.store(target, result, mask=inside)

@@ -19,7 +19,7 @@ from penstock.backends.cuda.kernels.soft_cap import soft_cap
 
 @triton.jit
 def visible(positions, tokens, WINDOW: tl.constexpr):
-    """Which cached ``tokens`` ``[TILE]`` queries at ``positions`` ``[ROWS]`` see.
+    """Return which cached ``tokens`` ``[TILE]`` queries at ``positions`` ``[ROWS]`` see.
 
     A WINDOW of 0 is none. ``tile_bounds`` knows which tiles need no mask.
     """
@@ -32,7 +32,7 @@ def visible(positions, tokens, WINDOW: tl.constexpr):
 
 @triton.jit
 def tile_bounds(start, end, position, stop, TILE: tl.constexpr, WINDOW: tl.constexpr):
-    """Where in the split ``start:end`` queries at ``position : stop`` see what.
+    """Return what part of the split ``start:end`` queries at ``position : stop`` see.
 
     Returns the first token of the first tile that one of them sees, of the first that all of them
     see whole, of the first after those, and the end of what the last of them sees.
@@ -86,7 +86,7 @@ def add_tiles(
     STAGES: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    """The state after the tiles of tokens from ``first`` to before ``end``.
+    """Return the state after the tiles of tokens from ``first`` to before ``end``.
 
     ``table`` points at the sequence's block ids; ``query`` is ``[ROWS, COLUMNS]`` in the type of
     products. MASKED tiles may hold tokens that some rows do not see. Of these only ``least : last``
@@ -176,7 +176,7 @@ def add_tiles(
 
 @triton.jit
 def product(a, b, c, PRECISION: tl.constexpr, INTERPRETED: tl.constexpr):
-    """``a @ b + c`` in float32; b is converted to the type of a, which holds its values.
+    """Return ``a @ b + c`` in float32; b is converted to the type of a, which holds its values.
 
     The interpreter neither multiplies nor converts to bfloat16 rightly; float32 holds the same.
     """
@@ -190,7 +190,7 @@ def product(a, b, c, PRECISION: tl.constexpr, INTERPRETED: tl.constexpr):
 
 @triton.jit
 def add_seen(sums, weights, values, seen, TILE: tl.constexpr):
-    """``sums + weights @ values`` over what each row sees, where values that are not finite lie.
+    """Return ``sums + weights @ values`` over what each row sees, some of it not finite.
 
     In a product a weight of zero would make NaN of them, and a row would depend on later tokens
     of its own chunk.
@@ -207,7 +207,7 @@ def add_seen(sums, weights, values, seen, TILE: tl.constexpr):
 
 @triton.jit
 def join_sink(peak, weight, sums, sinks, query_head, rows, HAS_SINKS: tl.constexpr):
-    """Weight and sums once each row's sink, a score that has no value, is part of its softmax.
+    """Return weight and sums with each row's sink, a score without a value, in its softmax.
 
     ``sinks`` points at one for each query head. Called once for a row, when all else is joined.
     """
@@ -221,7 +221,7 @@ def join_sink(peak, weight, sums, sinks, query_head, rows, HAS_SINKS: tl.constex
 
 @triton.jit
 def join(peak, weight, sums, next_peak, next_weight, next_sums):
-    """The state of all that two states have seen, the second's tokens after the first's."""
+    """Return the state of all that two states have seen, the second's tokens after the first's."""
     higher = tl.maximum(peak, next_peak)
     base = tl.where(higher == float("-inf"), 0.0, higher)
     fade = tl.exp2(peak - base)

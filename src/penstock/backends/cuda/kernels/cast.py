@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def cast(x, dtype: tl.constexpr, INTERPRETED: tl.constexpr):
-    """Float32 ``x`` in ``dtype``, rounded to nearest even.
+    """Return float32 ``x`` in ``dtype``, rounded to nearest even.
 
     The interpreter cuts off the low bits where hardware rounds to bfloat16.
     """
@@ -21,5 +21,5 @@ def cast(x, dtype: tl.constexpr, INTERPRETED: tl.constexpr):
 
 @triton.jit
 def nearest_whole(x):
-    """Float32 ``x``, below 2**22 in magnitude, rounded to a whole number; ties go to even."""
+    """Round float32 ``x``, below 2**22 in magnitude, to a whole number; ties go to even."""
     return (x + 12582912.0) - 12582912.0  # 1.5 * 2**23: one unit in its last place is 1

@@ -22,7 +22,7 @@ _ROWS = rows_at_once(1)
 def combine(
     x: Tensor | None, y: Tensor, out: Tensor, activation: Activation | Literal["none"] = "none"
 ) -> None:
-    """``out = x + activation(y)``, in float32 and rounded to out's type; x may be None: nothing.
+    """Compute ``out = x + activation(y)`` in float32, rounded to out's type; a None x adds nothing.
 
     x, y and out ``[rows, c]``, of any floating types; out may be x or y. This is the ``Features``,
     ``Join`` (of each of its parts), ``Activate``, ``Add`` and ``AddActivated`` of plan/ops.
@@ -50,17 +50,17 @@ def combine(
 
 
 def gate(x: Tensor, up: Tensor, out: Tensor, activation: Activation) -> None:
-    """``plan.ops.Gate``: ``out = activation(x) * up``; x and up float32, out may be either."""
+    """Run ``plan.ops.Gate``: ``out = activation(x) * up``; x and up float32, out may be either."""
     _change(x, up, out, activation, 0.0)
 
 
 def scale(x: Tensor, out: Tensor, factor: float) -> None:
-    """``plan.ops.Scale``: ``out = x * factor``; x float32, and out may be x."""
+    """Run ``plan.ops.Scale``: ``out = x * factor``; x float32, and out may be x."""
     _change(x, None, out, "scale", factor)
 
 
 def soft_cap(x: Tensor, out: Tensor, cap: float) -> None:
-    """``plan.ops.SoftCap``: ``out = cap * tanh(x / cap)``; x float32, and out may be x."""
+    """Run ``plan.ops.SoftCap``: ``out = cap * tanh(x / cap)``; x float32, and out may be x."""
     _change(x, None, out, "cap", cap)
 
 
@@ -103,7 +103,7 @@ def _change_rows(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """KIND is "scale", "cap" or an activation, whose result ``by`` multiplies."""
+    """Scale or cap x, or multiply its activation by ``by``; KIND: "scale", "cap" or which."""
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     column = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :]
     inside = (row < rows) & (column < cols)

@@ -13,7 +13,7 @@ _ROWS = rows_at_once(1)
 
 
 def embed(token_ids: Tensor, table: Tensor, out: Tensor) -> None:
-    """``plan.ops.Embed``: token_ids int32 ``[T]``, table ``[vocabulary, c]``, out ``[T, c]``."""
+    """Run ``plan.ops.Embed``: token_ids int32 ``[T]``, table ``[vocab, c]``, out ``[T, c]``."""
     rows, cols = out.shape
     _embed[(triton.cdiv(rows, _ROWS), triton.cdiv(cols, _BLOCK))](
         token_ids,

@@ -1,4 +1,4 @@
-"""What follows a tile's sums in every product: splits of K joined, bias, gate, the store.
+"""The end of every product, after a tile's sums: splits of K joined, bias, gate, the store.
 
 Tiles are ``[columns of out, rows of out]``: weights are the left operand of the tensor cores'
 products. Their side of 64 or 128 is then the one that hardware wants large, and rows, which may be
@@ -18,7 +18,7 @@ GROUP = tl.constexpr(8)
 
 @triton.jit
 def place(tile, rows, n, ROWS: tl.constexpr, COLS: tl.constexpr):
-    """Indices of the rows ``[ROWS]`` and columns ``[COLS]`` of ``out`` that make up a tile."""
+    """Return the rows ``[ROWS]`` and columns ``[COLS]`` of ``out`` that make up a tile."""
     row_tiles, col_tiles = tl.cdiv(rows, ROWS), tl.cdiv(n, COLS)
     group = tile // (GROUP * col_tiles)
     width = tl.minimum(row_tiles - group * GROUP, GROUP)
@@ -39,7 +39,7 @@ def park(partials, slot, sums, COLS: tl.constexpr, ROWS: tl.constexpr):
 def collect(
     partials, slot, STEP: tl.constexpr, SPLITS: tl.constexpr, COLS: tl.constexpr, ROWS: tl.constexpr
 ):
-    """The sum of ``SPLITS`` parked tiles, every ``STEP``-th from ``slot`` on, in their order."""
+    """Add ``SPLITS`` parked tiles, every ``STEP``-th from ``slot`` on, in their order."""
     within = tl.arange(0, COLS)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
     total = tl.zeros([COLS, ROWS], partials.dtype.element_ty)
     for split in range(SPLITS):
@@ -51,7 +51,7 @@ def collect(
 
 @triton.jit
 def is_last(counters, tile, SPLITS: tl.constexpr):
-    """Whether all other splits of ``tile`` have parked; its counter is then 0 again."""
+    """Return whether all other splits of ``tile`` have parked; its counter is then 0 again."""
     tl.debug_barrier()  # all threads' writes come before the count
     last = tl.atomic_add(counters + tile, 1, sem="acq_rel", scope="gpu") == SPLITS - 1
     if last:
@@ -61,7 +61,7 @@ def is_last(counters, tile, SPLITS: tl.constexpr):
 
 @triton.jit
 def activate(x, ACTIVATION: tl.constexpr):
-    """``penstock.backends.reference.numerics.activate`` of float32 ``x``."""
+    """Activate float32 ``x`` as ``penstock.backends.reference.numerics.activate`` does."""
     if ACTIVATION == "silu":
         factor = 1.0 / (1.0 + tl.exp(-x))
     elif ACTIVATION == "gelu_tanh":

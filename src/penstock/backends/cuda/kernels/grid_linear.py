@@ -28,10 +28,10 @@ def grid_section(
     EVEN: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """``points @ x.T`` over columns ``first .. last`` of k, ``[COLS, ROWS]``.
+    """Return ``points @ x.T`` over columns ``first .. last`` of k, ``[COLS, ROWS]``.
 
-    int32 and exact where ``INTS``, that is where x holds int8 codes; else float32. windows int32
-    ``[k / 128, n]``; columns ``[COLS]``: which rows of W these are.
+    It is int32 and exact where ``INTS``, that is where x holds int8 codes; else float32. windows
+    int32 ``[k / 128, n]``; columns ``[COLS]``: which rows of W these are.
     """
     element: tl.constexpr = x.dtype.element_ty
     PLANES: tl.constexpr = DEPTH // PLANE

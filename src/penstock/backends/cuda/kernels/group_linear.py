@@ -33,7 +33,7 @@ def group_section(
     EVEN: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """``W @ x.T`` over columns ``first .. last`` of k, float32 ``[COLS, ROWS]``.
+    """Return ``W @ x.T`` over columns ``first .. last`` of k, float32 ``[COLS, ROWS]``.
 
     scales float32 ``[groups, n]``; zeros int32 ``[ceil(groups / 4), n]``, a byte a group; x_scales
     float32 and x_sums int32 (sums of codes) ``[groups, rows]``, where ``INTS``. ``stride`` is n.
@@ -107,6 +107,6 @@ def _alone(zero):
 
 @triton.jit
 def _zero(zeros, columns, group, stride):
-    """A group's zero points int32 ``[columns]``."""
+    """Return a group's zero points int32 ``[columns]``."""
     four = tl.load(zeros + (group // 4) * stride + columns)
     return (four << (24 - (group % 4) * 8)) >> 24

@@ -1,4 +1,4 @@
-"""What kernels over the heads of tokens share: pairs that turn, and the cache write."""
+"""Parts of all kernels over the heads of tokens: pairs that are rotated, and the cache write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.backends.cuda.kernels.cast import cast, nearest_whole
 
 
 class LayerArrays(Protocol):
-    """What is written of a layer's cache; ``cache.LayerCache`` has it."""
+    """The arrays of a layer's cache that are written; ``cache.LayerCache`` has them."""
 
     @property
     def keys(self) -> Tensor: ...
@@ -29,8 +29,8 @@ class LayerArrays(Protocol):
 
 @triton.jit
 def partners(column, HALF: tl.constexpr, INTERLEAVED: tl.constexpr):
-    """Return, for each component of a head, whether it is the first of a pair, which is the other,
-    and which of the HALF pairs it is. What does not turn is its own partner."""
+    """Return for each component of a head whether it is the first of a pair, which is the other,
+    and which of the HALF pairs it is. A component that is not rotated is its own partner."""
     turned = column < 2 * HALF
     if INTERLEAVED:
         first = column % 2 == 0
@@ -60,7 +60,7 @@ def store_heads(
     BLOCK_SIZE: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    """Put float32 heads x ``[N, BLOCK]`` where ``slot`` and ``kv_head`` ``[N]`` say.
+    """Write float32 heads x ``[N, BLOCK]`` to ``slot`` and ``kv_head`` ``[N]`` of the cache.
 
     Those that are keys go among the keys, those that are values among the values, others nowhere.
     """

@@ -1,4 +1,4 @@
-"""Heads normed, turned, or put into the cache, each by itself: a few heads a program."""
+"""Heads normed, rotated, or written to the cache, each by itself: a few heads a program."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _HEADS = rows_at_once(4)
 
 
 def head_norm(x: Tensor, weight: Tensor, out: Tensor, eps: float) -> None:
-    """``plan.ops.HeadNorm``: x float32 ``[rows, heads * head_dim]``, weight float32 ``[head_dim]``;
-    out may be x."""
+    """Run ``plan.ops.HeadNorm``: x float32 ``[rows, heads * head_dim]``, weight float32
+    ``[head_dim]``; out may be x."""
     dim = len(weight)
     rows, heads = len(x), x.shape[1] // dim
     if rows == 0:
@@ -49,7 +49,7 @@ def rope(
     head_dim: int,
     out: Tensor,
 ) -> None:
-    """``plan.ops.Rope``: x float32 ``[T, heads * head_dim]``, positions int32 ``[T]``; tables:
+    """Run ``plan.ops.Rope``: x float32 ``[T, heads * head_dim]``, positions int32 ``[T]``; tables:
     cosines and sines, float32 ``[positions, dim / 2]``. out may be x."""
     rows, heads = len(x), x.shape[1] // head_dim
     if rows == 0:
@@ -77,7 +77,7 @@ def rope(
 
 
 def kv_write(k: Tensor, v: Tensor, cache: LayerArrays, slots: Tensor) -> None:
-    """``plan.ops.KvWrite``: k and v float32 ``[T, kv_heads * head_dim]``, slots int32 ``[T]``.
+    """Run ``plan.ops.KvWrite``: k and v float32 ``[T, kv_heads * head_dim]``, slots int32 ``[T]``.
     Tokens whose slot is negative write nothing."""
     tokens = len(k)
     if tokens == 0:

@@ -59,7 +59,7 @@ class Weights:
 
     @property
     def x_groups(self) -> int:
-        """Scales of a row of int8 activations."""
+        """The number of scales of a row of int8 activations."""
         return 1 if self.format == "grid" or self.whole else self.padded // self.size
 
 
@@ -82,12 +82,12 @@ _Parts = list[tuple[tuple[int, ...], torch.dtype]]
 def tile_of(
     weights: Weights, shape: Extent, x_dtype: torch.dtype, rows: int, at: Capability
 ) -> Tile:
-    """What :func:`product` computes ``rows`` rows in."""
+    """Return the tile in which :func:`product` computes ``rows`` rows."""
     return choose(weights.kind(x_dtype, shape.gated), rows, shape.n, weights.padded, at)
 
 
 def scratch(weights: Weights, shape: Extent, x_dtype: torch.dtype, at: Capability) -> int:
-    """Bytes of the workspace that :func:`product` carves, at most."""
+    """Return the most bytes of the workspace that :func:`product` carves."""
     kind = weights.kind(x_dtype, shape.gated)
     most = 0
     for rows in _busiest(shape.max_rows):
@@ -97,7 +97,7 @@ def scratch(weights: Weights, shape: Extent, x_dtype: torch.dtype, at: Capabilit
 
 
 def _busiest(max_rows: int) -> list[int]:
-    """Numbers of rows, one of which needs the most scratch of all: ends of tiles."""
+    """Return numbers of rows, one of which needs the most scratch of all: ends of tiles."""
     return [*range(16, min(max_rows, 1024), 16), *range(1024, max_rows, 128), max_rows]
 
 
@@ -127,7 +127,7 @@ def product(
     gated: Activation | None,
     workspace: Workspace,
 ) -> None:
-    """``plan.ops.Linear`` by ``product_kernel``; arrays as ``matrix.Matrix.product`` has them."""
+    """Run ``plan.ops.Linear`` by ``product_kernel``; ``matrix.Matrix.product`` has the shapes."""
     rows = len(x)
     if rows == 0:
         return
@@ -171,7 +171,7 @@ def product(
 def constants(
     weights: Weights, tile: Tile, even: bool, has_bias: bool, gated: Activation | None
 ) -> dict[str, str | int | bool]:
-    """What ``product_kernel`` is compiled for; ``even``: rows of x are as long as padded ones."""
+    """Return the constants of ``product_kernel``; ``even``: rows of x need no padding."""
     return {
         "FORMAT": weights.format,
         "BITS": weights.bits,
@@ -196,7 +196,7 @@ def constants(
 
 
 def _round(weights: Weights, x: Tensor, codes: Tensor, scales: Tensor, sums: Tensor) -> None:
-    """x ``[rows, k]`` to codes ``[rows, padded]``, scales and sums ``[x_groups, rows]``."""
+    """Round x ``[rows, k]`` to codes ``[rows, padded]``, scales and sums ``[x_groups, rows]``."""
     rows, k = x.shape
     need_sums = weights.format == "group" and weights.marks is not None
     if weights.x_groups == 1:
@@ -237,7 +237,7 @@ def _round(weights: Weights, x: Tensor, codes: Tensor, scales: Tensor, sums: Ten
 
 
 def torch_scratch(max_rows: int, weight_rows: int) -> int:
-    """Bytes of the workspace that :func:`torch_product` carves, at most."""
+    """Return the most bytes of the workspace that :func:`torch_product` carves."""
     return carved_bytes(((max_rows, weight_rows), torch.float32))
 
 
@@ -249,7 +249,7 @@ def torch_product(
     gated: Activation | None,
     workspace: Workspace,
 ) -> None:
-    """Multiply as :func:`product` does, but with torch, for w ``[weight_rows, k]`` of x's type."""
+    """Run :func:`product` for w ``[weight_rows, k]`` of x's type, multiplied by torch."""
     if len(x) == 0:
         return
     plain = bias is None and gated is None
@@ -276,7 +276,7 @@ def torch_product(
 
 
 def _multiply(x: Tensor, w: Tensor, sums: Tensor) -> None:
-    """``sums = x @ w.T`` in float32, which torch does for 16 bits on GPUs alone."""
+    """Compute ``sums = x @ w.T`` in float32, which torch does for 16 bits on GPUs alone."""
     if x.dtype == torch.float32:
         torch.mm(x, w.t(), out=sums)
     elif x.device.type == "cpu":

@@ -25,7 +25,7 @@ def linear_section(
     EVEN: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    """``W @ x.T`` over columns ``first .. last`` of k, float32 ``[COLS, ROWS]``.
+    """Return ``W @ x.T`` over columns ``first .. last`` of k, float32 ``[COLS, ROWS]``.
 
     x_rows ``[ROWS]`` and w_rows ``[COLS]``: where rows start, in elements; few: which of x exist.
     """

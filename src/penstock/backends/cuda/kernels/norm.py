@@ -19,7 +19,7 @@ _ROWS = rows_at_once(1)
 def add_norm(
     residual: Tensor, delta: Tensor | None, weight: Tensor, out: Tensor, eps: float
 ) -> None:
-    """``plan.ops.AddNorm``: residual and delta float32 ``[rows, c]``, weight float32 ``[c]``."""
+    """Run ``plan.ops.AddNorm``: residual and delta ``[rows, c]``, weight ``[c]``, all float32."""
     rows, cols = residual.shape
     if rows == 0:
         return
@@ -45,13 +45,13 @@ def add_norm(
 
 
 def rms_norm(x: Tensor, weight: Tensor, out: Tensor, eps: float) -> None:
-    """``plan.ops.RmsNorm``, with the bits of :func:`add_norm`; out may be x."""
+    """Run ``plan.ops.RmsNorm``, with the bits of :func:`add_norm`; out may be x."""
     add_norm(x, None, weight, out, eps)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, eps: float) -> None:
-    """``plan.ops.LayerNorm``: x float32 ``[rows, c]``, weight and bias float32 ``[c]``; out may be
-    x."""
+    """Run ``plan.ops.LayerNorm``: x float32 ``[rows, c]``, weight and bias float32 ``[c]``; out may
+    be x."""
     rows, cols = x.shape
     if rows == 0:
         return

@@ -1,4 +1,4 @@
-"""Turns codes in words of 16 bits into operands of tensor cores.
+"""Codes in words of 16 bits, made operands of tensor cores.
 
 A word has the codes of two (8 bits) or four (4 bits) columns, one of each *plane* (``packing.py``).
 Tensor cores take two neighbouring columns of a bfloat16 operand, or four of int8, from a register;
@@ -20,20 +20,20 @@ import triton.language as tl
 
 @triton.jit
 def multiply(a, b, sums, INTERPRETED: tl.constexpr):
-    """``sums + a @ b.T``, a ``[columns, k]``, b ``[rows, k]``, of one type.
+    """Return ``sums + a @ b.T``, a ``[columns, k]``, b ``[rows, k]``, of one type.
 
     Float32 operands are multiplied as three products of TF32's 11 bits: those of whole numbers and
     of float16 weights come to 22 bits of the other. (The interpreter multiplies bfloat16 wrongly.)
     """
     if INTERPRETED and a.dtype.is_floating():
         a, b = a.to(tl.float32), b.to(tl.float32)
-    # Triton before 3.8 takes sums for float32 unless told.
+    # Triton before 3.8 takes sums for float32 by default.
     return tl.dot(a, tl.trans(b), sums, input_precision="tf32x3", out_dtype=sums.dtype)
 
 
 @triton.jit
 def seen(few, ks, k, EVEN: tl.constexpr):
-    """Which of columns ``ks`` of x's rows exist, for a load; ``EVEN``: there are no more than k."""
+    """Return a load's mask of columns ``ks`` of x's rows; ``EVEN``: there are no more than k."""
     if EVEN:
         return few[:, None]
     else:
@@ -42,19 +42,19 @@ def seen(few, ks, k, EVEN: tl.constexpr):
 
 @triton.jit
 def byte_of(four, index: tl.constexpr):
-    """A signed byte of int32 ``four``, the lowest being the first."""
+    """Return a signed byte of int32 ``four``, the lowest being the first."""
     return (four << (24 - 8 * index)) >> 24
 
 
 @triton.jit
 def _less(value):
-    """``-value`` of whole numbers int32 ``[c]``, for bfloat16 columns of operands."""
+    """Return ``-value`` of whole numbers int32 ``[c]``, for bfloat16 columns of operands."""
     return (-value).to(tl.float32).to(tl.bfloat16)[:, None]
 
 
 @triton.jit
 def bytes_as(words, z0, z1, dtype: tl.constexpr, INTERPRETED: tl.constexpr):
-    """Two planes of int16 words ``[c, q]``: signed bytes less zeros int32 ``[c]``; exact."""
+    """Return two planes of int16 words ``[c, q]``: signed bytes less int32 zeros ``[c]``."""
     if dtype == tl.bfloat16 and not INTERPRETED:
         # 0x4300 | u is 128 + u where u < 128. A code is its low 7 bits, less 128 if its top bit is
         # set, and 0x4300 | 128 is 256: (128 + low) - (128 or 256).
@@ -90,7 +90,7 @@ def bytes_as(words, z0, z1, dtype: tl.constexpr, INTERPRETED: tl.constexpr):
 
 @triton.jit
 def nibbles_as(words, z0, z1, z2, z3, dtype: tl.constexpr, INTERPRETED: tl.constexpr):
-    """Four planes of int16 words ``[c, q]``: signed 4 bits less zeros int32 ``[c]``; exact."""
+    """Return four planes of int16 words ``[c, q]``: signed 4 bits less int32 zeros ``[c]``."""
     if dtype == tl.bfloat16 and not INTERPRETED:
         # Four bits with the top one turned are code + 8; 0x4300 | u is 128 + u.
         return tl.inline_asm_elementwise(
@@ -128,7 +128,7 @@ def nibbles_as(words, z0, z1, z2, z3, dtype: tl.constexpr, INTERPRETED: tl.const
 
 @triton.jit
 def nibbles_by_16(words, INTERPRETED: tl.constexpr):
-    """Four planes of int16 words ``[c, q]``: signed 4 bits times 16, int8."""
+    """Return four planes of int16 words ``[c, q]``: signed 4 bits times 16, int8."""
     if INTERPRETED:
         wide = words.to(tl.int32)
         p0, p1 = (wide << 4) & 0xF0, wide & 0xF0
@@ -169,14 +169,14 @@ def _origin(windows, index: tl.constexpr):
 
 @triton.jit
 def _point(words, windows, index: tl.constexpr):
-    """A plane's points of the grid, int32."""
+    """Return a plane's points of the grid, int32."""
     codes = (words.to(tl.int32) >> (4 * index)) & 15
     return _step(windows, index)[:, None] * (codes - _origin(windows, index)[:, None])
 
 
 @triton.jit
 def points_as(words, windows, dtype: tl.constexpr, INTERPRETED: tl.constexpr):
-    """Four planes of int16 words ``[c, q]`` as points of the grid, in ``dtype``; exact.
+    """Return four planes of int16 words ``[c, q]`` as points of the grid, in ``dtype``; exact.
 
     windows int32 ``[c]``: a byte for each plane, ``step - 1 + 16 * origin``.
     """
@@ -230,7 +230,7 @@ def points_as(words, windows, dtype: tl.constexpr, INTERPRETED: tl.constexpr):
 
 @triton.jit
 def points_as_bytes(words, windows, INTERPRETED: tl.constexpr):
-    """:func:`points_as`, but int8."""
+    """Return what :func:`points_as` does, in int8."""
     if INTERPRETED:
         p0, p1 = _point(words, windows, 0), _point(words, windows, 1)
         p2, p3 = _point(words, windows, 2), _point(words, windows, 3)

@@ -1,4 +1,4 @@
-"""Tokens that the host does not know yet, put where the next step reads its tokens."""
+"""Placeholders replaced on the device by the tokens that the step before sampled."""
 
 from __future__ import annotations
 

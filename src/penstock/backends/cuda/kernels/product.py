@@ -1,4 +1,4 @@
-"""The kernel of every product: tiles of ``out``, splits of K, and what each format adds."""
+"""The kernel of every product: tiles of ``out``, splits of K, and the parts of each format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _section(
     ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
     STAGES: tl.constexpr, EVEN: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """A format's sums ``[COLS, ROWS]`` over columns ``first .. last`` of k."""
+    """Return a format's sums ``[COLS, ROWS]`` over columns ``first .. last`` of k."""
     x_rows = ms.to(tl.int64) * x_stride
     w_rows = columns.to(tl.int64) * w_stride
     if FORMAT == "float":
@@ -54,7 +54,7 @@ def _total(
     ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
     STAGES: tl.constexpr, EVEN: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """All splits by one program, added as ``collect`` adds them."""
+    """Compute all splits in one program, and add them as ``collect`` does."""
     if SPLITS == 1:
         total = _section(
             x, w, marks, scales, x_scales, x_sums, ms, columns, few, 0, padded, k,
@@ -81,7 +81,7 @@ def _scaled(
     total, scales, x_scales, ms, columns, few,
     FORMAT: tl.constexpr, WHOLE: tl.constexpr, INTS: tl.constexpr,
 ):  # fmt: skip
-    """Float32 sums, times the scales of rows that have one."""
+    """Return float32 sums, times the scales of rows that have one."""
     if FORMAT == "grid" or WHOLE:
         scale = tl.load(scales + columns)[:, None]
         if INTS:
@@ -118,7 +118,7 @@ def product_kernel(
     EVEN: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """``plan.ops.Linear``. Grid: tiles of ``out``, then splits where ``PARALLEL``.
+    """Compute ``plan.ops.Linear``. Grid: tiles of ``out``, then splits where ``PARALLEL``.
 
     x ``[rows, k]``, or int8 codes with x_scales and x_sums where ``INTS``; w ``[n, padded]``
     (``[2 n, padded]`` where there is an ``ACTIVATION``), as ``packing.py`` lays it out, with what
@@ -190,7 +190,7 @@ def epilogue_kernel(
     INTERPRETED: tl.constexpr,
     COLS: tl.constexpr,
 ):
-    """Bias, gate and rounding of sums float32 ``[rows, n]`` (``[rows, 2 n]`` where gated).
+    """Add bias, gate and round sums float32 ``[rows, n]`` (``[rows, 2 n]`` where gated).
 
     Grid: rows, blocks of ``COLS`` columns.
     """

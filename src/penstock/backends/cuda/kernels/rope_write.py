@@ -27,7 +27,7 @@ def rope_write(
     eps: float,
     interleaved: bool = False,
 ) -> None:
-    """``plan.ops.RopeWrite``. Tokens whose slot is negative write nothing to the cache.
+    """Run ``plan.ops.RopeWrite``. Tokens whose slot is negative write nothing to the cache.
 
     qkv float32 ``[T, (heads + 2 * kv_heads) * head_dim]``, q ``[T, heads * head_dim]``; positions
     and slots int32 ``[T]``; rope: cosines and sines, float32 ``[positions, dim / 2]``, of
@@ -158,7 +158,7 @@ def _rope_write(
 
 @triton.jit
 def _norm_weights(q_norm, k_norm, is_query, column, within):
-    """Each head's weights at ``column``, ``[heads, columns]``."""
+    """Return each head's weights at ``column``, ``[heads, columns]``."""
     of_queries = tl.load(q_norm + column, mask=within, other=0.0)
     of_keys = tl.load(k_norm + column, mask=within, other=0.0)
     return tl.where(is_query[:, None], of_queries[None, :], of_keys[None, :])

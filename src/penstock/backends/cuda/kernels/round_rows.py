@@ -1,4 +1,4 @@
-"""Activations to int8, as ``plan.ops.Linear`` defines it, bit by bit."""
+"""Activations rounded to int8, as ``plan.ops.Linear`` defines it, bit by bit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def round_rows_kernel(
     SUMS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One row a program: codes int8 ``[rows, padded]``, zeros from k on; scales float32 ``[rows]``.
+    """Round rows, one a program, to codes int8 ``[rows, padded]`` and scales float32 ``[rows]``.
+
+    Codes are zero from column k on.
 
     Codes are ``x * (127 / max|x|)`` as on the grid, or ``BY_QUOTIENT`` ``x / scale`` as in groups.
     ``SUMS``: sums int32 ``[rows]`` receive those of a row's codes.
@@ -62,8 +64,8 @@ def round_groups_kernel(
     SIZE: tl.constexpr,
     GROUPS: tl.constexpr,
 ):
-    """``GROUPS`` groups of ``SIZE`` columns of one row: as above, but scales and sums are
-    ``[groups, rows]``.
+    """Round ``GROUPS`` groups of ``SIZE`` columns of one row as ``round_rows_kernel`` rounds rows,
+    but with scales and sums ``[groups, rows]``.
 
     Grid: rows, groups of groups. Groups that begin at ``padded`` or later are left out.
     """
@@ -85,13 +87,13 @@ def round_groups_kernel(
 
 @triton.jit
 def _magnitude(value):
-    """``|value|`` as bits, which order as numbers do, infinity and then NaN above all."""
+    """Return ``|value|`` as bits, which order as numbers do, infinity and then NaN above all."""
     return value.to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
 @triton.jit
 def _scale(top, BY_QUOTIENT: tl.constexpr):
-    """Scales, what codes are multiplied (or divided) by, and whether there are any but 0."""
+    """Return scales, what codes are multiplied (or divided) by, and whether any code is not 0."""
     finite = top < 0x7F800000
     most = tl.where(finite, top, 0).to(tl.float32, bitcast=True)
     scale = tl.div_rn(most, tl.full(top.shape, 127.0, tl.float32))

@@ -16,7 +16,7 @@ _ROWS = rows_at_once(1)
 
 
 def select_rows(x: Tensor, logit_rows: Tensor, out: Tensor) -> None:
-    """``plan.ops.SelectRows``: x ``[T, c]``, out ``[R, c]`` of x's type, logit_rows int32."""
+    """Run ``plan.ops.SelectRows``: x ``[T, c]``, out ``[R, c]`` of x's type, logit_rows int32."""
     rows, cols = out.shape
     if rows == 0:
         return
@@ -38,7 +38,7 @@ class Argmax:
     """``plan.ops.Argmax`` of rows of ``cols`` float32: the largest of each chunk, then of these.
 
     ``winners`` int32 ``[max_rows, 2]`` has each row's outcome once more, and the bits of the logit
-    there (a NaN where the row has one): all that the host need know of greedy rows, in one piece.
+    there (a NaN where the row has one): all that the host needs of greedy rows, in one copy.
     """
 
     def __init__(self, max_rows: int, cols: int, device: torch.device) -> None:
@@ -53,7 +53,7 @@ class Argmax:
         return 2 * max_rows * (-(-cols // _ARGMAX_BLOCK) + 1) * 4
 
     def run(self, x: Tensor, out: Tensor) -> None:
-        """x ``[R, cols]``; out int32 ``[R, 1]``."""
+        """Find the arg max of rows x ``[R, cols]``, into out int32 ``[R, 1]``."""
         rows, cols = x.shape
         if rows == 0:
             return

@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def soft_cap(x, cap):
-    """``cap * tanh(x / cap)`` of float32 ``x``; csrc/simd.h has the same tanh."""
+    """Return ``cap * tanh(x / cap)`` of float32 ``x``; csrc/simd.h has the same tanh."""
     y = x / cap
     square = y * y
     # The polynomial is ours, of least relative error for |y| <= 5/8; beyond, nothing cancels.

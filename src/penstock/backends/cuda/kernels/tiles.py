@@ -1,4 +1,4 @@
-"""Which tiles a product is computed in: a table by rows, and arithmetic on sizes. No autotuning.
+"""The tiles of a product: a table by rows, and arithmetic on sizes. There is no autotuning.
 
 Floors. Few rows: a product reads its weights once, so it takes at least ``nbytes / bandwidth``:
 an ``[4096, 4096]`` matrix 10 us in bfloat16, 5 us in 8 and 2.6 us in 4 bits of an H100's 3.35 TB/s.
@@ -37,7 +37,7 @@ SHORTEST = 512
 """Columns of k a split has at least, so that filling the pipeline is a small part of it."""
 
 STEP = 16
-"""Tiles have multiples of so many rows, and change with them."""
+"""Rows of a tile are a multiple of this, and tiles change at its multiples."""
 
 UNIT = 256
 """Splits begin at its multiples: all formats' iterations divide it."""
@@ -45,7 +45,7 @@ UNIT = 256
 
 @dataclass(frozen=True)
 class Tile:
-    """What one program computes at a time."""
+    """The part of a product that one program computes at a time."""
 
     rows: int
     cols: int
@@ -61,7 +61,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a product multiplies, as far as tiles depend on it."""
+    """The operands of a product, as far as tiles depend on them."""
 
     weight_bits: int
     x_bytes: int  # of an element as it is multiplied
@@ -74,22 +74,22 @@ class Kind:
 
     @property
     def exact(self) -> bool:
-        """All sums are of integers, and none is rounded until the last."""
+        """Whether all sums are of integers, and none is rounded until the last."""
         return self.integers and not self.by_group
 
 
 def row_steps(max_rows: int) -> tuple[int, ...]:
-    """Numbers of rows up to ``max_rows``: tiles do not change between two of them, but at them."""
+    """Return numbers of rows up to ``max_rows`` at which, and between which never, tiles change."""
     return (*range(STEP, max_rows, STEP), max_rows)
 
 
 def splits_of(n: int, k: int) -> tuple[int, int]:
-    """Splits of K, and their length, of float sums: of n and k alone."""
+    """Return the splits of K and their length for float sums: they depend on n and k alone."""
     return _split(PROGRAMS, -(-n // 64), k)
 
 
 def choose(kind: Kind, rows: int, n: int, k: int, capability: tuple[int, int]) -> Tile:
-    """The tile for ``rows`` rows; n counts columns of ``out``, k includes padding."""
+    """Return the tile for ``rows`` rows; n counts columns of ``out``, k includes padding."""
     splits, length = 1, k
     if not kind.integers:
         splits, length = splits_of(n, k)
@@ -113,7 +113,7 @@ def choose(kind: Kind, rows: int, n: int, k: int, capability: tuple[int, int]) -
 def _shape(
     kind: Kind, rows: int, n: int, splits: int, capability: tuple[int, int]
 ) -> tuple[int, int, int]:
-    """Rows, columns and warps of a tile."""
+    """Return rows, columns and warps of a tile."""
     # Registers hold the sums of all sections, and where not Hopper's or later servers' tensor
     # cores multiply, operands too.
     crowded = capability[0] not in (9, 10)
@@ -139,6 +139,6 @@ def _split(programs: int, tiles: int, k: int) -> tuple[int, int]:
 
 
 def _shared_bytes(capability: tuple[int, int]) -> int:
-    """Shared memory for pipelines, a little below what a program may have."""
+    """Return the shared memory for pipelines, a little below what a program may have."""
     kib = {(8, 0): 160, (8, 7): 160, (9, 0): 220, (10, 0): 220, (10, 3): 220}
     return kib.get(capability, 96) * 1024

@@ -6,7 +6,7 @@ from penstock.backends.cuda.kernels.runtime import INTERPRETED
 
 
 def rows_at_once(compiled: int) -> int:
-    """``compiled`` on a GPU. Interpreted, many: what takes time there is each program.
+    """Return ``compiled`` on a GPU; interpreted, many: what takes time there is each program.
 
     A process has one number for each kernel, whatever the step: the order in which a compiled
     kernel sums a row may depend on it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,7 +25,8 @@ from penstock.backends.cuda.sampling.state import DeviceSampleState
 _JOBS = {"BLOCK": 128, "num_warps": 4}
 """Constants of kernels that do little for each job."""
 _LOGITS = {"num_warps": 8, "enable_fp_fusion": False}
-"""Those of kernels that hold a chunk's 4096 logits, 16 a thread, or a tile of candidates."""
+"""Those of kernels that hold a chunk's 4096 logits, 16 a thread, or a tile of candidates; every
+product and sum is rounded by itself, as the definition does."""
 _CANDIDATES = {"TILE": 2048, **_LOGITS}
 _LIST_TILE = 256
 
@@ -69,32 +70,38 @@ class LaunchPlan:
     def of(cls, states: Sequence[DeviceSampleState], batch: int) -> LaunchPlan:
         """Plan a launch, in batches of at most ``batch`` jobs."""
         plan = cls()
-        wanted = [(i, state) for i, state in enumerate(states) if not state.plain]
-        adjusted = [i for i, state in wanted if state.changes_logits]
-        others = [i for i, state in wanted if state.is_drawn and not state.changes_logits]
+        wanted = [i for i, state in enumerate(states) if not state.plain]
+        if not wanted:
+            return plan
+        others: list[int] = []
+        adjusted: list[int] = []
+        for i in wanted:
+            if states[i].changes_logits:
+                adjusted.append(i)
+            elif states[i].is_drawn:
+                others.append(i)
         for jobs, change in ((others, False), (adjusted, True)):
             for start in range(0, len(jobs), batch):
                 some = jobs[start : start + batch]
                 drawn = [i for i in some if states[i].is_drawn]
                 changed = plan._add(some) if change else _NONE
-                weighed = plan._add(i for i in drawn if not states[i].truncates)
-                by_rank = plan._add(i for i in drawn if states[i].top_k)
-                others_cut = plan._add(
-                    i for i in drawn if states[i].truncates and not states[i].top_k
-                )
-                truncated = Span(by_rank.first, by_rank.size + others_cut.size)
+                weighed = plan._add([i for i in drawn if not states[i].truncates])
+                cut = [i for i in drawn if states[i].truncates]
+                by_rank = plan._add([i for i in cut if states[i].top_k])
+                by_sum = plan._add([i for i in cut if not states[i].top_k])
+                truncated = Span(by_rank.first, by_rank.size + by_sum.size)
                 plan.batches.append(Batch(changed, weighed, by_rank, truncated))
-        plan.counted = plan._add(i for i in adjusted if states[i].counts is not None)
-        plan.reported = plan._add(i for i, state in wanted if state.logprobs is not None)
+        plan.counted = plan._add([i for i in adjusted if states[i].counts is not None])
+        plan.reported = plan._add([i for i in wanted if states[i].logprobs is not None])
         return plan
 
     def jobs(self, span: Span) -> list[int]:
         return self.order[span.first : span.first + span.size]
 
-    def _add(self, jobs: Iterable[int]) -> Span:
-        first = len(self.order)
+    def _add(self, jobs: list[int]) -> Span:
+        span = Span(len(self.order), len(jobs))
         self.order += jobs
-        return Span(first, len(self.order) - first)
+        return span
 
 
 class Launcher:
@@ -107,7 +114,7 @@ class Launcher:
         )
         self._vocab = sizes.vocab
         self._chunks = sizes.chunks
-        self._chunk = {"CHUNK": sizes.chunk}
+        self._chunk = {"CHUNK": sizes.chunk, **_LOGITS}
         self._all_chunks = {"CHUNKS": triton.next_power_of_2(sizes.chunks)}
 
     def adjusted_rows(self, count: int) -> NDArray[np.int64]:
@@ -145,7 +152,7 @@ class Launcher:
         parts = (s.report_sums, s.report_ranks, s.report_tops)
         rows = (*_listed(b, jobs), b.model_peaks, b.tokens, logits, logits.stride(0), *parts)
         report.report_chunk[(jobs.size, self._chunks)](
-            *rows, count, self._vocab, self._chunks, **self._chunk, TOPS=TOPS, **_LOGITS
+            *rows, count, self._vocab, self._chunks, **self._chunk, TOPS=TOPS
         )
         constants = {**self._all_chunks, "TOPS": TOPS, "COLUMNS": REPORT_COLUMNS}
         report.report_row[(jobs.size,)](
@@ -157,7 +164,7 @@ class Launcher:
         largest, rows = (s.maxima, s.winners), (logits, logits.stride(0))
         changed = (s.adjusted, s.adjusted.stride(0))
         draw.adjust[(jobs.size, self._chunks)](
-            *listed, *rows, *changed, *largest, *sizes, **self._chunk, TILE=_LIST_TILE, **_LOGITS
+            *listed, *rows, *changed, *largest, *sizes, **self._chunk, TILE=_LIST_TILE
         )
         draw.settle[(jobs.size,)](
             *listed[1:], *largest, b.tokens, b.peaks, *sizes, **self._all_chunks, num_warps=1
@@ -165,14 +172,14 @@ class Launcher:
 
     def _draw(self, b: LaunchBuffers, jobs: Span, aligned: bool) -> None:
         rows, sizes = (*_listed(b, jobs), b.peaks, self._scratch.sums), (self._vocab, self._chunks)
-        constants = {**self._chunk, "ALIGNED": aligned, **_LOGITS}
+        constants = {**self._chunk, "ALIGNED": aligned}
         draw.weigh[(jobs.size, self._chunks)](*rows, *sizes, **constants)
         draw.pick[(jobs.size,)](*rows, b.tokens, *sizes, **self._all_chunks, **constants)
 
     def _draw_truncated(self, b: LaunchBuffers, jobs: Span, by_rank: Span, aligned: bool) -> None:
         s, stride, listed = self._scratch, self._scratch.candidates.stride(0), _listed(b, jobs)
         rows = (*listed, b.peaks, self._thresholds, s.hits, s.sums)
-        constants = {**self._chunk, "ALIGNED": aligned, **_LOGITS}
+        constants = {**self._chunk, "ALIGNED": aligned}
         truncate.levels[(jobs.size, self._chunks)](*rows, self._vocab, self._chunks, **constants)
         found = (s.brackets, s.candidates, s.weight_keys)
         sizes = (self._vocab, stride, self._chunks)

@@ -1,4 +1,4 @@
-"""Pinned memory through which arrays go to the device."""
+"""Pinned host memory, from which arrays are copied to the device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-class Stages:
+class PinnedBuffers:
     """Two pinned buffers in turn: one is written while the other's copy is on its way.
 
     On the CPU, where kernels are interpreted, they are plain memory and copies are done at once.

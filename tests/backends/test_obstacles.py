@@ -1,0 +1,167 @@
+"""What keeps a backend from running a model is told before any memory is divided."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.checkpoints import tiny_checkpoint
+from support.needs import needs_native
+from support.tiny_plans import make_spec
+from support.windowed import ALIKE, HEADS, NUM_BLOCKS, SIZES, A, Driver, plan_of, spec_of
+
+from penstock.backends.backend import Backend
+from penstock.backends.registry import BACKENDS
+from penstock.config import EngineConfig
+from penstock.errors import ConfigError
+from penstock.gpu import Gpu, GpuSearch
+from penstock.hardware import Hardware, detect
+from penstock.interface.executor import Limits
+from penstock.models.draft_heads import MedusaSpec
+from penstock.models.registry import load_model_spec
+from penstock.models.spec import ModelSpec
+from penstock.resolve import resolve
+from penstock.speculative_config import (
+    DraftModel,
+    Eagle,
+    Medusa,
+    Ngram,
+    QuantizedSelf,
+    SpeculativeConfig,
+)
+from penstock.weights.dummy import DummyWeights
+
+H100 = Gpu("NVIDIA H100", 80 << 30, 79 << 30, 132, (9, 0))
+FULL = spec_of((1, 32, None), (2, 16, None))
+"""One group of layers whose heads differ in size, and whose layers do not."""
+
+LARGE = spec_of((1, 258, None))
+
+
+def machine(gpu: Gpu | None) -> Hardware:
+    return replace(detect(), gpu=GpuSearch(gpu, None))
+
+
+def resolved(
+    spec: ModelSpec, gpu: Gpu | None = None, draft: ModelSpec | None = None, **options: Any
+) -> Any:
+    return resolve(EngineConfig(**options), machine(gpu), spec, Path("m"), Path("m"), draft).config
+
+
+def medusa(target: ModelSpec) -> MedusaSpec:
+    fields = {name: getattr(target, name) for name in ModelSpec.__dataclass_fields__}
+    return MedusaSpec(**fields | {"layers": (), "num_heads": 2, "num_blocks": 1})
+
+
+@needs_native
+@pytest.mark.parametrize("spec", [ALIKE, HEADS, SIZES, FULL, make_spec()])
+@pytest.mark.parametrize("kv", ["float32", "bfloat16", "int8"])
+def test_the_cpu_has_an_obstacle_where_its_executor_moves_no_slots(
+    spec: ModelSpec, kv: Any
+) -> None:
+    plan = plan_of(spec, "float32", kv)
+    limits = Limits(NUM_BLOCKS, max_tokens=64, max_logit_rows=64, max_sequences=4, threads=1)
+    weights = DummyWeights(plan.weights, 3, "float32")
+    executor = BACKENDS["cpu"].bind(plan, weights, limits)
+    driver = Driver(plan, executor)
+    step = driver.step((driver.start(), A[:3]), slot_moves=[(3, 2)])
+    found = BACKENDS["cpu"].obstacle(plan, trees=True)
+    if found is None:
+        executor.run(step)
+    else:
+        with pytest.raises(ValueError, match="slots cannot be moved"):
+            executor.run(step)
+    executor.close()
+    assert BACKENDS["cpu"].obstacle(plan) is None
+    assert BACKENDS["reference"].obstacle(plan, trees=True) is None
+
+
+def test_draft_trees_are_refused_where_slots_cannot_be_moved() -> None:
+    heads = medusa(SIZES)
+    for gpu in (None, H100):
+        with pytest.raises(ConfigError, match=r"no slots there; choose .*ngram.*eagle.*width=1"):
+            resolved(SIZES, gpu, heads, backend="cpu", speculative=Medusa())
+    with pytest.raises(ConfigError, match="cpu backend cannot verify draft trees"):
+        resolved(SIZES, None, heads, speculative=Medusa())
+    assert resolved(SIZES, None, speculative=Ngram()).backend == "cpu"
+    assert resolved(SIZES, None, heads, speculative=Medusa(num_tokens=1)).backend == "cpu"
+    assert resolved(HEADS, None, medusa(HEADS), speculative=Medusa()).backend == "cpu"
+    with pytest.raises(ConfigError, match="cpu backend cannot verify draft trees"):
+        resolved(SIZES, H100, heads, speculative=Medusa())  # a GPU cannot run the model either
+    named = resolved(SIZES, None, heads, backend="reference", speculative=Medusa())
+    assert named.backend == "reference"
+
+
+@pytest.mark.parametrize(
+    ("config", "trees"),
+    [
+        (Medusa(), True),
+        (Medusa(num_tokens=1), False),
+        (Eagle(), False),
+        (Eagle(width=2), True),
+        (Eagle(width=2, depth=1), True),
+        (Eagle(width=2, num_tokens=1), False),
+        (Ngram(), False),
+        (DraftModel(), False),
+        (QuantizedSelf(), False),
+    ],
+)
+def test_methods_that_draft_trees(config: SpeculativeConfig, trees: bool) -> None:
+    assert config.drafts_trees is trees
+
+
+def test_a_gpu_refuses_layers_of_several_sizes_before_memory_is_divided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def budget(self: Backend, *_: Any) -> Any:
+        raise AssertionError("memory is divided")
+
+    monkeypatch.setattr(type(BACKENDS["cuda"]), "budget", budget)
+    with pytest.raises(ConfigError, match=r"of different sizes; choose --backend cpu"):
+        resolved(SIZES, H100, backend="cuda")
+    # Its draft as much as a model.
+    with pytest.raises(ConfigError, match=r"of different sizes; choose --backend cpu"):
+        resolved(make_spec(), H100, SIZES, backend="cuda", speculative=DraftModel())
+    with pytest.raises(AssertionError, match="memory is divided"):
+        resolved(ALIKE, H100, backend="cuda")
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "why"),
+    [
+        (SIZES, {}, "of different sizes"),
+        (SIZES, {"quantization": "int8", "kv_cache_dtype": "int8"}, "of different sizes"),
+        (SIZES, {"speculative": Ngram()}, "of different sizes"),
+        (make_spec(), {"draft": SIZES, "speculative": DraftModel()}, "of different sizes"),
+        (LARGE, {}, "a head of 258 is outside 8..256, which attention handles"),
+    ],
+)
+def test_auto_passes_over_a_gpu_that_cannot_run_the_models(
+    spec: ModelSpec, options: dict[str, Any], why: str
+) -> None:
+    config = resolved(spec, H100, **options)
+    assert config.backend == "cpu"
+    (note,) = (note for note in config.notes if "cuda" in note)
+    assert note.startswith("cuda is not used: ")
+    assert note.endswith(why)
+    assert "as cuda cannot run the model" in config.explain()
+    assert "cuda" not in resolved(spec, None, **options).explain()
+
+
+def test_layers_whose_keys_and_values_differ_in_size_are_an_obstacle() -> None:
+    plan = plan_of(ALIKE)
+    latent = replace(plan, kv_layers=(replace(plan.kv_layers[0], value_dim=8), *plan.kv_layers[1:]))
+    for name in ("cpu", "cuda"):
+        assert BACKENDS[name].obstacle(plan) is None
+        with pytest.raises(ConfigError, match=r"keys and values differ in size; choose"):
+            BACKENDS[name].check_runnable(latent)
+
+
+def test_where_no_backend_runs_a_model_the_last_says_why() -> None:
+    spec = load_model_spec(tiny_checkpoint("qwen3_moe"))
+    for gpu in (None, H100):
+        with pytest.raises(ConfigError, match=r"the cpu backend does not .*--backend reference"):
+            resolved(spec, gpu)
+    assert resolved(spec, H100, backend="reference").backend == "reference"
