@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -32,11 +32,7 @@ from penstock.cache.geometry import KvDType
 from penstock.errors import ConfigError
 from penstock.interface.executor import Limits
 from penstock.interface.step import StepInput
-from penstock.models.spec import (
-    DType,
-    ModelSpec,
-)
-from penstock.plan import ops
+from penstock.models.spec import DType, ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.kv_groups import kv_layers
 from penstock.plan.lower import lower
@@ -359,19 +355,6 @@ def test_weights_of_another_dtype_are_converted() -> None:
         executor.close()
     # Norms and biases keep the source's precision; matrices are the plan's either way.
     np.testing.assert_allclose(rows[0], rows[1], atol=5e-2)
-
-
-@dataclass(frozen=True)
-class _Unheard(ops.Op):
-    """An op that no backend knows."""
-
-
-def test_an_op_without_a_kernel_is_refused_by_name() -> None:
-    spec = SPECS["plain"]
-    plan = make_plan(spec, "float32")
-    plan = replace(plan, ops=(*plan.ops, _Unheard()))
-    with pytest.raises(ConfigError, match="op _Unheard has no native kernel"):
-        bind(plan, dummy_weights(spec, 0, "float32"), LIMITS)
 
 
 def test_more_threads_than_the_system_starts_are_refused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -22,9 +22,11 @@ from penstock.backends.cpu.bind import bind
 from penstock.backends.cpu.executor import CpuExecutor
 from penstock.backends.reference.executor import ReferenceExecutor
 from penstock.cache.geometry import KvDType
+from penstock.errors import ConfigError
 from penstock.interface.executor import Limits
 from penstock.interface.step import StepInput
 from penstock.models.spec import DType
+from penstock.plan import ops
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
@@ -106,6 +108,19 @@ def several(examples: int) -> Any:
 
 def test_every_op_of_a_plan_can_be_appended() -> None:
     assert set(APPENDERS) >= ops_of_dense_models()
+
+
+@dataclass(frozen=True)
+class _Unheard(ops.Op):
+    """An op that no backend knows."""
+
+
+def test_an_op_without_a_kernel_is_refused_by_name() -> None:
+    plan = lower(make_spec())
+    plan = replace(plan, ops=(*plan.ops, _Unheard()))
+    weights = PlanWeights(plan, TYPES[plan.weight_dtype])
+    with pytest.raises(ConfigError, match="op _Unheard has no native kernel"):
+        bind(plan, weights, LIMITS)
 
 
 @pytest.mark.parametrize("isa", VARIANTS)

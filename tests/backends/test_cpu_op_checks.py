@@ -1,0 +1,280 @@
+"""Ops that are appended to an executor: what does not fit together is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from support.native_arrays import as_bytes
+from support.native_executor import (
+    BLOCK_BYTES,
+    CACHE,
+    COLUMNS,
+    Buffers,
+    append_attention,
+    make,
+)
+
+from penstock.backends.cpu import native
+
+HUGE = 2**63 - 1
+
+
+@pytest.fixture(scope="module")
+def module() -> Any:
+    """Checks are the same code in every variant: one is enough."""
+    return native.load()
+
+
+@pytest.fixture
+def executor(module: Any) -> Any:
+    return make(module)
+
+
+def test_what_an_op_writes_is_not_what_it_reads(module: Any) -> None:
+    executor = make(module, **CACHE)
+    a = executor.add_buffer(0, "float32", 16, 64, "T")
+    inside = executor.add_buffer(3 * 64, "float32", 16, 64, "T")  # the last row of a
+    wide = executor.add_buffer(0, "float32", 32, 128, "T")
+    selected = executor.add_buffer(0, "float32", 16, 64, "S")
+    heads = executor.add_buffer(64, "float32", 8, 64, "T")
+    best = executor.add_buffer(0, "int32", 1, 64, "T")
+    matrix = executor.add_matrix("float32", 16, 16, False)
+    norm = executor.add_constant(as_bytes(np.ones(16, np.float32)))
+    empty = executor.add_constant(np.empty(0, np.uint8))
+    angles = {"cos": empty, "sin": empty, "rope_dim": 0, "interleaved": False}
+    narrow = executor.add_buffer(0, "float32", 8, 32, "T")
+    appended: list[Callable[[], Any]] = [
+        lambda: executor.append_linear(matrix, None, a, inside, "none"),
+        lambda: executor.append_add_norm(a, None, inside, norm, 0.0),
+        lambda: executor.append_add_norm(a, inside, a, norm, 0.0),
+        lambda: executor.append_select_rows(a, selected, 0),
+        lambda: executor.append_argmax(a, best),
+        lambda: executor.append_join([a, inside], wide),
+        lambda: executor.append_add_activated(None, a, inside, "silu"),
+        lambda: executor.append_add_activated(inside, a, a, "silu"),
+        lambda: append_attention(executor, heads, narrow),
+        lambda: executor.append_rms_norm(a, inside, norm, 0.0),
+        lambda: executor.append_layer_norm(inside, a, norm, None, 0.0),
+        lambda: executor.append_head_norm(a, inside, 16, norm, 0.0),
+        lambda: executor.append_rope(x=a, out=inside, head_dim=16, **angles),
+        lambda: executor.append_gate(a, inside, a, "silu"),
+        lambda: executor.append_gate(inside, a, a, "silu"),
+        lambda: executor.append_scale(a, inside, 2.0),
+        lambda: executor.append_soft_cap(a, inside, 2.0),
+        lambda: executor.append_rope_write(
+            layer=0,
+            qkv=executor.add_buffer(0, "float32", 24, 128, "T"),
+            q=heads,
+            heads=1,
+            q_norm=None,
+            k_norm=None,
+            eps=0.0,
+            **angles,
+        ),
+    ]
+    for append in appended:
+        with pytest.raises(ValueError, match="in the same memory"):
+            append()
+    # In place: element by element, row by row, head by head.
+    executor.append_add_activated(a, a, a, "silu")
+    executor.append_gate(a, a, a, "silu")
+    executor.append_scale(a, a, 2.0)
+    executor.append_soft_cap(a, a, 2.0)
+    executor.append_rms_norm(a, a, norm, 0.0)
+    executor.append_layer_norm(a, a, norm, norm, 0.0)
+    executor.append_head_norm(a, a, 16, norm, 0.0)
+    executor.append_rope(x=a, out=a, head_dim=16, **angles)
+    assert executor.op_names == [
+        *("AddActivated", "Gate", "Scale", "SoftCap"),
+        *("RmsNorm", "LayerNorm", "HeadNorm", "Rope"),
+    ]
+
+
+def test_columns_that_are_selected_or_given_lie_in_their_rows(executor: Any) -> None:
+    buffers = Buffers(executor)
+    x, out = buffers.add(), buffers.add(2 * COLUMNS, rows="S")
+    for first in (HUGE, HUGE - 31, -1, 33):
+        with pytest.raises(ValueError, match="selected"):
+            executor.append_select_rows(x, out, first)
+    for first in (HUGE, HUGE - 31, -1, 2**31 - 1):
+        with pytest.raises(ValueError, match="no column"):
+            executor.append_features(x, first)
+    executor.append_select_rows(x, out, COLUMNS)
+
+
+def test_a_table_of_embeddings_is_of_floats(executor: Any) -> None:
+    out = Buffers(executor).add()
+    table = executor.reserve_constant(8 * COLUMNS * 4)
+    with pytest.raises(ValueError, match="float type"):
+        executor.append_embed(table, "int32", out)
+    executor.append_embed(table, "float32", out)
+
+
+def test_a_matrix_in_two_products_has_the_bias_of_each(executor: Any) -> None:
+    buffers = Buffers(executor)
+    x, biased, plain = buffers.add(), buffers.add(), buffers.add()
+    matrix = executor.add_matrix("float32", COLUMNS, COLUMNS, False)
+    bias = executor.add_constant(as_bytes(np.full(COLUMNS, 7, np.float32)))
+    features = executor.add_constant(as_bytes(np.zeros((8, COLUMNS), np.float32)))
+    executor.append_embed(features, "float32", x)
+    executor.append_linear(matrix, bias, x, biased, "none")
+    executor.append_linear(matrix, None, x, plain, "none")
+    one, none = np.zeros(1, np.int32), np.empty(0, np.int32)
+    pairs = np.empty((0, 2), np.int32)
+    bounds = np.array([0, 1], np.int32)
+    executor.run(one, one, bounds, one + 1, (), none, none, pairs, none, pairs, None)
+    assert (executor.view(biased).view(np.float32)[0] == 7).all()
+    assert (executor.view(plain).view(np.float32)[0] == 0).all()
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, np.nan])
+def test_attention_has_a_positive_scale(module: Any, scale: float) -> None:
+    executor = make(module, **CACHE)
+    buffers = Buffers(executor)
+    q, out = buffers.add(8), buffers.add(8)
+    with pytest.raises(ValueError, match="scale"):
+        append_attention(executor, q, out, scale=scale)
+
+
+@pytest.mark.parametrize("softcap", [0.0, -1.0, np.nan])
+def test_attention_has_a_positive_soft_cap_or_none(module: Any, softcap: float) -> None:
+    executor = make(module, **CACHE)
+    buffers = Buffers(executor)
+    q, out = buffers.add(8), buffers.add(8)
+    with pytest.raises(ValueError, match="soft cap"):
+        append_attention(executor, q, out, softcap=softcap)
+    append_attention(executor, q, out, softcap=30.0)
+
+
+@pytest.mark.parametrize("name", ["slopes", "sinks"])
+def test_attention_has_a_slope_and_a_sink_for_each_head(module: Any, name: str) -> None:
+    executor = make(module, **CACHE)
+    buffers = Buffers(executor)
+    q, out = buffers.add(16), buffers.add(16)
+    for heads in (1, 3):
+        constant = executor.add_constant(as_bytes(np.ones(heads, np.float32)))
+        with pytest.raises(ValueError, match=name):
+            append_attention(executor, q, out, heads=2, **{name: constant})
+    constant = executor.add_constant(as_bytes(np.ones(2, np.float32)))
+    append_attention(executor, q, out, heads=2, **{name: constant})
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "match"), [(0, "components"), (513, "components"), (5, "whole")]
+)
+def test_heads_are_whole(executor: Any, head_dim: int, match: str) -> None:
+    buffers = Buffers(executor)
+    x, out = buffers.add(), buffers.add()
+    weight = executor.add_constant(as_bytes(np.ones(max(head_dim, 1), np.float32)))
+    empty = executor.add_constant(np.empty(0, np.uint8))
+    with pytest.raises(ValueError, match=match):
+        executor.append_head_norm(x, out, head_dim, weight, 0.0)
+    with pytest.raises(ValueError, match=match):
+        executor.append_rope(
+            x=x, out=out, head_dim=head_dim, cos=empty, sin=empty, rope_dim=0, interleaved=False
+        )
+
+
+@pytest.mark.parametrize("rope_dim", [-2, 3, 10])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_an_even_part_of_a_head_is_rotated(executor: Any, rope_dim: int, interleaved: bool) -> None:
+    buffers = Buffers(executor)
+    x, out, selected = buffers.add(), buffers.add(), buffers.add(rows="S")
+    table = executor.add_constant(as_bytes(np.ones((64, 4), np.float32)))
+    options = {"head_dim": 8, "cos": table, "sin": table, "interleaved": interleaved}
+    with pytest.raises(ValueError, match="even number within the head"):
+        executor.append_rope(x=x, out=out, rope_dim=rope_dim, **options)
+    with pytest.raises(ValueError, match="table"):
+        executor.append_rope(x=x, out=out, rope_dim=6, **options)
+    with pytest.raises(ValueError, match="same whole heads"):
+        executor.append_rope(x=x, out=selected, rope_dim=8, **options)
+    with pytest.raises(ValueError, match="token rows"):
+        executor.append_rope(x=selected, out=selected, rope_dim=8, **options)
+    executor.append_rope(x=x, out=out, rope_dim=8, **options)
+
+
+def test_keys_and_values_are_those_of_the_layer(module: Any) -> None:
+    executor = make(
+        module, **(CACHE | {"kv_part_bytes": 2 * BLOCK_BYTES, "kv_layers": [(2, 8, 0, 0, 0)]})
+    )
+    buffers = Buffers(executor)
+    k, wide, rounded = buffers.add(16), buffers.add(32), buffers.add(16, "bfloat16")
+    selected = buffers.add(16, rows="S")
+    for keys, values in ((k, wide), (wide, k)):
+        with pytest.raises(ValueError, match="fit the layer"):
+            executor.append_kv_write(layer=0, k=keys, v=values)
+    with pytest.raises(ValueError, match="element type"):
+        executor.append_kv_write(layer=0, k=rounded, v=k)
+    with pytest.raises(ValueError, match="token rows"):
+        executor.append_kv_write(layer=0, k=k, v=selected)
+    for layer in (-1, 1):
+        with pytest.raises(ValueError, match="no such KV layer"):
+            executor.append_kv_write(layer=layer, k=k, v=k)
+    executor.append_kv_write(layer=0, k=k, v=k)
+
+
+def test_ops_of_elements_agree_in_shape(executor: Any) -> None:
+    buffers = Buffers(executor)
+    x, wide, selected = buffers.add(), buffers.add(2 * COLUMNS), buffers.add(rows="S")
+    rounded = buffers.add(elem="bfloat16")
+    appended: list[Callable[[int, int], Any]] = [
+        lambda a, b: executor.append_gate(a, x, b, "silu"),
+        lambda a, b: executor.append_scale(a, b, 2.0),
+        lambda a, b: executor.append_soft_cap(a, b, 2.0),
+        lambda a, b: executor.append_add_activated(x, a, b, "silu"),
+    ]
+    for append in appended:
+        for a, b in ((x, wide), (wide, x), (x, selected), (selected, x)):
+            with pytest.raises(ValueError, match="differ in shape"):
+                append(a, b)
+        with pytest.raises(ValueError, match="element type"):
+            append(rounded, x)
+    for cap in (0.0, -1.0, np.nan, np.inf):
+        with pytest.raises(ValueError, match="soft cap"):
+            executor.append_soft_cap(x, x, cap)
+    for factor in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="factor"):
+            executor.append_scale(x, x, factor)
+    with pytest.raises(ValueError, match="activation"):
+        executor.append_gate(x, x, x, "none")
+
+
+def test_norms_agree_in_shape(executor: Any) -> None:
+    buffers = Buffers(executor)
+    x, wide, selected = buffers.add(), buffers.add(2 * COLUMNS), buffers.add(rows="S")
+    weight = executor.add_constant(as_bytes(np.ones(COLUMNS, np.float32)))
+    short = executor.add_constant(as_bytes(np.ones(COLUMNS - 1, np.float32)))
+    for out in (wide, selected):
+        with pytest.raises(ValueError, match="differ in shape"):
+            executor.append_rms_norm(x, out, weight, 0.0)
+        with pytest.raises(ValueError, match="differ in shape"):
+            executor.append_layer_norm(x, out, weight, None, 0.0)
+    with pytest.raises(ValueError, match="weight"):
+        executor.append_rms_norm(x, x, short, 0.0)
+    with pytest.raises(ValueError, match="bias"):
+        executor.append_layer_norm(x, x, weight, short, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reported"),
+    [
+        ({"kv_groups": 0}, "groups and a place"),
+        ({"kv_parts": 0}, "groups and a place"),
+        ({"kv_layers": [(1, 8, 1, 0, 0)]}, "of no group"),
+        ({"kv_layers": [(1, 8, 0, 1, 0)]}, "no part"),
+        ({"kv_layers": [(1, 8, 0, -1, 0)]}, "no part"),
+        ({"kv_layers": [(1, 8, 0, 0, 64)]}, "outside its page"),
+        ({"kv_layers": [(2, 8, 0, 0, 0)]}, "outside its page"),
+        ({"kv_layers": [(1, 8, 0, 0, 32)], "kv_part_bytes": 2 * BLOCK_BYTES}, "cache line"),
+        ({"kv_part_bytes": 2**62}, "KV cache"),
+        ({"kv_part_bytes": 2**64 - 64}, "KV cache"),
+    ],
+)
+def test_layers_of_a_cache_lie_in_its_pages(
+    module: Any, changes: dict[str, Any], reported: str
+) -> None:
+    with pytest.raises(ValueError, match=reported):
+        make(module, **(CACHE | changes))
