@@ -79,6 +79,19 @@ def _as_stored(asked: _Quantization, own: QuantizedFormat) -> _Quantization:
     return _Quantization(name, group, scheme.zero_points, head)
 
 
+def _order_notes(own: QuantizedFormat | None, backend: Backend) -> tuple[str, ...]:
+    """What a plan cannot tell of a checkpoint's columns, and a backend may refuse when it reads
+    the weights."""
+    if own is None or not own.any_order or backend.runs_any_order:
+        return ()
+    return (
+        "the checkpoint was quantized with desc_act and without static_groups: if its g_idx tensors "
+        f"put columns in another order, the {backend.name} backend refuses it when weights are "
+        "read; take a checkpoint that was quantized with desc_act false or static_groups true, or "
+        "choose the slow --backend reference",
+    )
+
+
 @dataclass(frozen=True)
 class Resolved:
     """What an engine's options amount to on a machine."""
@@ -255,6 +268,7 @@ def resolve(
     if plan is None:  # a draft's was made with its target's
         asked_len = config.max_model_len is not None
         rope_notes = longrope_notes(served.plan.ropes, most_len, asked_len)
+    order_notes = () if config.load_format == "dummy" else _order_notes(own, backend)
     artifact_dir, reasons["artifact_dir"] = _artifact_dir(config, backend)
     resolved = ResolvedConfig(
         model_path=str(model_path),
@@ -285,7 +299,7 @@ def resolve(
         artifact_dir=artifact_dir,
         seed=config.seed,
         reasons=reasons,
-        notes=(*chosen.notes, *threads.notes, *backend.notes(), *rope_notes),
+        notes=(*chosen.notes, *threads.notes, *backend.notes(), *rope_notes, *order_notes),
     )
     return Resolved(
         resolved,

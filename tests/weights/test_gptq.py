@@ -15,6 +15,7 @@ from support.tiny_plans import Chunk, step_of
 from penstock.backends.cpu import bind as cpu
 from penstock.backends.cpu import native
 from penstock.backends.registry import backend as named
+from penstock.cli.main import main
 from penstock.config import EngineConfig
 from penstock.engine.loader import load, plan_engine
 from penstock.errors import ConfigError, ModelError, WeightError
@@ -277,3 +278,28 @@ def test_artifacts_tell_versions_of_the_format_apart(tmp_path: Path, capsys: Any
     notes: list[str] = []
     load(plan_engine(config), note=lambda level, note: notes.append(note), keeping="never").close()
     assert not any("restored" in note for note in notes)
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("fields", "noted"),
+    [
+        ({"desc_act": True}, True),
+        ({"desc_act": True, "static_groups": False}, True),
+        ({"desc_act": True, "static_groups": True}, False),
+        ({"desc_act": True, "group": -1}, False),
+        ({"desc_act": False}, False),
+        ({}, False),
+    ],
+    ids=str,
+)
+def test_a_plan_tells_that_columns_may_be_in_another_order(
+    tmp_path: Path, fields: dict[str, Any], noted: bool, capsys: Any
+) -> None:
+    packed, _ = gptq_checkpoint(tmp_path, **fields)
+    common = ["explain", str(packed), "--no-plan", "--max-model-len", "64", "--backend"]
+    assert main([*common, "cpu"]) == 0
+    note = "the cpu backend refuses it when weights are read"
+    assert (note in " ".join(capsys.readouterr().out.split())) is noted
+    assert main([*common, "reference"]) == 0
+    assert "when weights are read" not in capsys.readouterr().out
