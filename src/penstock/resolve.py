@@ -85,10 +85,10 @@ def _order_notes(own: QuantizedFormat | None, backend: Backend) -> tuple[str, ..
     if own is None or not own.any_order or backend.runs_any_order:
         return ()
     return (
-        "the checkpoint was quantized with desc_act and without static_groups: if its g_idx tensors "
-        f"put columns in another order, the {backend.name} backend refuses it when weights are "
-        "read; take a checkpoint that was quantized with desc_act false or static_groups true, or "
-        "choose the slow --backend reference",
+        "the checkpoint was quantized with desc_act and without static_groups: if its g_idx "
+        f"tensors put columns in another order, the {backend.name} backend refuses it when weights "
+        "are read; take a checkpoint that was quantized with desc_act false or static_groups true, "
+        "or choose the slow --backend reference",
     )
 
 
