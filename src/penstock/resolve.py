@@ -62,17 +62,19 @@ def _as_stored(asked: _Quantization, own: QuantizedFormat) -> _Quantization:
     scheme = own.scheme
     name: QuantizationName = "int8" if scheme.bits == 8 else "int4"
     group = scheme.group_size or 0
-    same = (
-        asked.name in ("none", name)
-        and asked.group in (None, group)
-        and (scheme.zero_points or not asked.zero_points)
-    )
-    if not same:
-        wanted = replace(asked, head=False)
+    # They are named as asked: alone they may not even go together.
+    others = []
+    if asked.name not in ("none", name):
+        others.append(f"quantization {asked.name}")
+    if asked.group not in (None, group):
+        others.append(f"quantization_group {asked.group}")
+    if asked.zero_points and not scheme.zero_points:
+        others.append("quantization_zero_points")
+    if others:
         raise ConfigError(
-            f"the checkpoint is quantized already ({own}) and cannot be rounded once more to "
-            f"{wanted.schemes(True).linear}; leave quantization, its group and zero points out, or "
-            "take the checkpoint that this one was made from"
+            f"the checkpoint is quantized already ({own}) and is not rounded once more, which "
+            f"{' and '.join(others)} would need; leave that out, or take the checkpoint that this "
+            "one was made from"
         )
     # Unless the user asks for more, what the checkpoint leaves in floats stays so.
     head = asked.head and asked.name != "none"

@@ -197,7 +197,8 @@ Q = "model.layers.1.self_attn.q_proj"
         ),
         (f"{Q}.qweight", lambda x: x[:-1].copy(), r"shape \[7, 64\].*asks for \[8, 64\]"),
         (f"{Q}.qweight", lambda x: x.astype(np.int64), "stored as I64.*packed codes in I32"),
-        (f"{Q}.scales", lambda x: x.astype(np.int32), "stored as I32"),
+        (f"{Q}.scales", lambda x: x.astype(np.int32), "I32, but it is read in F32, BF16 or F16"),
+        (f"{Q}.scales", lambda x: x.astype(np.float64), "F64, but it is read in F32, BF16 or F16"),
         (f"{Q}.g_idx", lambda x: x * 0, "does not give every group 32 columns"),
         (f"{Q}.g_idx", lambda x: x[:-1].copy(), r"shape \[63\]"),
         (f"{Q}.qzeros", lambda x: x + 1, "symmetric; set sym to false"),
@@ -265,13 +266,23 @@ def test_it_runs_with_what_the_checkpoint_says(tmp_path: Path) -> None:
     [
         {"quantization": "int8"},
         {"quantization": "int4", "quantization_group": 32},
-        {"quantization": "int8", "quantization_group": 64, "quantization_zero_points": True},
+        {"quantization": "int4", "quantization_group": 48},
+        {"quantization": "int4", "quantization_zero_points": True},
+        {"quantization_group": 32},
+        {"quantization_group": 0},
+        {"quantization_zero_points": True},
+        {"quantization_group": 128, "quantization_zero_points": True},
     ],
+    ids=str,
 )
 def test_it_is_not_rounded_once_more(tmp_path: Path, options: dict[str, Any]) -> None:
     packed, _ = gptq_checkpoint(tmp_path, group=64)
-    with pytest.raises(ConfigError, match=r"quantized already \(GPTQ, int4 by 64\)"):
+    with pytest.raises(ConfigError, match=r"quantized already \(GPTQ, int4 by 64\)") as caught:
         plan_engine(config_of(packed, **options))
+    for name, value in options.items():
+        if (name, value) != ("quantization", "int4"):
+            assert name in str(caught.value)
+    assert "leave that out" in str(caught.value)
 
 
 @needs_native
