@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from support.gptq_checkpoints import edit_tensors, gptq_checkpoint
+from support.gptq_checkpoints import edit_tensors, gptq_checkpoint, pack_along_rows
 from support.needs import needs_native
 from support.tiny_plans import Chunk, step_of
 
@@ -183,6 +183,11 @@ def test_what_would_be_read_wrongly_is_refused(
 Q = "model.layers.1.self_attn.q_proj"
 
 
+def with_first(x: Any, value: float) -> Any:
+    x[0, 0] = value
+    return x
+
+
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
@@ -201,7 +206,10 @@ Q = "model.layers.1.self_attn.q_proj"
         (f"{Q}.scales", lambda x: x.astype(np.float64), "F64, but it is read in F32, BF16 or F16"),
         (f"{Q}.g_idx", lambda x: x * 0, "does not give every group 32 columns"),
         (f"{Q}.g_idx", lambda x: x[:-1].copy(), r"shape \[63\]"),
-        (f"{Q}.qzeros", lambda x: x + 1, "symmetric; set sym to false"),
+        (f"{Q}.qzeros", lambda x: x + 1, r"sym is true; most likely checkpoint_format \('gptq'\)"),
+        (f"{Q}.scales", lambda x: -x, "scales that are zero or negative, and GPTQ's are positive"),
+        (f"{Q}.scales", lambda x: with_first(x, 0), f"'{Q}.scales' has scales that are zero or"),
+        (f"{Q}.scales", lambda x: with_first(x, -1e-3), f"'{Q}.scales' has scales that are zero"),
         (f"{Q}.scales", lambda x: x * np.float16(np.nan), "not finite"),
         (f"{Q}.bias", lambda x: x + 1, r"1 tensor.s. have no place in the model: .*bias"),
     ],
@@ -213,6 +221,67 @@ def test_damaged_tensors(tmp_path: Path, name: str, change: Any, message: str) -
     weights = lower(spec).weights
     with pytest.raises(WeightError, match=message):
         open_weights(packed, spec, weights).get("layers.1.q")
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("version", ["gptq", "gptq_v2"])
+def test_symmetric_codes_of_the_other_version(tmp_path: Path, bits: int, version: str) -> None:
+    packed, _ = gptq_checkpoint(tmp_path, bits=bits, version=version)
+    config = json.loads((packed / "config.json").read_text())
+    other = {"gptq": "gptq_v2", "gptq_v2": "gptq"}[version]
+    config["quantization_config"]["checkpoint_format"] = other
+    (packed / "config.json").write_text(json.dumps(config))
+    spec = load_model_spec(packed)
+    with pytest.raises(WeightError, match=f"set checkpoint_format to '{version}'") as caught:
+        open_weights(packed, spec, lower(spec).weights).get("layers.1.q")
+    assert f"zero points other than {2 ** (bits - 1)}" in str(caught.value)
+
+
+@pytest.mark.parametrize("form", [{"sym": True}, {"sym": False}, SHUFFLED], ids=str)
+@pytest.mark.parametrize("scale", [0.0, -0.5])
+def test_a_group_of_zeros_needs_no_scale(tmp_path: Path, form: Any, scale: float) -> None:
+    """Whatever its scale, as all its codes are the zero point: here 9, or 8 if symmetric."""
+    packed, _ = gptq_checkpoint(tmp_path, **form)
+    zero = 8 if form["sym"] else 9
+    spec = load_model_spec(packed)
+    path = packed / "model.safetensors"
+    tensors = load_file(path)
+    its = tensors[f"{Q}.g_idx"] == 1
+    codes = np.array([[word >> 4 * i & 15 for i in range(8)] for word in tensors[f"{Q}.qweight"]])
+    codes = codes.reshape(len(its), -1)  # [k, n]
+    codes[its, 3] = zero
+    points = tensors[f"{Q}.qzeros"].view(np.uint32)
+    points[1, 0] = points[1, 0] & np.uint32(0xFFFF0FFF) | np.uint32((zero - 1) << 12)
+    tensors[f"{Q}.qweight"] = pack_along_rows(codes.astype(np.int64), 4)
+    tensors[f"{Q}.scales"][1, 3] = scale
+    save_file(tensors, path)
+    value = open_weights(packed, spec, lower(spec).weights).get("layers.1.q")
+    assert isinstance(value, GroupTensor)
+    values = value.dequantize()
+    assert not values[3, its].any()
+    assert values[3, ~its].any()
+    codes[np.flatnonzero(its)[-1], 3] = zero + 1
+    tensors[f"{Q}.qweight"] = pack_along_rows(codes.astype(np.int64), 4)
+    save_file(tensors, path)
+    with pytest.raises(WeightError, match="zero or negative"):
+        open_weights(packed, spec, lower(spec).weights).get("layers.1.q")
+
+
+def test_the_last_group_may_be_smaller(tmp_path: Path) -> None:
+    """Of 96 columns, groups of 64 leave 32."""
+    name = "model.layers.1.mlp.down_proj"
+    packed, _ = gptq_checkpoint(tmp_path, group=64)
+    spec = load_model_spec(packed)
+    path = packed / "model.safetensors"
+    tensors = load_file(path)
+    tensors[f"{name}.qweight"][8:, 3] = np.uint32(0x88888888).astype(np.int32)
+    tensors[f"{name}.scales"][1, 3] = 0
+    save_file(tensors, path)
+    open_weights(packed, spec, lower(spec).weights).get("layers.1.down")
+    tensors[f"{name}.qweight"][8, 3] += 1
+    save_file(tensors, path)
+    with pytest.raises(WeightError, match="zero or negative"):
+        open_weights(packed, spec, lower(spec).weights).get("layers.1.down")
 
 
 def test_a_zero_point_that_no_byte_holds(tmp_path: Path) -> None:
