@@ -61,21 +61,36 @@ def _as_stored(asked: _Quantization, own: QuantizedFormat) -> _Quantization:
     scheme = own.scheme
     name: QuantizationName = "int8" if scheme.bits == 8 else "int4"
     group = scheme.group_size or 0
-    same = (
-        asked.name in ("none", name)
-        and asked.group in (None, group)
-        and (scheme.zero_points or not asked.zero_points)
-    )
-    if not same:
-        wanted = replace(asked, head=False)
+    # They are named as asked: alone they may not even go together.
+    others = []
+    if asked.name not in ("none", name):
+        others.append(f"quantization {asked.name}")
+    if asked.group not in (None, group):
+        others.append(f"quantization_group {asked.group}")
+    if asked.zero_points and not scheme.zero_points:
+        others.append("quantization_zero_points")
+    if others:
         raise ConfigError(
-            f"the checkpoint is quantized already ({own}) and cannot be rounded once more to "
-            f"{wanted.schemes(True).linear}; leave quantization, its group and zero points out, or "
-            "take the checkpoint that this one was made from"
+            f"the checkpoint is quantized already ({own}) and is not rounded once more, which "
+            f"{' and '.join(others)} would need; leave that out, or take the checkpoint that this "
+            "one was made from"
         )
     # Unless the user asks for more, what the checkpoint leaves in floats stays so.
     head = asked.head and asked.name != "none"
     return _Quantization(name, group, scheme.zero_points, head)
+
+
+def _order_notes(own: QuantizedFormat | None, backend: Backend) -> tuple[str, ...]:
+    """What a plan cannot tell of a checkpoint's columns, and a backend may refuse when it reads
+    the weights."""
+    if own is None or not own.any_order or backend.runs_any_order:
+        return ()
+    return (
+        "the checkpoint was quantized with desc_act and without static_groups: if its g_idx "
+        f"tensors put columns in another order, the {backend.name} backend refuses it when weights "
+        "are read; take a checkpoint that was quantized with desc_act false or static_groups true, "
+        "or choose the slow --backend reference",
+    )
 
 
 @dataclass(frozen=True)
@@ -254,6 +269,7 @@ def resolve(
     if plan is None:  # a draft's was made with its target's
         asked_len = config.max_model_len is not None
         rope_notes = longrope_notes(served.plan.ropes, most_len, asked_len)
+    order_notes = () if config.load_format == "dummy" else _order_notes(own, backend)
     artifact_dir, reasons["artifact_dir"] = _artifact_dir(config, backend)
     resolved = ResolvedConfig(
         model_path=str(model_path),
@@ -284,7 +300,7 @@ def resolve(
         artifact_dir=artifact_dir,
         seed=config.seed,
         reasons=reasons,
-        notes=(*chosen.notes, *threads.notes, *backend.notes(), *rope_notes),
+        notes=(*chosen.notes, *threads.notes, *backend.notes(), *rope_notes, *order_notes),
     )
     return Resolved(
         resolved,

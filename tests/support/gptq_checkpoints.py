@@ -91,7 +91,7 @@ def gptq_checkpoint(
     the output matrix is quantized, too, of a vocabulary that can be packed. ``fields``: more of
     quantization_config.
     """
-    size = {"vocab_size": PACKED_VOCAB} if lm_head else {}
+    size: dict[str, Any] = {"vocab_size": PACKED_VOCAB} if lm_head else {}
     plain = tiny_checkpoint(family, intermediate_size=96, **size)
     generator = np.random.default_rng(5)
     packed, floats = at / "packed", at / "floats"

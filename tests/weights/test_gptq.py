@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.gptq_checkpoints import edit_tensors, gptq_checkpoint
+from safetensors.numpy import load_file, save_file
+from support.gptq_checkpoints import edit_tensors, gptq_checkpoint, pack_along_rows
 from support.needs import needs_native
 from support.tiny_plans import Chunk, step_of
 
 from penstock.backends.cpu import bind as cpu
 from penstock.backends.cpu import native
 from penstock.backends.registry import backend as named
+from penstock.cli.main import main
 from penstock.config import EngineConfig
 from penstock.engine.loader import load, plan_engine
 from penstock.errors import ConfigError, ModelError, WeightError
@@ -180,17 +182,33 @@ def test_what_would_be_read_wrongly_is_refused(
 Q = "model.layers.1.self_attn.q_proj"
 
 
+def with_first(x: Any, value: float) -> Any:
+    x[0, 0] = value
+    return x
+
+
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        (f"{Q}.qweight", None, f"lacks tensor '{Q}.qweight'"),
-        (f"{Q}.scales", None, f"lacks tensor '{Q}.scales'"),
+        (f"{Q}.qweight", None, f"lacks tensor '{Q}.qweight'.*matrix '{Q}': .*is incomplete"),
+        (f"{Q}.qzeros", None, f"lacks tensor '{Q}.qzeros'.*matrix '{Q}': .*is incomplete"),
+        (f"{Q}.scales", None, f"lacks tensor '{Q}.scales'.*matrix '{Q}': .*is incomplete"),
+        (f"{Q}.g_idx", None, f"lacks tensor '{Q}.g_idx'.*matrix '{Q}': .*is incomplete"),
+        (
+            "model.layers.1.input_layernorm.weight",
+            None,
+            r"lacks tensor 'model\.layers\.1\.input_layernorm\.weight'.*is incomplete",
+        ),
         (f"{Q}.qweight", lambda x: x[:-1].copy(), r"shape \[7, 64\].*asks for \[8, 64\]"),
         (f"{Q}.qweight", lambda x: x.astype(np.int64), "stored as I64.*packed codes in I32"),
-        (f"{Q}.scales", lambda x: x.astype(np.int32), "stored as I32"),
+        (f"{Q}.scales", lambda x: x.astype(np.int32), "I32, but it is read in F32, BF16 or F16"),
+        (f"{Q}.scales", lambda x: x.astype(np.float64), "F64, but it is read in F32, BF16 or F16"),
         (f"{Q}.g_idx", lambda x: x * 0, "does not give every group 32 columns"),
         (f"{Q}.g_idx", lambda x: x[:-1].copy(), r"shape \[63\]"),
-        (f"{Q}.qzeros", lambda x: x + 1, "symmetric; set sym to false"),
+        (f"{Q}.qzeros", lambda x: x + 1, r"sym is true; most likely checkpoint_format \('gptq'\)"),
+        (f"{Q}.scales", lambda x: -x, "negative scales, which GPTQ never writes"),
+        (f"{Q}.scales", lambda x: with_first(x, 0), f"'{Q}.scales' has scales that are zero or"),
+        (f"{Q}.scales", lambda x: with_first(x, -1e-3), f"'{Q}.scales' has scales that are zero"),
         (f"{Q}.scales", lambda x: x * np.float16(np.nan), "not finite"),
         (f"{Q}.bias", lambda x: x + 1, r"1 tensor.s. have no place in the model: .*bias"),
     ],
@@ -202,6 +220,72 @@ def test_damaged_tensors(tmp_path: Path, name: str, change: Any, message: str) -
     weights = lower(spec).weights
     with pytest.raises(WeightError, match=message):
         open_weights(packed, spec, weights).get("layers.1.q")
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("version", ["gptq", "gptq_v2"])
+def test_symmetric_codes_of_the_other_version(tmp_path: Path, bits: int, version: str) -> None:
+    packed, _ = gptq_checkpoint(tmp_path, bits=bits, version=version)
+    config = json.loads((packed / "config.json").read_text())
+    other = {"gptq": "gptq_v2", "gptq_v2": "gptq"}[version]
+    config["quantization_config"]["checkpoint_format"] = other
+    (packed / "config.json").write_text(json.dumps(config))
+    spec = load_model_spec(packed)
+    with pytest.raises(WeightError, match=f"set checkpoint_format to '{version}'") as caught:
+        open_weights(packed, spec, lower(spec).weights).get("layers.1.q")
+    assert f"zero points other than {2 ** (bits - 1)}" in str(caught.value)
+
+
+@pytest.mark.parametrize("form", [{"sym": True}, {"sym": False}, SHUFFLED], ids=str)
+@pytest.mark.parametrize("scale", [0.0, -0.5])
+def test_a_group_of_zeros_needs_no_scale(tmp_path: Path, form: Any, scale: float) -> None:
+    """Whatever its scale, as all its codes are the zero point: here 9, or 8 if symmetric."""
+    packed, _ = gptq_checkpoint(tmp_path, **form)
+    zero = 8 if form["sym"] else 9
+    spec = load_model_spec(packed)
+    path = packed / "model.safetensors"
+    tensors = load_file(path)
+    its = tensors[f"{Q}.g_idx"] == 1
+    codes = np.array([[word >> 4 * i & 15 for i in range(8)] for word in tensors[f"{Q}.qweight"]])
+    codes = codes.reshape(len(its), -1)  # [k, n]
+    codes[its, 3] = zero
+    points = tensors[f"{Q}.qzeros"].view(np.uint32)
+    points[1, 0] = points[1, 0] & np.uint32(0xFFFF0FFF) | np.uint32((zero - 1) << 12)
+    tensors[f"{Q}.qweight"] = pack_along_rows(codes.astype(np.int64), 4)
+    tensors[f"{Q}.scales"][1, 3] = scale
+    save_file(tensors, path)
+    value = open_weights(packed, spec, lower(spec).weights).get("layers.1.q")
+    assert isinstance(value, GroupTensor)
+    values = value.dequantize()
+    assert not values[3, its].any()
+    assert values[3, ~its].any()
+    codes[np.flatnonzero(its)[-1], 3] = zero + 1
+    tensors[f"{Q}.qweight"] = pack_along_rows(codes.astype(np.int64), 4)
+    save_file(tensors, path)
+    if scale == 0:  # whatever its codes are: small values round to a scale of 0 in float16
+        value = open_weights(packed, spec, lower(spec).weights).get("layers.1.q")
+        assert isinstance(value, GroupTensor)
+        assert not value.dequantize()[3, its].any()
+        return
+    with pytest.raises(WeightError, match="negative scales"):
+        open_weights(packed, spec, lower(spec).weights).get("layers.1.q")
+
+
+def test_the_last_group_may_be_smaller(tmp_path: Path) -> None:
+    """Of 96 columns, groups of 64 leave 32."""
+    name = "model.layers.1.mlp.down_proj"
+    packed, _ = gptq_checkpoint(tmp_path, group=64)
+    spec = load_model_spec(packed)
+    path = packed / "model.safetensors"
+    tensors = load_file(path)
+    tensors[f"{name}.qweight"][8:, 3] = np.uint32(0x88888888).astype(np.int32)
+    tensors[f"{name}.scales"][1, 3] = -0.5
+    save_file(tensors, path)
+    open_weights(packed, spec, lower(spec).weights).get("layers.1.down")
+    tensors[f"{name}.qweight"][8, 3] += 1
+    save_file(tensors, path)
+    with pytest.raises(WeightError, match="negative scales"):
+        open_weights(packed, spec, lower(spec).weights).get("layers.1.down")
 
 
 def test_a_zero_point_that_no_byte_holds(tmp_path: Path) -> None:
@@ -255,13 +339,23 @@ def test_it_runs_with_what_the_checkpoint_says(tmp_path: Path) -> None:
     [
         {"quantization": "int8"},
         {"quantization": "int4", "quantization_group": 32},
-        {"quantization": "int8", "quantization_group": 64, "quantization_zero_points": True},
+        {"quantization": "int4", "quantization_group": 48},
+        {"quantization": "int4", "quantization_zero_points": True},
+        {"quantization_group": 32},
+        {"quantization_group": 0},
+        {"quantization_zero_points": True},
+        {"quantization_group": 128, "quantization_zero_points": True},
     ],
+    ids=str,
 )
 def test_it_is_not_rounded_once_more(tmp_path: Path, options: dict[str, Any]) -> None:
     packed, _ = gptq_checkpoint(tmp_path, group=64)
-    with pytest.raises(ConfigError, match=r"quantized already \(GPTQ, int4 by 64\)"):
+    with pytest.raises(ConfigError, match=r"quantized already \(GPTQ, int4 by 64\)") as caught:
         plan_engine(config_of(packed, **options))
+    for name, value in options.items():
+        if (name, value) != ("quantization", "int4"):
+            assert name in str(caught.value)
+    assert "leave that out" in str(caught.value)
 
 
 @needs_native
@@ -277,3 +371,28 @@ def test_artifacts_tell_versions_of_the_format_apart(tmp_path: Path, capsys: Any
     notes: list[str] = []
     load(plan_engine(config), note=lambda level, note: notes.append(note), keeping="never").close()
     assert not any("restored" in note for note in notes)
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("fields", "noted"),
+    [
+        ({"desc_act": True}, True),
+        ({"desc_act": True, "static_groups": False}, True),
+        ({"desc_act": True, "static_groups": True}, False),
+        ({"desc_act": True, "group": -1}, False),
+        ({"desc_act": False}, False),
+        ({}, False),
+    ],
+    ids=str,
+)
+def test_a_plan_tells_that_columns_may_be_in_another_order(
+    tmp_path: Path, fields: dict[str, Any], noted: bool, capsys: Any
+) -> None:
+    packed, _ = gptq_checkpoint(tmp_path, **fields)
+    common = ["explain", str(packed), "--no-plan", "--max-model-len", "64", "--backend"]
+    assert main([*common, "cpu"]) == 0
+    note = "the cpu backend refuses it when weights are read"
+    assert (note in " ".join(capsys.readouterr().out.split())) is noted
+    assert main([*common, "reference"]) == 0
+    assert "when weights are read" not in capsys.readouterr().out

@@ -73,6 +73,9 @@ class Backend(ABC):
 
     runs_experts: ClassVar[bool] = False
     """Whether it has kernels for mixtures of experts."""
+    runs_any_order: ClassVar[bool] = False
+    """Whether it multiplies quantized matrices whose groups are of columns that lie anywhere
+    (``GroupTensor.order``)."""
 
     @abstractmethod
     def asked(self, hardware: Hardware) -> BackendChoice:

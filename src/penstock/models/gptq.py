@@ -22,14 +22,14 @@ _V1, _V2 = "gptq", "gptq_v2"
 # fmt: off
 _IDLE: Final = frozenset((
     "act_group_aware", "backend", "batch_size", "block_name_to_quantize", "cache_block_outputs",
-    "damp_auto_increment", "damp_percent", "dataset", "desc_act", "disable_exllama",
+    "damp_auto_increment", "damp_percent", "dataset", "disable_exllama",
     "exllama_config", "hyb_act", "is_distributed", "max_input_length", "meta",
     "model_file_base_name", "model_name_or_path", "model_seqlen",
-    "module_name_preceding_first_block", "mse", "pad_token_id", "static_groups", "tokenizer",
+    "module_name_preceding_first_block", "mse", "pad_token_id", "tokenizer",
     "true_sequential", "use_cuda_fp16", "use_exllama",
 ))
 # fmt: on
-"""Fields that do not change what the stored codes stand for. ``desc_act`` is seen in ``g_idx``."""
+"""Fields that do not change what the stored codes stand for."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,9 @@ class Gptq:
     """Whether zero points are stored less one: the first version of the format."""
     head: bool = False
     """Whether the output matrix is quantized, too."""
+    any_order: bool = False
+    """Whether a group's columns may lie anywhere in the matrix (``desc_act`` without
+    ``static_groups``); ``g_idx`` tells."""
 
     def __str__(self) -> str:
         return f"GPTQ, {self.scheme}"
@@ -108,6 +111,9 @@ def read(config: ConfigReader) -> Gptq:
     config.only("pack_dtype", "int32", "must be int32")
     symmetric = config.boolean("sym", True)
     head = config.boolean("lm_head", False)
+    # A matrix whose rows are one group each has no order of groups to tell.
+    by_activation = config.boolean("desc_act", False)
+    in_place = config.boolean("static_groups", False) or group == -1
     config.finish(_IDLE)
     return Gptq(
         bits=cast(Bits, bits),
@@ -115,4 +121,5 @@ def read(config: ConfigReader) -> Gptq:
         symmetric=symmetric,
         zeros_less_one=version == _V1,
         head=head,
+        any_order=by_activation and not in_place,
     )

@@ -15,12 +15,11 @@ from penstock.interface.sources import Packed, PlanWeight, Source, Stored, packe
 from penstock.interface.weights import WeightSource, WeightValue
 from penstock.models.names import BIAS
 from penstock.models.spec import DType, ModelSpec
+from penstock.weights.disagreement import missing, quantized_names, refuse_dense, unexpected
 from penstock.weights.dummy import DummyWeights
 from penstock.weights.safetensors import open_folder
 from penstock.weights.sources import Found, check, read
-from penstock.weights.tensor_file import TensorFile
 
-_QUANTIZED: Final = (".qweight", ".qzeros", ".scales", ".g_idx", "_scale", "_scale_inv", "_packed")
 _COMPARE_BYTES: Final = 1 << 24  # at a time, so that comparing two matrices needs no copy of them
 
 
@@ -74,22 +73,37 @@ class CheckpointWeights(StoredWeights):
         super().__init__(dtype)
         found = open_folder(folder)
         unused = dict(found)
+        form = spec.quantized
+        indexed, lacks = False, None
         for name, weight in weights.items():
+            for matrix in packed(weight.source):
+                refuse_dense(folder, name, matrix, found)
             for tensor in tensors(weight.source):
                 if tensor.name not in found:
-                    raise _missing(folder, name, tensor.name, found)
+                    raise missing(folder, name, weight.source, tensor.name, found, form)
                 unused.pop(tensor.name, None)
             for matrix in packed(weight.source):
-                for stored in (*matrix.format.optional(matrix.name), *_nil_bias(matrix, found)):
+                for stored in _nil_bias(matrix, found):
                     unused.pop(stored, None)
+                for stored in matrix.format.optional(matrix.name):
+                    if unused.pop(stored, None) is not None:
+                        indexed = True
+                    elif stored not in found:
+                        lacks = lacks or (name, stored)
             check(weight.source, found)
             self._sources[name] = weight.source, found
+        if lacks is not None and form is not None and (indexed or form.any_order):
+            # No matrix may do without what others have, or what the order of columns is told by.
+            name, stored = lacks
+            raise missing(folder, name, weights[name].source, stored, found, form)
         names = spec.names
         if spec.tie_embeddings and names is not None:
             shapes = {"head": weights["embed"].shape}
             for tensor in tensors(names.source("head", shapes)):
                 if unused.pop(tensor.name, None) is not None:
                     self._check_tied_head(tensor, found)
+                if form is not None:
+                    _refuse_quantized(tensor, unused, found)
         extra = sorted(n for n in unused if names is None or not names.is_idle(n))
         if extra:
             raise unexpected(extra, found[extra[0]][0])
@@ -105,6 +119,18 @@ class CheckpointWeights(StoredWeights):
                 f"{head_file.path} holds {head.name!r} that differs from {embed.name!r}, but "
                 "config.json says they are one; set tie_word_embeddings to false"
             )
+
+
+def _refuse_quantized(head: Stored, unused: Found, found: Found) -> None:
+    """Raise WeightError if a quantized matrix is stored in place of the tied ``head``."""
+    stem = head.name.removesuffix(".weight") + "."
+    its = next((name for name in quantized_names(unused) if name.startswith(stem)), None)
+    if its is not None:
+        raise WeightError(
+            f"{found[its][0].path} holds {its!r}, but config.json says that the output matrix is "
+            "the embedding; set tie_word_embeddings to false, and lm_head to true in "
+            "quantization_config"
+        )
 
 
 def _nil_bias(matrix: Packed, found: Found) -> tuple[str, ...]:
@@ -123,34 +149,4 @@ def _equal_bytes(a: NDArray[Any], b: NDArray[Any]) -> bool:
     return all(
         np.array_equal(left[i : i + _COMPARE_BYTES], right[i : i + _COMPARE_BYTES])
         for i in range(0, left.size, _COMPARE_BYTES)
-    )
-
-
-def _missing(folder: Path, name: str, stored: str, found: Found) -> WeightError:
-    """The error for the tensor ``stored`` of weight ``name``."""
-    problem = f"{folder} lacks tensor {stored!r}, which config.json asks for"
-    if name == "head":
-        return WeightError(
-            f"{problem}; if the model shares it with the embedding, set tie_word_embeddings to true"
-        )
-    quantized = next((n for n in found if n.endswith(_QUANTIZED)), None)
-    if quantized is not None:
-        return WeightError(
-            f"{problem}, but has {quantized!r}: quantized checkpoints are read where the "
-            "quantization_config in config.json says how; take it from the original checkpoint"
-        )
-    return WeightError(f"{problem}; take configuration and weights from one checkpoint")
-
-
-def unexpected(names: list[str], file: TensorFile) -> WeightError:
-    """Return the error for tensors of ``file`` that the model has no use for."""
-    shown = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
-    problem = f"{file.path}: {len(names)} tensor(s) have no place in the model: {shown}"
-    if any(n.endswith(_QUANTIZED) for n in names):
-        return WeightError(
-            f"{problem}; quantized checkpoints are read where the quantization_config in "
-            "config.json says how, and these tensors are not what it says"
-        )
-    return WeightError(
-        f"{problem}; config.json describes a model without them, take both from one checkpoint"
     )

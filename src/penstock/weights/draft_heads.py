@@ -17,8 +17,9 @@ from penstock.models.draft_heads import DRAFT_TO_TARGET, DraftHeadsSpec, EagleSp
 from penstock.models.names import NameMap
 from penstock.models.spec import DType
 from penstock.quant import GroupTensor
-from penstock.weights.checkpoint import StoredWeights, unexpected
+from penstock.weights.checkpoint import StoredWeights
 from penstock.weights.convert import convert
+from penstock.weights.disagreement import unexpected
 from penstock.weights.draft_head_files import open_draft_heads
 from penstock.weights.safetensors import open_folder
 from penstock.weights.sources import Found, check

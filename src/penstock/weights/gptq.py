@@ -22,7 +22,7 @@ def read_gptq(packed: Packed, found: Mapping[str, tuple[TensorFile, Tensor]]) ->
     """The matrix ``[n, k]``; scales are widened to float32.
 
     Raises WeightError where groups have not as many columns, or not the zero points, that the
-    configuration promises.
+    configuration promises, and where values have scales that are negative.
     """
     form = packed.format
     assert isinstance(form, Gptq)
@@ -48,20 +48,55 @@ def read_gptq(packed: Packed, found: Mapping[str, tuple[TensorFile, Tensor]]) ->
             "quantize with checkpoint_format gptq_v2, or in 4 bits"
         )
     if form.symmetric and points.any():
-        raise WeightError(
-            f"{where} has zero points other than {middle}, but config.json says that codes are "
-            "symmetric; set sym to false"
-        )
+        raise _not_symmetric(where, form, points)
     file, tensor = found[scales.name]
     widened = np.ascontiguousarray(file.view(tensor.name).T.astype(np.float32))
     if not np.isfinite(widened).all():
         raise WeightError(f"{file.path}: tensor {tensor.name!r} has scales that are not finite")
+    if widened.min(initial=0) < 0 and _has_values(kept, points, widened, form):
+        raise WeightError(
+            f"{file.path}: tensor {tensor.name!r} has negative scales, which GPTQ "
+            "never writes; download the checkpoint again, or quantize the model again"
+        )
     return GroupTensor(
         scheme,
         kept,
         widened,
         np.ascontiguousarray(points, dtype=np.int8) if scheme.zero_points else None,
         order,
+    )
+
+
+def _not_symmetric(where: str, form: Gptq, points: NDArray[np.int16]) -> WeightError:
+    """The error for zero points that are not in the middle (0) though the codes are symmetric."""
+    middle = 1 << (form.bits - 1)
+    own, other = ("gptq", "gptq_v2") if form.zeros_less_one else ("gptq_v2", "gptq")
+    problem = f"{where} has zero points other than {middle}, but config.json says sym is true"
+    if (points == (1 if form.zeros_less_one else -1)).all():
+        return WeightError(
+            f"{problem}: all are off by one, as they are where checkpoint_format is not {own!r}; "
+            f"set checkpoint_format to {other!r} in quantization_config"
+        )
+    return WeightError(
+        f"{problem}; most likely checkpoint_format ({own!r}) or sym is wrong: take "
+        "quantization_config from the original checkpoint, as sym false alone would hide a wrong "
+        "format"
+    )
+
+
+def _has_values(
+    kept: NDArray[np.int8], points: NDArray[np.int16], scales: NDArray[np.float32], form: Gptq
+) -> bool:
+    """Whether a group whose scale is negative has a code other than its zero point.
+
+    Arrays are codes ``[n, k]`` group by group, and zero points and scales ``[n, groups]``.
+    """
+    rows, groups = np.nonzero(scales < 0)
+    size = form.group_size or kept.shape[1]
+    return any(
+        (kept[some, group * size : (group + 1) * size] != points[some, group, None]).any()
+        for group in np.unique(groups)
+        for some in (rows[groups == group],)
     )
 
 

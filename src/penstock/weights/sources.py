@@ -33,6 +33,10 @@ Found = Mapping[str, tuple[TensorFile, Tensor]]
 """The tensors of a checkpoint by name, each with the file that it is in."""
 
 
+_QUANTIZED: Final = ("F4", "F6_", "F8_", "I8", "U8")
+"""What names of types begin with that only quantized checkpoints have floats in."""
+
+
 class Span(NamedTuple):
     """Bytes of a file, from ``start`` to ``stop``."""
 
@@ -120,15 +124,24 @@ def check(source: Source, found: Found) -> None:
                 "take configuration and weights from one checkpoint"
             )
         if wanted.element == "float" and tensor.element is None:
-            raise WeightError(
-                f"{where} is stored as {tensor.dtype}; quantized checkpoints of this kind are not "
-                "supported yet, use one in F32, BF16 or F16"
-            )
+            raise _unreadable(where, tensor.dtype)
         if tensor.shape != wanted.shape:
             raise WeightError(
                 f"{where} has shape {list(tensor.shape)}, but config.json asks for "
                 f"{list(wanted.shape)}; take both from one checkpoint"
             )
+
+
+def _unreadable(where: str, dtype: str) -> WeightError:
+    if dtype.startswith(_QUANTIZED):
+        return WeightError(
+            f"{where} is stored as {dtype}; quantized checkpoints of this kind are not supported "
+            "yet, use one in F32, BF16 or F16"
+        )
+    return WeightError(
+        f"{where} is stored as {dtype}, but it is read in F32, BF16 or F16; convert it to one of "
+        "these, or take a checkpoint that has it so"
+    )
 
 
 def spans(source: Source, found: Found) -> Iterator[Span]:

@@ -1,0 +1,124 @@
+"""What is wrong where a checkpoint's tensors and its configuration do not agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import WeightError
+from penstock.interface.sources import Packed, Source, packed
+from penstock.models.quantized import QuantizedFormat
+from penstock.weights.sources import Found
+from penstock.weights.tensor_file import TensorFile
+
+_QUANTIZED: Final = (".qweight", ".qzeros", ".scales", ".g_idx", "_scale", "_scale_inv", "_packed")
+_PLAIN: Final = ".weight"
+
+
+def quantized_names(names: Iterable[str]) -> list[str]:
+    """Those names that only tensors of quantized checkpoints have."""
+    return [name for name in names if name.endswith(_QUANTIZED)]
+
+
+def refuse_dense(folder: Path, weight: str, matrix: Packed, found: Found) -> None:
+    """Raise WeightError if ``matrix`` of ``weight``, which the configuration says is quantized, is
+    there as it was before. Its shape may be one that cannot be quantized."""
+    plain = matrix.name + _PLAIN
+    quantized = quantized_names(found) if plain in found else []
+    if plain not in found or any(name.startswith(f"{matrix.name}.") for name in quantized):
+        return
+    if weight == "head":
+        why = (
+            "the output matrix is not quantized; set lm_head to false in the quantization_config "
+            "of config.json"
+        )
+    elif not quantized:
+        why = "nothing in the checkpoint is quantized; remove quantization_config from config.json"
+    else:
+        why = (
+            "the checkpoint is incomplete, as that matrix is not quantized and others are; take "
+            "one in which the matrices of all layers are quantized"
+        )
+    raise WeightError(
+        f"{folder} lacks tensor '{matrix.name}.qweight', which config.json asks for, but has "
+        f"{plain!r}: {why}"
+    )
+
+
+def missing(
+    folder: Path,
+    weight: str,
+    source: Source,
+    stored: str,
+    found: Found,
+    form: QuantizedFormat | None,
+) -> WeightError:
+    """Return the error for the tensor ``stored`` that ``source`` of ``weight`` needs.
+
+    ``form``: how the configuration says that the checkpoint is quantized.
+    """
+    problem = f"{folder} lacks tensor {stored!r}, which config.json asks for"
+    matrix = next((each for each in packed(source) if stored in _names(each)), None)
+    if form is not None:
+        stem = stored.removesuffix(_PLAIN) if matrix is None else matrix.name
+        fix = _of_quantized(weight, stem, matrix, found)
+        if fix is not None:
+            return WeightError(f"{problem}{fix}")
+    if weight == "head":
+        return WeightError(
+            f"{problem}; if the model shares it with the embedding, set tie_word_embeddings to true"
+        )
+    if form is not None:
+        return WeightError(
+            f"{problem}: the checkpoint is incomplete; download it again, configuration and "
+            "weights from one place"
+        )
+    quantized = next(iter(quantized_names(found)), None)
+    if quantized is not None:
+        return WeightError(
+            f"{problem}, but has {quantized!r}: quantized checkpoints are read where the "
+            "quantization_config in config.json says how; take it from the original checkpoint"
+        )
+    return WeightError(f"{problem}; take configuration and weights from one checkpoint")
+
+
+def _of_quantized(weight: str, stem: str, matrix: Packed | None, found: Found) -> str | None:
+    """What is wrong with the tensors of ``stem``, and the fix; None where there are none.
+
+    ``matrix``: itself, if the configuration says that it is quantized.
+    """
+    if matrix is None:
+        its = next((n for n in quantized_names(found) if n.startswith(f"{stem}.")), None)
+        if weight != "head" or its is None:
+            return None
+        return (
+            f", but has {its!r}: the output matrix is quantized; set lm_head to true in the "
+            "quantization_config of config.json"
+        )
+    if any(name in found for name in _names(matrix)):
+        return (
+            f" beside the other tensors of the quantized matrix {stem!r}: the checkpoint is "
+            "incomplete; download it again, or take the one that it was copied from"
+        )
+    return None
+
+
+def _names(matrix: Packed) -> list[str]:
+    form = matrix.format
+    tensors = form.tensors(matrix.name, matrix.shape)
+    return [*(tensor.name for tensor in tensors), *form.optional(matrix.name)]
+
+
+def unexpected(names: list[str], file: TensorFile) -> WeightError:
+    """Return the error for tensors of ``file`` that the model has no use for."""
+    shown = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
+    problem = f"{file.path}: {len(names)} tensor(s) have no place in the model: {shown}"
+    if quantized_names(names):
+        return WeightError(
+            f"{problem}; quantized checkpoints are read where the quantization_config in "
+            "config.json says how, and these tensors are not what it says"
+        )
+    return WeightError(
+        f"{problem}; config.json describes a model without them, take both from one checkpoint"
+    )
