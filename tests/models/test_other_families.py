@@ -347,6 +347,11 @@ def test_gemma3_norms_are_stored_less_1() -> None:
         ("gemma3", {"rope_parameters": {}}, "only one of them"),
         (
             "gemma3",
+            {"architectures": ["Gemma3ForConditionalGeneration"]},
+            "language model must be saved by itself",
+        ),
+        (
+            "gemma3",
             {"rope_theta": None, "rope_local_base_freq": None, "sliding_window": None},
             "sl",
         ),
@@ -362,6 +367,8 @@ def test_gemma3_norms_are_stored_less_1() -> None:
         ("phi3", {"auto_map": {"AutoModel": ["modeling_phi3.Phi3ForCausalLM"]}}, "does not run"),
         ("qwen3_moe", {"num_experts_per_tok": 129}, "from 1 to 128"),
         ("qwen3_moe", {"num_local_experts": 64}, "contradicts num_experts"),
+        ("qwen3_moe", {"num_experts": ...}, ": num_experts .absent. is required"),
+        ("qwen3_moe", {"num_experts": ..., "num_local_experts": 0}, "num_local_experts .0."),
         ("qwen3_moe", {"use_sliding_window": True}, "sliding_window .* must be given"),
         ("qwen3_moe", {"shared_expert_intermediate_size": 5}, "not a field Penstock knows"),
         ("gpt_neox", {"rotary_pct": 0.0}, "rotary_pct"),

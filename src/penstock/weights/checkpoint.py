@@ -21,6 +21,7 @@ from penstock.weights.sources import Found, check, read
 from penstock.weights.tensor_file import TensorFile
 
 _QUANTIZED: Final = (".qweight", ".qzeros", ".scales", ".g_idx", "_scale", "_scale_inv", "_packed")
+_INSIDE_ANOTHER: Final = ("language_model.", "model.language_model.")
 _COMPARE_BYTES: Final = 1 << 24  # at a time, so that comparing two matrices needs no copy of them
 
 
@@ -129,6 +130,12 @@ def _equal_bytes(a: NDArray[Any], b: NDArray[Any]) -> bool:
 def _missing(folder: Path, name: str, stored: str, found: Found) -> WeightError:
     """The error for the tensor ``stored`` of weight ``name``."""
     problem = f"{folder} lacks tensor {stored!r}, which config.json asks for"
+    inside = next((n for n in found if n.startswith(_INSIDE_ANOTHER)), None)
+    if inside is not None:
+        return WeightError(
+            f"{problem}, but has {inside!r}: the weights are those of a larger model; the language "
+            "model must be saved by itself, as docs/models.md shows"
+        )
     if name == "head":
         return WeightError(
             f"{problem}; if the model shares it with the embedding, set tie_word_embeddings to true"
