@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.backends.reference.numerics import (
+    attend,
     grid_product,
     int_product,
     points_by_group,
@@ -96,3 +97,15 @@ def test_with_columns_in_another_order_too(bits: int, multiply: Any) -> None:
     together = multiply(x, tensor)
     for r in range(7):
         np.testing.assert_array_equal(multiply(x[r : r + 1], tensor)[0], together[r])
+
+
+@pytest.mark.parametrize("window", [None, 50])
+def test_attention_of_a_token_is_the_same_in_any_chunk(window: int | None) -> None:
+    rng = np.random.default_rng(0)
+    q, keys, values = (rng.standard_normal((200, h, 8)).astype(np.float32) for h in (4, 2, 2))
+    positions = np.arange(200, dtype=np.int32)
+    whole = attend(q, keys, values, positions, 0.3, window)
+    for first, last in [(0, 1), (0, 63), (1, 64), (7, 65), (100, 101), (128, 199), (199, 200)]:
+        rows = slice(first, last)
+        part = attend(q[rows], keys[:last], values[:last], positions[rows], 0.3, window)
+        np.testing.assert_array_equal(part, whole[rows])

@@ -56,20 +56,32 @@ def product(x: F32, w: F32) -> F32:
     return sums
 
 
-def product_over_context(x: F32, w: F32) -> F32:
-    """:func:`product` whose k is a context: zeros at the end of a row of x change none of its bits.
+def in_pieces(x: F32) -> F32:
+    """``x``, whose last axis is a context, with zeros behind it up to whole pieces of tokens."""
+    fill = -x.shape[-1] % _PIECE
+    if not fill:
+        return x
+    return np.concatenate([x, np.zeros((*x.shape[:-1], fill), np.float32)], axis=-1)
 
-    A token's weights end in zeros where its chunk holds later tokens. So sums are taken in pieces
-    of the same length, the last filled up with zeros, which are added first to last.
+
+def product_of_pieces(x: F32, w: F32) -> F32:
+    """:func:`product` over whole pieces of a context, whose sums are added first to last.
+
+    A token's weights end in zeros where its chunk holds later tokens: those, and pieces that are
+    all zeros, change no bit of its sums.
     """
-    k = x.shape[1]
-    fill = ((0, 0), (0, -k % _PIECE))
-    x, w = np.pad(x, fill), np.pad(w, fill)
-    sums = np.zeros((len(x), len(w)), np.float32)
-    for first in range(0, k, _PIECE):
+    sums = product(x[:, :_PIECE], w[:, :_PIECE])
+    for first in range(_PIECE, x.shape[1], _PIECE):
         columns = slice(first, first + _PIECE)
         sums += product(x[:, columns], w[:, columns])
     return sums
+
+
+def sum_of_pieces(x: F32) -> F32:
+    """The sums over the last axis, of length 1 then, as :func:`product_of_pieces` adds."""
+    pieces = x.reshape(*x.shape[:-1], -1, _PIECE).sum(axis=-1)
+    total: F32 = np.add.accumulate(pieces, axis=-1)[..., -1:]
+    return total
 
 
 def layer_norm(x: F32, weight: F32, bias: F32 | None, eps: float) -> F32:
@@ -225,13 +237,12 @@ def attend(
     most = scores.max(axis=-1, keepdims=True)
     if sinks is not None:
         most = np.maximum(most, sinks[:, None, None])
-    weights = np.exp(scores - most)
-    ones = np.ones((1, len(keys)), np.float32)
-    total = np.stack([product_over_context(weights[h], ones) for h in heads])
+    weights = in_pieces(np.exp(scores - most))
+    total = sum_of_pieces(weights)
     if sinks is not None:
         total = total + np.exp(sinks[:, None, None] - most)
     weights /= total
     # A masked slot may hold anything, NaN too: it must not be multiplied by its zero.
     seen = np.where(np.any(visible, axis=0)[:, None, None], values, 0.0)
-    by_component = np.ascontiguousarray(seen.transpose(1, 2, 0), dtype=np.float32)
-    return np.stack([product_over_context(weights[h], by_component[h]) for h in heads], axis=1)
+    by_component = in_pieces(np.ascontiguousarray(seen.transpose(1, 2, 0), dtype=np.float32))
+    return np.stack([product_of_pieces(weights[h], by_component[h]) for h in heads], axis=1)
