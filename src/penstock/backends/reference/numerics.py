@@ -44,7 +44,7 @@ def product(x: F32, w: F32) -> F32:
     the innermost axis in memory, as after ``x[:, order]``, and where k exceeds its buffer: then it
     cuts sums wherever the buffer ends, which depends on the rows before.
     """
-    x, w = np.ascontiguousarray(x), np.ascontiguousarray(w)
+    x, w = _along_rows(x), _along_rows(w)
     k = x.shape[1]
     if k <= _WHOLE_SUM:
         whole: F32 = np.einsum("rk,nk->rn", x, w)
@@ -54,6 +54,11 @@ def product(x: F32, w: F32) -> F32:
         columns = slice(first, first + _WHOLE_SUM)
         sums += product(x[:, columns], w[:, columns])
     return sums
+
+
+def _along_rows(x: F32) -> F32:
+    """``x`` with each row in one stretch of memory."""
+    return x if x.strides[-1] == x.itemsize else np.ascontiguousarray(x)
 
 
 def in_pieces(x: F32) -> F32:
