@@ -252,10 +252,11 @@ def resolve(
         held = num_blocks * BLOCK_SIZE
     if held < (min(most_len, BLOCK_SIZE) if config.max_model_len is None else most_len):
         needed = sequence_blocks(groups.windows, most_len) * block_bytes
+        among = f", which {len(groups)} groups of layers share" if len(groups) > 1 else ""
         raise ConfigError(
             f"a KV cache of {kv_bytes:,} bytes holds {num_blocks} blocks of {BLOCK_SIZE} tokens "
-            f"({block_bytes:,} bytes each{shared}), {held} tokens, but one request may need "
-            f"{most_len}; set kv_cache_bytes to at least {needed:,} or lower max_model_len"
+            f"({block_bytes:,} bytes each{shared}){among}, {held} tokens, but one request may "
+            f"need {most_len}; set kv_cache_bytes to at least {needed:,} or lower max_model_len"
         )
     decide(
         "max_model_len",

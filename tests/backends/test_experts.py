@@ -17,6 +17,7 @@ from penstock.errors import ConfigError
 from penstock.models.registry import load_model_spec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
+from penstock.speculative_config import DraftModel, QuantizedSelf
 
 SCORES = st.lists(st.sampled_from([-1.5, -1.0, 0.0, 0.5, 2.0]), min_size=4, max_size=6)
 
@@ -84,3 +85,14 @@ def test_an_engine_refuses_experts_before_it_reads_weights() -> None:
         LLM(folder, backend="cpu", load_format="dummy")
     with pytest.raises(ConfigError, match="experts cannot be quantized yet"):
         LLM(folder, backend="reference", quantization="int8")
+
+
+@pytest.mark.parametrize("bits", ["int8", "int4"])
+def test_drafting_with_rounded_experts_is_refused_by_name(bits: Any) -> None:
+    folder = str(tiny_checkpoint("qwen3_moe"))
+    options: dict[str, Any] = {"backend": "reference", "load_format": "dummy"}
+    with pytest.raises(ConfigError, match=rf"speculative self would draft .* {bits}.*of experts"):
+        LLM(folder, speculative=QuantizedSelf(quantization=bits), **options)
+    target = str(tiny_checkpoint("llama"))
+    with pytest.raises(ConfigError, match=rf"the draft has experts.*quantization {bits} holds"):
+        LLM(target, quantization=bits, speculative=DraftModel(model=folder), **options)

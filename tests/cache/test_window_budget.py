@@ -59,8 +59,11 @@ def test_the_length_is_what_one_sequence_can_fill() -> None:
     assert config.reasons["max_model_len"] == "what the KV cache holds"
     short = resolved(spec, kv_cache_bytes=23 * PAGE)  # of three blocks in each group, and of five
     assert short.max_model_len == 96
-    with pytest.raises(ConfigError, match=r"holds 185 blocks .* 3200 tokens, .* need 3201; set"):
+    words = r"holds 185 blocks .*, which 6 groups of layers share, 3200 tokens, .* need 3201; set"
+    with pytest.raises(ConfigError, match=words):
         resolved(spec, kv_cache_bytes=185 * PAGE, max_model_len=3201)
+    with pytest.raises(ConfigError, match=r"bytes each\), 3200 tokens, .* need 3201; set"):
+        resolved(spec_of(None), kv_cache_bytes=100 * PAGE, max_model_len=3201)
     needed = (101 + 5 * 17) * PAGE
     assert resolved(spec, kv_cache_bytes=needed, max_model_len=3201).max_model_len == 3201
 

@@ -214,6 +214,25 @@ def test_gemma3_in_both_styles() -> None:
     assert [layer.attention.window for layer in pattern.layers] == [512, None] * 4
 
 
+def _full_layers(**fields: Any) -> list[int]:
+    layers = read_spec(edited("gemma3", **fields)).layers
+    return [i for i, layer in enumerate(layers) if layer.attention.window is None]
+
+
+def test_gemma3_reads_the_pattern_of_windows_that_transformers_reads() -> None:
+    """``_sliding_window_pattern`` is written by transformers, and read by nobody."""
+    assert _full_layers(sliding_window_pattern=..., _sliding_window_pattern=2) == [5]
+    assert _full_layers(sliding_window_pattern=3, _sliding_window_pattern=2) == [2, 5]
+    kinds = ["full_attention"] + ["sliding_attention"] * 7
+    fields = {"layer_types": kinds, "_sliding_window_pattern": 6}
+    assert _full_layers(sliding_window_pattern=..., **fields) == [0]
+    assert _full_layers(sliding_window_pattern=None, **fields) == [0]
+    with pytest.raises(ModelError, match=r"sliding_window_pattern \(6\) contradicts layer_types"):
+        _full_layers(sliding_window_pattern=6, **fields)
+    agreeing = (["sliding_attention"] + ["full_attention"]) * 4
+    assert _full_layers(sliding_window_pattern=2, layer_types=agreeing) == [1, 3, 5, 7]
+
+
 @pytest.mark.parametrize(
     ("dtype", "factor"), [("float32", 33.941124), ("bfloat16", 34.0), ("float16", 33.9375)]
 )
@@ -328,6 +347,11 @@ def test_gemma3_norms_are_stored_less_1() -> None:
         ("gemma3", {"rope_parameters": {}}, "only one of them"),
         (
             "gemma3",
+            {"architectures": ["Gemma3ForConditionalGeneration"]},
+            "language model must be saved by itself",
+        ),
+        (
+            "gemma3",
             {"rope_theta": None, "rope_local_base_freq": None, "sliding_window": None},
             "sl",
         ),
@@ -343,6 +367,8 @@ def test_gemma3_norms_are_stored_less_1() -> None:
         ("phi3", {"auto_map": {"AutoModel": ["modeling_phi3.Phi3ForCausalLM"]}}, "does not run"),
         ("qwen3_moe", {"num_experts_per_tok": 129}, "from 1 to 128"),
         ("qwen3_moe", {"num_local_experts": 64}, "contradicts num_experts"),
+        ("qwen3_moe", {"num_experts": ...}, ": num_experts .absent. is required"),
+        ("qwen3_moe", {"num_experts": ..., "num_local_experts": 0}, "num_local_experts .0."),
         ("qwen3_moe", {"use_sliding_window": True}, "sliding_window .* must be given"),
         ("qwen3_moe", {"shared_expert_intermediate_size": 5}, "not a field Penstock knows"),
         ("gpt_neox", {"rotary_pct": 0.0}, "rotary_pct"),

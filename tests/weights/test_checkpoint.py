@@ -141,6 +141,15 @@ def test_disagreement(tmp_path: Path, change: Callable[[Tensors], object], messa
     assert str(folder) in str(caught.value)
 
 
+@pytest.mark.parametrize("prefix", ["language_model.", "model.language_model."])
+def test_a_language_model_inside_another_is_named(tmp_path: Path, prefix: str) -> None:
+    folder = shutil.copytree(tiny_checkpoint("gemma3"), tmp_path / "model")
+    tensors = load_file(folder / SINGLE)
+    save_file({prefix + name: t for name, t in tensors.items()}, folder / SINGLE)
+    with pytest.raises(WeightError, match=rf"has '{prefix}.*must be saved by itself"):
+        opened(folder)
+
+
 def test_old_rotary_buffers_are_passed_over(tmp_path: Path) -> None:
     name = "model.layers.0.self_attn.rotary_emb.inv_freq"
     folder = edit(tmp_path, lambda t: t.update({name: np.ones(8, np.float32)}))

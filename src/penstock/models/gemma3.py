@@ -101,16 +101,25 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
 
 
 def _layer_kinds(config: ConfigReader) -> tuple[str, ...]:
-    """Which layers have a window: by ``layer_types``, else all but each ``pattern``-th."""
+    """Which layers have a window: by ``layer_types``, else all but each ``pattern``-th.
+
+    ``_sliding_window_pattern`` counts for nothing, as in transformers, which writes it (6, where it
+    was not told otherwise) beside any ``layer_types`` and never reads it. A plain pattern that
+    contradicts ``layer_types`` is refused: transformers follows the list, but nobody knows which of
+    the two was meant.
+    """
     layers = read_num_layers(config)
-    pattern = 6
-    for name in ("sliding_window_pattern", "_sliding_window_pattern"):
-        pattern = config.integer(name, pattern)
+    config.raw("_sliding_window_pattern")
+    name = "sliding_window_pattern"
+    pattern = config.integer(name, 6)
+    by_pattern = tuple(SLIDING if (i + 1) % pattern else FULL for i in range(layers))
     types = config.texts("layer_types")
     if types is None:
-        return tuple(SLIDING if (i + 1) % pattern else FULL for i in range(layers))
+        return by_pattern
     if len(types) != layers or not set(types) <= {FULL, SLIDING}:
         raise config.error("layer_types", f"must be {layers} times {FULL!r} or {SLIDING!r}")
+    if config.has(name) and types != by_pattern:
+        raise config.error(name, "contradicts layer_types; remove the one that is wrong")
     return types
 
 

@@ -63,7 +63,9 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
 
 def _experts(config: ConfigReader) -> ExpertsSpec:
     # v4 and v5 of transformers name them differently.
-    name = "num_experts" if config.has("num_experts") else "num_local_experts"
+    name = "num_local_experts"
+    if config.has("num_experts") or not config.has(name):  # the error names v4's where none is
+        name = "num_experts"
     number = config.integer(name, high=MAX_EXPERTS)
     if name == "num_experts":
         config.only("num_local_experts", number, f"contradicts num_experts {number}")

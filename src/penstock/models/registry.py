@@ -57,6 +57,14 @@ FAMILIES: Final[Mapping[str, Family]] = {
     for f in map(_family, (llama, mistral, qwen2, qwen3, gemma3, phi3, qwen3_moe, gpt_neox))
 }
 
+_INSTEAD: Final[Mapping[str, str]] = {
+    "Gemma3ForConditionalGeneration": (
+        "images are not read, and the language model must be saved by itself: as "
+        "Gemma3ForCausalLM, which docs/models.md shows how to do with transformers"
+    )
+}
+"""What to do with architectures that are refused though a part of them is supported."""
+
 _PROVENANCE = """
     _name_or_path _commit_hash transformers_version tokenizer_class is_llama_config
     transformers.js_config unsloth_fixed unsloth_version
@@ -187,7 +195,8 @@ def _find_family(config: ConfigReader) -> Family:
         raise config.error("architectures", "must name one architecture")
     family = FAMILIES.get(names[0])
     if family is None:
-        raise config.error("architectures", f"is not supported; {supported}")
+        hint = _INSTEAD.get(names[0])
+        raise config.error("architectures", f"is not supported; {hint or supported}")
     if config.text("model_type", family.model_type) != family.model_type:
         raise config.error(
             "model_type", f"contradicts {family.architecture}, which is {family.model_type!r}"

@@ -14,6 +14,7 @@ from penstock.weights.tensor_file import TensorFile
 
 _QUANTIZED: Final = (".qweight", ".qzeros", ".scales", ".g_idx", "_scale", "_scale_inv", "_packed")
 _PLAIN: Final = ".weight"
+_INSIDE_ANOTHER: Final = ("language_model.", "model.language_model.")
 
 
 def quantized_names(names: Iterable[str]) -> list[str]:
@@ -59,6 +60,12 @@ def missing(
     ``form``: how the configuration says that the checkpoint is quantized.
     """
     problem = f"{folder} lacks tensor {stored!r}, which config.json asks for"
+    inside = next((n for n in found if n.startswith(_INSIDE_ANOTHER)), None)
+    if inside is not None:
+        return WeightError(
+            f"{problem}, but has {inside!r}: the weights are those of a larger model; the language "
+            "model must be saved by itself, as docs/models.md shows"
+        )
     matrix = next((each for each in packed(source) if stored in _names(each)), None)
     if form is not None:
         stem = stored.removesuffix(_PLAIN) if matrix is None else matrix.name

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.reference.numerics import F32, activate
+from penstock.backends.reference.numerics import F32, activate, product
 from penstock.models.spec import Activation
 
 Int32s = NDArray[np.int32]
@@ -39,7 +39,7 @@ def expert_product(x: F32, ids: Int32s, parts: Sequence[F32], gated: Activation 
     for weights in parts:
         out = np.empty((len(each), weights.shape[1]), np.float32)
         for expert in np.unique(each):
-            out[each == expert] = rows[each == expert] @ weights[expert].T
+            out[each == expert] = product(rows[each == expert], weights[expert])
         outs.append(out)
     return outs[0] if gated is None else activate(outs[0], gated) * outs[1]
 

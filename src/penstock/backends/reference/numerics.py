@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 import ml_dtypes
 import numpy as np
@@ -16,6 +17,12 @@ F32 = NDArray[np.float32]
 
 LEAST_MAGNITUDE = np.float32(1e-30)
 """Rows of activations that are all smaller count as zero: the reciprocal stays finite."""
+
+_WHOLE_SUM: Final = 8192
+"""Terms that ``np.einsum`` sums without a cut: the elements of NumPy's buffer, by default."""
+
+_PIECE: Final = 64
+"""Tokens of a context whose weighted values are summed at once."""
 
 
 def as_bfloat16(x: F32) -> F32:
@@ -33,10 +40,53 @@ def product(x: F32, w: F32) -> F32:
     """``x @ w.T`` in float32. x ``[rows, k]``, w ``[n, k]``; returns ``[rows, n]``.
 
     Each sum is taken by itself, in an order that depends on k alone: BLAS takes several at once,
-    and other ways through them where there are fewer rows or columns.
+    and other ways through them where there are fewer rows or columns. So does einsum where k is not
+    the innermost axis in memory, as after ``x[:, order]``, and where k exceeds its buffer: then it
+    cuts sums wherever the buffer ends, which depends on the rows before.
     """
-    result: F32 = np.einsum("rk,nk->rn", x, w)
-    return result
+    x, w = _along_rows(x), _along_rows(w)
+    k = x.shape[1]
+    if k <= _WHOLE_SUM:
+        whole: F32 = np.einsum("rk,nk->rn", x, w)
+        return whole
+    sums = np.zeros((len(x), len(w)), np.float32)
+    for first in range(0, k, _WHOLE_SUM):
+        columns = slice(first, first + _WHOLE_SUM)
+        sums += product(x[:, columns], w[:, columns])
+    return sums
+
+
+def _along_rows(x: F32) -> F32:
+    """``x`` with each row in one stretch of memory."""
+    return x if x.strides[-1] == x.itemsize else np.ascontiguousarray(x)
+
+
+def in_pieces(x: F32) -> F32:
+    """``x``, whose last axis is a context, with zeros behind it up to whole pieces of tokens."""
+    fill = -x.shape[-1] % _PIECE
+    if not fill:
+        return x
+    return np.concatenate([x, np.zeros((*x.shape[:-1], fill), np.float32)], axis=-1)
+
+
+def product_of_pieces(x: F32, w: F32) -> F32:
+    """:func:`product` over whole pieces of a context, whose sums are added first to last.
+
+    A token's weights end in zeros where its chunk holds later tokens: those, and pieces that are
+    all zeros, change no bit of its sums.
+    """
+    sums = product(x[:, :_PIECE], w[:, :_PIECE])
+    for first in range(_PIECE, x.shape[1], _PIECE):
+        columns = slice(first, first + _PIECE)
+        sums += product(x[:, columns], w[:, columns])
+    return sums
+
+
+def sum_of_pieces(x: F32) -> F32:
+    """The sums over the last axis, of length 1 then, as :func:`product_of_pieces` adds."""
+    pieces = x.reshape(*x.shape[:-1], -1, _PIECE).sum(axis=-1)
+    total: F32 = np.add.accumulate(pieces, axis=-1)[..., -1:]
+    return total
 
 
 def layer_norm(x: F32, weight: F32, bias: F32 | None, eps: float) -> F32:
@@ -192,12 +242,12 @@ def attend(
     most = scores.max(axis=-1, keepdims=True)
     if sinks is not None:
         most = np.maximum(most, sinks[:, None, None])
-    weights = np.exp(scores - most)
-    total = weights.sum(axis=-1, keepdims=True)
+    weights = in_pieces(np.exp(scores - most))
+    total = sum_of_pieces(weights)
     if sinks is not None:
         total = total + np.exp(sinks[:, None, None] - most)
     weights /= total
     # A masked slot may hold anything, NaN too: it must not be multiplied by its zero.
     seen = np.where(np.any(visible, axis=0)[:, None, None], values, 0.0)
-    by_component = np.ascontiguousarray(seen.transpose(1, 2, 0), dtype=np.float32)
-    return np.stack([product(weights[h], by_component[h]) for h in heads], axis=1)
+    by_component = in_pieces(np.ascontiguousarray(seen.transpose(1, 2, 0), dtype=np.float32))
+    return np.stack([product_of_pieces(weights[h], by_component[h]) for h in heads], axis=1)
