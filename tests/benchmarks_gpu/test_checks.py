@@ -36,7 +36,10 @@ def test_only_tests_that_need_a_gpu_are_run() -> None:
 
 
 @pytest.mark.slow
-def test_files_are_reported_one_by_one_and_what_fails_is_named(tmp_path: Path) -> None:
+def test_files_are_reported_one_by_one_and_what_fails_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)  # options of this suite's own conftest
     tests = {"good": "def test_a(): pass", "bad": "def test_b(): assert 0", "none": ""}
     for name, text in tests.items():
         (tmp_path / f"test_{name}.py").write_text(text)
