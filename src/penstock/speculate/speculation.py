@@ -36,7 +36,7 @@ class _Begun(msgspec.Struct, frozen=True, gc=False):
     asking: float = 0.0
     """Seconds spent on asking for drafts."""
     timing: DraftTiming | None = None
-    """Of its drafts, if there are any."""
+    """The time that its drafts took to make; None if it has none."""
     rests: bool = False
     """Whether it is one in which nobody is asked."""
 
