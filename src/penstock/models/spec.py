@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.errors import ModelError
-from penstock.models.names import NameMap
+from penstock.models.names import NameMap, Published
 from penstock.models.quantized import QuantizedFormat
 from penstock.models.rope_spec import RopeKind, RopeSpec
 
@@ -165,6 +165,11 @@ class ModelSpec:
     logits_scale: float = 1.0
     logits_softcap: float | None = None
     """Logits, once scaled, become ``logits_softcap * tanh(logits / logits_softcap)``."""
+
+    @property
+    def published(self) -> Published:
+        """The files and the spellings in which the checkpoint is published."""
+        return "model" if self.names is None else self.names.published
 
     def __post_init__(self) -> None:
         for index, layer in enumerate(self.layers):
