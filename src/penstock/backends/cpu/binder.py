@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.cpu.forms import form_of
+from penstock.backends.cpu.forms import MatrixPart, form_of
 from penstock.backends.cpu.interface import BufferId, ConstantId, MatrixId, NativeExecutor
 from penstock.backends.cpu.pack import DTYPES, Fill, as_bytes
 from penstock.backends.cpu.tune import Product
@@ -63,7 +63,7 @@ class Binder:
         self.regions.append("+".join(part.weight for part in op.parts))
         first = 0
         for part in op.parts:
-            put = partial(form.pack, native, matrix, first, part.weight)
+            put = partial(form.pack, MatrixPart(native, matrix, first, part.weight))
             self.fills.append(Fill(part.weight, put))
             first += part.n
         return matrix
