@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.mask import MaskSource
-from penstock.interface.sampler import Sampled, Sampler
+from penstock.interface.sampler import Sampled, Sampler, SamplingState
 from penstock.interface.step import StepInput, StepResult
 from penstock.interface.tuning import Tunable
 from penstock.interface.weights import PackedRegions
@@ -98,9 +98,9 @@ class Sampling(msgspec.Struct, frozen=True):
 
     rows: Sequence[int] = ()
     """Rows of the step's logits that are drawn from; several may be the same."""
-    states: Sequence[Any] = ()
-    """The sampling state, for each of ``rows``, of its sequence. The executor tells it the token
-    (``SamplingState.append``): no one else must."""
+    states: Sequence[SamplingState] = ()
+    """The sampling state, for each of ``rows``, of its sequence, made by ``Executor.sampler``. The
+    executor tells it the token (``SamplingState.append``): no one else must."""
     masks: MaskSource | None = None
     """The masks of the states whose options have a grammar; None if no state's have."""
     prompts: Sequence[PromptRows] = ()

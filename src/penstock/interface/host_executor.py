@@ -18,7 +18,7 @@ from penstock.interface.executor import (
     StepOutcome,
 )
 from penstock.interface.mask import StepMasks, TokenMask
-from penstock.interface.sampler import Sampled, Sampler
+from penstock.interface.sampler import Sampled, Sampler, SamplingState
 from penstock.interface.step import StepInput, StepResult
 from penstock.interface.tuning import Tunable
 from penstock.interface.weights import PackedRegions
@@ -95,7 +95,7 @@ class HostExecutor(ABC):
         self,
         result: StepResult,
         rows: Sequence[int],
-        states: Sequence[Any],
+        states: Sequence[SamplingState],
         masks: Sequence[TokenMask | None] | None = None,
     ) -> Sampled:
         sampled = self._sampler.sample(result, rows, states, masks)

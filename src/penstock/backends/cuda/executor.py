@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -39,6 +39,9 @@ from penstock.interface.draft_tree import MAX_ROWS
 from penstock.interface.executor import Capabilities, Sampling, run
 from penstock.interface.mask import NO_MASKS
 from penstock.interface.step import StepInput
+
+if TYPE_CHECKING:
+    from penstock.backends.cuda.sampling.state import DeviceSampleState
 
 
 class CudaExecutor:
@@ -144,7 +147,9 @@ class CudaExecutor:
             else:
                 masks, late = NO_MASKS if sampling.masks is None else sampling.masks.take()
                 assert not late, "a sequence draws without its mask"
-                drawn = self._sampler.launch(logits, argmax, sampling.rows, sampling.states, masks)
+                # Its own sampler made them.
+                states = cast("Sequence[DeviceSampleState]", sampling.states)
+                drawn = self._sampler.launch(logits, argmax, sampling.rows, states, masks)
                 self._chosen = drawn.token_ids
             reports = [
                 self._sampler.launch_prompt(logits, argmax, each) for each in sampling.prompts
