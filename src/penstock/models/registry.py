@@ -12,6 +12,8 @@ from typing import Final
 
 from penstock.errors import ModelError
 from penstock.models import (
+    gemma,
+    gemma2,
     gemma3,
     gpt_neox,
     llama,
@@ -54,7 +56,10 @@ def _family(module: ModuleType) -> Family:
 
 FAMILIES: Final[Mapping[str, Family]] = {
     f.architecture: f
-    for f in map(_family, (llama, mistral, qwen2, qwen3, gemma3, phi3, qwen3_moe, gpt_neox))
+    for f in map(
+        _family,
+        (llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3, phi3, qwen3_moe, gpt_neox),
+    )
 }
 
 _INSTEAD: Final[Mapping[str, str]] = {
