@@ -10,7 +10,7 @@ from support.families import edited
 from penstock.errors import ModelError
 from penstock.interface.sources import Shifted
 from penstock.models.registry import read_spec
-from penstock.models.spec import MlpSpec
+from penstock.models.spec import MlpSpec, NormSpec
 from penstock.plan.lower import lower
 
 
@@ -47,6 +47,20 @@ def test_gemma2() -> None:
     )
 
 
+def test_starcoder2() -> None:
+    spec = read_spec(edited("starcoder2"))
+    layer = spec.layers[0]
+    assert layer.attn_norm == NormSpec(1e-5, "layer", bias=True)
+    assert layer.mlp == MlpSpec(12288, "gelu_tanh", bias=True, gated=False)
+    assert (layer.attention.window, layer.attention.qkv_bias, spec.tie_embeddings) == (
+        4096,
+        True,
+        True,
+    )
+    for silent in ("use_bias", "hidden_act", "norm_epsilon", "num_key_value_heads"):
+        assert read_spec(edited("starcoder2", **{silent: ...})) == spec
+
+
 @pytest.mark.parametrize(
     ("family", "changes", "message"),
     [
@@ -62,6 +76,11 @@ def test_gemma2() -> None:
         ("gemma2", {"final_logit_softcapping": 0}, "must be greater than 0"),
         ("gemma2", {"layer_types": ["full_attention"] * 3}, "must be 5 times"),
         ("gemma2", {"rope_local_base_freq": 10000}, "not a field Penstock knows"),
+        ("starcoder2", {"norm_type": "rms_norm"}, "must be layer_norm"),
+        ("starcoder2", {"mlp_type": "gated"}, "must be default"),
+        ("starcoder2", {"scale_attn_weights": False}, "must be true"),
+        ("starcoder2", {"norm_epsilon": 0}, "norm_epsilon"),
+        ("starcoder2", {"layer_types": ["full_attention"] * 3}, "must be 'sliding_attention'"),
     ],
 )
 def test_refused(family: str, changes: dict[str, Any], message: str) -> None:

@@ -22,6 +22,7 @@ from penstock.models import (
     qwen2,
     qwen3,
     qwen3_moe,
+    starcoder2,
 )
 from penstock.models.blocks import read_dtype
 from penstock.models.names import NameMap
@@ -58,7 +59,19 @@ FAMILIES: Final[Mapping[str, Family]] = {
     f.architecture: f
     for f in map(
         _family,
-        (llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3, phi3, qwen3_moe, gpt_neox),
+        (
+            llama,
+            mistral,
+            qwen2,
+            qwen3,
+            gemma,
+            gemma2,
+            gemma3,
+            phi3,
+            qwen3_moe,
+            gpt_neox,
+            starcoder2,
+        ),
     )
 }
 

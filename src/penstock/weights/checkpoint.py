@@ -17,8 +17,7 @@ from penstock.models.names import BIAS
 from penstock.models.spec import DType, ModelSpec
 from penstock.weights.disagreement import missing, quantized_names, refuse_dense, unexpected
 from penstock.weights.dummy import DummyWeights
-from penstock.weights.safetensors import open_folder
-from penstock.weights.sources import Found, check, read
+from penstock.weights.sources import Found, check, open_named, read
 
 _COMPARE_BYTES: Final = 1 << 24  # at a time, so that comparing two matrices needs no copy of them
 
@@ -71,7 +70,8 @@ class CheckpointWeights(StoredWeights):
         self, folder: Path, spec: ModelSpec, weights: Mapping[str, PlanWeight], dtype: DType
     ) -> None:
         super().__init__(dtype)
-        found = open_folder(folder)
+        names = spec.names
+        found = open_named(folder, names)
         unused = dict(found)
         form = spec.quantized
         indexed, lacks = False, None
@@ -96,7 +96,6 @@ class CheckpointWeights(StoredWeights):
             # No matrix may do without what others have, or what the order of columns is told by.
             name, stored = lacks
             raise missing(folder, name, weights[name].source, stored, found, form)
-        names = spec.names
         if spec.tie_embeddings and names is not None:
             shapes = {"head": weights["embed"].shape}
             for tensor in tensors(names.source("head", shapes)):

@@ -21,8 +21,7 @@ from penstock.weights.checkpoint import StoredWeights
 from penstock.weights.convert import convert
 from penstock.weights.disagreement import unexpected
 from penstock.weights.draft_head_files import open_draft_heads
-from penstock.weights.safetensors import open_folder
-from penstock.weights.sources import Found, check
+from penstock.weights.sources import Found, check, open_named
 from penstock.weights.tensor_file import NUMPY_DTYPES
 
 Int32s = NDArray[np.int32]
@@ -111,7 +110,7 @@ def takes_from_target(folder: Path, spec: DraftHeadsSpec) -> bool:
 
 def _of_target(folder: Path, spec: EagleSpec, name: str, shape: Shape) -> tuple[Source, Found]:
     """The target's own embedding or output matrix. Raises WeightError where it is not there."""
-    found = open_folder(folder)
+    found = open_named(folder, spec.target_checkpoint.names)
     source = spec.target_checkpoint.source(name, shape)
     missing = next((each.name for each in tensors(source) if each.name not in found), None)
     if missing is None:

@@ -23,10 +23,12 @@ from penstock.interface.sources import (
     tensors,
 )
 from penstock.models.gptq import Gptq
+from penstock.models.names import NameMap
 from penstock.models.spec import DType
 from penstock.quant import GroupTensor
 from penstock.weights.convert import convert
 from penstock.weights.gptq import read_gptq
+from penstock.weights.safetensors import open_folder
 from penstock.weights.tensor_file import Tensor, TensorFile
 
 Found = Mapping[str, tuple[TensorFile, Tensor]]
@@ -35,6 +37,17 @@ Found = Mapping[str, tuple[TensorFile, Tensor]]
 
 _QUANTIZED: Final = ("F4", "F6_", "F8_", "I8", "U8")
 """What names of types begin with that only quantized checkpoints have floats in."""
+
+
+def open_named(folder: Path, names: NameMap | None) -> Found:
+    """The tensors of a folder's safetensors files, by the names that ``names`` has for them.
+
+    Raises WeightError.
+    """
+    found = open_folder(folder)
+    if names is None:
+        return found
+    return {name: found[stored] for name, stored in names.completed(found).items()}
 
 
 class Span(NamedTuple):
