@@ -9,6 +9,8 @@ from types import ModuleType
 from typing import Final
 
 from penstock.models import (
+    gemma,
+    gemma2,
     gemma3,
     gpt_neox,
     llama,
@@ -17,6 +19,7 @@ from penstock.models import (
     qwen2,
     qwen3,
     qwen3_moe,
+    starcoder2,
 )
 from penstock.models.blocks import read_dtype
 from penstock.models.names import NameMap
@@ -50,7 +53,22 @@ def _family(module: ModuleType) -> Family:
 
 FAMILIES: Final[Mapping[str, Family]] = {
     f.architecture: f
-    for f in map(_family, (llama, mistral, qwen2, qwen3, gemma3, phi3, qwen3_moe, gpt_neox))
+    for f in map(
+        _family,
+        (
+            llama,
+            mistral,
+            qwen2,
+            qwen3,
+            gemma,
+            gemma2,
+            gemma3,
+            phi3,
+            qwen3_moe,
+            gpt_neox,
+            starcoder2,
+        ),
+    )
 }
 
 _INSTEAD: Final[Mapping[str, str]] = {
