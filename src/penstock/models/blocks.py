@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from penstock.models.limits import (
@@ -19,7 +19,7 @@ from penstock.models.limits import (
     MIN_EPS,
 )
 from penstock.models.reader import ConfigReader
-from penstock.models.rope_config import extended_positions, read_rope
+from penstock.models.rope_config import LLAMA_FIELDS, RopeFields, extended_positions, read_rope
 from penstock.models.spec import (
     Activation,
     AttentionSpec,
@@ -34,6 +34,21 @@ from penstock.models.spec import (
 )
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What a family assumes where a configuration is silent; None: the configuration must say."""
+
+    eps: float | None = None
+    positions: int | None = None
+    kv_heads: int | None = None
+    """None: as many as there are heads."""
+    tie_embeddings: bool = False
+    rope: RopeFields = LLAMA_FIELDS
+
+
+NO_DEFAULTS: Final = Defaults()
 
 _ACTIVATIONS: Final[dict[str, Activation]] = {
     "silu": "silu",
@@ -74,14 +89,18 @@ def read_decoder(
     mlp_bias: bool = False,
     qk_norm: bool = False,
     rope: RopeSpec | None = None,
+    norm: NormSpec | None = None,
+    defaults: Defaults = NO_DEFAULTS,
 ) -> ModelSpec:
     """A decoder of identical Llama-shaped layers but for ``windows``, one per layer.
 
-    ``rope`` is read as Llama has it where it is not given.
+    ``rope`` and ``norm``, which is that of queries and keys too, are read as Llama has them where
+    they are not given.
     """
     attention = read_attention(config, head_dim, num_kv_heads)
-    positions, norm = read_positions(config), read_norm(config)
-    rope = rope or read_rope(config, head_dim, positions)
+    positions = read_positions(config, defaults.positions)
+    norm = norm or read_norm(config, default=defaults.eps)
+    rope = rope or read_rope(config, head_dim, positions, defaults.rope)
     attention = replace(
         attention,
         rope=rope,
@@ -100,6 +119,7 @@ def read_decoder(
         ],
         final_norm=norm,
         max_positions=extended_positions(rope, positions),
+        tie_embeddings=defaults.tie_embeddings,
     )
 
 
@@ -173,14 +193,24 @@ def read_activation(
 
 
 def read_norm(
-    config: ConfigReader, name: str = "rms_norm_eps", kind: NormKind = "rms", bias: bool = False
+    config: ConfigReader,
+    name: str = "rms_norm_eps",
+    kind: NormKind = "rms",
+    bias: bool = False,
+    default: float | None = None,
 ) -> NormSpec:
-    """The norm whose epsilon is field ``name``."""
-    return NormSpec(config.number(name, low=MIN_EPS, high=MAX_EPS), kind, bias)
+    """The norm whose epsilon is field ``name``, or ``default`` where it is absent."""
+    return NormSpec(config.number(name, default, low=MIN_EPS, high=MAX_EPS), kind, bias)
 
 
-def read_positions(config: ConfigReader) -> int:
-    return config.integer("max_position_embeddings", high=MAX_POSITIONS)
+def read_positions(config: ConfigReader, default: int | None = None) -> int:
+    return config.integer("max_position_embeddings", default, high=MAX_POSITIONS)
+
+
+def read_kv_heads(config: ConfigReader, default: int | None = None) -> int:
+    """``num_key_value_heads``, or ``default``, or as many as there are heads."""
+    heads = config.integer("num_attention_heads", high=MAX_HEADS)
+    return config.integer("num_key_value_heads", default or heads)
 
 
 def read_num_layers(config: ConfigReader) -> int:
@@ -213,6 +243,34 @@ def uniform_windows(config: ConfigReader, window: int | None) -> tuple[int | Non
     if types is not None and types != (expected,) * layers:
         raise config.error("layer_types", f"must be {expected!r} for each of the {layers} layers")
     return (window,) * layers
+
+
+def every(interval: int, layers: int) -> tuple[str, ...]:
+    """The kinds of layers of which each ``interval``-th has no window."""
+    return tuple(SLIDING if (i + 1) % interval else FULL for i in range(layers))
+
+
+def read_layer_kinds(config: ConfigReader, default: Sequence[str]) -> tuple[str, ...]:
+    """Which layers have a window: ``layer_types``, or ``default`` where it is absent."""
+    layers = read_num_layers(config)
+    types = config.texts("layer_types")
+    if types is None:
+        return tuple(default)
+    if len(types) != layers or not set(types) <= {FULL, SLIDING}:
+        raise config.error("layer_types", f"must be {layers} times {FULL!r} or {SLIDING!r}")
+    return types
+
+
+def windows_of(kinds: Sequence[str], window: int | None) -> tuple[int | None, ...]:
+    """The window of each layer of these kinds."""
+    return tuple(window if kind == SLIDING else None for kind in kinds)
+
+
+def with_attention(model: ModelSpec, attention: Sequence[AttentionSpec]) -> ModelSpec:
+    """The model with other attention, layer by layer."""
+    pairs = zip(model.layers, attention, strict=True)
+    layers = tuple(replace(layer, attention=each) for layer, each in pairs)
+    return replace(model, layers=layers)
 
 
 def qwen_windows(config: ConfigReader) -> tuple[int | None, ...]:
