@@ -57,6 +57,8 @@ _ACTIVATIONS: Final[dict[str, Activation]] = {
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu2",
 }
 _DTYPES: Final = ("float32", "bfloat16", "float16")
 

@@ -111,19 +111,19 @@ class PlanBuilder:
     def norm(
         self,
         out: BufferName,
-        weight: WeightName,
+        name: WeightName,
         norm: NormSpec,
         x: BufferName = RESIDUAL,
         element: Element | None = None,
     ) -> BufferName:
-        """The norm of x, by default for a product to read."""
+        """The norm of x, by default for a product to read, by the weight ``name`` if by any."""
         source = self._buffers[x]
         self.new(out, source.cols, element or self.activation, source.rows)
-        self.weight(weight, source.cols)
+        weight = self.weight(name, source.cols) if norm.weight else None
         if norm.kind == "rms":
             self.append(RmsNorm(x, out, weight, norm.eps))
         else:
-            bias = self.weight(f"{weight}.bias", source.cols) if norm.bias else None
+            bias = self.weight(f"{name}.bias", source.cols) if norm.bias else None
             self.append(LayerNorm(x, out, weight, bias, norm.eps))
         return out
 
@@ -212,10 +212,17 @@ class PlanBuilder:
         self.append(SelectRows(x, out))
         return out
 
-    def logits(self, x: BufferName, weight: str, outputs: int, at: str = "logits") -> BufferName:
+    def logits(
+        self,
+        x: BufferName,
+        weight: WeightName,
+        outputs: int,
+        at: BufferName = "logits",
+        bias: WeightName | None = None,
+    ) -> BufferName:
         """The output matrix of the first rows of x, which are selected ones."""
         logits = self.new(at, outputs, rows=Rows.LOGITS)
-        part = LinearPart(weight, outputs)
+        part = LinearPart(weight, outputs, bias)
         self.append(self.product(x, logits, part))
         return logits
 
