@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, cast
 
 from penstock.models.limits import (
@@ -35,20 +35,6 @@ from penstock.models.spec import (
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
-
-@dataclass(frozen=True)
-class Defaults:
-    """What a family assumes where a configuration is silent; None: the configuration must say."""
-
-    eps: float | None = None
-    positions: int | None = None
-    kv_heads: int | None = None
-    """None: as many as there are heads."""
-    tie_embeddings: bool = False
-    rope: RopeFields = LLAMA_FIELDS
-
-
-NO_DEFAULTS: Final = Defaults()
 
 _ACTIVATIONS: Final[dict[str, Activation]] = {
     "silu": "silu",
@@ -92,17 +78,17 @@ def read_decoder(
     qk_norm: bool = False,
     rope: RopeSpec | None = None,
     norm: NormSpec | None = None,
-    defaults: Defaults = NO_DEFAULTS,
+    rope_fields: RopeFields = LLAMA_FIELDS,
 ) -> ModelSpec:
     """A decoder of identical Llama-shaped layers but for ``windows``, one per layer.
 
-    ``rope`` and ``norm``, which is that of queries and keys too, are read as Llama has them where
-    they are not given.
+    ``norm``, whose epsilon queries and keys have too, and ``rope`` are read as Llama has them where
+    they are not given, ``rope`` by the family's ``rope_fields``.
     """
     attention = read_attention(config, head_dim, num_kv_heads)
-    positions = read_positions(config, defaults.positions)
-    norm = norm or read_norm(config, default=defaults.eps)
-    rope = rope or read_rope(config, head_dim, positions, defaults.rope)
+    positions = read_positions(config)
+    norm = norm or read_norm(config)
+    rope = rope or read_rope(config, head_dim, positions, rope_fields)
     attention = replace(
         attention,
         rope=rope,
@@ -121,7 +107,6 @@ def read_decoder(
         ],
         final_norm=norm,
         max_positions=extended_positions(rope, positions),
-        tie_embeddings=defaults.tie_embeddings,
     )
 
 
@@ -195,24 +180,20 @@ def read_activation(
 
 
 def read_norm(
-    config: ConfigReader,
-    name: str = "rms_norm_eps",
-    kind: NormKind = "rms",
-    bias: bool = False,
-    default: float | None = None,
+    config: ConfigReader, name: str = "rms_norm_eps", kind: NormKind = "rms", bias: bool = False
 ) -> NormSpec:
-    """The norm whose epsilon is field ``name``, or ``default`` where it is absent."""
-    return NormSpec(config.number(name, default, low=MIN_EPS, high=MAX_EPS), kind, bias)
+    """The norm whose epsilon is field ``name``."""
+    return NormSpec(config.number(name, low=MIN_EPS, high=MAX_EPS), kind, bias)
 
 
-def read_positions(config: ConfigReader, default: int | None = None) -> int:
-    return config.integer("max_position_embeddings", default, high=MAX_POSITIONS)
+def read_positions(config: ConfigReader) -> int:
+    return config.integer("max_position_embeddings", high=MAX_POSITIONS)
 
 
-def read_kv_heads(config: ConfigReader, default: int | None = None) -> int:
-    """``num_key_value_heads``, or ``default``, or as many as there are heads."""
+def read_kv_heads(config: ConfigReader) -> int:
+    """``num_key_value_heads``, or as many as there are heads."""
     heads = config.integer("num_attention_heads", high=MAX_HEADS)
-    return config.integer("num_key_value_heads", default or heads)
+    return config.integer("num_key_value_heads", heads)
 
 
 def read_num_layers(config: ConfigReader) -> int:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.models.blocks import (
-    Defaults,
     default_head_dim,
     read_decoder,
     read_kv_heads,
@@ -21,10 +20,12 @@ from penstock.models.spec import DType, EmbeddingScale, ModelSpec
 ARCHITECTURE = "GraniteForCausalLM"
 MODEL_TYPE = "granite"
 
-_DEFAULTS: Final = Defaults(eps=1e-6, positions=2048)
+_DEFAULTS: Final = {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
+    config = config.adapted({}, _DEFAULTS)
+
     def factor(name: str) -> float:
         return config.number(name, 1.0, high=MAX_FACTOR)
 
@@ -39,7 +40,6 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         qkv_bias=bias,
         output_bias=bias,
         mlp_bias=config.boolean("mlp_bias", False),
-        defaults=_DEFAULTS,
     )
     scale, residual = factor("attention_multiplier"), factor("residual_multiplier")
     model = with_attention(model, [replace(each.attention, scale=scale) for each in model.layers])

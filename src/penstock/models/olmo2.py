@@ -8,7 +8,6 @@ from typing import Final
 
 from penstock.models.blocks import (
     FULL,
-    Defaults,
     default_head_dim,
     read_decoder,
     read_kv_heads,
@@ -34,12 +33,13 @@ NAMES: Final = NameMap(
     LLAMA_NAMES.idle,
 )
 
-DEFAULTS: Final = Defaults(eps=1e-5, positions=2048)
+DEFAULTS: Final = {"rms_norm_eps": 1e-5, "max_position_embeddings": 2048}
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
+    config = config.adapted({}, DEFAULTS)
     config.only("clip_qkv", None, "must be null: OLMo 2 does not clip queries, keys and values")
-    head_dim, positions = default_head_dim(config), read_positions(config, DEFAULTS.positions)
+    head_dim, positions = default_head_dim(config), read_positions(config)
     windows = uniform_windows(config, None)
     ropes = {FULL: read_rope(config, head_dim, positions, RopeFields())}
     return read_olmo(config, ARCHITECTURE, dtype, [FULL] * len(windows), windows, ropes)
@@ -65,7 +65,6 @@ def read_olmo(
         qkv_bias=bias,
         output_bias=bias,
         rope=ropes[FULL],
-        defaults=DEFAULTS,
     )
     layers = tuple(
         replace(

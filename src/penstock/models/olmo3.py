@@ -27,9 +27,10 @@ _ROPE: Final = RopeFields(default_theta=500_000.0)
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
+    config = config.adapted({}, DEFAULTS | {"sliding_window": 4096})
     config.only("clip_qkv", None, "must be null: OLMo 3 does not clip queries, keys and values")
     kinds = read_layer_kinds(config, every(4, read_num_layers(config)))
-    windows = windows_of(kinds, config.integer("sliding_window", 4096))
+    windows = windows_of(kinds, config.integer("sliding_window"))
     return read_olmo(config, ARCHITECTURE, dtype, kinds, windows, _ropes(config))
 
 
@@ -39,7 +40,7 @@ def _ropes(config: ConfigReader) -> dict[str, RopeSpec]:
     Where v4's base is not the default one, transformers 4 took it for all layers, and transformers
     5 takes it for full layers alone, so that nobody knows what was meant.
     """
-    head_dim, positions = default_head_dim(config), read_positions(config, DEFAULTS.positions)
+    head_dim, positions = default_head_dim(config), read_positions(config)
     ropes = read_ropes(config, head_dim, positions, {FULL: _ROPE, SLIDING: _ROPE})
     if ropes is not None:
         return ropes

@@ -8,7 +8,6 @@ from typing import Final
 from penstock.models.blocks import (
     FULL,
     SLIDING,
-    Defaults,
     default_head_dim,
     read_decoder,
     read_kv_heads,
@@ -27,12 +26,17 @@ MODEL_TYPE = "smollm3"
 IDLE: Final = frozenset({"pretraining_tp", "max_window_layers"})
 """What other families have and SmolLM3 was saved with; transformers does not read it."""
 
-_DEFAULTS: Final = Defaults(
-    eps=1e-6, positions=32768, tie_embeddings=True, rope=RopeFields(default_theta=2_000_000.0)
-)
+_DEFAULTS: Final = {
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 32768,
+    "tie_word_embeddings": True,
+}
+_ROPE: Final = RopeFields(default_theta=2_000_000.0)
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
+    config = config.adapted({}, _DEFAULTS)
     rotates = _rotating(config)
     sliding = config.boolean("use_sliding_window", False)
     window = config.optional_integer("sliding_window")
@@ -48,12 +52,12 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         ARCHITECTURE,
         dtype,
         head_dim=default_head_dim(config),
-        num_kv_heads=read_kv_heads(config, 4),
+        num_kv_heads=read_kv_heads(config),
         windows=windows_of(kinds, window),
         qkv_bias=bias,
         output_bias=bias,
         mlp_bias=config.boolean("mlp_bias", False),
-        defaults=_DEFAULTS,
+        rope_fields=_ROPE,
     )
     pairs = zip(model.layers, rotates, strict=True)
     turned = [each.attention if on else replace(each.attention, rope=None) for each, on in pairs]
@@ -67,6 +71,7 @@ def _rotating(config: ConfigReader) -> tuple[bool, ...]:
     if not config.has("no_rope_layers"):
         config.raw("no_rope_layers")
         return tuple((i + 1) % interval != 0 for i in range(layers))
+    config = config.adapted({}, _DEFAULTS)
     rotates = config.integers("no_rope_layers", high=1)
     if len(rotates) < layers:
         raise config.error("no_rope_layers", f"must have a number for each of {layers} layers")

@@ -36,10 +36,10 @@ FAMILY = TinyFamily(
     cases={
         "olmo2": {},
         "olmo2-odd-sizes": {
-            "hidden_size": 60,
             "num_attention_heads": 6,
             "num_key_value_heads": 1,
-            "head_dim": 80,
+            "head_dim": 96,
+            "intermediate_size": 77,
             "attention_bias": True,
             **rope("linear", factor=4.0),
         },
