@@ -23,9 +23,10 @@ from support.tiny_plans import make_spec
 from penstock import demo_model_path
 from penstock.errors import ModelError
 from penstock.models.draft_heads import DraftHeadsSpec, EagleSpec, MedusaSpec
-from penstock.models.draft_heads_config import DraftHeadsKind, draft_heads_in, load_draft_heads_spec
+from penstock.models.draft_heads_config import DraftHeadsKind
 from penstock.models.spec import LayerSpec, ModelSpec
 from penstock.plan.lower import lower
+from penstock.weights.model_folder import draft_heads_in, load_draft_heads_spec
 
 
 def target(layers: int = 32) -> ModelSpec:

@@ -3,14 +3,11 @@ refused."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from penstock.errors import ModelError
 from penstock.models import (
     gemma3,
     gpt_neox,
@@ -28,9 +25,8 @@ from penstock.models import (
 from penstock.models.blocks import read_dtype
 from penstock.models.names import NameMap
 from penstock.models.quantized import read_quantized
-from penstock.models.reader import ConfigReader, read_json_object
+from penstock.models.reader import ConfigReader
 from penstock.models.spec import DType, ModelSpec
-from penstock.weights.safetensors import stored_dtype
 
 
 @dataclass(frozen=True)
@@ -129,28 +125,6 @@ _ONLY: Final[tuple[tuple[str, object, str], ...]] = (
     ("pruned_heads", {}, "must be empty: pruned heads are not supported"),
     ("rope_interleaved", False, "must be false: interleaved rotation is not supported"),
 )
-
-
-def load_model_spec(folder: Path) -> ModelSpec:
-    """The model in a checkpoint folder, from ``config.json`` and ``generation_config.json``.
-
-    Weights are not read; only where the configuration names no dtype, the header of the first
-    weight file is asked. Raises ModelError, and WeightError if that header is corrupt.
-    """
-    path = folder / "config.json"
-    if not os.path.lexists(path):
-        raise ModelError(
-            f"{folder} has no config.json; give a Hugging Face checkpoint folder "
-            "(config.json, model.safetensors, tokenizer.json)"
-        )
-    config = read_json_object(path, ModelError)
-    generation_path = folder / "generation_config.json"
-    generation = (
-        read_json_object(generation_path, ModelError) if os.path.lexists(generation_path) else None
-    )
-    named = any(config.get(key) is not None for key in ("dtype", "torch_dtype"))
-    default = None if named else stored_dtype(folder)
-    return read_spec(config, generation=generation, default_dtype=default, where=str(path))
 
 
 def read_spec(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.errors import ModelError
-from penstock.models.names import NameMap
+from penstock.models.names import NameMap, Published
 from penstock.models.quantized import QuantizedFormat
 from penstock.models.rope_spec import RopeKind, RopeSpec
 
@@ -179,6 +179,11 @@ class ModelSpec:
     """Logits, once scaled, become ``logits_softcap * tanh(logits / logits_softcap)``."""
     head_bias: bool = False
     """Whether the output matrix has a bias (``head.bias``), added before the logits are scaled."""
+
+    @property
+    def published(self) -> Published:
+        """The files and the spellings in which the checkpoint is published."""
+        return "model" if self.names is None else self.names.published
 
     def __post_init__(self) -> None:
         for index, layer in enumerate(self.layers):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.cache.geometry import KvDType
-from penstock.interface.sources import PlanWeight, Shape
+from penstock.interface.sources import PlanWeight, Shape, Stored
 from penstock.models.names import own_names
 from penstock.models.spec import DType, ModelSpec, NormSpec, RopeSpec
 from penstock.plan.kv_groups import kv_layers
@@ -99,12 +99,14 @@ class PlanBuilder:
     def _declared(self) -> dict[WeightName, PlanWeight]:
         """All weights, with the sources that the model's names give them."""
         names, shapes, form = self._spec.names, self._shapes, self._spec.quantized
-        sources = own_names(shapes)
+        weights = {name: PlanWeight(source) for name, source in own_names(shapes).items()}
         if names is not None:
             for name in shapes:
+                if name in names.target:
+                    weights[name] = PlanWeight(names.target[name], checkpoint="target")
+                    continue
                 its = form if name in self._packed else None
-                sources[name] = names.source(name, shapes, its)
-        weights = {name: PlanWeight(source) for name, source in sources.items()}
+                weights[name] = PlanWeight(names.source(name, shapes, its))
         assert all(weight.shape == shapes[name] for name, weight in weights.items())
         return weights
 
@@ -238,6 +240,7 @@ class PlanBuilder:
         hidden: BufferName,
         taps: BufferName | None = None,
         more_logits: tuple[BufferName, ...] = (),
+        token_offsets: Stored | None = None,
     ) -> Plan:
         """All that was collected, with these results."""
         return Plan(
@@ -255,4 +258,5 @@ class PlanBuilder:
             max_positions=self._max_positions,
             taps=taps,
             more_logits=more_logits,
+            token_offsets=token_offsets,
         )
