@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.cache.geometry import KvDType
-from penstock.interface.sources import PlanWeight, Shape
+from penstock.interface.sources import PlanWeight, Shape, Shifted
 from penstock.models.names import own_names
 from penstock.models.spec import DType, ModelSpec, NormSpec, RopeSpec
 from penstock.plan.kv_groups import kv_layers
@@ -62,6 +62,7 @@ class PlanBuilder:
         self._buffers: dict[BufferName, Buffer] = {}
         self._shapes: dict[WeightName, Shape] = {}
         self._packed: set[WeightName] = set()
+        self._wide: set[WeightName] = set()
         self._ropes: list[RopeSpec] = []
 
     @property
@@ -90,10 +91,15 @@ class PlanBuilder:
     def buffer(self, name: BufferName) -> Buffer:
         return self._buffers[name]
 
-    def weight(self, name: WeightName, *shape: int) -> WeightName:
-        """Declare a weight that the next op reads; one may be read by several, in one shape."""
+    def weight(self, name: WeightName, *shape: int, wide: bool = False) -> WeightName:
+        """Declare a weight that the next op reads; one may be read by several, in one shape.
+
+        ``wide``: it is in float32, whatever type the model is served in.
+        """
         declared = self._shapes.setdefault(name, shape)
         assert declared == shape, f"{name} is {declared} and {shape}"
+        if wide:
+            self._wide.add(name)
         return name
 
     def _declared(self) -> dict[WeightName, PlanWeight]:
@@ -104,6 +110,8 @@ class PlanBuilder:
             for name in shapes:
                 its = form if name in self._packed else None
                 sources[name] = names.source(name, shapes, its)
+        for name in self._wide:
+            sources[name] = Shifted(sources[name], 0.0)  # sums stay in float32
         weights = {name: PlanWeight(source) for name, source in sources.items()}
         assert all(weight.shape == shapes[name] for name, weight in weights.items())
         return weights
