@@ -15,7 +15,7 @@ from starlette.responses import Response
 from penstock.errors import PenstockError
 from penstock.server import logs
 from penstock.server.body_decoder import BodyDecoder
-from penstock.server.body_room import BodyRoom
+from penstock.server.body_memory import BodyMemory
 from penstock.server.errors import ApiError, aborted
 from penstock.server.open_requests import OpenRequests
 from penstock.server.openapi import Endpoint
@@ -127,7 +127,7 @@ class Admin:
                     pid=llm.process.pid,
                     trouble=engine.trouble,
                     restarts=engine.restarts,
-                    open_sequences=llm.room.taken,
+                    open_sequences=llm.open_sequences.count,
                     max_sequences=engine.max_sequences,
                 ),
                 draining=self._requests.draining,
@@ -200,7 +200,7 @@ class Admin:
 
     async def _body(self, request: Request, decoder: BodyDecoder[Body]) -> Body:
         """The body as JSON, {} where there is none. Raises ApiError."""
-        with BodyRoom(MAX_BODY_BYTES).share() as share:
+        with BodyMemory(MAX_BODY_BYTES).share() as share:
             data = await read_body(request, MAX_BODY_BYTES, self._options.body_timeout_s, share)
         return decoder.decode(data or b"{}").request
 

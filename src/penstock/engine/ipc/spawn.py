@@ -1,4 +1,4 @@
-"""Starting the engine's process. Imports little, so that a command can do it before all else."""
+"""Starts the engine's process. Imports little, so that a command can do it before all else."""
 
 from __future__ import annotations
 
