@@ -60,7 +60,7 @@ class Step:
 class MeteredExecutor(HostExecutor):
     """Passes every call on, and remembers how long the last one took and what it moved.
 
-    It does not work ahead: steps run one after the other, so that each can be told from the next.
+    It does not work ahead: steps run one after the other, so that each can be measured alone.
     """
 
     def __init__(self, executor: Executor, spec: ModelSpec, config: ResolvedConfig) -> None:

@@ -197,7 +197,7 @@ class Constraints:
         def compile_it() -> None:
             try:
                 future.set_result(self._compile(spec))
-            except BaseException as error:  # a panic too must be told to those who wait
+            except BaseException as error:  # a panic too must reach those who wait
                 future.set_exception(error)
 
         self._compiling.submit([(tenant, compile_it)])

@@ -47,7 +47,7 @@ class MaskJob:
                 self.matcher.compute()
             else:
                 self.matcher.compute(consumer())
-        except BaseException as error:  # nobody else is told what happens in this thread
+        except BaseException as error:  # nothing else reports it in this thread
             _log.exception("a mask could not be computed")
             self.matcher.fail(f"its mask could not be computed: {first_line(error)}")
         self.done = True

@@ -127,7 +127,7 @@ class AsyncLLM:
         return self._death
 
     async def wait_dead(self) -> None:
-        """Wait until the engine is gone and every open request has been told."""
+        """Wait until the engine is gone and every open request has failed."""
         await self._dead.wait()
 
     @property

@@ -64,7 +64,7 @@ class OpenStreams:
         return self._processor.abort([stream.wire_id])
 
     def update(self, updates: list[SequenceUpdate]) -> list[Abort]:
-        """Put what came of a step into the streams; returns what the engine is to stop."""
+        """Put a step's updates into the streams; return the aborts to send to the engine."""
         requests, aborts = self._processor.take(updates)
         for request in requests:
             stream = self._streams[request.request_id]

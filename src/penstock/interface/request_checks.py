@@ -1,6 +1,6 @@
-"""What a model refuses of a request before it is queued, whoever asks: values and lengths.
+"""Checks whether a model can serve a request, by its values and lengths, before it is queued.
 
-What depends on the size of a cache is the scheduler's to say.
+The scheduler checks what depends on the size of the cache.
 """
 
 from __future__ import annotations

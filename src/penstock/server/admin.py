@@ -1,4 +1,4 @@
-"""What an administrator may ask of a running server: ``/admin/...``, with the admin key."""
+"""The administrator's endpoints: ``/admin/...``, with the admin key."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Admin:
         )
 
     async def abort(self, request: Request) -> Response:
-        """Stop requests; their clients are told."""
+        """Stop requests; their clients get an error."""
         body = await self._body(request, self._abort_decoder)
         if body.all == (body.request_id is not None):
             raise ApiError(400, "give either request_id or all", param="request_id")
@@ -178,7 +178,7 @@ class Admin:
         return _json(Cleared(True))
 
     async def check(self, request: Request) -> Response:
-        """Compare the engine's books: queues, sequences, blocks."""
+        """Check that the engine's bookkeeping is consistent: queues, sequences, blocks."""
         try:
             await _of_engine(self._engine.llm.check_integrity())
         except PenstockError as error:

@@ -104,7 +104,7 @@ class CheckpointWeights:
             check(weight.source, found)
             self._sources[name] = weight.source, found
         if lacks is not None and form is not None and (indexed or form.any_order):
-            # No matrix may do without what others have, or what the order of columns is told by.
+            # No matrix may do without what others have, or which define the order of columns.
             name, stored = lacks
             raise missing(folder, name, weights[name].source, stored, found, form)
         if spec.tie_embeddings and names is not None:

@@ -176,9 +176,8 @@ class CudaExecutor:
     def close(self) -> None:
         """Free weights, cache and graphs, and with them all memory of the device.
 
-        Results that were not read are lost; of launches that nobody waited for, at most what they
-        sampled is held, by whoever holds them.
-        """
+        Results that were not read are lost; a launch that nobody waited for keeps at most its
+        sampled tokens."""
         if self._graphs is not None:
             self._graphs.close()
         if self._latest is not None:

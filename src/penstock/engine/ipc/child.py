@@ -279,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except PenstockError as error:
             fatal = Fatal(type(error).__name__, str(error))
         except (BrokenPipeError, ConnectionResetError):
-            return 0  # the front end is gone, and with it whoever could be told
+            return 0  # the front end is gone: there is nobody to report to
         except BaseException:
             fatal = Fatal(EngineDeadError.__name__, f"the engine failed:\n{traceback.format_exc()}")
         with contextlib.suppress(OSError):

@@ -40,7 +40,7 @@ class EngineChild:
             )
         except OSError as error:
             raise EngineDeadError(f"the engine process cannot be started: {error}") from error
-        # An engine that dies at once is noticed by whoever reads the socket, with its exit code.
+        # The reader of the socket notices an engine that dies at once, with its exit code.
         with contextlib.suppress(BrokenPipeError):
             sock.sendall(encode_frame(Start(config, spawned_at)))
         return cls(process, sock)

@@ -49,7 +49,7 @@ def completion_params(
     if request.echo and prompt_logprobs is None:
         prompt_logprobs = logprobs
     if logprobs is None and request.best_of is not None:
-        logprobs = 0  # the best are told by the log-probabilities of their tokens
+        logprobs = 0  # the best are chosen by the log-probabilities of their tokens
     params = _params(
         request, n=n, max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=prompt_logprobs
     )
