@@ -53,8 +53,8 @@ class Truth:
 
 
 class _Past(FakeModel):
-    def __init__(self) -> None:
-        super().__init__(BLOCK_SIZE)
+    def __init__(self, window: int | None) -> None:
+        super().__init__(BLOCK_SIZE, windows=(window,))
         self.pasts: list[tuple[Entry, ...]] = []
 
     def seen(self, entries: tuple[Entry, ...]) -> int:
@@ -65,11 +65,13 @@ class _Past(FakeModel):
 class FakeEagle(HostExecutor):
     """Features ``[T, 2]``: the target's hidden state, and its own; one of them is 0."""
 
-    def __init__(self, truth: Truth, num_blocks: int, vocab: int) -> None:
+    def __init__(
+        self, truth: Truth, num_blocks: int, vocab: int, window: int | None = None
+    ) -> None:
         self.num_blocks = num_blocks
         self._truth = truth
         self._vocab = vocab
-        self._model = _Past()
+        self._model = _Past(window)
         self.rows = self.right = 0
 
     def run(self, step: StepInput) -> StepResult:
