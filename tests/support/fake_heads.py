@@ -7,6 +7,7 @@ drafts nonsense.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -91,6 +92,7 @@ class FakeEagle(HostExecutor):
             hidden[i] = self._truth.state(Place(place.text, place.position + 1))
         return StepResult(logits, logits.argmax(axis=1).astype(np.int32), hidden)
 
+    @cached_property
     def sampler(self) -> NumpySampler:
         return NumpySampler()
 
@@ -120,6 +122,7 @@ class FakeMedusa(HostExecutor):
         argmax = heads[0].argmax(axis=1).astype(np.int32)
         return StepResult(heads[0], argmax, None, None, tuple(heads[1:]))
 
+    @cached_property
     def sampler(self) -> NumpySampler:
         return NumpySampler()
 

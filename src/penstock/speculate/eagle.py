@@ -77,7 +77,7 @@ class EagleProposer:
         windows: Sequence[int | None] = (None,),
     ) -> None:
         self._executor = executor
-        self._sampler = executor.sampler()
+        self._sampler = executor.sampler
         self._features = features
         self._target_columns = target_columns
         self._depth = depth
