@@ -8,17 +8,8 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Final
 
-from penstock.models import (
-    gemma3,
-    gpt_neox,
-    llama,
-    mistral,
-    phi3,
-    qwen2,
-    qwen3,
-    qwen3_moe,
-)
 from penstock.models.blocks import read_dtype
+from penstock.models.families import MODULES
 from penstock.models.names import NameMap
 from penstock.models.quantized import read_quantized
 from penstock.models.reader import ConfigReader
@@ -36,6 +27,8 @@ class Family:
     names: NameMap | None
     own_code: frozenset[str]
     """Classes that ``auto_map`` may name: code of the checkpoint's own, which computes the same."""
+    idle: frozenset[str]
+    """Fields that change nothing in this family, whatever their value."""
 
 
 def _family(module: ModuleType) -> Family:
@@ -45,13 +38,11 @@ def _family(module: ModuleType) -> Family:
         module.read,
         getattr(module, "NAMES", None),
         getattr(module, "OWN_CODE", frozenset()),
+        getattr(module, "IDLE", frozenset()),
     )
 
 
-FAMILIES: Final[Mapping[str, Family]] = {
-    f.architecture: f
-    for f in map(_family, (llama, mistral, qwen2, qwen3, gemma3, phi3, qwen3_moe, gpt_neox))
-}
+FAMILIES: Final[Mapping[str, Family]] = {f.architecture: f for f in map(_family, MODULES)}
 
 _INSTEAD: Final[Mapping[str, str]] = {
     "Gemma3ForConditionalGeneration": (
@@ -124,7 +115,7 @@ def read_spec(
     """
     reader = ConfigReader(config, where)
     family = _find_family(reader)
-    refuse_unsupported(reader, family.own_code)
+    refuse_unsupported(reader, family.own_code, family.idle)
     dtype = read_dtype(reader) or default_dtype
     if dtype is None:
         raise reader.error("dtype", "is required: float32, bfloat16 or float16")
@@ -132,7 +123,7 @@ def read_spec(
     spec = replace(family.read(reader, dtype), quantized=quantized)
     if spec.names is None:
         spec = replace(spec, names=family.names)
-    reader.finish(IDLE_FIELDS)
+    reader.finish(IDLE_FIELDS | family.idle)
     if generation is not None:
         more = ConfigReader(generation, where.replace("config.json", "generation_config.json"))
         eos = more.integers("eos_token_id", high=spec.vocab_size - 1)
@@ -141,13 +132,17 @@ def read_spec(
     return spec
 
 
-def refuse_unsupported(reader: ConfigReader, own_code: Collection[str] = ()) -> None:
+def refuse_unsupported(
+    reader: ConfigReader, own_code: Collection[str] = (), idle: Collection[str] = ()
+) -> None:
     """Raise ModelError for values of common fields that no family supports.
 
-    ``own_code``: classes of the checkpoint's own that ``auto_map`` may name.
+    ``own_code``: classes of the checkpoint's own that ``auto_map`` may name. ``idle``: fields that
+    change nothing here.
     """
     for name, value, why in _ONLY:
-        reader.only(name, value, why)
+        if name not in idle:
+            reader.only(name, value, why)
     code = reader.raw("auto_map")
     # A tokenizer is read from tokenizer.json, whatever code would have read it.
     known = isinstance(code, dict) and all(
