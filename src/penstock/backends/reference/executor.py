@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -101,6 +102,7 @@ class ReferenceExecutor(HostExecutor):
             more_logits=tuple(buffers[name] for name in plan.more_logits),
         )
 
+    @cached_property
     def sampler(self) -> NumpySampler:
         return NumpySampler()
 
