@@ -67,6 +67,9 @@ def activate(x, ACTIVATION: tl.constexpr):
     elif ACTIVATION == "gelu_tanh":
         # (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u))
         factor = 1.0 / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
+    elif ACTIVATION == "sigmoid":
+        factor = 1.0 / (1.0 + tl.exp(-x))
+        x = tl.where(x == x, 1.0, x)
     elif ACTIVATION == "relu":
         x = tl.where(x < 0.0, 0.0, x)
         factor = 1.0
