@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 from support.checkpoints import (
     VOCAB,
     load_oracle,
     tiny_checkpoint,
 )
-from support.family_cases import CASES, EXPERTS, longrope
+from support.families import FAMILIES
 from support.kv_tables import in_groups
 from support.needs import require_native
 
@@ -24,10 +25,10 @@ from penstock.backends.registry import backend as named
 from penstock.cache.geometry import BLOCK_SIZE, KvDType
 from penstock.interface.executor import Limits
 from penstock.interface.step import KvTables, StepInput, StepResult
-from penstock.models.registry import load_model_spec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.weights.checkpoint import open_weights
+from penstock.weights.model_folder import load_model_spec
 
 torch = pytest.importorskip("torch", reason="transformers needs torch")
 pytest.importorskip("transformers", reason="the oracle")
@@ -37,18 +38,20 @@ CONTEXT = PROMPT + STEPS
 BLOCKS = -(-CONTEXT // BLOCK_SIZE)
 
 
-def runs(families: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Each of these models, by its family, with each backend that runs it."""
-    return [
-        (name, backend)
-        for name, family in families.items()
-        for backend in ("reference", "cpu")
-        if backend == "reference" or family != EXPERTS
-    ]
+CASES = {name: (family, tiny) for family, tiny in FAMILIES.items() for name in tiny.cases}
+"""Each case with its family."""
+FIRST = {next(iter(tiny.cases)) for tiny in FAMILIES.values()}
 
 
-RUNS = runs({name: family for name, (family, _) in CASES.items()})
-DENSE = [name for name, (family, _) in CASES.items() if family != EXPERTS]
+def quick_first(name: str, *more: str) -> ParameterSet:
+    """A case of a family: the first is quick, the others are slow together."""
+    return pytest.param(name, *more, marks=() if name in FIRST else pytest.mark.slow)
+
+
+RUNS = [
+    quick_first(name, backend) for name, (_, tiny) in CASES.items() for backend in tiny.backends
+]
+NATIVE = [quick_first(name) for name, (_, tiny) in CASES.items() if "cpu" in tiny.backends]
 
 
 class Oracle:
@@ -82,8 +85,8 @@ def one_torch_thread() -> Iterator[None]:
 @cache
 def checked(name: str) -> tuple[Path, Oracle]:
     """A case's checkpoint, and what transformers says of it."""
-    family, overrides = CASES[name]
-    folder = tiny_checkpoint(family, **overrides)
+    family, tiny = CASES[name]
+    folder = tiny_checkpoint(family, **tiny.cases[name])
     return folder, Oracle(folder)
 
 
@@ -162,7 +165,7 @@ def test_logits_and_greedy_tokens(name: str, backend: str) -> None:
 
 
 @pytest.mark.thinned(5)
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", NATIVE)
 def test_an_int8_cache_on_both_backends(name: str) -> None:
     """The oracle's tokens, in chunks and then one by one, with keys and values in int8.
 
@@ -186,7 +189,7 @@ def test_an_int8_cache_on_both_backends(name: str) -> None:
     assert 1e-4 < rounding.mean() < 0.02
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [quick_first(name) for name in CASES])
 def test_oracle_is_not_degenerate(name: str) -> None:
     """Equality means little where the model says the same whatever it is given."""
     oracle = checked(name)[1]
@@ -194,24 +197,14 @@ def test_oracle_is_not_degenerate(name: str) -> None:
     assert oracle.logits.std() > 0.5
 
 
-# A window, biases, QK norms and a tied head, through the engine.
-SERVED = {
-    "llama": {"tie_word_embeddings": True},
-    "mistral": {"sliding_window": 16},
-    "qwen2": {},
-    "qwen3": {},
-    "gemma3": {"final_logit_softcapping": 5.0},
-    "phi3": {"sliding_window": 16, **longrope(original_max_position_embeddings=32)},
-    "qwen3_moe": {},
-    "gpt_neox": {},
-}
-
-
-@pytest.mark.parametrize(("family", "backend"), runs({name: name for name in SERVED}))
+@pytest.mark.parametrize(
+    ("family", "backend"),
+    [(family, backend) for family, tiny in FAMILIES.items() for backend in tiny.backends],
+)
 def test_served_together(family: str, backend: str) -> None:
     """Prompts of several lengths in one batch, by the public entry point."""
     skip_without(backend)
-    folder = tiny_checkpoint(family, **SERVED[family])
+    folder = tiny_checkpoint(family, **FAMILIES[family].served)
     model = load_oracle(folder)
     generator = np.random.default_rng(11)
     prompts = [generator.integers(0, 256, n).tolist() for n in (1, 3, 33, 50)]

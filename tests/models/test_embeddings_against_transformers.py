@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.checkpoints import FAMILIES, VOCAB, load_oracle, tiny_checkpoint
+from support.checkpoints import LLAMA_SHAPED, VOCAB, load_oracle, tiny_checkpoint
 from support.needs import require_native
 
 from penstock import LLM, PoolingParams
@@ -16,7 +16,7 @@ PROMPTS = [[int(t) for t in np.random.default_rng(n).integers(1, VOCAB, n)] for 
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", LLAMA_SHAPED)
 def test_embeddings_are_those_of_transformers(family: str, backend: str) -> None:
     folder = tiny_checkpoint(family)
     oracle = load_oracle(folder).model

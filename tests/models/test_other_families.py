@@ -9,21 +9,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.checkpoints import OTHER_FAMILIES, tiny_checkpoint
-from support.other_family_configs import CONFIGS, GEMMA3, NEOX, PHI3, PHI4_MINI, QWEN3_MOE, edited
+from support.checkpoints import tiny_checkpoint
+from support.families import FAMILIES, PUBLISHED, edited
+from support.families.phi3 import PHI4_MINI
 
 from penstock.errors import ConfigError, ModelError, PenstockError
 from penstock.interface.sources import RowsOf, Shifted, Stacked, Stored
-from penstock.models.registry import load_model_spec, read_spec
+from penstock.models.registry import read_spec
 from penstock.models.rope import inverse_frequencies, rope_tables
 from penstock.models.spec import ExpertsSpec, MlpSpec, QkNormSpec, RopeSpec
 from penstock.plan import ops
 from penstock.plan.lower import lower
 from penstock.quant.scheme import GridScheme, Quantization
+from penstock.weights.model_folder import load_model_spec
 
 
 def test_gemma3() -> None:
-    spec = read_spec(GEMMA3)
+    spec = read_spec(PUBLISHED["gemma3"])
     windows = [layer.attention.window for layer in spec.layers]
     assert windows == [512] * 5 + [None] + [512] * 2
     local, full = spec.layers[0].attention, spec.layers[5].attention
@@ -90,13 +92,17 @@ def test_gemma3_reads_the_pattern_of_windows_that_transformers_reads() -> None:
 def test_gemma3_rounds_the_scale_of_embeddings_as_its_weights_are(
     dtype: Any, factor: float
 ) -> None:
-    scale = next(op for op in lower(read_spec(GEMMA3), dtype, 64).ops if isinstance(op, ops.Scale))
+    scale = next(
+        op
+        for op in lower(read_spec(PUBLISHED["gemma3"]), dtype, 64).ops
+        if isinstance(op, ops.Scale)
+    )
     assert np.float32(scale.factor) == np.float32(factor)
     assert (scale.x, scale.out) == ("x", "x")
 
 
 def test_phi3() -> None:
-    spec = read_spec(PHI3)
+    spec = read_spec(PUBLISHED["phi3"])
     rope = spec.layers[0].attention.rope
     assert rope is not None
     assert (rope.kind, rope.dim, rope.original_max_positions) == ("longrope", 96, 4096)
@@ -144,7 +150,7 @@ def test_longrope_is_chosen_by_the_context_that_is_asked_for() -> None:
 
 
 def test_qwen3_moe() -> None:
-    spec = read_spec(QWEN3_MOE)
+    spec = read_spec(PUBLISHED["qwen3_moe"])
     experts = ExpertsSpec(num_experts=128, top_k=8, intermediate_size=768)
     assert [layer.mlp for layer in spec.layers] == [experts] * 3
     plan = lower(spec, max_positions=64)
@@ -160,11 +166,11 @@ def test_qwen3_moe() -> None:
 
 def test_experts_are_not_quantized() -> None:
     with pytest.raises(ConfigError, match="experts cannot be quantized yet"):
-        lower(read_spec(QWEN3_MOE), quantization=Quantization(GridScheme(8)))
+        lower(read_spec(PUBLISHED["qwen3_moe"]), quantization=Quantization(GridScheme(8)))
 
 
 def test_gpt_neox() -> None:
-    spec = read_spec(NEOX)
+    spec = read_spec(PUBLISHED["gpt_neox"])
     layer = spec.layers[0]
     assert layer.parallel
     assert layer.attn_norm is not None
@@ -183,7 +189,7 @@ def test_gpt_neox() -> None:
 
 
 def test_gemma3_norms_are_stored_less_1() -> None:
-    weights = lower(read_spec(GEMMA3), max_positions=64).weights
+    weights = lower(read_spec(PUBLISHED["gemma3"]), max_positions=64).weights
     shifted = {name for name, w in weights.items() if isinstance(w.source, Shifted)}
     assert shifted == {name for name in weights if name.endswith("norm")}
 
@@ -233,13 +239,13 @@ def test_refused(family: str, changes: dict[str, Any], message: str) -> None:
         read_spec(edited(family, **changes))
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", PUBLISHED)
 def test_unknown_fields_are_refused(family: str) -> None:
     with pytest.raises(ModelError, match="not a field Penstock knows"):
         read_spec(edited(family, surprising_field=1))
 
 
-@pytest.mark.parametrize("family", OTHER_FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_what_transformers_writes_is_read(family: str) -> None:
     spec = load_model_spec(tiny_checkpoint(family))
     assert spec.hidden_size == 64
@@ -252,11 +258,13 @@ JSON = st.recursive(
     ),
     max_leaves=5,
 )
-FIELDS = sorted({name for config in [*CONFIGS.values(), PHI4_MINI] for name in config})
+FIELDS = sorted({name for config in [*PUBLISHED.values(), PHI4_MINI] for name in config})
 
 
 @settings(deadline=None, max_examples=300)
-@given(st.sampled_from(sorted(CONFIGS)), st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=3))
+@given(
+    st.sampled_from(sorted(PUBLISHED)), st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=3)
+)
 def test_any_change_ends_in_a_model_or_an_error(family: str, changes: dict[str, Any]) -> None:
     problem = ""
     try:

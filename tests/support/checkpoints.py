@@ -17,12 +17,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+from support.families import FAMILIES
+
+LLAMA_SHAPED = ("llama", "mistral", "qwen2", "qwen3")
 """Families of Llama's shape, whose weights are stored one by one."""
-OTHER_FAMILIES = ("gemma3", "phi3", "qwen3_moe", "gpt_neox")
 VOCAB, BOS, EOS, PAD = 301, 256, 257, 258
 
-_COMMON: dict[str, Any] = {
+COMMON: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 64,
     "intermediate_size": 100,
@@ -35,46 +36,7 @@ _COMMON: dict[str, Any] = {
     "eos_token_id": EOS,
     "pad_token_id": PAD,
 }
-_OWN: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "mistral": {"sliding_window": None},
-    "qwen2": {},
-    "qwen3": {"head_dim": 16},
-    "gemma3": {
-        "num_hidden_layers": 3,
-        "head_dim": 16,
-        "query_pre_attn_scalar": 24,
-        "sliding_window": 9,
-        "layer_types": [["sliding_attention", "full_attention"][i == 1] for i in range(3)],
-    },
-    "phi3": {},
-    "qwen3_moe": {
-        "head_dim": 16,
-        "num_experts": 6,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 28,
-        "norm_topk_prob": True,
-    },
-    "gpt_neox": {},
-}
-_CLASSES = {
-    "llama": ("Llama", "Llama"),
-    "mistral": ("Mistral", "Mistral"),
-    "qwen2": ("Qwen2", "Qwen2"),
-    "qwen3": ("Qwen3", "Qwen3"),
-    "gemma3": ("Gemma3Text", "Gemma3"),
-    "phi3": ("Phi3", "Phi3"),
-    "qwen3_moe": ("Qwen3Moe", "Qwen3Moe"),
-    "gpt_neox": ("GPTNeoX", "GPTNeoX"),
-}
-"""The names of a family's configuration and model."""
-
-_SPREAD = {"gemma3": 2.0}
-"""How far norms lie apart: where embeddings are scaled and the head is tied, a model would say what
-it read again if nothing else were large."""
-
-_NO_FIELDS = {"gpt_neox": ("num_key_value_heads", "rms_norm_eps")}
-"""Common fields that a family does not have."""
+"""Fields of most families' configurations."""
 
 
 def tiny_checkpoint(
@@ -114,19 +76,19 @@ def _make(family: str, seed: int, dtype: str, shard_bytes: int | None, overrides
     import torch
     import transformers
 
-    common = {k: v for k, v in _COMMON.items() if k not in _NO_FIELDS.get(family, ())}
-    config_name, model_name = _CLASSES[family]
-    fields = {**common, **_OWN[family], **json.loads(overrides)}
-    config = getattr(transformers, f"{config_name}Config")(**fields)
+    tiny = FAMILIES[family]
+    common = {k: v for k, v in COMMON.items() if k not in tiny.lacks}
+    fields = {**common, **tiny.fields, **json.loads(overrides)}
+    config = getattr(transformers, tiny.config)(**fields)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
-        model = getattr(transformers, f"{model_name}ForCausalLM")(config)
+        model = getattr(transformers, tiny.model)(config)
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.normal_(0.0, 1.5 / parameter.shape[-1] ** 0.5)
             else:
                 # Norms around 1; biases, which transformers starts at 0, around 0.
-                spread = _SPREAD.get(family, 0.2) * torch.randn_like(parameter)
+                spread = tiny.spread * torch.randn_like(parameter)
                 parameter.copy_(parameter.mean().round() + spread)
     folder = Path(tempfile.mkdtemp(prefix=f"{family}-", dir=_root().name))
     model.to(getattr(torch, dtype)).save_pretrained(

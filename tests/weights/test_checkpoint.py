@@ -13,18 +13,18 @@ import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from support.checkpoints import FAMILIES, load_oracle, tiny_checkpoint
+from support.checkpoints import LLAMA_SHAPED, load_oracle, tiny_checkpoint
 
 from penstock.errors import WeightError
 from penstock.interface.sources import PlanWeight, RowsOf, Share, Source, Stored, tensors
 from penstock.interface.weights import WeightSource
 from penstock.models.names import own_names
-from penstock.models.registry import load_model_spec
 from penstock.models.spec import DType
 from penstock.plan.lower import lower
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.convert import convert
 from penstock.weights.dummy import DummyWeights
+from penstock.weights.model_folder import load_model_spec
 from penstock.weights.safetensors import SINGLE
 from penstock.weights.tensor_file import NUMPY_DTYPES
 
@@ -43,7 +43,7 @@ def opened(folder: Path, *options: Any) -> WeightSource:
 
 @pytest.mark.parametrize("shard_bytes", [None, 40_000])
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", LLAMA_SHAPED)
 def test_every_parameter_is_found(family: str, tied: bool, shard_bytes: int | None) -> None:
     biases = {"attention_bias": True} if family in ("llama", "qwen3") else {}
     folder = tiny_checkpoint(family, tie_word_embeddings=tied, shard_bytes=shard_bytes, **biases)

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.errors import ModelError
-from penstock.models.names import NameMap
+from penstock.models.activation import Activation, ClampedSwiglu, Gating, plain_activation
+from penstock.models.experts_spec import ExpertsSpec, Routing, SharedExpertSpec
+from penstock.models.names import NameMap, Published
 from penstock.models.position_scale import PositionScale
 from penstock.models.quantized import QuantizedFormat
 from penstock.models.rope_spec import RopeKind, RopeSpec
@@ -14,9 +16,11 @@ from penstock.models.rope_spec import RopeKind, RopeSpec
 __all__ = [
     "Activation",
     "AttentionSpec",
+    "ClampedSwiglu",
     "DType",
     "EmbeddingScale",
     "ExpertsSpec",
+    "Gating",
     "LayerSpec",
     "MlpSpec",
     "ModelSpec",
@@ -28,11 +32,12 @@ __all__ = [
     "QkNormSpec",
     "RopeKind",
     "RopeSpec",
+    "Routing",
+    "SharedExpertSpec",
+    "plain_activation",
 ]
 
 DType = Literal["float32", "bfloat16", "float16"]
-Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "sigmoid"]
-"""``relu2`` is the square of ``relu``."""
 NormKind = Literal["rms", "layer"]
 Projection = Literal["q", "k", "v"]
 
@@ -131,25 +136,6 @@ class MlpSpec:
 
 
 @dataclass(frozen=True)
-class ExpertsSpec:
-    """A mixture of gated MLPs without biases: each token is given to ``top_k`` of them.
-
-    A matrix, the router, scores the experts for each token. The outputs of those with the highest
-    scores are added up, each by its weight, which is a softmax of scores.
-    """
-
-    num_experts: int
-    top_k: int
-    intermediate_size: int
-    """Width of one expert."""
-    activation: Activation = "silu"
-    scores: Literal["all", "chosen"] = "all"
-    """Which scores the softmax is taken over: those of all experts, or of the chosen ones."""
-    normalize: bool = True
-    """Whether the weights of the chosen experts are divided by their sum."""
-
-
-@dataclass(frozen=True)
 class LayerSpec:
     """A residual layer: attention and an MLP, each added to the residual stream x.
 
@@ -223,6 +209,11 @@ class ModelSpec:
     """Added to embeddings once these are scaled (weight ``positions``)."""
     embed_norm: NormSpec | None = None
     """The norm of embeddings, positions added, before the first layer."""
+
+    @property
+    def published(self) -> Published:
+        """The files and the spellings in which the checkpoint is published."""
+        return "model" if self.names is None else self.names.published
 
     def __post_init__(self) -> None:
         table = self.learned_positions

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from penstock.cache.geometry import KvDType
 from penstock.errors import ConfigError
-from penstock.interface.sources import PlanWeight, Shape
+from penstock.interface.sources import PlanWeight, Shape, Shifted, Stored
 from penstock.models.names import own_names
 from penstock.models.spec import DType, ModelSpec, NormSpec, PositionTable, RopeSpec
 from penstock.plan.kv_groups import kv_layers
@@ -64,6 +66,7 @@ class PlanBuilder:
         self._buffers: dict[BufferName, Buffer] = {}
         self._shapes: dict[WeightName, Shape] = {}
         self._packed: set[WeightName] = set()
+        self._wide: set[WeightName] = set()
         self._ropes: list[RopeSpec] = []
 
     @property
@@ -92,21 +95,31 @@ class PlanBuilder:
     def buffer(self, name: BufferName) -> Buffer:
         return self._buffers[name]
 
-    def weight(self, name: WeightName, *shape: int) -> WeightName:
-        """Declare a weight that the next op reads; one may be read by several, in one shape."""
+    def weight(self, name: WeightName, *shape: int, wide: bool = False) -> WeightName:
+        """Declare a weight that the next op reads; one may be read by several, in one shape.
+
+        ``wide``: it is in float32, whatever type the model is served in.
+        """
         declared = self._shapes.setdefault(name, shape)
         assert declared == shape, f"{name} is {declared} and {shape}"
+        if wide:
+            self._wide.add(name)
         return name
 
     def _declared(self) -> dict[WeightName, PlanWeight]:
         """All weights, with the sources that the model's names give them."""
         names, shapes, form = self._spec.names, self._shapes, self._spec.quantized
-        sources = own_names(shapes)
+        weights = {name: PlanWeight(source) for name, source in own_names(shapes).items()}
         if names is not None:
             for name in shapes:
+                if name in names.target:
+                    weights[name] = PlanWeight(names.target[name], checkpoint="target")
+                    continue
                 its = form if name in self._packed else None
-                sources[name] = names.source(name, shapes, its)
-        weights = {name: PlanWeight(source) for name, source in sources.items()}
+                weights[name] = PlanWeight(names.source(name, shapes, its))
+        for name in self._wide:
+            # Sums stay in float32.
+            weights[name] = replace(weights[name], source=Shifted(weights[name].source, 0.0))
         assert all(weight.shape == shapes[name] for name, weight in weights.items())
         return weights
 
@@ -250,6 +263,7 @@ class PlanBuilder:
         hidden: BufferName,
         taps: BufferName | None = None,
         more_logits: tuple[BufferName, ...] = (),
+        token_offsets: Stored | None = None,
     ) -> Plan:
         """All that was collected, with these results."""
         return Plan(
@@ -267,4 +281,5 @@ class PlanBuilder:
             max_positions=self._max_positions,
             taps=taps,
             more_logits=more_logits,
+            token_offsets=token_offsets,
         )

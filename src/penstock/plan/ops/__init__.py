@@ -35,7 +35,7 @@ from penstock.plan.ops.common import (
     LinearPart,
     SelectRows,
 )
-from penstock.plan.ops.experts import CombineExperts, ExpertLinear, Route
+from penstock.plan.ops.experts import CombineExperts, ExpertLinear, Route, ScaleRows
 from penstock.plan.ops.fused import (
     AddActivated,
     AddNorm,
@@ -89,6 +89,7 @@ __all__ = [
     "Rows",
     "Scale",
     "ScaleByPosition",
+    "ScaleRows",
     "SelectRows",
     "SoftCap",
     "WeightName",
