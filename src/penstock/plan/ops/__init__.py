@@ -44,6 +44,8 @@ from penstock.plan.ops.fused import (
 from penstock.plan.ops.primitive import (
     Activate,
     Add,
+    AddPositions,
+    Clamp,
     Gate,
     HeadNorm,
     KvWrite,
@@ -51,6 +53,7 @@ from penstock.plan.ops.primitive import (
     RmsNorm,
     Rope,
     Scale,
+    ScaleByPosition,
     SoftCap,
 )
 
@@ -59,11 +62,13 @@ __all__ = [
     "Add",
     "AddActivated",
     "AddNorm",
+    "AddPositions",
     "AllGather",
     "Argmax",
     "Attention",
     "Buffer",
     "BufferName",
+    "Clamp",
     "CombineExperts",
     "Element",
     "Embed",
@@ -83,6 +88,7 @@ __all__ = [
     "Route",
     "Rows",
     "Scale",
+    "ScaleByPosition",
     "ScaleRows",
     "SelectRows",
     "SoftCap",
