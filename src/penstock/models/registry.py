@@ -12,6 +12,8 @@ from typing import Final
 
 from penstock.errors import ModelError
 from penstock.models import (
+    deepseek_v2,
+    deepseek_v3,
     gemma3,
     gpt_neox,
     llama,
@@ -38,6 +40,8 @@ class Family:
     model_type: str
     read: Callable[[ConfigReader, DType], ModelSpec]
     names: NameMap | None
+    other_types: frozenset[str]
+    """Further values of ``model_type`` that mean the same."""
     own_code: frozenset[str]
     """Classes that ``auto_map`` may name: code of the checkpoint's own, which computes the same."""
 
@@ -48,13 +52,17 @@ def _family(module: ModuleType) -> Family:
         module.MODEL_TYPE,
         module.read,
         getattr(module, "NAMES", None),
+        getattr(module, "OTHER_MODEL_TYPES", frozenset()),
         getattr(module, "OWN_CODE", frozenset()),
     )
 
 
 FAMILIES: Final[Mapping[str, Family]] = {
     f.architecture: f
-    for f in map(_family, (llama, mistral, qwen2, qwen3, gemma3, phi3, qwen3_moe, gpt_neox))
+    for f in map(
+        _family,
+        (llama, mistral, qwen2, qwen3, gemma3, phi3, qwen3_moe, gpt_neox, deepseek_v2, deepseek_v3),
+    )
 }
 
 _INSTEAD: Final[Mapping[str, str]] = {
@@ -197,7 +205,8 @@ def _find_family(config: ConfigReader) -> Family:
     if family is None:
         hint = _INSTEAD.get(names[0])
         raise config.error("architectures", f"is not supported; {hint or supported}")
-    if config.text("model_type", family.model_type) != family.model_type:
+    named = config.text("model_type", family.model_type)
+    if named != family.model_type and named not in family.other_types:
         raise config.error(
             "model_type", f"contradicts {family.architecture}, which is {family.model_type!r}"
         )

@@ -93,6 +93,7 @@ def _rope(b: Weights, op: ops.Rope) -> None:
 
 
 def _kv_write(b: Weights, op: ops.KvWrite) -> None:
+    assert op.v is not None  # caches of latents are refused (pages.py)
     cache, group = b.cache_of(op.layer)
 
     def launch(views: Views, step: DeviceStep) -> None:
