@@ -16,6 +16,7 @@
 #include "kernels/gemm_grid.h"
 #include "kernels/gemm_int.h"
 #include "kernels/gemm_points.h"
+#include "kernels/head_linear.h"
 #include "kernels/kv_write.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
@@ -60,6 +61,11 @@ struct LinearOp {
   Activation gate;
   RowKind rows;
   const char* name() const { return "Linear"; }
+};
+struct HeadLinearOp {
+  HeadLinearArgs args;
+  RowKind rows;
+  const char* name() const { return "HeadLinear"; }
 };
 struct HeadNormOp {
   HeadNormArgs args;
@@ -127,6 +133,6 @@ struct SoftCapOp {
 
 using Op = std::variant<EmbedOp, AddNormOp, RmsNormOp, LayerNormOp, LinearOp, HeadNormOp, RopeOp,
                         KvWriteOp, RopeWriteOp, AttentionOp, SelectRowsOp, ArgmaxOp, FeaturesOp,
-                        JoinOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp>;
+                        JoinOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, HeadLinearOp>;
 
 }  // namespace penstock

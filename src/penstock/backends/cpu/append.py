@@ -31,13 +31,19 @@ def _features(b: Binder, op: ops.Features) -> None:
 
 
 def _join(b: Binder, op: ops.Join) -> None:
-    b.native.append_join([b.buffers[x] for x in op.xs], b.buffers[op.out])
+    b.native.append_join([b.buffers[x] for x in op.xs], b.buffers[op.out], op.heads or 1)
 
 
 def _linear(b: Binder, op: ops.Linear) -> None:
     matrix = b.matrix(op)
     b.native.append_linear(
         matrix, b.bias(op), b.buffers[op.x], b.buffers[op.out], op.gated or "none"
+    )
+
+
+def _head_linear(b: Binder, op: ops.HeadLinear) -> None:
+    b.native.append_head_linear(
+        matrix=b.head_matrix(op), heads=op.heads, x=b.buffers[op.x], out=b.buffers[op.out]
     )
 
 
@@ -104,7 +110,8 @@ def _rope(b: Binder, op: ops.Rope) -> None:
 
 
 def _kv_write(b: Binder, op: ops.KvWrite) -> None:
-    b.native.append_kv_write(layer=op.layer, k=b.buffers[op.k], v=b.buffers[op.v])
+    v = None if op.v is None else b.buffers[op.v]
+    b.native.append_kv_write(layer=op.layer, k=b.buffers[op.k], v=v)
 
 
 def _gate(b: Binder, op: ops.Gate) -> None:
@@ -154,6 +161,7 @@ APPENDERS: Final[Mapping[type[ops.Op], Callable[[Binder, Any], None]]] = Mapping
         ops.Features: _features,
         ops.Join: _join,
         ops.Linear: _linear,
+        ops.HeadLinear: _head_linear,
         ops.Attention: _attention,
         ops.SelectRows: _select_rows,
         ops.Argmax: _argmax,
