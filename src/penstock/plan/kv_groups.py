@@ -88,7 +88,12 @@ def kv_layers(spec: ModelSpec) -> tuple[KvLayer, ...]:
     """The caches that a model's layers need, but for those that read another layer's."""
     attentions = (x.attention for x in spec.layers if x.attention.kv_from is None)
     return tuple(
-        KvLayer(a.num_kv_heads, a.head_dim, a.window, a.latent and a.latent.kv_rank)
+        KvLayer(
+            a.num_kv_heads,
+            a.head_dim,
+            a.window,
+            None if a.latent is None else a.latent.kv_rank,
+        )
         for a in attentions
     )
 
