@@ -81,10 +81,16 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           "interleaved"_a)
       .def(
           "append_kv_write",
-          [](PyExecutor& self, int layer, BufferId k, BufferId v) {
-            self.get().append_kv_write(layer, k, v);
+          [](PyExecutor& self, int layer, BufferId k, std::optional<BufferId> v) {
+            self.get().append_kv_write(layer, k, v.value_or(kNone));
           },
-          nb::kw_only(), "layer"_a, "k"_a, "v"_a)
+          nb::kw_only(), "layer"_a, "k"_a, "v"_a.none())
+      .def(
+          "append_head_linear",
+          [](PyExecutor& self, MatrixId matrix, int heads, BufferId x, BufferId out) {
+            self.get().append_head_linear(matrix, heads, x, out);
+          },
+          nb::kw_only(), "matrix"_a, "heads"_a, "x"_a, "out"_a)
       .def(
           "append_rope_write",
           [](PyExecutor& self, int layer, BufferId qkv, BufferId q, int heads, ConstantId cos,
@@ -122,10 +128,10 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           "out"_a, "first"_a)
       .def(
           "append_join",
-          [](PyExecutor& self, const std::vector<BufferId>& xs, BufferId out) {
-            self.get().append_join(xs, out);
+          [](PyExecutor& self, const std::vector<BufferId>& xs, BufferId out, int heads) {
+            self.get().append_join(xs, out, heads);
           },
-          "xs"_a, "out"_a)
+          "xs"_a, "out"_a, "heads"_a = 1)
       .def(
           "append_add_activated",
           [](PyExecutor& self, std::optional<BufferId> x, BufferId y, BufferId out,

@@ -39,6 +39,7 @@ struct KvGeometry {
   int group;      // of the step's tables
   int part;       // of the page
   size_t offset;  // bytes in the part
+  int value_dim = 0;  // of KvLayer
 };
 
 // A block id is a page: `part_bytes` at the place of its number in each of `parts` memories. Layers
@@ -120,7 +121,10 @@ class Executor {
     bool interleaved = false;
   };
   void append_rope(BufferId x, BufferId out, int head_dim, const RotationSpec& rotation);
+  // v: kNone for a cache of latents.
   void append_kv_write(int layer, BufferId k, BufferId v);
+  // The matrix has `heads` heads one after another, each with its columns in whole panels.
+  void append_head_linear(MatrixId matrix, int heads, BufferId x, BufferId out);
   struct RopeWriteSpec {
     int layer;
     BufferId qkv, q;
@@ -144,7 +148,7 @@ class Executor {
   void append_select_rows(BufferId x, BufferId out, int64_t first);
   void append_argmax(BufferId x, BufferId out);
   void append_features(BufferId out, int64_t first);
-  void append_join(std::span<const BufferId> xs, BufferId out);
+  void append_join(std::span<const BufferId> xs, BufferId out, int heads = 1);
   // out = x + activation(y); without x, the activation alone.
   void append_add_activated(BufferId x, BufferId y, BufferId out, Activation activation);
   void append_gate(BufferId gate, BufferId up, BufferId out, Activation activation);

@@ -16,6 +16,7 @@
 #include "kernels/gemm_grid.h"
 #include "kernels/gemm_int.h"
 #include "kernels/gemm_points.h"
+#include "kernels/head_linear.h"
 #include "kernels/kv_write.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
@@ -64,6 +65,11 @@ struct LinearOp {
   Activation gate;
   RowKind rows;
   const char* name() const { return "Linear"; }
+};
+struct HeadLinearOp {
+  HeadLinearArgs args;
+  RowKind rows;
+  const char* name() const { return "HeadLinear"; }
 };
 struct HeadNormOp {
   HeadNormArgs args;
@@ -141,7 +147,7 @@ struct ScaleByPositionOp {
 
 using Op = std::variant<EmbedOp, AddPositionsOp, AddNormOp, RmsNormOp, LayerNormOp, LinearOp, HeadNormOp, RopeOp,
                         KvWriteOp, RopeWriteOp, AttentionOp, SelectRowsOp, ArgmaxOp, FeaturesOp,
-                        JoinOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, ClampOp,
-                        ScaleByPositionOp>;
+                         JoinOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, ClampOp,
+                         ScaleByPositionOp, HeadLinearOp>;
 
 }  // namespace penstock

@@ -63,6 +63,9 @@ struct Executor::Runner {
     std::visit([&](const auto& w) { linear(w, op.x, op.out, rows, op.gate, shared, worker); },
                op.w);
   }
+  void operator()(const HeadLinearOp& op) const {
+    head_linear(op.args, rows_of(op.rows, step), worker);
+  }
   void operator()(const HeadNormOp& op) const {
     head_norm(op.args, rows_of(op.rows, step), worker);
   }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.models import (
+    deepseek_v2,
+    deepseek_v3,
     gemma,
     gemma2,
     gemma3,
@@ -23,6 +25,8 @@ from penstock.models import (
 )
 
 MODULES: Final = (
+    deepseek_v2,
+    deepseek_v3,
     gemma,
     gemma2,
     gemma3,

@@ -43,7 +43,7 @@ def _features(b: Binder, op: ops.Features) -> None:
 
 
 def _join(b: Binder, op: ops.Join) -> None:
-    b.native.append_join([b.buffers[x] for x in op.xs], b.buffers[op.out])
+    b.native.append_join([b.buffers[x] for x in op.xs], b.buffers[op.out], op.heads or 1)
 
 
 def _linear(b: Binder, op: ops.Linear) -> None:
@@ -54,6 +54,12 @@ def _linear(b: Binder, op: ops.Linear) -> None:
         b.buffers[op.x],
         b.buffers[op.out],
         plain_activation(op.gated) if op.gated else "none",
+    )
+
+
+def _head_linear(b: Binder, op: ops.HeadLinear) -> None:
+    b.native.append_head_linear(
+        matrix=b.head_matrix(op), heads=op.heads, x=b.buffers[op.x], out=b.buffers[op.out]
     )
 
 
@@ -145,7 +151,8 @@ def _rope(b: Binder, op: ops.Rope) -> None:
 
 
 def _kv_write(b: Binder, op: ops.KvWrite) -> None:
-    b.native.append_kv_write(layer=op.layer, k=b.buffers[op.k], v=b.buffers[op.v])
+    v = None if op.v is None else b.buffers[op.v]
+    b.native.append_kv_write(layer=op.layer, k=b.buffers[op.k], v=v)
 
 
 def _gate(b: Binder, op: ops.Gate) -> None:
@@ -196,6 +203,7 @@ APPENDERS: Final[Mapping[type[ops.Op], Callable[[Binder, Any], None]]] = Mapping
         ops.Features: _features,
         ops.Join: _join,
         ops.Linear: _linear,
+        ops.HeadLinear: _head_linear,
         ops.Attention: _attention,
         ops.SelectRows: _select_rows,
         ops.Argmax: _argmax,

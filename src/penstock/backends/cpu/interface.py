@@ -173,7 +173,15 @@ class NativeExecutor(Protocol):
         interleaved: bool,
     ) -> None: ...
 
-    def append_kv_write(self, *, layer: int, k: BufferId, v: BufferId) -> None: ...
+    def append_kv_write(self, *, layer: int, k: BufferId, v: BufferId | None) -> None:
+        """``v``: None for a cache of latents."""
+        ...
+
+    def append_head_linear(
+        self, *, matrix: MatrixId, heads: int, x: BufferId, out: BufferId
+    ) -> None:
+        """``matrix`` has the heads' rows one after another, each head's up to a whole panel."""
+        ...
 
     def append_rope_write(
         self,
@@ -211,7 +219,7 @@ class NativeExecutor(Protocol):
 
     def append_features(self, out: BufferId, first: int) -> None: ...
 
-    def append_join(self, xs: Sequence[BufferId], out: BufferId) -> None: ...
+    def append_join(self, xs: Sequence[BufferId], out: BufferId, heads: int) -> None: ...
 
     def append_add_activated(
         self, x: BufferId | None, y: BufferId, out: BufferId, activation: str

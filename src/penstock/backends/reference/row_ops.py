@@ -15,6 +15,7 @@ from penstock.backends.reference.numerics import (
     as_bfloat16,
     gated,
     layer_norm,
+    product,
     rms_norm,
     sigmoid,
     soft_cap,
@@ -112,7 +113,19 @@ def _add_activated(v: Values, op: ops.AddActivated) -> None:
 
 
 def _join(v: Values, op: ops.Join) -> None:
-    v.put(op.out, np.concatenate([v.buffers[x] for x in op.xs], axis=1))
+    parts = [np.split(v.buffers[x], op.heads or 1, axis=1) for x in op.xs]
+    columns = [part for head in zip(*parts, strict=True) for part in head]
+    v.put(op.out, np.concatenate(columns, axis=1))
+
+
+def _head_linear(v: Values, op: ops.HeadLinear) -> None:
+    matrices = v.weights[op.weight]
+    matrices = matrices.reshape(op.heads, -1, matrices.shape[1])
+    if op.transposed:
+        matrices = matrices.transpose(0, 2, 1)
+    columns = np.split(v.buffers[op.x], op.heads, axis=1)
+    outs = [product(x, matrix) for x, matrix in zip(columns, matrices, strict=True)]
+    v.put(op.out, np.concatenate(outs, axis=1))
 
 
 def _route(v: Values, op: ops.Route) -> None:
@@ -153,6 +166,7 @@ ROW_OPS: Final[Mapping[type[ops.Op], Callable[[Values, Any], None]]] = {
     ops.Activate: _activate,
     ops.AddActivated: _add_activated,
     ops.Join: _join,
+    ops.HeadLinear: _head_linear,
     ops.Route: _route,
     ops.ExpertLinear: _expert_linear,
     ops.ScaleRows: _scale_rows,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.cache.geometry import KvDType
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, ModelError
 from penstock.interface.sources import PlanWeight, Shape, Shifted, Stored
 from penstock.models.names import own_names
 from penstock.models.spec import DType, ModelSpec, NormSpec, PositionTable, RopeSpec
@@ -19,6 +19,7 @@ from penstock.plan.ops import (
     Element,
     Embed,
     Features,
+    HeadLinear,
     Join,
     LayerNorm,
     Linear,
@@ -161,9 +162,11 @@ class PlanBuilder:
         self.append(Join((x,), out))
         return out
 
-    def linear(self, x: BufferName, at: str, n: int, bias: bool) -> BufferName:
-        """A product of x with weight ``at``, into a float32 buffer of the same name."""
-        out = self.new(at, n, rows=self._buffers[x].rows)
+    def linear(
+        self, x: BufferName, at: str, n: int, bias: bool, element: Element = "float32"
+    ) -> BufferName:
+        """A product of x with weight ``at``, into a buffer of the same name."""
+        out = self.new(at, n, element, self._buffers[x].rows)
         part = LinearPart(at, n, f"{at}.bias" if bias else None)
         self.append(self.product(x, out, part))
         return out
@@ -184,6 +187,25 @@ class PlanBuilder:
         if part.bias is not None:
             self.weight(part.bias, part.n)
         return Linear(x, out, k, (part,), scheme=scheme, weight_only=weight_only)
+
+    def head_linear(
+        self, x: BufferName, at: str, heads: int, n: int, transposed: bool = False
+    ) -> BufferName:
+        """A product of each head of x with its matrix in weight ``at``, for products to read.
+
+        Raises ModelError where the checkpoint has the weight quantized.
+        """
+        stored = self._spec.quantized
+        if stored is not None and stored.stores(at):
+            raise ModelError(
+                f"the checkpoint has {at} quantized ({stored}), and matrices of single heads are "
+                "not read so; take the unquantized checkpoint"
+            )
+        k = self._buffers[x].cols // heads
+        shape = (heads * k, n) if transposed else (heads * n, k)
+        out = self.new(f"{at}.out", heads * n, self.activation, self._buffers[x].rows)
+        self.append(HeadLinear(x, out, self.weight(at, *shape), heads, k, n, transposed))
+        return out
 
     def add(self, delta: BufferName, scale: float = 1.0) -> None:
         """Add ``scale * delta`` to the residual stream."""

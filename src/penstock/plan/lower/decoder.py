@@ -11,6 +11,7 @@ from penstock.errors import ModelError
 from penstock.models.spec import DType, EmbeddingScale, LayerSpec, ModelSpec, NormSpec
 from penstock.plan.lower.attention import lower_attention
 from penstock.plan.lower.builder import RESIDUAL, PlanBuilder
+from penstock.plan.lower.latent import lower_latent_attention
 from penstock.plan.lower.mlp import lower_mlp
 from penstock.plan.ops import BufferName, Rows, Scale, SelectRows, SoftCap
 from penstock.plan.plan import Plan
@@ -76,7 +77,8 @@ def lower_layer(build: PlanBuilder, index: int, layer: LayerSpec, h: BufferName)
             delta = build.norm(f"{at}{name}ed", at + name, norm, delta, "float32")
         build.add(delta, layer.residual_scale)
 
-    attended = lower_attention(build, index, layer.attention, h)
+    lowered = lower_attention if layer.attention.latent is None else lower_latent_attention
+    attended = lowered(build, index, layer.attention, h)
     if not layer.parallel:
         add(attended, "attn_post_norm", layer.attn_post_norm)
     if layer.parallel and layer.mlp_norm is None:
