@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Activation = Literal["silu", "gelu_tanh", "gelu"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2"]
+"""``relu2`` is the square of ``relu``."""
 
 
 @dataclass(frozen=True)
