@@ -24,13 +24,8 @@ class Stored:
 
     name: str
     shape: Shape
-<<<<<<< HEAD
-    element: Literal["float", "int32", "uint8"] = "float"
-    """float: any type that models are served from."""
-=======
-    element: Literal["float", "int32", "integer"] = "float"
+    element: Literal["float", "int32", "integer", "uint8"] = "float"
     """float: any type that models are served from; integer: of 32 or 64 bits."""
->>>>>>> main
 
 
 class PackedFormat(Protocol):

@@ -1,23 +1,20 @@
-"""Granite 3 with experts: Llama with multipliers and mixtures, whose shares are of the chosen."""
+"""Granite 3 with experts: Granite whose MLPs are mixtures, with shares of the chosen alone."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Final
 
-from penstock.models.blocks import (
-    default_head_dim,
-    read_activation,
-    read_decoder,
-    uniform_windows,
-)
-from penstock.models.limits import MAX_FACTOR
+from penstock.models.blocks import read_activation
+from penstock.models.granite import read as read_granite
 from penstock.models.llama import NAMES as LLAMA_NAMES
 from penstock.models.mixtures import (
+    BLOCK,
     DOWN,
     GATE,
+    ROUTER,
+    TRAINING,
     UP,
-    ignore_training,
     read_expert_size,
     read_num_experts,
     read_top_k,
@@ -26,61 +23,34 @@ from penstock.models.mixtures import (
 )
 from penstock.models.names import NameMap, either, plain, stacked
 from penstock.models.reader import ConfigReader
-from penstock.models.spec import DType, EmbeddingScale, ExpertsSpec, ModelSpec, Routing
+from penstock.models.spec import DType, ExpertsSpec, ModelSpec, Routing
 
 ARCHITECTURE = "GraniteMoeForCausalLM"
 MODEL_TYPE = "granitemoe"
-_BLOCK: Final = "model.layers.*.block_sparse_moe"
 NAMES: Final = NameMap(
     dict(LLAMA_NAMES.names)
     | either(
-        plain({"layers.*.router": f"{_BLOCK}.router.layer"})
-        | stacked(f"{_BLOCK}.input_linear", GATE, UP, suffix=".weight")
-        | stacked(f"{_BLOCK}.output_linear", DOWN, suffix=".weight"),
-        plain({"layers.*.router": f"{_BLOCK}.router"}) | together(f"{_BLOCK}.experts"),
+        plain({ROUTER: f"{BLOCK}.router.layer"})
+        | stacked(f"{BLOCK}.input_linear", GATE, UP, suffix=".weight")
+        | stacked(f"{BLOCK}.output_linear", DOWN, suffix=".weight"),
+        plain({ROUTER: f"{BLOCK}.router"}) | together(f"{BLOCK}.experts"),
     ),
     LLAMA_NAMES.idle,
 )
 
+_DEFAULTS: Final = {"num_experts": 8, "num_experts_per_tok": 2}
+
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
+    model = replace(read_granite(config, dtype), architecture=ARCHITECTURE)
+    config = config.adapted({"num_experts": "num_local_experts"}, _DEFAULTS, TRAINING)
     config.only("mlp_bias", False, "must be false: Granite's experts have no biases")
-    ignore_training(config)
-    bias = config.boolean("attention_bias", False)
-    spec = read_decoder(
-        config,
-        ARCHITECTURE,
-        dtype,
-        head_dim=default_head_dim(config),
-        num_kv_heads=config.integer("num_key_value_heads", config.integer("num_attention_heads")),
-        windows=uniform_windows(config, None),
-        qkv_bias=bias,
-        output_bias=bias,
-    )
-    number = read_num_experts(config, "num_local_experts", "num_experts")
+    number = read_num_experts(config)
     experts = ExpertsSpec(
         num_experts=number,
-        top_k=read_top_k(config, number, default=2),
+        top_k=read_top_k(config, number),
         intermediate_size=read_expert_size(config, "intermediate_size"),
         activation=read_activation(config),
         routing=Routing("softmax_chosen", normalize=False),
     )
-    attention, residual = _factor(config, "attention"), _factor(config, "residual")
-    spec = replace(
-        spec,
-        layers=tuple(
-            replace(
-                layer,
-                attention=replace(layer.attention, scale=attention),
-                residual_scale=residual,
-            )
-            for layer in spec.layers
-        ),
-        embedding_scale=EmbeddingScale(_factor(config, "embedding")),
-        logits_scale=1.0 / config.number("logits_scaling", 1.0, high=MAX_FACTOR),
-    )
-    return with_experts(spec, experts)
-
-
-def _factor(config: ConfigReader, of: str) -> float:
-    return config.number(f"{of}_multiplier", 1.0, high=MAX_FACTOR)
+    return with_experts(model, experts)
