@@ -1,4 +1,4 @@
-"""MiniMax M2: experts by sigmoids and a bias for the choice; norms over all queries and all keys."""
+"""MiniMax M2: experts by sigmoids, and norms over all queries and over all keys."""
 
 from __future__ import annotations
 

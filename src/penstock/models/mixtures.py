@@ -1,4 +1,4 @@
-"""What families with mixtures of experts share: fields of their configurations, names of tensors."""
+"""What families with mixtures of experts share: configurations' fields, names of tensors."""
 
 from __future__ import annotations
 
