@@ -97,4 +97,5 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     last = config.integer("moe_layer_end_index", -1, low=-1, high=MAX_LAYERS)
     step = config.integer("moe_layer_interval", 1)
     end = len(model.layers) if last == -1 else last + 1
+    model = replace(model, head_bias=bias)
     return with_experts(model, experts, lambda i: first <= i < end and (i + 1) % step == 0)

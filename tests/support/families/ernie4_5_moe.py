@@ -58,6 +58,7 @@ FAMILY = TinyFamily(
             "moe_num_shared_experts": 1,
         },
         "ernie4-5-moe-some": {
+            "use_bias": True,
             "num_hidden_layers": 7,
             "moe_layer_start_index": 1,
             "moe_layer_end_index": 4,

@@ -56,6 +56,8 @@ FAMILY = TinyFamily(
         "granitemoe-all-experts": {
             "num_local_experts": 3,
             "attention_bias": True,
+            "embedding_multiplier": 0.5,
+            "residual_multiplier": 1.5,
             "tie_word_embeddings": True,
             "num_key_value_heads": 4,
         },
