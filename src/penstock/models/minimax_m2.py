@@ -10,10 +10,10 @@ from penstock.models.blocks import (
     read_activation,
     read_decoder,
     read_kv_heads,
+    read_norm,
     uniform_windows,
     with_attention,
 )
-from penstock.models.limits import MAX_EPS
 from penstock.models.mixtures import (
     BLOCK,
     CHOICE_BIAS,
@@ -99,7 +99,7 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         windows=uniform_windows(config, None),
         rope_fields=RopeFields(default_theta=5e6, default_partial=1.0),
     )
-    norm = QkNormSpec(config.number("rms_norm_eps", high=MAX_EPS), over="projection")
+    norm = QkNormSpec(read_norm(config).eps, over="projection")
     model = with_attention(model, [replace(each.attention, qk_norm=norm) for each in model.layers])
     number = read_num_experts(config)
     experts = ExpertsSpec(

@@ -16,7 +16,7 @@ TRAINING: Final = (
     "input_jitter_noise",
     "output_router_logits",
     "router_aux_loss_coef",
-    "router_jitter_noise",
+    "router_jitter_noise",  # but PhiMoE reads it
 )
 """Fields of routers that count in training alone."""
 
