@@ -22,6 +22,8 @@ class Family:
     checkpoints call the weights, where the reader does not say."""
 
     architecture: str
+    also: tuple[str, ...]
+    """What else files call it."""
     model_type: str
     read: Callable[[ConfigReader, DType], ModelSpec]
     names: NameMap | None
@@ -36,6 +38,7 @@ class Family:
 def _family(module: ModuleType) -> Family:
     return Family(
         module.ARCHITECTURE,
+        getattr(module, "ALSO", ()),
         module.MODEL_TYPE,
         module.read,
         getattr(module, "NAMES", None),
@@ -45,7 +48,9 @@ def _family(module: ModuleType) -> Family:
     )
 
 
-FAMILIES: Final[Mapping[str, Family]] = {f.architecture: f for f in map(_family, MODULES)}
+FAMILIES: Final[Mapping[str, Family]] = {
+    name: f for f in map(_family, MODULES) for name in (f.architecture, *f.also)
+}
 
 _INSTEAD: Final[Mapping[str, str]] = {
     "Gemma3ForConditionalGeneration": (
