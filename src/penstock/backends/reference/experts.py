@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.reference.numerics import F32, activate, product
+from penstock.backends.reference.schemes import CanonicalTensor
 from penstock.models.spec import Activation
 
 Int32s = NDArray[np.int32]
@@ -28,18 +30,28 @@ def route(logits: F32, top_k: int, over_all: bool, normalize: bool) -> tuple[Int
     return ids.astype(np.int32), shares.astype(np.float32)
 
 
-def expert_product(x: F32, ids: Int32s, parts: Sequence[F32], gated: Activation | None) -> F32:
+Multiply = Callable[[F32, Any], F32]
+
+
+def expert_product(
+    x: F32,
+    ids: Int32s,
+    parts: Sequence[Sequence[F32 | CanonicalTensor] | F32],
+    gated: Activation | None,
+    multiply: Multiply = product,
+) -> F32:
     """Each row of x by the matrix of its expert, as :class:`penstock.plan.ops.ExpertLinear` says.
 
-    x ``[T, k_in]`` or ``[T * top_k, k_in]``, ids ``[T, top_k]``, parts ``[experts, n, k_in]`` each.
+    x ``[T, k_in]`` or ``[T * top_k, k_in]``, ids ``[T, top_k]``; parts have a matrix ``[n, k_in]``
+    for each expert, and ``multiply`` gives rows times one of these.
     """
     each = ids.reshape(-1)
     rows = x if len(x) == len(each) else np.repeat(x, ids.shape[1], axis=0)
     outs = []
     for weights in parts:
-        out = np.empty((len(each), weights.shape[1]), np.float32)
+        out = np.empty((len(each), weights[0].shape[0]), np.float32)
         for expert in np.unique(each):
-            out[each == expert] = product(rows[each == expert], weights[expert])
+            out[each == expert] = multiply(rows[each == expert], weights[expert])
         outs.append(out)
     return outs[0] if gated is None else activate(outs[0], gated) * outs[1]
 

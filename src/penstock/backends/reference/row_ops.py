@@ -17,10 +17,11 @@ from penstock.backends.reference.numerics import (
     rms_norm,
     soft_cap,
 )
-from penstock.backends.reference.schemes import CanonicalTensor
+from penstock.backends.reference.schemes import SCHEMES, CanonicalTensor
 from penstock.interface.weights import WeightSource
 from penstock.plan import ops
 from penstock.plan.plan import Plan
+from penstock.quant import QuantScheme
 
 
 class Values:
@@ -37,7 +38,15 @@ class Values:
                 self.quantized[name] = value
             else:
                 self.weights[name] = np.asarray(value).astype(np.float32)
+        self._experts: dict[str, list[CanonicalTensor]] = {}
         self.buffers: dict[str, NDArray[Any]] = {}
+
+    def experts(self, name: str, scheme: QuantScheme) -> list[CanonicalTensor]:
+        """The matrices of all experts of a stacked weight, rounded when they are first wanted."""
+        if name not in self._experts:
+            to = SCHEMES[type(scheme)].round
+            self._experts[name] = [to(matrix, scheme, name) for matrix in self.weights[name]]
+        return self._experts[name]
 
     def put(self, name: str, value: F32) -> None:
         """Store a buffer, rounded to its element type."""
@@ -107,8 +116,15 @@ def _route(v: Values, op: ops.Route) -> None:
 
 
 def _expert_linear(v: Values, op: ops.ExpertLinear) -> None:
-    parts = [v.weights[part.weight] for part in op.parts]
-    v.put(op.out, expert_product(v.buffers[op.x], v.buffers[op.ids], parts, op.gated))
+    x, ids = v.buffers[op.x], v.buffers[op.ids]
+    if op.scheme is None:
+        weights = [v.weights[part.weight] for part in op.parts]
+        v.put(op.out, expert_product(x, ids, weights, op.gated))
+        return
+    products = SCHEMES[type(op.scheme)]
+    multiply = products.weight_only if op.weight_only else products.integers
+    parts = [v.experts(part.weight, op.scheme) for part in op.parts]
+    v.put(op.out, expert_product(x, ids, parts, op.gated, multiply))
 
 
 def _combine_experts(v: Values, op: ops.CombineExperts) -> None:

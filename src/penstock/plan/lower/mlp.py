@@ -38,10 +38,10 @@ def lower_mlp(
 
 def _experts(build: PlanBuilder, index: int, e: ExpertsSpec, x: BufferName) -> BufferName:
     """Products of only those experts that a token is routed to, and their weighted sum."""
-    if build.is_quantized:
+    if build.stores_quantized:
         raise ConfigError(
-            "weights of experts cannot be quantized yet; take a checkpoint that is not, and leave "
-            "quantization at none"
+            "weights of experts that a checkpoint has quantized are not read yet; take one in "
+            "float32, bfloat16 or float16, which quantization int8 or int4 rounds when it is loaded"
         )
     at, routed = f"layers.{index}.", Rows("T", e.top_k)
     scores = build.new(at + "router", e.num_experts)
@@ -56,9 +56,11 @@ def _experts(build: PlanBuilder, index: int, e: ExpertsSpec, x: BufferName) -> B
     hidden, wide = build.hidden_size, e.intermediate_size
     inner = build.new(at + "inner", wide, build.activation, routed)
     gate, up = part("gate", wide, hidden), part("up", wide, hidden)
-    build.append(ExpertLinear(x, ids, inner, hidden, (gate, up), gated=e.activation))
-    outputs = build.new(at + "down", hidden, rows=routed)
-    build.append(ExpertLinear(inner, ids, outputs, wide, (part("down", hidden, wide),)))
+    rounding = build.rounding(gate.weight)
+    build.append(ExpertLinear(x, ids, inner, hidden, (gate, up), e.activation, *rounding))
+    outputs, down = build.new(at + "down", hidden, rows=routed), part("down", hidden, wide)
+    rounding = build.rounding(down.weight)
+    build.append(ExpertLinear(inner, ids, outputs, wide, (down,), None, *rounding))
     out = build.new(at + "experts", hidden)
     build.append(CombineExperts(outputs, shares, out))
     return out

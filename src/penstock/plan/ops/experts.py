@@ -8,6 +8,7 @@ from typing import Literal
 from penstock.models.spec import Activation
 from penstock.plan.ops.base import BufferName, Op, WeightName
 from penstock.plan.ops.common import LinearPart
+from penstock.quant.scheme import QuantScheme
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,9 @@ class ExpertLinear(Op):
     ``[experts, n, k_in]``. With ``gated`` there are two parts of equal size, gate and up, and
     ``out = gated(x @ gate[e].T) * (x @ up[e].T)``, else there is one. Products are accumulated in
     float32 over ascending columns, never split.
+
+    With a ``scheme``, and ``weight_only``, a row is rounded and multiplied as
+    :class:`~penstock.plan.ops.Linear` says of a product with its expert's matrix alone.
     """
 
     _reads = ("x", "ids")
@@ -49,6 +53,14 @@ class ExpertLinear(Op):
     """Number of columns of x."""
     parts: tuple[LinearPart, ...]
     gated: Activation | None = None
+    scheme: QuantScheme | None = None
+    """What the matrices of all experts are quantized to."""
+    weight_only: bool = False
+
+    @property
+    def n(self) -> int:
+        """Number of columns of out."""
+        return self.parts[0].n
 
     @property
     def weights(self) -> tuple[WeightName, ...]:
