@@ -25,6 +25,27 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           },
           "matrix"_a, "bias"_a.none(), "x"_a, "out"_a, "gate"_a)
       .def(
+          "append_route",
+          [](PyExecutor& self, BufferId logits, BufferId ids, BufferId shares, bool over_all,
+             bool normalize) {
+            self.get().append_route(logits, ids, shares, over_all, normalize);
+          },
+          "logits"_a, "ids"_a, "shares"_a, "over_all"_a, "normalize"_a)
+      .def(
+          "append_expert_linear",
+          [](PyExecutor& self, MatrixId matrix, std::optional<ConstantId> bias, BufferId x,
+             BufferId ids, BufferId out, const std::string& gate) {
+            self.get().append_expert_linear(matrix, bias.value_or(kNone), x, ids, out,
+                                            parse_activation(gate));
+          },
+          "matrix"_a, "bias"_a.none(), "x"_a, "ids"_a, "out"_a, "gate"_a)
+      .def(
+          "append_combine_experts",
+          [](PyExecutor& self, BufferId x, BufferId shares, BufferId out) {
+            self.get().append_combine_experts(x, shares, out);
+          },
+          "x"_a, "shares"_a, "out"_a)
+      .def(
           "append_embed",
           [](PyExecutor& self, ConstantId table, const std::string& elem, BufferId out) {
             self.get().append_embed(table, parse_elem(elem), out);

@@ -52,6 +52,7 @@ void Executor::reserve_for(const LinearOp& op) {
 
 void Executor::append_linear(MatrixId id, ConstantId bias, BufferId x, BufferId out,
                              Activation gate) {
+  if (matrix(id).experts != 1) refuse("a product has one matrix, not experts");
   AnyMatrix w = matrix(id).packed;  // the bias is of this product, not of all with the matrix
   const RowKind rows = std::visit(
       [&](auto& m) {

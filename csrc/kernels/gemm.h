@@ -21,6 +21,17 @@ constexpr int kPanelColumns = 16;
 
 enum class Activation : uint8_t { none, silu, gelu_tanh, gelu };
 
+// What a product reads: the rows of an array, or those of them that a list names, in its order.
+struct InputRows : Array {
+  const int32_t* list;
+
+  InputRows(const Array& all, const int32_t* some = nullptr) : Array(all), list(some) {}
+  template <class T>
+  T* row(int64_t r) const {
+    return Array::row<T>(list ? list[r] : r);
+  }
+};
+
 struct PackedMatrix {
   Elem elem;   // f32, bf16 or f16
   int64_t n;   // output columns of linear(); a gated matrix holds twice as many

@@ -32,6 +32,7 @@ struct Epilogue {
   int64_t n;
   bool gated;
   Activation gate;
+  const int32_t* list = nullptr;  // the rows of `out` that rows go to; null: by their numbers
 
   // Finish 16 columns from `column` on of `rows` rows from `row` on. sums.get(part, r) is row r of
   // the first part, or of up.
@@ -49,10 +50,11 @@ struct Epilogue {
         if (bias) u += up_b;
         y = activate(gate, y) * u;
       }
+      const int64_t to = list ? list[row + r] : row + r;
       if (out.elem == Elem::bf16)
-        y.store_n(out.row<bf16>(row + r) + column, columns);
+        y.store_n(out.row<bf16>(to) + column, columns);
       else
-        y.store_n(out.row<float>(row + r) + column, columns);
+        y.store_n(out.row<float>(to) + column, columns);
     }
   }
 };

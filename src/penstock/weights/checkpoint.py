@@ -18,7 +18,7 @@ from penstock.models.spec import DType, ModelSpec
 from penstock.weights.disagreement import missing, quantized_names, refuse_dense, unexpected
 from penstock.weights.dummy import DummyWeights
 from penstock.weights.safetensors import open_folder
-from penstock.weights.sources import Found, check, read
+from penstock.weights.sources import Found, check, read, read_member
 
 _COMPARE_BYTES: Final = 1 << 24  # at a time, so that comparing two matrices needs no copy of them
 
@@ -62,6 +62,11 @@ class StoredWeights:
         """The weight, read-only, in the dtype this source was opened with; one that the checkpoint
         has quantized, as it is."""
         return read(*self._sources[name], self._dtype)
+
+    def member(self, name: str, index: int) -> WeightValue:
+        """A matrix of a stack, likewise."""
+        source, found = self._sources[name]
+        return read_member(source, index, found, self._dtype)
 
 
 class CheckpointWeights(StoredWeights):

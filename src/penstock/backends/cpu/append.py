@@ -41,6 +41,21 @@ def _linear(b: Binder, op: ops.Linear) -> None:
     )
 
 
+def _route(b: Binder, op: ops.Route) -> None:
+    logits, ids, shares = (b.buffers[name] for name in (op.logits, op.ids, op.shares))
+    b.native.append_route(logits, ids, shares, op.scores == "all", op.normalize)
+
+
+def _expert_linear(b: Binder, op: ops.ExpertLinear) -> None:
+    matrix = b.experts(op)
+    x, ids, out = (b.buffers[name] for name in (op.x, op.ids, op.out))
+    b.native.append_expert_linear(matrix, None, x, ids, out, op.gated or "none")
+
+
+def _combine_experts(b: Binder, op: ops.CombineExperts) -> None:
+    b.native.append_combine_experts(b.buffers[op.x], b.buffers[op.shares], b.buffers[op.out])
+
+
 def _attention(b: Binder, op: ops.Attention) -> None:
     b.native.append_attention(
         layer=op.layer,
@@ -154,6 +169,9 @@ APPENDERS: Final[Mapping[type[ops.Op], Callable[[Binder, Any], None]]] = Mapping
         ops.Features: _features,
         ops.Join: _join,
         ops.Linear: _linear,
+        ops.Route: _route,
+        ops.ExpertLinear: _expert_linear,
+        ops.CombineExperts: _combine_experts,
         ops.Attention: _attention,
         ops.SelectRows: _select_rows,
         ops.Argmax: _argmax,

@@ -55,7 +55,7 @@ class Binder:
         """The packed matrix of a product, its parts joined."""
         native = self.native
         form = form_of(op.scheme, self.plan.weight_dtype)
-        matrix = form.add(native, op)
+        matrix = form.add(native, op, 1)
         if not op.weight_only:  # whose products have nothing to tune
             shape = f"{form} {'2x' if op.gated is not None else ''}{op.n}x{op.k}"
             logits = self.plan.buffers[op.out].rows.base != "T"
@@ -66,6 +66,20 @@ class Binder:
             put = partial(form.pack, native, matrix, first, part.weight)
             self.fills.append(Fill(part.weight, put))
             first += part.n
+        return matrix
+
+    def experts(self, op: ops.ExpertLinear) -> MatrixId:
+        """The packed matrices of all experts, the parts of each joined."""
+        form = form_of(op.scheme, self.plan.weight_dtype)
+        number = self.plan.weights[op.parts[0].weight].shape[0]
+        matrix = form.add(self.native, op, number)
+        self.regions.append("+".join(part.weight for part in op.parts))
+        first = 0
+        for expert in range(number):
+            for part in op.parts:
+                put = partial(form.pack, self.native, matrix, first, part.weight)
+                self.fills.append(Fill(part.weight, put, expert))
+                first += part.n
         return matrix
 
     def bias(self, op: ops.Linear) -> ConstantId | None:
