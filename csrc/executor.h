@@ -106,10 +106,13 @@ class Executor {
   void append_rms_norm(BufferId x, BufferId out, ConstantId weight, float eps);
   void append_layer_norm(BufferId x, BufferId out, ConstantId weight, ConstantId bias, float eps);
   void append_linear(MatrixId matrix, ConstantId bias, BufferId x, BufferId out,
-                     Activation gate);
-  void append_route(BufferId logits, BufferId ids, BufferId shares, bool over_all, bool normalize);
+                     Gating gate);
+  void append_route(BufferId logits, BufferId ids, BufferId shares, ConstantId choice_bias,
+                    const Routing& routing);
   void append_expert_linear(MatrixId matrix, ConstantId bias, BufferId x, BufferId ids,
-                            BufferId out, Activation gate);
+                            BufferId out, Gating gate);
+  void append_scale_rows(BufferId x, BufferId by, BufferId out, bool sigmoid);
+  // Without shares, the sum.
   void append_combine_experts(BufferId x, BufferId shares, BufferId out);
   void append_head_norm(BufferId x, BufferId out, int head_dim, ConstantId weight, float eps);
   struct RotationSpec {
@@ -145,7 +148,7 @@ class Executor {
   void append_join(std::span<const BufferId> xs, BufferId out);
   // out = x + activation(y); without x, the activation alone.
   void append_add_activated(BufferId x, BufferId y, BufferId out, Activation activation);
-  void append_gate(BufferId gate, BufferId up, BufferId out, Activation activation);
+  void append_gate(BufferId gate, BufferId up, BufferId out, Gating gating);
   void append_scale(BufferId x, BufferId out, float factor);
   void append_soft_cap(BufferId x, BufferId out, float cap);
 
@@ -210,6 +213,10 @@ class Executor {
   const Array& typed(BufferId id, std::initializer_list<Elem> elems, const char* what) const;
   const std::byte* constant(ConstantId id, size_t bytes, const char* what) const;
   const float* floats(ConstantId id, int64_t count, const char* what) const;
+  // Null for kNone.
+  const float* optional_floats(ConstantId id, int64_t count, const char* what) const {
+    return id == kNone ? nullptr : floats(id, count, what);
+  }
   Matrix& matrix(MatrixId id);
   template <class Kind>
   const Kind& matrix_of(MatrixId id);
@@ -223,7 +230,7 @@ class Executor {
   NormArgs norm(BufferId x, BufferId out, ConstantId weight, ConstantId bias, float eps) const;
   // Input, output and row kind of a product, checked against n, k and gated of its matrix.
   RowKind check_product(int64_t n, int64_t k, bool gated, BufferId x, BufferId out,
-                        Activation gate) const;
+                        Gating gate) const;
   // The first product with the matrix.
   const LinearOp& product_of(MatrixId matrix, int64_t rows) const;
   void reserve_for(const LinearOp& op);

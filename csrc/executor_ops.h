@@ -71,7 +71,7 @@ struct LinearOp {
   MatrixId matrix;
   AnyMatrix w;
   Array x, out;
-  Activation gate;
+  Gating gate;
   RowKind rows;
   const char* name() const { return "Linear"; }
 };
@@ -85,6 +85,11 @@ struct ExpertLinearOp {
   ExpertsArgs args;
   RowKind rows;  // tokens of the args
   const char* name() const { return "ExpertLinear"; }
+};
+struct ScaleRowsOp {
+  ScaleRowsArgs args;
+  RowKind rows;  // tokens of the args
+  const char* name() const { return "ScaleRows"; }
 };
 struct CombineExpertsOp {
   CombineArgs args;
@@ -158,6 +163,6 @@ struct SoftCapOp {
 using Op = std::variant<EmbedOp, AddNormOp, RmsNormOp, LayerNormOp, LinearOp, HeadNormOp, RopeOp,
                         KvWriteOp, RopeWriteOp, AttentionOp, SelectRowsOp, ArgmaxOp, FeaturesOp,
                         JoinOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, RouteOp,
-                        ExpertLinearOp, CombineExpertsOp>;
+                        ExpertLinearOp, ScaleRowsOp, CombineExpertsOp>;
 
 }  // namespace penstock

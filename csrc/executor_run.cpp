@@ -67,6 +67,9 @@ struct Executor::Runner {
     std::visit(
         [&](const auto& w) { expert_linear(w, op.args, rows_of(op.rows, step), worker); }, op.w);
   }
+  void operator()(const ScaleRowsOp& op) const {
+    scale_rows(op.args, rows_of(op.rows, step), worker);
+  }
   void operator()(const CombineExpertsOp& op) const {
     combine_experts(op.args, rows_of(op.rows, step), worker);
   }

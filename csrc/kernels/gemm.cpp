@@ -95,7 +95,7 @@ size_t linear_shared_bytes(const PackedMatrix& w, int64_t rows) {
   return 0;
 }
 
-void linear(const PackedMatrix& w, const Array& x, const Array& out, int64_t rows, Activation gate,
+void linear(const PackedMatrix& w, const Array& x, const Array& out, int64_t rows, Gating gate,
             [[maybe_unused]] std::byte* shared, const Worker& worker) {
   const Panels p(w);
   const Epilogue epilogue{w.bias, out, w.n, w.gated, gate};

@@ -22,7 +22,7 @@ struct ExpertsArgs {
   Array ids;       // [tokens, chosen] i32, each below `experts`
   Array out;       // [chosen * tokens, n]
   int64_t experts;
-  Activation gate;  // as of linear()
+  Gating gate;  // as of linear()
 };
 
 // From one expert's panels to the next one's.

@@ -217,7 +217,7 @@ size_t linear_scratch_bytes(const GridMatrix& w, int64_t rows) {
 }
 
 void linear(const GridMatrix& w, const Array& x, const Array& out, int64_t rows,
-                 Activation gate, std::byte* shared, const Worker& worker) {
+                 Gating gate, std::byte* shared, const Worker& worker) {
   if (rows == 0) return;
   const Epilogue epilogue{w.bias, out, w.n, w.gated, gate};
   if (w.weight_only) return linear_points(PointPanels(w), x, epilogue, rows, shared, worker);

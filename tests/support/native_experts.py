@@ -9,10 +9,12 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.backends.cpu.append import gating
 from penstock.backends.cpu.forms import form_of
-from penstock.models.spec import Activation, DType
+from penstock.models.spec import DType, Gating, Routing
 from penstock.plan.ops import ExpertLinear, Linear, LinearPart
 from penstock.quant import QuantScheme
+from support.native_arrays import as_bytes
 
 TYPES: dict[str, Any] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
 
@@ -36,7 +38,9 @@ class Experts:
 
     form: Form
     parts: tuple[NDArray[np.float32], ...]
-    gated: Activation | None = None
+    gated: Gating | None = None
+    biases: NDArray[np.float32] | None = None
+    """``[experts, n of all parts]``."""
 
     @classmethod
     def random(
@@ -83,9 +87,9 @@ class Experts:
             for part in self.parts:
                 form.pack(step.native, matrix, rows, "a part", part[expert])
                 rows += n
-        step.native.append_route(scores, chosen_ids, shares, True, True)
-        gate = self.gated or "none"
-        step.native.append_expert_linear(matrix, None, source, chosen_ids, to, gate)
+        append_route(step.native, scores, chosen_ids, shares, Routing())
+        bias = None if self.biases is None else step.native.add_constant(as_bytes(self.biases))
+        step.native.append_expert_linear(matrix, bias, source, chosen_ids, to, *gating(self.gated))
         step.run()
         np.testing.assert_array_equal(step.values(chosen_ids, np.int32), ids)
         return step.values(to, TYPES[out])
@@ -104,7 +108,10 @@ class Experts:
         matrix = form.add(step.native, op, 1)
         for i, part in enumerate(self.parts):
             form.pack(step.native, matrix, i * n, "a part", part[expert])
-        step.native.append_linear(matrix, None, source, to, self.gated or "none")
+        bias = None
+        if self.biases is not None:
+            bias = step.native.add_constant(as_bytes(self.biases[expert]))
+        step.native.append_linear(matrix, bias, source, to, *gating(self.gated))
         step.run()
         return step.values(to, TYPES[out])
 
@@ -119,6 +126,26 @@ class Experts:
             mine = each == expert
             result[mine] = self.alone(module, expert, np.ascontiguousarray(rows[mine]), out)
         return result
+
+
+def append_route(
+    executor: Any, logits: int, ids: int, shares: int, routing: Routing, bias: int | None = None
+) -> None:
+    executor.append_route(
+        logits=logits,
+        ids=ids,
+        shares=shares,
+        choice_bias=bias,
+        scores=routing.scores,
+        normalize=routing.normalize,
+        normalize_eps=routing.normalize_eps,
+        normalize_least=routing.normalize_least,
+        scale=routing.scale,
+        groups=routing.groups,
+        groups_chosen=routing.groups_chosen,
+        top2=routing.group_score == "top2",
+        jitter=routing.jitter,
+    )
 
 
 class _Step:
@@ -165,30 +192,48 @@ class _Step:
 
 
 def combined(
-    module: Any, x: NDArray[np.float32], shares: NDArray[np.float32], threads: int = 2
+    module: Any,
+    x: NDArray[np.float32],
+    chosen: int,
+    shares: NDArray[np.float32] | None,
+    threads: int = 2,
 ) -> NDArray[np.float32]:
     """``CombineExperts`` of x ``[chosen * T, c]``."""
-    step = _Step(module, len(shares), threads)
-    source = step.buffer("float32", x.shape[1], shares.shape[1], x)
-    weights = step.buffer("float32", shares.shape[1], values=shares)
+    step = _Step(module, len(x) // chosen, threads)
+    source = step.buffer("float32", x.shape[1], chosen, x)
+    weights = None if shares is None else step.buffer("float32", chosen, values=shares)
     out = step.buffer("float32", x.shape[1])
     step.native.append_combine_experts(source, weights, out)
     step.run()
     return step.values(out, np.float32)
 
 
+def scaled(
+    module: Any, x: NDArray[Any], by: NDArray[np.float32], sigmoid: bool, out: str
+) -> NDArray[Any]:
+    """``ScaleRows`` of x."""
+    step = _Step(module, len(by), 2)
+    source = step.buffer(x.dtype.name, x.shape[1], len(x) // len(by), x)
+    factors = step.buffer("float32", by.shape[1], values=by)
+    to = step.buffer(out, x.shape[1], by.shape[1])
+    step.native.append_scale_rows(source, factors, to, sigmoid)
+    step.run()
+    return step.values(to, TYPES[out])
+
+
 def routed(
     module: Any,
     logits: NDArray[np.float32],
     chosen: int,
-    over_all: bool,
-    normalize: bool,
+    routing: Routing,
+    choice_bias: NDArray[np.float32] | None = None,
     threads: int = 2,
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """``Route`` of logits ``[T, experts]``."""
     step = _Step(module, len(logits), threads)
     scores = step.buffer("float32", logits.shape[1], values=logits)
     ids, shares = step.buffer("int32", chosen), step.buffer("float32", chosen)
-    step.native.append_route(scores, ids, shares, over_all, normalize)
+    bias = None if choice_bias is None else step.native.add_constant(as_bytes(choice_bias))
+    append_route(step.native, scores, ids, shares, routing, bias)
     step.run()
     return step.values(ids, np.int32), step.values(shares, np.float32)

@@ -22,6 +22,7 @@ class CpuBackend(Backend):
     defaults = Defaults(64, BATCHED_TOKENS, True, "products of integers are exact")
     keeps_weights = True
     runs_experts = True
+    runs_clamped_gates = True
 
     def asked(self, hardware: Hardware) -> BackendChoice:
         return BackendChoice(self, "as asked")

@@ -88,6 +88,23 @@ class Binder:
             return None
         return self._reserve([(part.bias, part.n) for part in op.parts], DTYPES["float32"])
 
+    def expert_bias(self, op: ops.ExpertLinear) -> ConstantId | None:
+        """The parts' biases joined expert by expert, zeros where one has none; None if none has
+        any."""
+        named = [part.bias for part in op.parts if part.bias is not None]
+        if not named:
+            return None
+        number, width = self.plan.weights[named[0]].shape[0], sum(part.n for part in op.parts)
+        constant = self.native.reserve_constant(number * width * 4)
+        self.regions.append("+".join(named))
+        first = 0
+        for part in op.parts:
+            if part.bias is not None:
+                put = partial(self._fill_rows, constant, first, width)
+                self.fills.append(Fill(part.bias, put))
+            first += part.n
+        return constant
+
     def weight(self, name: ops.WeightName) -> ConstantId:
         """A weight as float32."""
         return self._reserve([(name, self._size(name))], DTYPES["float32"])
@@ -128,6 +145,10 @@ class Binder:
         return constant
 
     # What fills call, with the weight's array last.
+
+    def _fill_rows(self, constant: ConstantId, first: int, width: int, array: NDArray[Any]) -> None:
+        for row, values in enumerate(array.astype(np.float32, copy=False)):
+            self.native.fill_constant(constant, (row * width + first) * 4, as_bytes(values))
 
     def _fill(
         self, constant: ConstantId, offset: int, dtype: np.dtype[Any], array: NDArray[Any]

@@ -122,16 +122,21 @@ class NativeExecutor(Protocol):
         residual: BufferId,
         delta: BufferId | None,
         out: BufferId,
-        weight: ConstantId,
+        weight: ConstantId | None,
         eps: float,
     ) -> None: ...
 
     def append_rms_norm(
-        self, x: BufferId, out: BufferId, weight: ConstantId, eps: float
+        self, x: BufferId, out: BufferId, weight: ConstantId | None, eps: float
     ) -> None: ...
 
     def append_layer_norm(
-        self, x: BufferId, out: BufferId, weight: ConstantId, bias: ConstantId | None, eps: float
+        self,
+        x: BufferId,
+        out: BufferId,
+        weight: ConstantId | None,
+        bias: ConstantId | None,
+        eps: float,
     ) -> None: ...
 
     def append_linear(
@@ -141,10 +146,25 @@ class NativeExecutor(Protocol):
         x: BufferId,
         out: BufferId,
         gate: str,
+        clamp: tuple[float, float] | None = None,
     ) -> None: ...
 
     def append_route(
-        self, logits: BufferId, ids: BufferId, shares: BufferId, over_all: bool, normalize: bool
+        self,
+        *,
+        logits: BufferId,
+        ids: BufferId,
+        shares: BufferId,
+        choice_bias: ConstantId | None,
+        scores: str,
+        normalize: bool,
+        normalize_eps: float,
+        normalize_least: float,
+        scale: float,
+        groups: int,
+        groups_chosen: int,
+        top2: bool,
+        jitter: float,
     ) -> None: ...
 
     def append_expert_linear(
@@ -155,9 +175,16 @@ class NativeExecutor(Protocol):
         ids: BufferId,
         out: BufferId,
         gate: str,
+        clamp: tuple[float, float] | None = None,
     ) -> None: ...
 
-    def append_combine_experts(self, x: BufferId, shares: BufferId, out: BufferId) -> None: ...
+    def append_scale_rows(
+        self, x: BufferId, by: BufferId, out: BufferId, sigmoid: bool
+    ) -> None: ...
+
+    def append_combine_experts(
+        self, x: BufferId, shares: BufferId | None, out: BufferId
+    ) -> None: ...
 
     def append_head_norm(
         self, x: BufferId, out: BufferId, head_dim: int, weight: ConstantId, eps: float
@@ -221,7 +248,17 @@ class NativeExecutor(Protocol):
         """``out = x + activation(y)``: without x the activation alone, with ``none`` the sum."""
         ...
 
-    def append_gate(self, gate: BufferId, up: BufferId, out: BufferId, activation: str) -> None: ...
+    def append_gate(
+        self,
+        gate: BufferId,
+        up: BufferId,
+        out: BufferId,
+        activation: str,
+        clamp: tuple[float, float] | None = None,
+    ) -> None:
+        """``out = activation(gate) * up``, or with ``clamp``, a limit and an alpha, clamped
+        SwiGLU."""
+        ...
 
     def append_scale(self, x: BufferId, out: BufferId, factor: float) -> None: ...
 
