@@ -42,14 +42,14 @@ void Executor::append_add_positions(BufferId x, BufferId out, ConstantId table, 
 }
 
 RowKind Executor::check_product(int64_t n, int64_t k, bool gated, BufferId x, BufferId out,
-                                Activation gate) const {
+                                Gating gate) const {
   const Array& in = typed(x, {Elem::f32, Elem::bf16}, "a matrix product's input");
   const Array& y = typed(out, {Elem::f32, Elem::bf16}, "a matrix product's output");
   const RowKind from = bound(x).rows, to = bound(out).rows;
   const bool narrows = from == RowKind::selected && to == RowKind::logits;
   if (in.cols != k || y.cols != n || (from != to && !narrows))
     refuse("input, matrix and output of a product differ in shape");
-  if (gated != (gate != Activation::none)) refuse("a gated matrix needs an activation");
+  if (gated == gate.is_none()) refuse("a gated matrix needs an activation");
   require_apart(x, out);
   return to;
 }
@@ -68,7 +68,8 @@ void Executor::reserve_for(const LinearOp& op) {
 }
 
 void Executor::append_linear(MatrixId id, ConstantId bias, BufferId x, BufferId out,
-                             Activation gate) {
+                             Gating gate) {
+  if (matrix(id).experts != 1) refuse("a product has one matrix, not experts");
   AnyMatrix w = matrix(id).packed;  // the bias is of this product, not of all with the matrix
   const RowKind rows = std::visit(
       [&](auto& m) {

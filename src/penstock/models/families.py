@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.models import (
-<<<<<<< HEAD
     deepseek_v2,
     deepseek_v3,
-=======
     ernie4_5_moe,
->>>>>>> m1
     gemma,
     gemma2,
     gemma3,
@@ -37,12 +34,9 @@ from penstock.models import (
 )
 
 MODULES: Final = (
-<<<<<<< HEAD
     deepseek_v2,
     deepseek_v3,
-=======
     ernie4_5_moe,
->>>>>>> m1
     gemma,
     gemma2,
     gemma3,

@@ -32,7 +32,7 @@ from penstock.plan.ops import (
     WeightName,
 )
 from penstock.plan.plan import Plan
-from penstock.quant.scheme import Quantization
+from penstock.quant.scheme import Quantization, QuantScheme
 
 RESIDUAL = "x"
 
@@ -75,9 +75,15 @@ class PlanBuilder:
         return self._spec.hidden_size
 
     @property
-    def is_quantized(self) -> bool:
-        """Whether products are quantized, by the checkpoint or when weights are read."""
-        return self._spec.quantized is not None or self.quantization.linear is not None
+    def stores_quantized(self) -> bool:
+        """Whether the checkpoint has matrices that are quantized."""
+        return self._spec.quantized is not None
+
+    def rounding(self, weight: WeightName) -> tuple[QuantScheme | None, bool]:
+        """What a matrix is quantized to when it is read, and whether its products leave
+        activations as they are."""
+        scheme = self.quantization.of(weight)
+        return scheme, scheme is not None and not self.quantization.activations
 
     def append(self, *ops: Op) -> None:
         self._ops += ops
