@@ -12,6 +12,7 @@ from typing import Final
 
 from penstock.errors import ModelError
 from penstock.models import (
+    falcon,
     gemma,
     gemma2,
     gemma3,
@@ -71,6 +72,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
             qwen3_moe,
             gpt_neox,
             starcoder2,
+            falcon,
         ),
     )
 }
