@@ -14,10 +14,10 @@ from penstock import LLM
 from penstock.backends.reference.experts import combine, expert_product, route
 from penstock.backends.registry import BACKENDS
 from penstock.errors import ConfigError
-from penstock.models.registry import load_model_spec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.speculative_config import DraftModel, QuantizedSelf
+from penstock.weights.model_folder import load_model_spec
 
 SCORES = st.lists(st.sampled_from([-1.5, -1.0, 0.0, 0.5, 2.0]), min_size=4, max_size=6)
 

@@ -25,10 +25,16 @@ from penstock.models.spec import (
 from penstock.plan.plan import Plan
 
 NORMS = st.one_of(
-    st.just(NormSpec(eps=1e-5)),
-    st.builds(NormSpec, eps=st.just(1e-6), kind=st.just("layer"), bias=st.booleans()),
+    st.builds(NormSpec, eps=st.just(1e-5), weight=st.booleans()),
+    st.builds(
+        NormSpec,
+        eps=st.just(1e-6),
+        kind=st.just("layer"),
+        bias=st.booleans(),
+        weight=st.booleans(),
+    ),
 )
-ACTIVATIONS = st.sampled_from(["silu", "gelu", "gelu_tanh"])
+ACTIVATIONS = st.sampled_from(["silu", "gelu", "gelu_tanh", "relu", "relu2"])
 MLPS = st.builds(
     MlpSpec,
     intermediate_size=st.sampled_from([20, 33]),
@@ -64,7 +70,7 @@ def attentions(heads: int, kv_heads: int, dim: int) -> st.SearchStrategy[Attenti
         rope=st.none() | ropes,
         scale=st.sampled_from([dim**-0.5, 0.4]),
         window=st.sampled_from([None, None, 5]),
-        qkv_bias=st.booleans(),
+        qkv_bias=st.sampled_from([False, True, ("q",), ("q", "v"), ("k",)]),
         output_bias=st.booleans(),
         qk_norm=st.none()
         | st.builds(QkNormSpec, st.just(1e-5), st.sampled_from(["head", "projection"])),
@@ -112,6 +118,7 @@ def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSp
         embedding_scale=draw(st.sampled_from([None, EmbeddingScale(1.7)])),
         logits_scale=draw(st.sampled_from([1.0, 0.25])),
         logits_softcap=draw(st.sampled_from([None, 2.0])),
+        head_bias=draw(st.booleans()),
     )
 
 

@@ -63,14 +63,19 @@ def logits_of(spec: ModelSpec, get: Callable[[str], NDArray[Any]], tokens: NDArr
             x = x + attended
     if spec.final_norm is not None:
         x = _norm(x, spec.final_norm, weight, "final_norm")
-    logits = x @ weight("embed" if spec.tie_embeddings else "head").T * spec.logits_scale
+    logits = x @ weight("embed" if spec.tie_embeddings else "head").T
+    if spec.head_bias:
+        logits = logits + weight("head.bias")
+    logits = logits * spec.logits_scale
     cap = spec.logits_softcap
     return logits if cap is None else cap * np.tanh(logits / cap)
 
 
 def _norm(x: F64, norm: NormSpec, weight: Weight, name: str) -> F64:
     centered = x - x.mean(-1, keepdims=True) if norm.kind == "layer" else x
-    scaled = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + norm.eps) * weight(name)
+    scaled = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + norm.eps)
+    if norm.weight:
+        scaled = scaled * weight(name)
     return scaled + weight(name + ".bias") if norm.bias else scaled
 
 
@@ -79,11 +84,15 @@ def _linear(x: F64, weight: Weight, name: str, bias: bool) -> F64:
     return y + weight(name + ".bias") if bias else y
 
 
+def _biased(a: AttentionSpec, name: str) -> bool:
+    return a.qkv_bias if isinstance(a.qkv_bias, bool) else name in a.qkv_bias
+
+
 def _projected(
     spec: ModelSpec, a: AttentionSpec, x: F64, weight: Weight, at: str, name: str
 ) -> F64:
     """Queries or keys, normed and rotated: ``[tokens, heads, head_dim]``."""
-    y = _linear(x, weight, at + name, a.qkv_bias)
+    y = _linear(x, weight, at + name, _biased(a, name))
     rms = None if a.qk_norm is None else NormSpec(a.qk_norm.eps)
     if rms is not None and a.qk_norm is not None and a.qk_norm.over == "projection":
         y = _norm(y, rms, weight, f"{at}{name}_norm")
@@ -106,7 +115,7 @@ def _projected(
 def _keys_and_values(
     spec: ModelSpec, a: AttentionSpec, x: F64, weight: Weight, at: str
 ) -> tuple[F64, F64]:
-    values = _linear(x, weight, at + "v", a.qkv_bias).reshape(len(x), -1, a.head_dim)
+    values = _linear(x, weight, at + "v", _biased(a, "v")).reshape(len(x), -1, a.head_dim)
     return _projected(spec, a, x, weight, at, "k"), values
 
 
@@ -138,6 +147,8 @@ def _attention(
 def _activated(x: F64, kind: Activation) -> F64:
     if kind == "silu":
         return x / (1 + np.exp(-x))
+    if kind in ("relu", "relu2"):
+        return np.maximum(x, 0) ** (2 if kind == "relu2" else 1)
     if kind == "gelu_tanh":
         return x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))

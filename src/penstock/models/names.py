@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from penstock.interface.sources import (
     Packed,
@@ -24,6 +25,9 @@ from penstock.interface.sources import (
 )
 
 BIAS = ".bias"
+
+Published = Literal["model", "heads"]
+"""Kinds of checkpoints: whole models, and heads that draft."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,11 @@ class NameMap:
     names: Mapping[str, Name] = field(hash=False)
     idle: str = r"(?!)"
     """Regular expression of tensors that checkpoints may have and that no model reads."""
+    published: Published = "model"
+    """The files and the spellings in which such checkpoints are published."""
+    target: Mapping[str, Source] = field(default_factory=dict, hash=False)
+    """Weights that a head takes from the checkpoint of the model that it drafts for, by canonical
+    name, and their sources there."""
     prefix: str = ""
     """What the names of all tensors but the head's begin with, and in files that were saved of the
     model without its head do not."""

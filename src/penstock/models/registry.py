@@ -3,34 +3,17 @@ refused."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from penstock.errors import ModelError
-from penstock.models import (
-    falcon,
-    gemma,
-    gemma2,
-    gemma3,
-    gpt_neox,
-    llama,
-    mistral,
-    phi3,
-    qwen2,
-    qwen3,
-    qwen3_moe,
-    starcoder2,
-)
 from penstock.models.blocks import read_dtype
+from penstock.models.families import MODULES
 from penstock.models.names import NameMap
 from penstock.models.quantized import read_quantized
-from penstock.models.reader import ConfigReader, read_json_object
+from penstock.models.reader import ConfigReader
 from penstock.models.spec import DType, ModelSpec
-from penstock.weights.safetensors import stored_dtype
 
 
 @dataclass(frozen=True)
@@ -44,6 +27,8 @@ class Family:
     names: NameMap | None
     own_code: frozenset[str]
     """Classes that ``auto_map`` may name: code of the checkpoint's own, which computes the same."""
+    idle: frozenset[str]
+    """Fields that change nothing in this family, whatever their value."""
 
 
 def _family(module: ModuleType) -> Family:
@@ -53,29 +38,11 @@ def _family(module: ModuleType) -> Family:
         module.read,
         getattr(module, "NAMES", None),
         getattr(module, "OWN_CODE", frozenset()),
+        getattr(module, "IDLE", frozenset()),
     )
 
 
-FAMILIES: Final[Mapping[str, Family]] = {
-    f.architecture: f
-    for f in map(
-        _family,
-        (
-            llama,
-            mistral,
-            qwen2,
-            qwen3,
-            gemma,
-            gemma2,
-            gemma3,
-            phi3,
-            qwen3_moe,
-            gpt_neox,
-            starcoder2,
-            falcon,
-        ),
-    )
-}
+FAMILIES: Final[Mapping[str, Family]] = {f.architecture: f for f in map(_family, MODULES)}
 
 _INSTEAD: Final[Mapping[str, str]] = {
     "Gemma3ForConditionalGeneration": (
@@ -132,28 +99,6 @@ _ONLY: Final[tuple[tuple[str, object, str], ...]] = (
 )
 
 
-def load_model_spec(folder: Path) -> ModelSpec:
-    """The model in a checkpoint folder, from ``config.json`` and ``generation_config.json``.
-
-    Weights are not read; only where the configuration names no dtype, the header of the first
-    weight file is asked. Raises ModelError, and WeightError if that header is corrupt.
-    """
-    path = folder / "config.json"
-    if not os.path.lexists(path):
-        raise ModelError(
-            f"{folder} has no config.json; give a Hugging Face checkpoint folder "
-            "(config.json, model.safetensors, tokenizer.json)"
-        )
-    config = read_json_object(path, ModelError)
-    generation_path = folder / "generation_config.json"
-    generation = (
-        read_json_object(generation_path, ModelError) if os.path.lexists(generation_path) else None
-    )
-    named = any(config.get(key) is not None for key in ("dtype", "torch_dtype"))
-    default = None if named else stored_dtype(folder)
-    return read_spec(config, generation=generation, default_dtype=default, where=str(path))
-
-
 def read_spec(
     config: Mapping[str, object],
     *,
@@ -170,7 +115,7 @@ def read_spec(
     """
     reader = ConfigReader(config, where)
     family = _find_family(reader)
-    refuse_unsupported(reader, family.own_code)
+    refuse_unsupported(reader, family.own_code, family.idle)
     dtype = read_dtype(reader) or default_dtype
     if dtype is None:
         raise reader.error("dtype", "is required: float32, bfloat16 or float16")
@@ -178,7 +123,7 @@ def read_spec(
     spec = replace(family.read(reader, dtype), quantized=quantized)
     if spec.names is None:
         spec = replace(spec, names=family.names)
-    reader.finish(IDLE_FIELDS)
+    reader.finish(IDLE_FIELDS | family.idle)
     if generation is not None:
         more = ConfigReader(generation, where.replace("config.json", "generation_config.json"))
         eos = more.integers("eos_token_id", high=spec.vocab_size - 1)
@@ -187,13 +132,17 @@ def read_spec(
     return spec
 
 
-def refuse_unsupported(reader: ConfigReader, own_code: Collection[str] = ()) -> None:
+def refuse_unsupported(
+    reader: ConfigReader, own_code: Collection[str] = (), idle: Collection[str] = ()
+) -> None:
     """Raise ModelError for values of common fields that no family supports.
 
-    ``own_code``: classes of the checkpoint's own that ``auto_map`` may name.
+    ``own_code``: classes of the checkpoint's own that ``auto_map`` may name. ``idle``: fields that
+    change nothing here.
     """
     for name, value, why in _ONLY:
-        reader.only(name, value, why)
+        if name not in idle:
+            reader.only(name, value, why)
     code = reader.raw("auto_map")
     # A tokenizer is read from tokenizer.json, whatever code would have read it.
     known = isinstance(code, dict) and all(

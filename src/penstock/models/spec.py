@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.errors import ModelError
-from penstock.models.names import NameMap
+from penstock.models.names import NameMap, Published
 from penstock.models.quantized import QuantizedFormat
 from penstock.models.rope_spec import RopeKind, RopeSpec
 
@@ -21,14 +21,17 @@ __all__ = [
     "ModelSpec",
     "NormKind",
     "NormSpec",
+    "Projection",
     "QkNormSpec",
     "RopeKind",
     "RopeSpec",
 ]
 
 DType = Literal["float32", "bfloat16", "float16"]
-Activation = Literal["silu", "gelu_tanh", "gelu"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2"]
+"""``relu2`` is the square of ``relu``."""
 NormKind = Literal["rms", "layer"]
+Projection = Literal["q", "k", "v"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class NormSpec:
     kind: NormKind = "rms"
     bias: bool = False
     """Whether a LayerNorm adds a bias. An RMS norm has none."""
+    weight: bool = True
+    """Whether what is normed is multiplied by a weight, component by component."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,8 @@ class AttentionSpec:
     window: int | None = None
     """Sliding window: a token attends to itself and the ``window - 1`` tokens before it. None: to
     all tokens before it."""
-    qkv_bias: bool = False
+    qkv_bias: bool | tuple[Projection, ...] = False
+    """Which projections have biases: all three, none, or those named."""
     output_bias: bool = False
     qk_norm: QkNormSpec | None = None
     alibi: bool = False
@@ -76,6 +82,12 @@ class AttentionSpec:
     """Whether each head has a learned score that takes part in the softmax and has no value."""
     kv_from: int | None = None
     """The layer before this one whose keys and values are read; None: the layer's own."""
+
+    def has_bias(self, projection: str) -> bool:
+        """Whether the projection of queries, keys or values has a bias."""
+        if isinstance(self.qkv_bias, bool):
+            return self.qkv_bias
+        return projection in self.qkv_bias
 
 
 @dataclass(frozen=True)
@@ -165,6 +177,13 @@ class ModelSpec:
     logits_scale: float = 1.0
     logits_softcap: float | None = None
     """Logits, once scaled, become ``logits_softcap * tanh(logits / logits_softcap)``."""
+    head_bias: bool = False
+    """Whether the output matrix has a bias (``head.bias``), added before the logits are scaled."""
+
+    @property
+    def published(self) -> Published:
+        """The files and the spellings in which the checkpoint is published."""
+        return "model" if self.names is None else self.names.published
 
     def __post_init__(self) -> None:
         for index, layer in enumerate(self.layers):

@@ -28,7 +28,6 @@ from penstock.models.spec import DType
 from penstock.quant import GroupTensor
 from penstock.weights.convert import convert
 from penstock.weights.gptq import read_gptq
-from penstock.weights.safetensors import open_folder
 from penstock.weights.tensor_file import Tensor, TensorFile
 
 Found = Mapping[str, tuple[TensorFile, Tensor]]
@@ -39,12 +38,8 @@ _QUANTIZED: Final = ("F4", "F6_", "F8_", "I8", "U8")
 """What names of types begin with that only quantized checkpoints have floats in."""
 
 
-def open_named(folder: Path, names: NameMap | None) -> Found:
-    """The tensors of a folder's safetensors files, by the names that ``names`` has for them.
-
-    Raises WeightError.
-    """
-    found = open_folder(folder)
+def as_named(found: Found, names: NameMap | None) -> Found:
+    """The tensors of a checkpoint by the names that ``names`` has for them."""
     if names is None:
         return found
     return {name: found[stored] for name, stored in names.completed(found).items()}

@@ -64,11 +64,13 @@ def _argmax(b: Binder, op: ops.Argmax) -> None:
 
 
 def _rms_norm(b: Binder, op: ops.RmsNorm) -> None:
-    b.native.append_rms_norm(b.buffers[op.x], b.buffers[op.out], b.weight(op.weight), op.eps)
+    b.native.append_rms_norm(
+        b.buffers[op.x], b.buffers[op.out], b.optional_weight(op.weight), op.eps
+    )
 
 
 def _layer_norm(b: Binder, op: ops.LayerNorm) -> None:
-    weight, bias = b.weight(op.weight), b.optional_weight(op.bias)
+    weight, bias = b.optional_weight(op.weight), b.optional_weight(op.bias)
     b.native.append_layer_norm(b.buffers[op.x], b.buffers[op.out], weight, bias, op.eps)
 
 
@@ -121,7 +123,7 @@ def _add_norm(b: Binder, op: ops.AddNorm) -> None:
         b.buffers[op.residual],
         None if op.delta is None else b.buffers[op.delta],
         b.buffers[op.out],
-        b.weight(op.weight),
+        b.optional_weight(op.weight),
         op.eps,
     )
 

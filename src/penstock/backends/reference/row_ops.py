@@ -39,6 +39,10 @@ class Values:
                 self.weights[name] = np.asarray(value).astype(np.float32)
         self.buffers: dict[str, NDArray[Any]] = {}
 
+    def optional(self, name: str | None) -> F32 | None:
+        """A weight that an op may have none of."""
+        return None if name is None else self.weights[name]
+
     def put(self, name: str, value: F32) -> None:
         """Store a buffer, rounded to its element type."""
         element = self.plan.buffers[name].element
@@ -51,12 +55,12 @@ class Values:
 
 
 def _rms_norm(v: Values, op: ops.RmsNorm) -> None:
-    v.put(op.out, rms_norm(v.buffers[op.x], v.weights[op.weight], op.eps))
+    v.put(op.out, rms_norm(v.buffers[op.x], v.optional(op.weight), op.eps))
 
 
 def _layer_norm(v: Values, op: ops.LayerNorm) -> None:
-    bias = None if op.bias is None else v.weights[op.bias]
-    v.put(op.out, layer_norm(v.buffers[op.x], v.weights[op.weight], bias, op.eps))
+    weight, bias = v.optional(op.weight), v.optional(op.bias)
+    v.put(op.out, layer_norm(v.buffers[op.x], weight, bias, op.eps))
 
 
 def _head_norm(v: Values, op: ops.HeadNorm) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.cache.geometry import KvDType
-from penstock.interface.sources import PlanWeight, Shape
+from penstock.interface.sources import PlanWeight, Shape, Stored
 from penstock.models.names import own_names
 from penstock.models.spec import DType, ModelSpec, NormSpec, RopeSpec
 from penstock.plan.kv_groups import kv_layers
@@ -99,31 +99,33 @@ class PlanBuilder:
     def _declared(self) -> dict[WeightName, PlanWeight]:
         """All weights, with the sources that the model's names give them."""
         names, shapes, form = self._spec.names, self._shapes, self._spec.quantized
-        sources = own_names(shapes)
+        weights = {name: PlanWeight(source) for name, source in own_names(shapes).items()}
         if names is not None:
             for name in shapes:
+                if name in names.target:
+                    weights[name] = PlanWeight(names.target[name], checkpoint="target")
+                    continue
                 its = form if name in self._packed else None
-                sources[name] = names.source(name, shapes, its)
-        weights = {name: PlanWeight(source) for name, source in sources.items()}
+                weights[name] = PlanWeight(names.source(name, shapes, its))
         assert all(weight.shape == shapes[name] for name, weight in weights.items())
         return weights
 
     def norm(
         self,
         out: BufferName,
-        weight: WeightName,
+        name: WeightName,
         norm: NormSpec,
         x: BufferName = RESIDUAL,
         element: Element | None = None,
     ) -> BufferName:
-        """The norm of x, by default for a product to read."""
+        """The norm of x, by default for a product to read, by the weight ``name`` if by any."""
         source = self._buffers[x]
         self.new(out, source.cols, element or self.activation, source.rows)
-        self.weight(weight, source.cols)
+        weight = self.weight(name, source.cols) if norm.weight else None
         if norm.kind == "rms":
             self.append(RmsNorm(x, out, weight, norm.eps))
         else:
-            bias = self.weight(f"{weight}.bias", source.cols) if norm.bias else None
+            bias = self.weight(f"{name}.bias", source.cols) if norm.bias else None
             self.append(LayerNorm(x, out, weight, bias, norm.eps))
         return out
 
@@ -212,10 +214,17 @@ class PlanBuilder:
         self.append(SelectRows(x, out))
         return out
 
-    def logits(self, x: BufferName, weight: str, outputs: int, at: str = "logits") -> BufferName:
+    def logits(
+        self,
+        x: BufferName,
+        weight: WeightName,
+        outputs: int,
+        at: BufferName = "logits",
+        bias: WeightName | None = None,
+    ) -> BufferName:
         """The output matrix of the first rows of x, which are selected ones."""
         logits = self.new(at, outputs, rows=Rows.LOGITS)
-        part = LinearPart(weight, outputs)
+        part = LinearPart(weight, outputs, bias)
         self.append(self.product(x, logits, part))
         return logits
 
@@ -231,6 +240,7 @@ class PlanBuilder:
         hidden: BufferName,
         taps: BufferName | None = None,
         more_logits: tuple[BufferName, ...] = (),
+        token_offsets: Stored | None = None,
     ) -> Plan:
         """All that was collected, with these results."""
         return Plan(
@@ -248,4 +258,5 @@ class PlanBuilder:
             max_positions=self._max_positions,
             taps=taps,
             more_logits=more_logits,
+            token_offsets=token_offsets,
         )
