@@ -11,7 +11,7 @@ from support.families.falcon import FALCON_11B
 from penstock.errors import ModelError
 from penstock.interface.sources import RowsOf, Shifted, Stored
 from penstock.models.registry import read_spec
-from penstock.models.spec import MlpSpec, NormSpec
+from penstock.models.spec import MlpSpec, NormSpec, RopeSpec
 from penstock.plan.lower import lower
 
 
@@ -46,6 +46,21 @@ def test_gemma2() -> None:
     assert (
         read_spec(edited("gemma2", query_pre_attn_scalar=...)).layers[0].attention.scale == 1 / 16
     )
+
+
+def test_phi() -> None:
+    spec = read_spec(edited("phi"))
+    layer, rope = spec.layers[0], spec.layers[0].attention.rope
+    assert (layer.parallel, layer.mlp_norm, spec.head_bias) == (True, None, True)
+    assert rope == RopeSpec(1e4, 32)
+    assert layer.attention.num_kv_heads == 32
+    weights = lower(spec).weights
+    assert weights["head.bias"].source == Stored("lm_head.bias", (51200,))
+    assert weights["layers.1.down.bias"].source == Stored("model.layers.1.mlp.fc2.bias", (2560,))
+    half = read_spec(edited("phi", partial_rotary_factor=...)).layers[0].attention.rope
+    assert half == RopeSpec(1e4, 40)
+    for silent in ("hidden_act", "layer_norm_eps", "rope_theta", "tie_word_embeddings"):
+        assert read_spec(edited("phi", **{silent: ...})) == spec
 
 
 def test_starcoder2() -> None:
@@ -125,6 +140,9 @@ def test_falcon_40b_and_11b() -> None:
         ("falcon", {"n_embed": 5}, "n_embed .5. contradicts hidden_size 4544"),
         ("falcon", {"activation": "relu6"}, "activation .* is not supported"),
         ("falcon", {"auto_map": {"AutoModel": "modeling_mine.Mine"}}, "does not run"),
+        ("phi", {"partial_rotary_factor": 0.01}, "rotate in pairs"),
+        ("phi", {"num_key_value_heads": 5}, "multiple of the 5 KV heads"),
+        ("phi", {"lm_head_bias": False}, "not a field Penstock knows"),
         ("starcoder2", {"norm_type": "rms_norm"}, "must be layer_norm"),
         ("starcoder2", {"mlp_type": "gated"}, "must be default"),
         ("starcoder2", {"scale_attn_weights": False}, "must be true"),
