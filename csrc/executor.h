@@ -97,7 +97,7 @@ class Executor {
   // Ops run in the order in which they are appended; plan/ops says what each does. Each checks that
   // its buffers and constants are there, of types that its kernel takes, agree in shape, and lie
   // apart where the kernel needs them to.
-  void append_embed(ConstantId table, Elem elem, BufferId out);
+  void append_embed(ConstantId table, Elem elem, BufferId out, int64_t rows);
   void append_add_norm(BufferId residual, BufferId delta, BufferId out, ConstantId weight,
                        float eps);
   void append_rms_norm(BufferId x, BufferId out, ConstantId weight, float eps);
@@ -136,10 +136,13 @@ class Executor {
   void append_argmax(BufferId x, BufferId out);
   void append_features(BufferId out, int64_t first);
   void append_join(std::span<const BufferId> xs, BufferId out);
+  // The columns of `x` from `first` on.
+  void append_columns(BufferId x, BufferId out, int64_t first);
   // out = x + activation(y); without x, the activation alone.
   void append_add_activated(BufferId x, BufferId y, BufferId out, Activation activation);
   void append_gate(BufferId gate, BufferId up, BufferId out, Activation activation);
   void append_scale(BufferId x, BufferId out, float factor);
+  void append_scale_by(BufferId x, BufferId out, ConstantId factor);
   void append_soft_cap(BufferId x, BufferId out, float cap);
 
   // --- tuning: how products are carried out, of which no result and no region depends

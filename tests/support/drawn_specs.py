@@ -27,6 +27,7 @@ from penstock.models.spec import (
     RopeSpec,
     Routing,
     SharedExpertSpec,
+    TokenInputsSpec,
 )
 from penstock.plan.plan import Plan
 
@@ -95,6 +96,18 @@ def mixtures(draw: st.DrawFn) -> ExpertsSpec:
     )
 
 
+TOKEN_INPUTS = st.builds(
+    TokenInputsSpec,
+    size=st.sampled_from([6, 17]),
+    vocab_size=st.sampled_from([211, 220]),
+    activation=ACTIVATIONS,
+    eps=st.just(1e-5),
+    factor=st.just(2.5),
+    projection_scale=st.just(0.3),
+    scale=st.just(0.7),
+)
+
+
 def attentions(heads: int, kv_heads: int, dim: int) -> st.SearchStrategy[AttentionSpec]:
     ropes = st.builds(
         RopeSpec,
@@ -117,6 +130,7 @@ def attentions(heads: int, kv_heads: int, dim: int) -> st.SearchStrategy[Attenti
         alibi=st.booleans(),
         softcap=st.sampled_from([None, 3.0]),
         sinks=st.booleans(),
+        key_is_value=st.booleans(),
     )
 
 
@@ -144,6 +158,7 @@ def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSp
                 mlp_post_norm=draw(optional),
                 parallel=draw(st.booleans()),
                 residual_scale=draw(st.sampled_from([1.0, 0.5])),
+                output_scale=draw(st.booleans()),
             )
         )
     return ModelSpec(
@@ -159,6 +174,7 @@ def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSp
         logits_scale=draw(st.sampled_from([1.0, 0.25])),
         logits_softcap=draw(st.sampled_from([None, 2.0])),
         head_bias=draw(st.booleans()),
+        token_inputs=draw(st.none() | TOKEN_INPUTS),
     )
 
 

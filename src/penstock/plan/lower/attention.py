@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.models.spec import AttentionSpec, QkNormSpec
 from penstock.plan.lower.builder import PlanBuilder
-from penstock.plan.ops import Attention, BufferName, HeadNorm, KvWrite, RmsNorm, Rope
+from penstock.plan.ops import Attention, BufferName, HeadNorm, Join, KvWrite, RmsNorm, Rope
 
 
 def lower_attention(build: PlanBuilder, index: int, a: AttentionSpec, x: BufferName) -> BufferName:
@@ -12,7 +12,12 @@ def lower_attention(build: PlanBuilder, index: int, a: AttentionSpec, x: BufferN
     at, own = f"layers.{index}.", a.kv_from is None
     q_size, kv_size = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
     sizes = {"q": q_size, "k": kv_size, "v": kv_size} if own else {"q": q_size}
+    if a.key_is_value:
+        sizes.pop("v", None)
     made = {name: build.linear(x, at + name, n, a.has_bias(name)) for name, n in sizes.items()}
+    if own and a.key_is_value:
+        made["v"] = build.new(at + "v", kv_size)
+        build.append(Join((made["k"],), made["v"]))
     turned = ("q", "k") if own else ("q",)
     if a.qk_norm is not None:
         for name in turned:

@@ -44,6 +44,7 @@ from penstock.plan.ops.fused import (
 from penstock.plan.ops.primitive import (
     Activate,
     Add,
+    Columns,
     Gate,
     HeadNorm,
     KvWrite,
@@ -51,6 +52,7 @@ from penstock.plan.ops.primitive import (
     RmsNorm,
     Rope,
     Scale,
+    ScaleBy,
     SoftCap,
 )
 
@@ -64,6 +66,7 @@ __all__ = [
     "Attention",
     "Buffer",
     "BufferName",
+    "Columns",
     "CombineExperts",
     "Element",
     "Embed",
@@ -83,6 +86,7 @@ __all__ = [
     "Route",
     "Rows",
     "Scale",
+    "ScaleBy",
     "ScaleRows",
     "SelectRows",
     "SoftCap",
