@@ -30,6 +30,13 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
              int64_t rows) { self.get().append_embed(table, parse_elem(elem), out, rows); },
           "table"_a, "elem"_a, "out"_a, "rows"_a)
       .def(
+          "append_add_positions",
+          [](PyExecutor& self, BufferId x, BufferId out, ConstantId table,
+             const std::string& elem, int64_t rows, int64_t offset) {
+            self.get().append_add_positions(x, out, table, parse_elem(elem), rows, offset);
+          },
+          nb::kw_only(), "x"_a, "out"_a, "table"_a, "elem"_a, "rows"_a, "offset"_a)
+      .def(
           "append_add_norm",
           [](PyExecutor& self, BufferId residual, std::optional<BufferId> delta, BufferId out,
              std::optional<ConstantId> weight, float eps) {
@@ -54,9 +61,15 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           "x"_a, "out"_a, "weight"_a.none(), "bias"_a.none(), "eps"_a)
       .def(
           "append_head_norm",
-          [](PyExecutor& self, BufferId x, BufferId out, int head_dim, ConstantId weight,
-             float eps) { self.get().append_head_norm(x, out, head_dim, weight, eps); },
-          "x"_a, "out"_a, "head_dim"_a, "weight"_a, "eps"_a)
+          [](PyExecutor& self, BufferId x, BufferId out, int head_dim,
+             std::optional<ConstantId> weight, float eps, std::optional<ConstantId> bias,
+             bool layer, bool each_head) {
+            self.get().append_head_norm(x, out,
+                                        {head_dim, weight.value_or(kNone), bias.value_or(kNone),
+                                         eps, layer, each_head});
+          },
+          "x"_a, "out"_a, "head_dim"_a, "weight"_a.none(), "eps"_a, nb::kw_only(),
+          "bias"_a.none() = nb::none(), "layer"_a = false, "each_head"_a = false)
       .def(
           "append_rope",
           [](PyExecutor& self, BufferId x, BufferId out, int head_dim, ConstantId cos,
@@ -151,6 +164,19 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
             self.get().append_soft_cap(x, out, cap);
           },
           "x"_a, "out"_a, "cap"_a)
+      .def(
+          "append_clamp",
+          [](PyExecutor& self, BufferId x, BufferId out, float limit) {
+            self.get().append_clamp(x, out, limit);
+          },
+          "x"_a, "out"_a, "limit"_a)
+      .def(
+          "append_scale_by_position",
+          [](PyExecutor& self, BufferId x, BufferId out, ConstantId factors, int64_t period,
+             int64_t offset) {
+            self.get().append_scale_by_position(x, out, factors, period, offset);
+          },
+          nb::kw_only(), "x"_a, "out"_a, "factors"_a, "period"_a, "offset"_a)
       .def(
           "append_argmax",
           [](PyExecutor& self, BufferId x, BufferId out) { self.get().append_argmax(x, out); },

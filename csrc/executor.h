@@ -97,14 +97,24 @@ class Executor {
   // Ops run in the order in which they are appended; plan/ops says what each does. Each checks that
   // its buffers and constants are there, of types that its kernel takes, agree in shape, and lie
   // apart where the kernel needs them to.
+  // `rows` of the table, at least as many as there are tokens.
   void append_embed(ConstantId table, Elem elem, BufferId out, int64_t rows);
+  // The table has a row for each position, from `offset` on.
+  void append_add_positions(BufferId x, BufferId out, ConstantId table, Elem elem, int64_t rows,
+                            int64_t offset);
   void append_add_norm(BufferId residual, BufferId delta, BufferId out, ConstantId weight,
                        float eps);
   void append_rms_norm(BufferId x, BufferId out, ConstantId weight, float eps);
   void append_layer_norm(BufferId x, BufferId out, ConstantId weight, ConstantId bias, float eps);
   void append_linear(MatrixId matrix, ConstantId bias, BufferId x, BufferId out,
                      Activation gate);
-  void append_head_norm(BufferId x, BufferId out, int head_dim, ConstantId weight, float eps);
+  struct HeadNormSpec {
+    int head_dim;
+    ConstantId weight, bias;
+    float eps;
+    bool layer = false, each_head = false;
+  };
+  void append_head_norm(BufferId x, BufferId out, const HeadNormSpec& spec);
   struct RotationSpec {
     ConstantId cos, sin;
     int dim;
@@ -144,6 +154,10 @@ class Executor {
   void append_scale(BufferId x, BufferId out, float factor);
   void append_scale_by(BufferId x, BufferId out, ConstantId factor);
   void append_soft_cap(BufferId x, BufferId out, float cap);
+  void append_clamp(BufferId x, BufferId out, float limit);
+  // A factor for each period of positions.
+  void append_scale_by_position(BufferId x, BufferId out, ConstantId factors, int64_t period,
+                                int64_t offset);
 
   // --- tuning: how products are carried out, of which no result and no region depends
   struct Parameter {

@@ -27,6 +27,23 @@ void Executor::append_embed(ConstantId table, Elem elem, BufferId out, int64_t r
   ops_.push_back(EmbedOp{{constant(table, size_t(bytes), "an embedding table"), elem, y}});
 }
 
+void Executor::append_add_positions(BufferId x, BufferId out, ConstantId table, Elem elem,
+                                    int64_t rows, int64_t offset) {
+  const Array& in = typed(x, {Elem::f32}, "what positions are added to");
+  const Array& y = typed(out, {Elem::f32}, "a sum with positions");
+  if (bound(x).rows != RowKind::tokens || bound(out).rows != RowKind::tokens || in.cols != y.cols)
+    refuse("positions are added to rows of tokens, of one shape");
+  if (elem == Elem::i32 || elem == Elem::i8) refuse("a table of positions is of a float type");
+  if (!lies_within(offset, shape_.max_positions, rows))
+    refuse("a table of " + std::to_string(rows) + " rows has not all of " +
+           std::to_string(shape_.max_positions) + " positions from row " + std::to_string(offset));
+  if (x != out) require_apart(x, out);  // in place, or elsewhere
+  const int64_t bytes =
+      checked_product("a table of positions", {rows, y.cols, int64_t(elem_bytes(elem))});
+  ops_.push_back(AddPositionsOp{
+      {constant(table, size_t(bytes), "a table of positions"), elem, offset, in, y}});
+}
+
 RowKind Executor::check_product(int64_t n, int64_t k, bool gated, BufferId x, BufferId out,
                                 Activation gate) const {
   const Array& in = typed(x, {Elem::f32, Elem::bf16}, "a matrix product's input");

@@ -38,6 +38,10 @@ struct EmbedOp {
   EmbedArgs args;
   const char* name() const { return "Embed"; }
 };
+struct AddPositionsOp {
+  AddPositionsArgs args;
+  const char* name() const { return "AddPositions"; }
+};
 struct AddNormOp {
   AddNormArgs args;
   RowKind rows;
@@ -125,8 +129,19 @@ struct SoftCapOp {
   const char* name() const { return "SoftCap"; }
 };
 
-using Op = std::variant<EmbedOp, AddNormOp, RmsNormOp, LayerNormOp, LinearOp, HeadNormOp, RopeOp,
+struct ClampOp {
+  ClampArgs args;
+  RowKind rows;
+  const char* name() const { return "Clamp"; }
+};
+struct ScaleByPositionOp {
+  ScaleByPositionArgs args;
+  const char* name() const { return "ScaleByPosition"; }
+};
+
+using Op = std::variant<EmbedOp, AddPositionsOp, AddNormOp, RmsNormOp, LayerNormOp, LinearOp, HeadNormOp, RopeOp,
                         KvWriteOp, RopeWriteOp, AttentionOp, SelectRowsOp, ArgmaxOp, FeaturesOp,
-                        JoinOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp>;
+                        JoinOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, ClampOp,
+                        ScaleByPositionOp>;
 
 }  // namespace penstock

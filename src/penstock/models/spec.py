@@ -12,6 +12,7 @@ from penstock.errors import ModelError
 from penstock.models.activation import Activation, ClampedSwiglu, Gating, plain_activation
 from penstock.models.experts_spec import ExpertsSpec, Routing, SharedExpertSpec
 from penstock.models.names import NameMap, Published
+from penstock.models.position_scale import PositionScale
 from penstock.models.quantized import QuantizedFormat
 from penstock.models.rope_spec import RopeKind, RopeSpec
 from penstock.models.token_inputs_spec import TokenInputsSpec
@@ -29,6 +30,8 @@ __all__ = [
     "ModelSpec",
     "NormKind",
     "NormSpec",
+    "PositionScale",
+    "PositionTable",
     "Projection",
     "QkNormSpec",
     "RopeKind",
@@ -61,12 +64,30 @@ class NormSpec:
 
 @dataclass(frozen=True)
 class QkNormSpec:
-    """RMS norms of queries and of keys, before rotation."""
+    """Norms of queries and of keys, by weights of their own.
+
+    Raises ModelError where an RMS norm is to have a bias, or heads that are not normed by
+    themselves weights of their own.
+    """
 
     eps: float
     over: Literal["head", "projection"] = "head"
     """What is normed at a time: a head's components, all heads by one weight ``[head_dim]``, or
     all columns of the projection, by a weight for each."""
+    kind: NormKind = "rms"
+    weight: bool = True
+    bias: bool = False
+    """Whether a LayerNorm adds a bias, of the shape of its weight."""
+    each_head: bool = False
+    """Whether heads have weights of their own, ``[heads, head_dim]``."""
+    after_rope: bool = False
+    """Whether queries and keys are normed behind their rotation; else before it."""
+
+    def __post_init__(self) -> None:
+        if self.bias and self.kind == "rms":
+            raise ModelError("an RMS norm of queries and keys has no bias")
+        if self.each_head and self.over != "head":
+            raise ModelError("heads that are normed together have no weights of their own")
 
 
 @dataclass(frozen=True)
@@ -84,8 +105,11 @@ class AttentionSpec:
     """Which projections have biases: all three, none, or those named."""
     output_bias: bool = False
     qk_norm: QkNormSpec | None = None
-    alibi: bool = False
-    """Whether scores fall with distance, by a slope for each head (arXiv 2108.12409)."""
+    alibi: float | None = None
+    """Scores fall with distance, by a slope for each head (ALiBi, arXiv 2108.12409) times this
+    number. None: they do not."""
+    alibi_exponent: float = 8.0
+    """ALiBi's slopes fall to ``2**-alibi_exponent``."""
     softcap: float | None = None
     """Scores become ``softcap * tanh(score / softcap)``."""
     sinks: bool = False
@@ -94,6 +118,12 @@ class AttentionSpec:
     """The layer before this one whose keys and values are read; None: the layer's own."""
     key_is_value: bool = False
     """Whether values are made of the projection of keys, before its norm, and have none."""
+    clip_qkv: float | None = None
+    """Queries, keys and values are clamped to ``-clip_qkv .. clip_qkv`` as they are projected."""
+    v_norm: NormSpec | None = None
+    """The norm of each head of the values, by one weight ``[head_dim]`` if by any."""
+    position_scale: PositionScale | None = None
+    """What queries, rotated and normed, are multiplied by."""
 
     def has_bias(self, projection: str) -> bool:
         """Whether the projection of queries, keys or values has a bias."""
@@ -156,10 +186,20 @@ class EmbeddingScale:
 
 
 @dataclass(frozen=True)
+class PositionTable:
+    """A table of learned position embeddings, one of which is added to each token's."""
+
+    rows: int
+    offset: int = 0
+    """The row of position 0."""
+
+
+@dataclass(frozen=True)
 class ModelSpec:
     """A decoder-only transformer.
 
-    Raises ModelError where a layer reads keys and values of a layer that has none like it.
+    Raises ModelError where a layer reads keys and values of a layer that has none like it, and
+    where the table of positions has not all of them.
     """
 
     architecture: str
@@ -184,6 +224,10 @@ class ModelSpec:
     """Whether the output matrix has a bias (``head.bias``), added before the logits are scaled."""
     token_inputs: TokenInputsSpec | None = None
     """What each layer is given of a token besides the residual stream; None: nothing."""
+    learned_positions: PositionTable | None = None
+    """Added to embeddings once these are scaled (weight ``positions``)."""
+    embed_norm: NormSpec | None = None
+    """The norm of embeddings, positions added, before the first layer."""
 
     @property
     def published(self) -> Published:
@@ -191,6 +235,12 @@ class ModelSpec:
         return "model" if self.names is None else self.names.published
 
     def __post_init__(self) -> None:
+        table = self.learned_positions
+        if table is not None and table.offset + self.max_positions > table.rows:
+            raise ModelError(
+                f"a table of {table.rows} position embeddings, from row {table.offset} on, has not "
+                f"all of {self.max_positions} positions"
+            )
         for index, layer in enumerate(self.layers):
             source = layer.attention.kv_from
             if source is None:

@@ -85,7 +85,7 @@ class Binder:
         """A weight in the element type that the plan's weights have."""
         return self._reserve([(name, self._size(name))], DTYPES[self.plan.weight_dtype])
 
-    def floats(self, values: Sequence[float]) -> ConstantId:
+    def floats(self, values: Sequence[float] | NDArray[np.float32]) -> ConstantId:
         """Numbers that the plan itself holds, as float32."""
         return self.native.add_constant(as_bytes(np.asarray(values, np.float32)))
 

@@ -115,6 +115,10 @@ class NativeExecutor(Protocol):
         """``rows``: of the table, at least as many as there are tokens."""
         ...
 
+    def append_add_positions(
+        self, *, x: BufferId, out: BufferId, table: ConstantId, elem: str, rows: int, offset: int
+    ) -> None: ...
+
     def append_add_norm(
         self,
         residual: BufferId,
@@ -147,7 +151,16 @@ class NativeExecutor(Protocol):
     ) -> None: ...
 
     def append_head_norm(
-        self, x: BufferId, out: BufferId, head_dim: int, weight: ConstantId, eps: float
+        self,
+        x: BufferId,
+        out: BufferId,
+        head_dim: int,
+        weight: ConstantId | None,
+        eps: float,
+        *,
+        bias: ConstantId | None,
+        layer: bool,
+        each_head: bool,
     ) -> None: ...
 
     def append_rope(
@@ -217,6 +230,12 @@ class NativeExecutor(Protocol):
     def append_columns(self, x: BufferId, out: BufferId, first: int) -> None: ...
 
     def append_soft_cap(self, x: BufferId, out: BufferId, cap: float) -> None: ...
+
+    def append_clamp(self, x: BufferId, out: BufferId, limit: float) -> None: ...
+
+    def append_scale_by_position(
+        self, *, x: BufferId, out: BufferId, factors: ConstantId, period: int, offset: int
+    ) -> None: ...
 
     def parameters(self, matrix: MatrixId) -> dict[str, tuple[int, int, int]]:
         """How its product is carried out: value, least and most of each parameter, by name."""

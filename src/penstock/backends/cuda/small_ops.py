@@ -84,6 +84,8 @@ def _layer_norm(b: Weights, op: ops.LayerNorm) -> None:
 
 
 def _head_norm(b: Weights, op: ops.HeadNorm) -> None:
+    if op.weight is None or not op.is_plain:
+        raise ValueError("heads are normed by one weight, and not centered")
     weight = b.weight(op.weight)
     b.launches.append(lambda views, step: head_norm(views[op.x], weight, views[op.out], op.eps))
 

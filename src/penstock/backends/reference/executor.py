@@ -72,6 +72,8 @@ class ReferenceExecutor(HostExecutor):
             ops.KvWrite: self._kv_write,
             ops.RopeWrite: self._rope_write,
             ops.Features: self._features,
+            ops.AddPositions: self._add_positions,
+            ops.ScaleByPosition: self._scale_by_position,
         }
 
     def run(self, step: StepInput) -> StepResult:
@@ -205,6 +207,15 @@ class ReferenceExecutor(HostExecutor):
         slots = self._tables(op.layer, step).slots
         keys.write(slots, self._rotated(k, op.rope, step))
         values.write(slots, v)
+
+    def _add_positions(self, op: ops.AddPositions, step: StepInput) -> None:
+        rows = self._weights[op.weight][step.positions + op.offset]
+        self._put(op.out, self._buffers[op.x] + rows)
+
+    def _scale_by_position(self, op: ops.ScaleByPosition, step: StepInput) -> None:
+        places = (step.positions + op.scale.offset) // op.scale.period
+        factors = op.scale.factors(self._plan.max_positions)[places]
+        self._put(op.out, self._buffers[op.x] * factors[:, None])
 
     def _features(self, op: ops.Features, step: StepInput) -> None:
         self._put(op.out, step.features[:, op.first : op.first + op.cols])

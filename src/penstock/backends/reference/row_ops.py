@@ -68,7 +68,12 @@ def _layer_norm(v: Values, op: ops.LayerNorm) -> None:
 def _head_norm(v: Values, op: ops.HeadNorm) -> None:
     x = v.buffers[op.x]
     heads = x.reshape(len(x), -1, op.head_dim)
-    v.put(op.out, rms_norm(heads, v.weights[op.weight], op.eps).reshape(x.shape))
+    weight, bias = v.optional(op.weight), v.optional(op.bias)
+    if op.centered:
+        normed = layer_norm(heads, weight, bias, op.eps)
+    else:
+        normed = rms_norm(heads, weight, op.eps)
+    v.put(op.out, normed.reshape(x.shape))
 
 
 def _add_norm(v: Values, op: ops.AddNorm) -> None:
@@ -92,6 +97,11 @@ def _columns(v: Values, op: ops.Columns) -> None:
 
 def _soft_cap(v: Values, op: ops.SoftCap) -> None:
     v.put(op.out, soft_cap(v.buffers[op.x], op.cap))
+
+
+def _clamp(v: Values, op: ops.Clamp) -> None:
+    limit = np.float32(op.limit)
+    v.put(op.out, np.clip(v.buffers[op.x], -limit, limit))
 
 
 def _add(v: Values, op: ops.Add) -> None:
@@ -148,6 +158,7 @@ ROW_OPS: Final[Mapping[type[ops.Op], Callable[[Values, Any], None]]] = {
     ops.ScaleBy: _scale_by,
     ops.Columns: _columns,
     ops.SoftCap: _soft_cap,
+    ops.Clamp: _clamp,
     ops.Add: _add,
     ops.Gate: _gate,
     ops.Activate: _activate,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.cache.geometry import KvDType
+from penstock.errors import ConfigError
 from penstock.interface.sources import PlanWeight, Shape, Shifted, Stored
 from penstock.models.names import own_names
-from penstock.models.spec import DType, ModelSpec, NormSpec, RopeSpec
+from penstock.models.spec import DType, ModelSpec, NormSpec, PositionTable, RopeSpec
 from penstock.plan.kv_groups import kv_layers
 from penstock.plan.ops import (
     Add,
+    AddPositions,
     Argmax,
     Buffer,
     BufferName,
@@ -206,6 +208,16 @@ class PlanBuilder:
     def look_up(self, out: BufferName, table: WeightName, rows: int, cols: int) -> None:
         """Each token's row of a table, in float32."""
         self.append(Embed(self.weight(table, rows, cols), self.new(out, cols)))
+
+    def add_positions(self, x: BufferName, table: PositionTable) -> None:
+        """Add to x the embeddings of positions."""
+        if table.offset + self._max_positions > table.rows:
+            raise ConfigError(
+                f"the model has embeddings of {table.rows - table.offset} positions, and contexts "
+                f"of {self._max_positions} tokens are asked for; lower max_model_len"
+            )
+        weight = self.weight("positions", table.rows, self._buffers[x].cols)
+        self.append(AddPositions(x, x, weight, table.offset))
 
     def features(self, at: str, first: int, columns: int) -> BufferName:
         """These columns of the step's features."""

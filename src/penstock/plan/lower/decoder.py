@@ -29,10 +29,7 @@ def lower_decoder(build: PlanBuilder, spec: ModelSpec, taps: Sequence[int]) -> P
     tapped = None
     if taps:
         tapped = build.new(TAPS, len(taps) * spec.hidden_size, rows=Rows.SELECTED)
-    build.embed(RESIDUAL)
-    if spec.embedding_scale is not None:
-        factor = spec.embedding_scale.in_type(build.dtype)
-        build.append(Scale(RESIDUAL, RESIDUAL, factor))
+    _embed(build, spec)
     inputs = spec.token_inputs
     given = None if inputs is None else lower_token_inputs(build, inputs, len(spec.layers))
     for index, layer in enumerate(spec.layers):
@@ -61,6 +58,18 @@ def lower_decoder(build: PlanBuilder, spec: ModelSpec, taps: Sequence[int]) -> P
     if spec.logits_softcap is not None:
         build.append(SoftCap(logits, logits, spec.logits_softcap))
     return build.finish(logits, build.argmax(logits), normed, tapped)
+
+
+def _embed(build: PlanBuilder, spec: ModelSpec) -> None:
+    """The residual stream at the input of the first layer."""
+    x = RESIDUAL if spec.embed_norm is None else "embedded"
+    build.embed(x)
+    if spec.embedding_scale is not None:
+        build.append(Scale(x, x, spec.embedding_scale.in_type(build.dtype)))
+    if spec.learned_positions is not None:
+        build.add_positions(x, spec.learned_positions)
+    if spec.embed_norm is not None:
+        build.norm(RESIDUAL, "embed_norm", spec.embed_norm, x, "float32")
 
 
 def lower_layer(build: PlanBuilder, index: int, layer: LayerSpec, h: BufferName) -> None:

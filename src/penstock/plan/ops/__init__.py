@@ -44,6 +44,8 @@ from penstock.plan.ops.fused import (
 from penstock.plan.ops.primitive import (
     Activate,
     Add,
+    AddPositions,
+    Clamp,
     Columns,
     Gate,
     HeadNorm,
@@ -53,6 +55,7 @@ from penstock.plan.ops.primitive import (
     Rope,
     Scale,
     ScaleBy,
+    ScaleByPosition,
     SoftCap,
 )
 
@@ -61,11 +64,13 @@ __all__ = [
     "Add",
     "AddActivated",
     "AddNorm",
+    "AddPositions",
     "AllGather",
     "Argmax",
     "Attention",
     "Buffer",
     "BufferName",
+    "Clamp",
     "Columns",
     "CombineExperts",
     "Element",
@@ -87,6 +92,7 @@ __all__ = [
     "Rows",
     "Scale",
     "ScaleBy",
+    "ScaleByPosition",
     "ScaleRows",
     "SelectRows",
     "SoftCap",
