@@ -82,10 +82,9 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           "x"_a, "by"_a, "out"_a, "sigmoid"_a)
       .def(
           "append_embed",
-          [](PyExecutor& self, ConstantId table, const std::string& elem, BufferId out) {
-            self.get().append_embed(table, parse_elem(elem), out);
-          },
-          "table"_a, "elem"_a, "out"_a)
+          [](PyExecutor& self, ConstantId table, const std::string& elem, BufferId out,
+             int64_t rows) { self.get().append_embed(table, parse_elem(elem), out, rows); },
+          "table"_a, "elem"_a, "out"_a, "rows"_a)
       .def(
           "append_add_positions",
           [](PyExecutor& self, BufferId x, BufferId out, ConstantId table,
@@ -189,6 +188,12 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           },
           "xs"_a, "out"_a, "heads"_a = 1)
       .def(
+          "append_columns",
+          [](PyExecutor& self, BufferId x, BufferId out, int64_t first) {
+            self.get().append_columns(x, out, first);
+          },
+          "x"_a, "out"_a, "first"_a)
+      .def(
           "append_add_activated",
           [](PyExecutor& self, std::optional<BufferId> x, BufferId y, BufferId out,
              const std::string& activation) {
@@ -207,6 +212,12 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           "append_scale",
           [](PyExecutor& self, BufferId x, BufferId out, float factor) {
             self.get().append_scale(x, out, factor);
+          },
+          "x"_a, "out"_a, "factor"_a)
+      .def(
+          "append_scale_by",
+          [](PyExecutor& self, BufferId x, BufferId out, ConstantId factor) {
+            self.get().append_scale_by(x, out, factor);
           },
           "x"_a, "out"_a, "factor"_a)
       .def(

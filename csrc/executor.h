@@ -101,7 +101,8 @@ class Executor {
   // Ops run in the order in which they are appended; plan/ops says what each does. Each checks that
   // its buffers and constants are there, of types that its kernel takes, agree in shape, and lie
   // apart where the kernel needs them to.
-  void append_embed(ConstantId table, Elem elem, BufferId out);
+  // `rows` of the table, at least as many as there are tokens.
+  void append_embed(ConstantId table, Elem elem, BufferId out, int64_t rows);
   // The table has a row for each position, from `offset` on.
   void append_add_positions(BufferId x, BufferId out, ConstantId table, Elem elem, int64_t rows,
                             int64_t offset);
@@ -159,10 +160,13 @@ class Executor {
   void append_argmax(BufferId x, BufferId out);
   void append_features(BufferId out, int64_t first);
   void append_join(std::span<const BufferId> xs, BufferId out, int heads = 1);
+  // The columns of `x` from `first` on.
+  void append_columns(BufferId x, BufferId out, int64_t first);
   // out = x + activation(y); without x, the activation alone.
   void append_add_activated(BufferId x, BufferId y, BufferId out, Activation activation);
   void append_gate(BufferId gate, BufferId up, BufferId out, Gating gating);
   void append_scale(BufferId x, BufferId out, float factor);
+  void append_scale_by(BufferId x, BufferId out, ConstantId factor);
   void append_soft_cap(BufferId x, BufferId out, float cap);
   void append_clamp(BufferId x, BufferId out, float limit);
   // A factor for each period of positions.

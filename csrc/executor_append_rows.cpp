@@ -43,6 +43,12 @@ void Executor::append_scale(BufferId x, BufferId out, float factor) {
   ops_.push_back(ScaleOp{{bound(x).array, bound(out).array, factor}, rows});
 }
 
+void Executor::append_scale_by(BufferId x, BufferId out, ConstantId factor) {
+  const RowKind rows = check_elements({x}, out);
+  ops_.push_back(
+      ScaleOp{{bound(x).array, bound(out).array, 0, floats(factor, 1, "a factor")}, rows});
+}
+
 void Executor::append_soft_cap(BufferId x, BufferId out, float cap) {
   const RowKind rows = check_elements({x}, out);
   if (!(cap > 0) || !std::isfinite(cap)) refuse("a soft cap is a positive number");

@@ -57,7 +57,7 @@ void gate(const GateArgs& args, int64_t rows, const Worker& worker) {
 }
 
 void scale(const ScaleArgs& args, int64_t rows, const Worker& worker) {
-  const f32x16 factor = f32x16::broadcast(args.factor);
+  const f32x16 factor = f32x16::broadcast(args.learned ? *args.learned : args.factor);
   fill(args.out, rows, worker, [&](int64_t row, int64_t column, int n) {
     return load(args.x, row, column, n) * factor;
   });

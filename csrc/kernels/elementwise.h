@@ -31,9 +31,10 @@ struct ScaleArgs {
   Array x;
   Array out;
   float factor;
+  const float* learned = nullptr;  // the factor instead, where there is one
 };
 
-// out = x * factor.
+// out = x * factor: the `Scale` and `ScaleBy` ops.
 void scale(const ScaleArgs& args, int64_t rows, const Worker& worker);
 
 struct SoftCapArgs {

@@ -31,7 +31,8 @@ def gating(kind: Gating | None) -> tuple[str, tuple[float, float] | None]:
 
 
 def _embed(b: Binder, op: ops.Embed) -> None:
-    b.native.append_embed(b.table(op.weight), b.plan.weight_dtype, b.buffers[op.out])
+    rows = b.plan.weights[op.weight].shape[0]
+    b.native.append_embed(b.table(op.weight), b.plan.weight_dtype, b.buffers[op.out], rows)
 
 
 def _add_positions(b: Binder, op: ops.AddPositions) -> None:
@@ -135,6 +136,14 @@ def _layer_norm(b: Binder, op: ops.LayerNorm) -> None:
 
 def _scale(b: Binder, op: ops.Scale) -> None:
     b.native.append_scale(b.buffers[op.x], b.buffers[op.out], op.factor)
+
+
+def _scale_by(b: Binder, op: ops.ScaleBy) -> None:
+    b.native.append_scale_by(b.buffers[op.x], b.buffers[op.out], b.weight(op.weight))
+
+
+def _columns(b: Binder, op: ops.Columns) -> None:
+    b.native.append_columns(b.buffers[op.x], b.buffers[op.out], op.first)
 
 
 def _soft_cap(b: Binder, op: ops.SoftCap) -> None:
@@ -251,6 +260,8 @@ APPENDERS: Final[Mapping[type[ops.Op], Callable[[Binder, Any], None]]] = Mapping
         ops.RmsNorm: _rms_norm,
         ops.LayerNorm: _layer_norm,
         ops.Scale: _scale,
+        ops.ScaleBy: _scale_by,
+        ops.Columns: _columns,
         ops.SoftCap: _soft_cap,
         ops.Clamp: _clamp,
         ops.ScaleByPosition: _scale_by_position,

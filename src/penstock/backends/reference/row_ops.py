@@ -96,6 +96,15 @@ def _scale(v: Values, op: ops.Scale) -> None:
     v.put(op.out, v.buffers[op.x] * np.float32(op.factor))
 
 
+def _scale_by(v: Values, op: ops.ScaleBy) -> None:
+    v.put(op.out, v.buffers[op.x] * v.weights[op.weight][0])
+
+
+def _columns(v: Values, op: ops.Columns) -> None:
+    count = v.plan.buffers[op.out].cols
+    v.put(op.out, v.buffers[op.x][:, op.first : op.first + count])
+
+
 def _soft_cap(v: Values, op: ops.SoftCap) -> None:
     v.put(op.out, soft_cap(v.buffers[op.x], op.cap))
 
@@ -175,6 +184,8 @@ ROW_OPS: Final[Mapping[type[ops.Op], Callable[[Values, Any], None]]] = {
     ops.HeadNorm: _head_norm,
     ops.AddNorm: _add_norm,
     ops.Scale: _scale,
+    ops.ScaleBy: _scale_by,
+    ops.Columns: _columns,
     ops.SoftCap: _soft_cap,
     ops.Clamp: _clamp,
     ops.Add: _add,

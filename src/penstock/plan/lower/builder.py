@@ -231,9 +231,11 @@ class PlanBuilder:
         return sum(earlier.attention.kv_from is None for earlier in self._spec.layers[:layer])
 
     def embed(self, out: BufferName) -> None:
-        spec = self._spec
-        weight = self.weight("embed", spec.vocab_size, spec.hidden_size)
-        self.append(Embed(weight, self.new(out, spec.hidden_size)))
+        self.look_up(out, "embed", self._spec.vocab_size, self._spec.hidden_size)
+
+    def look_up(self, out: BufferName, table: WeightName, rows: int, cols: int) -> None:
+        """Each token's row of a table, in float32."""
+        self.append(Embed(self.weight(table, rows, cols), self.new(out, cols)))
 
     def add_positions(self, x: BufferName, table: PositionTable) -> None:
         """Add to x the embeddings of positions."""
