@@ -9,7 +9,10 @@ from types import ModuleType
 from typing import Final
 
 from penstock.models import (
+    chatglm,
     gemma3,
+    glm,
+    glm4,
     gpt_neox,
     granite,
     llama,
@@ -40,6 +43,8 @@ class Family:
     names: NameMap | None
     own_code: frozenset[str]
     """Classes that ``auto_map`` may name: code of the checkpoint's own, which computes the same."""
+    aliases: tuple[str, ...]
+    """Other names that ``architectures`` may have for it."""
     idle: frozenset[str]
     """Fields that change nothing in this family, whatever their value."""
 
@@ -51,6 +56,7 @@ def _family(module: ModuleType) -> Family:
         module.read,
         getattr(module, "NAMES", None),
         getattr(module, "OWN_CODE", frozenset()),
+        getattr(module, "ALIASES", ()),
         getattr(module, "IDLE", frozenset()),
     )
 
@@ -68,9 +74,16 @@ _MODULES: Final = (
     olmo3,
     granite,
     smollm3,
+    glm,
+    glm4,
+    chatglm,
 )
 
-FAMILIES: Final[Mapping[str, Family]] = {f.architecture: f for f in map(_family, _MODULES)}
+FAMILIES: Final[Mapping[str, Family]] = {
+    name: family
+    for family in map(_family, _MODULES)
+    for name in (family.architecture, *family.aliases)
+}
 
 _INSTEAD: Final[Mapping[str, str]] = {
     "Gemma3ForConditionalGeneration": (
@@ -165,8 +178,8 @@ def refuse_unsupported(
 ) -> None:
     """Raise ModelError for values of common fields that no family supports.
 
-    ``own_code``: classes of the checkpoint's own that ``auto_map`` may name. ``idle``: fields that
-    change nothing here.
+    ``own_code``: classes of the checkpoint's own that ``auto_map`` may name, alone or behind the
+    repository that has them and ``--``. ``idle``: fields that change nothing here.
     """
     for name, value, why in _ONLY:
         if name not in idle:
@@ -174,7 +187,7 @@ def refuse_unsupported(
     code = reader.raw("auto_map")
     # A tokenizer is read from tokenizer.json, whatever code would have read it.
     known = isinstance(code, dict) and all(
-        kind == "AutoTokenizer" or (isinstance(name, str) and name in own_code)
+        kind == "AutoTokenizer" or (isinstance(name, str) and name.split("--")[-1] in own_code)
         for kind, name in code.items()
     )
     if code is not None and not (own_code and known):
