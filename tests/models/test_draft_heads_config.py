@@ -133,7 +133,7 @@ def test_taps_are_inputs_at_the_top_and_outputs_within(tmp_path: Path) -> None:
         ("eagle", EAGLE1 | {"residual_scale": 2}, "residual_scale"),
         ("eagle", EAGLE1 | {"architectures": ["GPT2LMHeadModel"]}, "not supported for EAGLE"),
         ("eagle", EAGLE1 | {"model_type": "gpt2"}, "model_type"),
-        ("eagle", EAGLE1 | {"hidden_act": "relu"}, "hidden_act"),
+        ("eagle", EAGLE1 | {"hidden_act": "tanh"}, "hidden_act"),
         ("eagle", EAGLE1 | {"sliding_window": 512}, "sliding_window"),
         ("eagle", EAGLE1 | {"target_hidden_size": 32}, "target_hidden_size"),
         ("eagle", EAGLE1 | {"pretraining_tp": 2}, "pretraining_tp"),

@@ -8,7 +8,7 @@ and the names in a checkpoint, in which ``*`` stands for the same numbers in the
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -65,6 +65,9 @@ class NameMap:
     target: Mapping[str, Source] = field(default_factory=dict, hash=False)
     """Weights that a head takes from the checkpoint of the model that it drafts for, by canonical
     name, and their sources there."""
+    prefix: str = ""
+    """What the names of all tensors but the head's begin with, and in files that were saved of the
+    model without its head do not."""
 
     def source(
         self, name: str, shapes: Mapping[str, Shape], form: PackedFormat | None = None
@@ -98,6 +101,15 @@ class NameMap:
         else:
             source = _part(where, rows, place, entry, bias, form)
         return Shifted(source, entry.shift) if entry.shift and not bias else source
+
+    def completed(self, tensors: Collection[str]) -> dict[str, str]:
+        """Each of a checkpoint's tensors by the name that this map has for it."""
+        head = self.names["head"].stored if "head" in self.names else ""
+        lacking = not any(name.startswith(self.prefix) for name in tensors)
+        return {
+            self.prefix + name if lacking and not name.startswith(f"{head}.") else name: name
+            for name in tensors
+        }
 
     def is_idle(self, tensor: str) -> bool:
         """Whether a checkpoint's tensor is one that files carry and no model reads."""

@@ -8,24 +8,8 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Final
 
-from penstock.models import (
-    chatglm,
-    gemma3,
-    glm,
-    glm4,
-    gpt_neox,
-    granite,
-    llama,
-    mistral,
-    olmo2,
-    olmo3,
-    phi3,
-    qwen2,
-    qwen3,
-    qwen3_moe,
-    smollm3,
-)
 from penstock.models.blocks import read_dtype
+from penstock.models.families import MODULES
 from penstock.models.names import NameMap
 from penstock.models.quantized import read_quantized
 from penstock.models.reader import ConfigReader
@@ -61,27 +45,9 @@ def _family(module: ModuleType) -> Family:
     )
 
 
-_MODULES: Final = (
-    llama,
-    mistral,
-    qwen2,
-    qwen3,
-    gemma3,
-    phi3,
-    qwen3_moe,
-    gpt_neox,
-    olmo2,
-    olmo3,
-    granite,
-    smollm3,
-    glm,
-    glm4,
-    chatglm,
-)
-
 FAMILIES: Final[Mapping[str, Family]] = {
     name: family
-    for family in map(_family, _MODULES)
+    for family in map(_family, MODULES)
     for name in (family.architecture, *family.aliases)
 }
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.errors import ModelError
+from penstock.models.activation import Activation, ClampedSwiglu, Gating, plain_activation
+from penstock.models.experts_spec import ExpertsSpec, Routing, SharedExpertSpec
 from penstock.models.names import NameMap, Published
 from penstock.models.quantized import QuantizedFormat
 from penstock.models.rope_spec import RopeKind, RopeSpec
@@ -13,9 +15,11 @@ from penstock.models.rope_spec import RopeKind, RopeSpec
 __all__ = [
     "Activation",
     "AttentionSpec",
+    "ClampedSwiglu",
     "DType",
     "EmbeddingScale",
     "ExpertsSpec",
+    "Gating",
     "LayerSpec",
     "MlpSpec",
     "ModelSpec",
@@ -25,11 +29,12 @@ __all__ = [
     "QkNormSpec",
     "RopeKind",
     "RopeSpec",
+    "Routing",
+    "SharedExpertSpec",
+    "plain_activation",
 ]
 
 DType = Literal["float32", "bfloat16", "float16"]
-Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2"]
-"""``relu2`` is the square of ``relu``."""
 NormKind = Literal["rms", "layer"]
 Projection = Literal["q", "k", "v"]
 
@@ -98,25 +103,6 @@ class MlpSpec:
     activation: Activation = "silu"
     bias: bool = False
     gated: bool = True
-
-
-@dataclass(frozen=True)
-class ExpertsSpec:
-    """A mixture of gated MLPs without biases: each token is given to ``top_k`` of them.
-
-    A matrix, the router, scores the experts for each token. The outputs of those with the highest
-    scores are added up, each by its weight, which is a softmax of scores.
-    """
-
-    num_experts: int
-    top_k: int
-    intermediate_size: int
-    """Width of one expert."""
-    activation: Activation = "silu"
-    scores: Literal["all", "chosen"] = "all"
-    """Which scores the softmax is taken over: those of all experts, or of the chosen ones."""
-    normalize: bool = True
-    """Whether the weights of the chosen experts are divided by their sum."""
 
 
 @dataclass(frozen=True)

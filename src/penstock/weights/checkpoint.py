@@ -28,7 +28,7 @@ from penstock.weights.disagreement import (
 from penstock.weights.dummy import DummyWeights
 from penstock.weights.published import open_published
 from penstock.weights.safetensors import open_folder
-from penstock.weights.sources import Found, check, read
+from penstock.weights.sources import Found, as_named, check, read
 
 _COMPARE_BYTES: Final = 1 << 24  # at a time, so that comparing two matrices needs no copy of them
 
@@ -74,7 +74,8 @@ class CheckpointWeights:
     ) -> None:
         self._dtype = dtype
         self._sources: dict[str, tuple[Source, Found]] = {}
-        found = open_published(folder, spec.published)
+        names = spec.names
+        found = as_named(open_published(folder, spec.published), names)
         unused = dict(found)
         form = spec.quantized
         indexed, lacks = False, None
@@ -106,7 +107,6 @@ class CheckpointWeights:
             # No matrix may do without what others have, or what the order of columns is told by.
             name, stored = lacks
             raise missing(folder, name, weights[name].source, stored, found, form)
-        names = spec.names
         if spec.tie_embeddings and names is not None:
             shapes = {"head": weights["embed"].shape}
             for tensor in tensors(names.source("head", shapes)):

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from penstock.backends.cpu.binder import Binder
+from penstock.models.spec import plain_activation
 from penstock.plan import ops
 
 
@@ -37,7 +38,11 @@ def _join(b: Binder, op: ops.Join) -> None:
 def _linear(b: Binder, op: ops.Linear) -> None:
     matrix = b.matrix(op)
     b.native.append_linear(
-        matrix, b.bias(op), b.buffers[op.x], b.buffers[op.out], op.gated or "none"
+        matrix,
+        b.bias(op),
+        b.buffers[op.x],
+        b.buffers[op.out],
+        plain_activation(op.gated) if op.gated else "none",
     )
 
 
@@ -111,7 +116,7 @@ def _kv_write(b: Binder, op: ops.KvWrite) -> None:
 
 def _gate(b: Binder, op: ops.Gate) -> None:
     gate, up, out = (b.buffers[name] for name in (op.gate, op.up, op.out))
-    b.native.append_gate(gate, up, out, op.activation)
+    b.native.append_gate(gate, up, out, plain_activation(op.activation))
 
 
 def _activate(b: Binder, op: ops.Activate) -> None:

@@ -27,6 +27,7 @@ from penstock.backends.cuda.workspace import Workspace
 from penstock.interface.executor import Limits
 from penstock.interface.weights import WeightValue
 from penstock.models.rope import rope_tables
+from penstock.models.spec import plain_activation
 from penstock.plan import ops
 from penstock.plan.plan import Plan
 
@@ -155,10 +156,11 @@ class Binder:
         matrix, bias = self._matrix(op), self._bias(op)
         buffers = self.plan.buffers
         narrows = buffers[op.x].rows != buffers[op.out].rows
+        gated = None if op.gated is None else plain_activation(op.gated)
 
         def launch(views: Views, step: DeviceStep) -> None:
             x, out = views[op.x], views[op.out]
-            matrix.product(x[: len(out)] if narrows else x, out, bias, op.gated)
+            matrix.product(x[: len(out)] if narrows else x, out, bias, gated)
 
         self.launches.append(launch)
 

@@ -15,6 +15,7 @@ from penstock.backends.cuda.kernels.heads import head_norm, kv_write, rope
 from penstock.backends.cuda.kernels.norm import layer_norm, rms_norm
 from penstock.backends.cuda.program import Launch, Views
 from penstock.backends.cuda.step import DeviceStep
+from penstock.models.spec import plain_activation
 from penstock.plan import ops
 from penstock.plan.plan import Plan
 
@@ -106,8 +107,10 @@ def _kv_write(b: Weights, op: ops.KvWrite) -> None:
 
 
 def _gate(b: Weights, op: ops.Gate) -> None:
+    activation = plain_activation(op.activation)
+
     def launch(views: Views, step: DeviceStep) -> None:
-        gate(views[op.gate], views[op.up], views[op.out], op.activation)
+        gate(views[op.gate], views[op.up], views[op.out], activation)
 
     b.launches.append(launch)
 

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.models.spec import Activation
+from penstock.models.spec import Activation, ClampedSwiglu, Gating
 from penstock.quant import GridTensor, GroupTensor
 
 F32 = NDArray[np.float32]
@@ -193,6 +193,20 @@ def activate(x: F32, kind: Activation) -> F32:
         erf = np.vectorize(math.erf, otypes=[np.float32])
         factor = 0.5 * (1.0 + erf(x / math.sqrt(2.0)))
     return (x * factor).astype(np.float32)
+
+
+def gated(gate: F32, up: F32, kind: Gating) -> F32:
+    """``activation(gate) * up``, or what :class:`~penstock.models.spec.ClampedSwiglu` says."""
+    if not isinstance(kind, ClampedSwiglu):
+        return activate(gate, kind) * up
+    limit, alpha = np.float32(kind.limit), np.float32(kind.alpha)
+    g, u = np.minimum(gate, limit), np.clip(up, -limit, limit)
+    return np.asarray((u + np.float32(1)) * (g * sigmoid(alpha * g)), np.float32)
+
+
+def sigmoid(x: F32) -> F32:
+    result: F32 = np.float32(1) / (np.float32(1) + np.exp(-x).astype(np.float32))
+    return result
 
 
 def rotate(x: F32, cos: F32, sin: F32, interleaved: bool = False) -> F32:

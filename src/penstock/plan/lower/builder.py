@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from penstock.cache.geometry import KvDType
-from penstock.interface.sources import PlanWeight, Shape, Stored
+from penstock.interface.sources import PlanWeight, Shape, Shifted, Stored
 from penstock.models.names import own_names
 from penstock.models.spec import DType, ModelSpec, NormSpec, RopeSpec
 from penstock.plan.kv_groups import kv_layers
@@ -62,6 +64,7 @@ class PlanBuilder:
         self._buffers: dict[BufferName, Buffer] = {}
         self._shapes: dict[WeightName, Shape] = {}
         self._packed: set[WeightName] = set()
+        self._wide: set[WeightName] = set()
         self._ropes: list[RopeSpec] = []
 
     @property
@@ -90,10 +93,15 @@ class PlanBuilder:
     def buffer(self, name: BufferName) -> Buffer:
         return self._buffers[name]
 
-    def weight(self, name: WeightName, *shape: int) -> WeightName:
-        """Declare a weight that the next op reads; one may be read by several, in one shape."""
+    def weight(self, name: WeightName, *shape: int, wide: bool = False) -> WeightName:
+        """Declare a weight that the next op reads; one may be read by several, in one shape.
+
+        ``wide``: it is in float32, whatever type the model is served in.
+        """
         declared = self._shapes.setdefault(name, shape)
         assert declared == shape, f"{name} is {declared} and {shape}"
+        if wide:
+            self._wide.add(name)
         return name
 
     def _declared(self) -> dict[WeightName, PlanWeight]:
@@ -107,6 +115,9 @@ class PlanBuilder:
                     continue
                 its = form if name in self._packed else None
                 weights[name] = PlanWeight(names.source(name, shapes, its))
+        for name in self._wide:
+            # Sums stay in float32.
+            weights[name] = replace(weights[name], source=Shifted(weights[name].source, 0.0))
         assert all(weight.shape == shapes[name] for name, weight in weights.items())
         return weights
 

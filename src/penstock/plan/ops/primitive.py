@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.models.spec import Activation
+from penstock.models.activation import Activation, Gating
 from penstock.plan.ops.base import BufferName, Op, WeightName
 
 
@@ -130,14 +130,15 @@ class KvWrite(Op):
 
 @dataclass(frozen=True)
 class Gate(Op):
-    """``out = activation(gate) * up``."""
+    """``out = activation(gate) * up``, or what :class:`~penstock.models.spec.ClampedSwiglu` makes
+    of the two."""
 
     _reads = ("gate", "up")
     _writes = ("out",)
     gate: BufferName
     up: BufferName
     out: BufferName
-    activation: Activation
+    activation: Gating
 
 
 @dataclass(frozen=True)
