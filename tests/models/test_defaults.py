@@ -28,7 +28,8 @@ def _completed(family: str, config: dict[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in config.items() if name not in NOT_OF_THE_CLASS}
     made = getattr(transformers, FAMILIES[family].config)(**given).to_dict()
     kept = {name: config[name] for name in ("architectures", "model_type") if name in config}
-    return {**made, **kept}
+    tokens = {name: None for name in ("bos_token_id", "eos_token_id") if name not in config}
+    return {**made, **kept, **tokens}
 
 
 @pytest.mark.parametrize("family", PUBLISHED)

@@ -30,12 +30,16 @@ class OwnCode:
     """The configuration as the family writes it, of that of the other."""
     tensors: Callable[[Tensors, Mapping[str, Any]], Tensors]
     """The tensors as the family stores them, of those of the other and its configuration."""
+    unit_head: bool = False
+    """Whether rows of the output matrix have length 1 in the other family."""
     published: Mapping[str, Any] = field(default_factory=dict)
     """A ``config.json`` as it is published, with fewer layers."""
 
     def pair(self) -> tuple[Path, Path]:
         """A checkpoint of the other family, and the same model as this one."""
         original = tiny_checkpoint(self.like, **self.fields)
+        if self.unit_head:
+            original = _with_unit_head(original)
         config = json.loads((original / "config.json").read_text())
         folder = Path(tempfile.mkdtemp(prefix="own-", dir=original.parent))
         shutil.copytree(original, folder, dirs_exist_ok=True)
@@ -66,3 +70,14 @@ def joined(tensors: Tensors, parts: tuple[str, ...], whole: str) -> Tensors:
         pieces = [result.pop(first.replace(parts[0], part)) for part in parts]
         result[first.replace(parts[0], whole)] = np.concatenate(pieces)
     return result
+
+
+def _with_unit_head(folder: Path) -> Path:
+    """A copy of a checkpoint, the rows of whose output matrix have length 1."""
+    copy = Path(tempfile.mkdtemp(prefix="unit-", dir=folder.parent))
+    shutil.copytree(folder, copy, dirs_exist_ok=True)
+    tensors = load_file(folder / "model.safetensors")
+    head = tensors["lm_head.weight"]
+    tensors["lm_head.weight"] = head / np.linalg.norm(head, axis=1, keepdims=True)
+    save_file(tensors, copy / "model.safetensors", {"format": "pt"})
+    return copy

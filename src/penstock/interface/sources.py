@@ -94,7 +94,19 @@ class Shifted:
         return self.source.shape
 
 
-Source = Stored | Packed | RowsOf | Stacked | Transposed | Shifted
+@dataclass(frozen=True)
+class UnitRows:
+    """A matrix each of whose rows is divided by its Euclidean length, in float32. A row that is
+    shorter than 1e-12 is divided by that."""
+
+    source: Source
+
+    @property
+    def shape(self) -> Shape:
+        return self.source.shape
+
+
+Source = Stored | Packed | RowsOf | Stacked | Transposed | Shifted | UnitRows
 
 
 @dataclass(frozen=True)
@@ -134,7 +146,7 @@ def packed(source: Source) -> Iterator[Packed]:
         case Stacked(sources):
             for each in sources:
                 yield from packed(each)
-        case RowsOf(inner) | Transposed(inner) | Shifted(inner):
+        case RowsOf(inner) | Transposed(inner) | Shifted(inner) | UnitRows(inner):
             yield from packed(inner)
 
 
@@ -148,5 +160,5 @@ def tensors(source: Source) -> Iterator[Stored]:
         case Stacked(sources):
             for each in sources:
                 yield from tensors(each)
-        case RowsOf(inner) | Transposed(inner) | Shifted(inner):
+        case RowsOf(inner) | Transposed(inner) | Shifted(inner) | UnitRows(inner):
             yield from tensors(inner)

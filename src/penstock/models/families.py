@@ -6,6 +6,7 @@ from typing import Final
 
 from penstock.models import (
     arcee,
+    baichuan,
     chatglm,
     cohere,
     cohere2,
@@ -19,7 +20,10 @@ from penstock.models import (
     gpt_neox,
     granite,
     helium,
+    internlm2,
+    internlm3,
     llama,
+    ministral,
     mistral,
     nemotron,
     olmo2,
@@ -36,6 +40,7 @@ from penstock.models import (
 
 MODULES: Final = (
     arcee,
+    baichuan,
     chatglm,
     cohere,
     cohere2,
@@ -49,7 +54,10 @@ MODULES: Final = (
     gpt_neox,
     granite,
     helium,
+    internlm2,
+    internlm3,
     llama,
+    ministral,
     mistral,
     nemotron,
     olmo2,

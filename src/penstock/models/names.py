@@ -22,6 +22,7 @@ from penstock.interface.sources import (
     Stacked,
     Stored,
     Transposed,
+    UnitRows,
 )
 
 BIAS = ".bias"
@@ -51,6 +52,8 @@ class Name:
     """Whether the matrix is stored as ``[inputs, outputs]``. Its bias is as any other."""
     shift: float = 0.0
     """Added to the stored values, in float32."""
+    unit_rows: bool = False
+    """Whether each row of the matrix, which is never quantized, is divided by its length."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,8 @@ class NameMap:
             source: Source = Stacked(tuple(parts))
         else:
             source = _part(where, rows, place, entry, bias, form)
+        if entry.unit_rows and not bias:
+            source = UnitRows(source)
         return Shifted(source, entry.shift) if entry.shift and not bias else source
 
     def completed(self, tensors: Collection[str]) -> dict[str, str]:
