@@ -18,9 +18,10 @@ from penstock.models.draft_heads import (
     eagle_names,
     medusa_names,
 )
+from penstock.models.idle_fields import IDLE_FIELDS
 from penstock.models.limits import MAX_HIDDEN, MAX_VOCAB
 from penstock.models.reader import ConfigReader, read_json_object
-from penstock.models.registry import IDLE_FIELDS, refuse_unsupported
+from penstock.models.registry import refuse_unsupported
 from penstock.models.spec import ModelSpec
 from penstock.weights.draft_head_files import open_draft_heads
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.interface.sources import (
     Packed,
@@ -89,6 +89,17 @@ class NameMap:
         else:
             source = _part(where, rows, place, entry, bias, form)
         return Shifted(source, entry.shift) if entry.shift and not bias else source
+
+    def moved(self, prefixes: Mapping[str, str]) -> NameMap:
+        """The map of a checkpoint whose tensors' names begin otherwise: each of ``prefixes`` with
+        what stands in its place."""
+
+        def moved(stored: str) -> str:
+            old = next((each for each in prefixes if stored.startswith(each)), "")
+            return prefixes.get(old, "") + stored.removeprefix(old)
+
+        names = {key: replace(name, stored=moved(name.stored)) for key, name in self.names.items()}
+        return replace(self, names=names)
 
     def is_idle(self, tensor: str) -> bool:
         """Whether a checkpoint's tensor is one that files carry and no model reads."""

@@ -165,6 +165,8 @@ class ModelSpec:
     logits_scale: float = 1.0
     logits_softcap: float | None = None
     """Logits, once scaled, become ``logits_softcap * tanh(logits / logits_softcap)``."""
+    notes: tuple[str, ...] = ()
+    """What users should know of how the configuration was read, a line each."""
 
     def __post_init__(self) -> None:
         for index, layer in enumerate(self.layers):

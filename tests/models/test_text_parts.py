@@ -1,0 +1,104 @@
+"""Models that also read images: their language model alone equals what transformers computes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.checkpoints import BOS, COMMON, EOS, VOCAB, add_tokenizer
+from support.families import PUBLISHED
+from support.needs import require_native
+
+from penstock import LLM, SamplingParams
+from penstock.errors import ModelError
+from penstock.models.registry import read_spec
+
+torch = pytest.importorskip("torch", reason="transformers needs torch")
+transformers = pytest.importorskip("transformers", reason="the oracle")
+
+SIGHT = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+TURNS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+
+
+def gemma3() -> Any:
+    own = {"head_dim": 16, "sliding_window": 9, "query_pre_attn_scalar": 24}
+    config = transformers.Gemma3Config(
+        text_config=COMMON | own, vision_config=SIGHT, mm_tokens_per_image=4
+    )
+    return transformers.Gemma3ForConditionalGeneration(config)
+
+
+def llava() -> Any:
+    config = transformers.LlavaConfig(
+        text_config=transformers.LlamaConfig(**COMMON),
+        vision_config=transformers.CLIPVisionConfig(**SIGHT),
+    )
+    return transformers.LlavaForConditionalGeneration(config)
+
+
+def mistral3() -> Any:
+    config = transformers.Mistral3Config(
+        text_config=transformers.MistralConfig(**COMMON, head_dim=16, sliding_window=None),
+        vision_config=transformers.PixtralVisionConfig(**SIGHT),
+    )
+    return transformers.Mistral3ForConditionalGeneration(config)
+
+
+def qwen_vl() -> Any:
+    eyes = {"depth": 1, "hidden_size": 32, "num_heads": 2, "out_hidden_size": 64}
+    config = transformers.Qwen2_5_VLConfig(
+        text_config={**COMMON, "rope_parameters": TURNS}, vision_config=eyes
+    )
+    return transformers.Qwen2_5_VLForConditionalGeneration(config)
+
+
+MODELS = {each.__name__: each for each in (gemma3, llava, mistral3, qwen_vl)}
+
+
+@cache
+def checkpoint(name: str, root: Path) -> tuple[Path, Any]:
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(5)
+        model = MODELS[name]().eval()
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0.0, 1.5 / parameter.shape[-1] ** 0.5)
+            else:
+                parameter.copy_(parameter.mean().round() + 0.5 * torch.randn_like(parameter))
+    folder = root / name
+    model.save_pretrained(folder)
+    add_tokenizer(folder)
+    return folder, model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_text_is_continued_as_by_transformers(
+    name: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    require_native()
+    folder, model = checkpoint(name, tmp_path_factory.mktemp("text-parts"))
+    prompt = np.random.default_rng(3).integers(0, 256, 25).tolist()
+    params = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True, logprobs=0)
+    with LLM(str(folder), dtype="float32", backend="cpu", kv_cache_bytes=1 << 22) as llm:
+        (output,) = llm.generate([{"prompt_token_ids": prompt}], params)
+        assert any("its language model alone is served" in note for note in llm.config.notes)
+    tokens = [*prompt, *output.outputs[0].token_ids]
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([tokens])).logits[0]
+    assert tokens[25:] == logits[24:-1].argmax(-1).tolist()
+    assert len(set(tokens[25:])) > 4
+    expected = torch.log_softmax(logits.double(), -1)[range(24, 56), tokens[25:]]
+    ours = [entry[t].logprob for entry, t in zip(output.outputs[0].logprobs, tokens[25:])]
+    np.testing.assert_allclose(ours, expected.numpy(), rtol=1e-4, atol=1e-4)
