@@ -33,23 +33,26 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
       .def(
           "append_add_norm",
           [](PyExecutor& self, BufferId residual, std::optional<BufferId> delta, BufferId out,
-             ConstantId weight, float eps) {
-            self.get().append_add_norm(residual, delta.value_or(kNone), out, weight, eps);
+             std::optional<ConstantId> weight, float eps) {
+            self.get().append_add_norm(residual, delta.value_or(kNone), out,
+                                       weight.value_or(kNone), eps);
           },
-          "residual"_a, "delta"_a.none(), "out"_a, "weight"_a, "eps"_a)
+          "residual"_a, "delta"_a.none(), "out"_a, "weight"_a.none(), "eps"_a)
       .def(
           "append_rms_norm",
-          [](PyExecutor& self, BufferId x, BufferId out, ConstantId weight, float eps) {
-            self.get().append_rms_norm(x, out, weight, eps);
+          [](PyExecutor& self, BufferId x, BufferId out, std::optional<ConstantId> weight,
+             float eps) {
+            self.get().append_rms_norm(x, out, weight.value_or(kNone), eps);
           },
-          "x"_a, "out"_a, "weight"_a, "eps"_a)
+          "x"_a, "out"_a, "weight"_a.none(), "eps"_a)
       .def(
           "append_layer_norm",
-          [](PyExecutor& self, BufferId x, BufferId out, ConstantId weight,
+          [](PyExecutor& self, BufferId x, BufferId out, std::optional<ConstantId> weight,
              std::optional<ConstantId> bias, float eps) {
-            self.get().append_layer_norm(x, out, weight, bias.value_or(kNone), eps);
+            self.get().append_layer_norm(x, out, weight.value_or(kNone), bias.value_or(kNone),
+                                         eps);
           },
-          "x"_a, "out"_a, "weight"_a, "bias"_a.none(), "eps"_a)
+          "x"_a, "out"_a, "weight"_a.none(), "bias"_a.none(), "eps"_a)
       .def(
           "append_head_norm",
           [](PyExecutor& self, BufferId x, BufferId out, int head_dim, ConstantId weight,

@@ -196,6 +196,10 @@ class Executor {
   const Array& typed(BufferId id, std::initializer_list<Elem> elems, const char* what) const;
   const std::byte* constant(ConstantId id, size_t bytes, const char* what) const;
   const float* floats(ConstantId id, int64_t count, const char* what) const;
+  // Null for kNone.
+  const float* optional_floats(ConstantId id, int64_t count, const char* what) const {
+    return id == kNone ? nullptr : floats(id, count, what);
+  }
   Matrix& matrix(MatrixId id);
   template <class Kind>
   const Kind& matrix_of(MatrixId id);

@@ -76,8 +76,8 @@ void Executor::append_rope_write(const RopeWriteSpec& s) {
     refuse("rotation works on token rows");
   require_apart(s.qkv, s.q);
   args.rotation = rotation(s.rotation, dim);
-  args.q_norm = s.q_norm == kNone ? nullptr : floats(s.q_norm, dim, "a query norm");
-  args.k_norm = s.k_norm == kNone ? nullptr : floats(s.k_norm, dim, "a key norm");
+  args.q_norm = optional_floats(s.q_norm, dim, "a query norm");
+  args.k_norm = optional_floats(s.k_norm, dim, "a key norm");
   args.eps = s.eps;
   ops_.push_back(RopeWriteOp{args});
 }
@@ -98,8 +98,8 @@ void Executor::append_attention(const AttentionSpec& s) {
   if (!(s.scale > 0)) refuse("attention: the scale must be positive");
   if (!(s.softcap >= 0)) refuse("attention: a soft cap must be positive, or 0 for none");
   args.softcap = s.softcap;
-  if (s.slopes != kNone) args.slopes = floats(s.slopes, s.heads, "attention's slopes");
-  if (s.sinks != kNone) args.sinks = floats(s.sinks, s.heads, "attention's sinks");
+  args.slopes = optional_floats(s.slopes, s.heads, "attention's slopes");
+  args.sinks = optional_floats(s.sinks, s.heads, "attention's sinks");
   require_apart(s.q, s.out);
   const AttentionShape shape{s.heads, args.kv.kv_heads, args.kv.head_dim, s.window};
   AttentionWork* work = work_for(shape);

@@ -55,7 +55,7 @@ void Executor::append_add_norm(BufferId residual, BufferId delta, BufferId out,
   args.residual = typed(residual, {Elem::f32}, "a residual");
   if (delta != kNone) args.delta = typed(delta, {Elem::f32}, "a delta");
   args.out = typed(out, {Elem::f32, Elem::bf16}, "a norm's output");
-  args.weight = floats(weight, args.residual.cols, "a norm's weight");
+  args.weight = optional_floats(weight, args.residual.cols, "a norm's weight");
   args.eps = eps;
   const RowKind rows = bound(residual).rows;
   if (args.out.cols != args.residual.cols || bound(out).rows != rows ||
@@ -71,8 +71,8 @@ NormArgs Executor::norm(BufferId x, BufferId out, ConstantId weight, ConstantId 
   NormArgs args{};
   args.x = typed(x, {Elem::f32}, "a norm's input");
   args.out = typed(out, {Elem::f32, Elem::bf16}, "a norm's output");
-  args.weight = floats(weight, args.x.cols, "a norm's weight");
-  args.bias = bias == kNone ? nullptr : floats(bias, args.x.cols, "a norm's bias");
+  args.weight = optional_floats(weight, args.x.cols, "a norm's weight");
+  args.bias = optional_floats(bias, args.x.cols, "a norm's bias");
   args.eps = eps;
   if (args.out.cols != args.x.cols || bound(out).rows != bound(x).rows)
     refuse("input and output of a norm differ in shape");

@@ -58,6 +58,11 @@ PENSTOCK_INLINE f32x16 gelu(f32x16 x) {
   return x * select_less(x, f32x16::zero(), e, c(1.0f) - e);
 }
 
+// x, or 0 where it is less; NaN stays NaN.
+PENSTOCK_INLINE f32x16 relu(f32x16 x) {
+  return select_less(x, f32x16::zero(), f32x16::zero(), x);
+}
+
 // tanh(x) within 1 ulp near zero and 2^-24 elsewhere; 1 or -1 far away, and NaN stays NaN.
 //
 // Near zero x + x^3 P(x^2), P of degree 4, fitted by us at Chebyshev nodes for |x| <= 5/8; relative

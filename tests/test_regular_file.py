@@ -13,11 +13,10 @@ from support.checkpoints import tiny_checkpoint
 
 from penstock import demo_model_path
 from penstock.errors import ModelError, PenstockError, TokenizerError, WeightError
-from penstock.models.draft_heads_config import draft_heads_in
-from penstock.models.registry import load_model_spec
 from penstock.regular_file import open_regular, read_regular
 from penstock.tokenizer import load_tokenizer
-from penstock.weights.draft_head_files import open_draft_heads
+from penstock.weights.model_folder import draft_heads_in, load_model_spec
+from penstock.weights.published import open_draft_heads
 from penstock.weights.safetensors import INDEX, SafetensorsFile, open_folder
 from penstock.weights.torch_file import TorchFile
 

@@ -29,7 +29,7 @@ from comparison.results import Absence, Comparison, EngineRecord, case_record, r
 from comparison.rounds import run_rounds
 from penstock.bench.machine import describe_machine, measure_speeds
 from penstock.hardware import detect
-from penstock.models.registry import load_model_spec
+from penstock.weights.model_folder import load_model_spec
 
 HERE = Path(__file__).resolve().parent
 CONFIGS = HERE.parent / "configs"

@@ -14,7 +14,6 @@ from penstock.cache.geometry import KvDType
 from penstock.errors import first_line
 from penstock.interface.executor import Limits
 from penstock.interface.sources import PlanWeight, Stored
-from penstock.models.registry import load_model_spec
 from penstock.models.spec import (
     AttentionSpec,
     LayerSpec,
@@ -29,6 +28,7 @@ from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.quant.choice import QuantizationName, choose
+from penstock.weights.model_folder import load_model_spec
 
 NORM = NormSpec(eps=1e-5)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from penstock.backends.cuda.backend import BATCHED_TOKENS
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.errors import ConfigError
-from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
 from penstock.plan.lower import lower
+from penstock.weights.model_folder import load_model_spec
 
 SHAPES = ("llama-3.1-8b", "llama-3.2-1b")
 _SEQUENCES, _CONTEXT = 64, 1024 + 160

@@ -11,6 +11,8 @@ PENSTOCK_INLINE f32x16 activate(Activation a, f32x16 x) {
     case Activation::silu: return silu(x);
     case Activation::gelu_tanh: return gelu_tanh(x);
     case Activation::gelu: return gelu(x);
+    case Activation::relu: return relu(x);
+    case Activation::relu2: return relu(x) * relu(x);
     case Activation::none: break;
   }
   return x;

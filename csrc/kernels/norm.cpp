@@ -46,16 +46,27 @@ float add_and_square(float* residual, const float* delta, int64_t cols) {
   });
 }
 
-template <class Out>
+template <bool weighted, class Out>
 void normalize(const float* x, float scale, const float* weight, Out* out, int64_t cols) {
   const f32x16 s = f32x16::broadcast(scale);
   int64_t i = 0;
-  for (; i + kLanes <= cols; i += kLanes)
-    (f32x16::load(x + i) * s * f32x16::load(weight + i)).store(out + i);
+  for (; i + kLanes <= cols; i += kLanes) {
+    const f32x16 y = f32x16::load(x + i) * s;
+    (weighted ? y * f32x16::load(weight + i) : y).store(out + i);
+  }
   if (i < cols) {
     const int n = int(cols - i);
-    (f32x16::load_n(x + i, n) * s * f32x16::load_n(weight + i, n)).store_n(out + i, n);
+    const f32x16 y = f32x16::load_n(x + i, n) * s;
+    (weighted ? y * f32x16::load_n(weight + i, n) : y).store_n(out + i, n);
   }
+}
+
+template <class Out>
+void normalize(const float* x, float scale, const float* weight, Out* out, int64_t cols) {
+  if (weight)
+    normalize<true>(x, scale, weight, out, cols);
+  else
+    normalize<false>(x, scale, weight, out, cols);
 }
 
 // What follows the sum of squares of a row x.
@@ -75,7 +86,8 @@ void center(const float* x, float mean, float scale, const float* weight, const 
   const f32x16 m = f32x16::broadcast(mean), s = f32x16::broadcast(scale);
   for (int64_t i = 0; i < cols; i += kLanes) {
     const int n = int(cols - i < kLanes ? cols - i : kLanes);
-    f32x16 y = (f32x16::load_n(x + i, n) - m) * s * f32x16::load_n(weight + i, n);
+    f32x16 y = (f32x16::load_n(x + i, n) - m) * s;
+    if (weight) y *= f32x16::load_n(weight + i, n);
     if (bias) y += f32x16::load_n(bias + i, n);
     y.store_n(out + i, n);
   }

@@ -9,7 +9,7 @@ struct AddNormArgs {
   Array residual;  // [rows, cols] f32, updated in place
   Array delta;     // [rows, cols] f32; null data: nothing to add
   Array out;       // [rows, cols] f32 or bf16; aliases neither
-  const float* weight;  // [cols]
+  const float* weight;  // [cols]; null without
   float eps;
 };
 
@@ -20,8 +20,8 @@ void add_norm(const AddNormArgs& args, int64_t rows, const Worker& worker);
 struct NormArgs {
   Array x;              // [rows, cols] f32
   Array out;            // [rows, cols] f32, which may be x, or bf16
-  const float* weight;  // [cols]
-  const float* bias;    // [cols]; null without, as it is for rms_norm()
+  const float* weight;  // [cols]; null without
+  const float* bias;     // [cols]; null without, as it is for rms_norm()
   float eps;
 };
 

@@ -80,8 +80,9 @@ class Product:
         else:
             gated = activation(self.gate, sums[0])
             result = gated * sums[1]
-            # No activation here is steeper than 1.2; the activation itself is good to 1e-5.
-            error = 1.2 * eps * sizes[0] * (np.abs(sums[1]) + eps * sizes[1])
+            # No activation but the square is steeper than 1.2; each is itself good to 1e-5.
+            steepest = 2 * np.abs(sums[0]) + 1.2 if self.gate == "relu2" else 1.2
+            error = steepest * eps * sizes[0] * (np.abs(sums[1]) + eps * sizes[1])
             error += eps * sizes[1] * np.abs(gated) + 1e-5 * np.abs(result)
         if out_elem == "bfloat16":
             error = error + np.abs(result) * 2.0**-8
@@ -89,6 +90,8 @@ class Product:
 
 
 def activation(name: str, x: np.ndarray) -> np.ndarray:
+    if name in ("relu", "relu2"):
+        return np.asarray(np.maximum(x, 0) ** (2 if name == "relu2" else 1))
     if name == "silu":
         factor = 1 / (1 + np.exp(-x))
     elif name == "gelu":
@@ -138,7 +141,7 @@ def test_joined_parts_share_panels(module: Any, elem: str) -> None:
         check(module, product, activations(rng, 9, 66, "bfloat16"), "float32", threads)
 
 
-@pytest.mark.parametrize("gate", ["silu", "gelu_tanh", "gelu"])
+@pytest.mark.parametrize("gate", ["silu", "gelu_tanh", "gelu", "relu", "relu2"])
 @pytest.mark.parametrize("elem", WEIGHTS)
 def test_gated(module: Any, elem: str, gate: str) -> None:
     rng = np.random.default_rng(7)

@@ -124,7 +124,7 @@ def test_a_tree_of_a_head_is_bitwise_its_paths(name: str, isa: str) -> None:
     rounded=st.lists(st.booleans(), min_size=4, max_size=4),
     out=st.sampled_from(["float32", "bfloat16"]),
     rows=st.integers(1, 40),
-    activation=st.sampled_from(["silu", "gelu", "gelu_tanh"]),
+    activation=st.sampled_from(["silu", "gelu", "gelu_tanh", "relu", "relu2"]),
     seed=st.integers(0, 2**16),
 )
 def test_ops_of_any_shape_agree_with_the_reference(

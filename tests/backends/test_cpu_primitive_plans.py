@@ -54,7 +54,7 @@ SPECS = st.builds(
     bias=st.booleans(),
     tie=st.booleans(),
     window=st.sampled_from([None, None, 1, 33]),
-    activation=st.sampled_from(["silu", "gelu", "gelu_tanh"]),
+    activation=st.sampled_from(["silu", "gelu", "gelu_tanh", "relu", "relu2"]),
     heads=st.sampled_from([(6, 2), (4, 4), (8, 1)]),
 )
 RARE = st.builds(

@@ -122,33 +122,44 @@ COLS = [1, 7, 16, 33, 64, 100, 576]
 
 
 @pytest.mark.parametrize("cols", COLS)
-def test_rms_norm(module: Any, cols: int) -> None:
+@pytest.mark.parametrize("with_weight", [True, False])
+def test_rms_norm(module: Any, cols: int, with_weight: bool) -> None:
     x, weight = draw(9, cols), draw(1, cols, 1)[0]
     wide = x.astype(np.float64)
-    expected = wide / np.sqrt((wide**2).mean(1, keepdims=True) + 1e-5) * weight
+    expected = wide / np.sqrt((wide**2).mean(1, keepdims=True) + 1e-5)
+    if with_weight:
+        expected = expected * weight
 
     def append(executor: Any, inputs: list[int], out: int) -> None:
-        executor.append_rms_norm(inputs[0], out, floats(executor, weight), 1e-5)
+        by = floats(executor, weight) if with_weight else None
+        executor.append_rms_norm(inputs[0], out, by, 1e-5)
 
     check(module, append, [x], expected)
 
 
 @pytest.mark.parametrize("cols", COLS)
-@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize(
+    ("with_weight", "with_bias"), [(True, False), (True, True), (False, False), (False, True)]
+)
 @pytest.mark.parametrize("mean", [0.0, 300.0])
-def test_layer_norm(module: Any, cols: int, with_bias: bool, mean: float) -> None:
+def test_layer_norm(
+    module: Any, cols: int, with_weight: bool, with_bias: bool, mean: float
+) -> None:
     """Of squares of differences, not a difference of squares: a large mean costs no digits."""
     x = draw(9, cols) + np.float32(mean)
     weight, bias = draw(2, cols, 1)
     wide = x.astype(np.float64)
     centered = wide - wide.mean(1, keepdims=True)
-    expected = centered / np.sqrt((centered**2).mean(1, keepdims=True) + 1e-5) * weight
+    expected = centered / np.sqrt((centered**2).mean(1, keepdims=True) + 1e-5)
+    if with_weight:
+        expected = expected * weight
     if with_bias:
         expected = expected + bias
 
     def append(executor: Any, inputs: list[int], out: int) -> None:
         added = floats(executor, bias) if with_bias else None
-        executor.append_layer_norm(inputs[0], out, floats(executor, weight), added, 1e-5)
+        by = floats(executor, weight) if with_weight else None
+        executor.append_layer_norm(inputs[0], out, by, added, 1e-5)
 
     check(module, append, [x], expected, 1e-4 if mean else 3e-6)
 
@@ -221,7 +232,7 @@ def test_rotations_of_neighbours_are_those_of_halves_in_another_order(module: An
 
 
 @pytest.mark.parametrize("cols", [1, 17, 64, 4096, 9000])
-@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu", "relu2"])
 def test_gate(module: Any, cols: int, activation: Any) -> None:
     gate, up = 2 * draw(5, cols), draw(5, cols, 1)
     expected = numerics.activate(gate, activation) * up

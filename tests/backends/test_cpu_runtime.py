@@ -130,6 +130,8 @@ def exact(function: str, x: float) -> float:
         return x / (1 + math.exp(min(700, -2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
     if function == "tanh":
         return math.tanh(x)
+    if function == "relu":
+        return max(x, 0.0)
     return 1 / math.sqrt(x)
 
 
@@ -142,6 +144,7 @@ BOUNDS = {
     "gelu_tanh": 8e-6,
     "rsqrt": 1.3e-7,
     "tanh": 1.5e-7,
+    "relu": 1e-9,
 }
 
 
@@ -181,7 +184,13 @@ def test_tanh_at_its_edges(module: Any) -> None:
     assert steps.min() >= -1.2e-7
 
 
-@pytest.mark.parametrize("function", ["silu", "gelu", "gelu_tanh"])
+def test_relu_at_its_edges(module: Any) -> None:
+    x = np.float32([-np.inf, -1e-45, np.inf, np.nan, 0, 1e-45])
+    got = np.array(module.elementwise("relu", x), np.float32)
+    np.testing.assert_array_equal(got, np.float32([0, 0, np.inf, np.nan, 0, 1e-45]))
+
+
+@pytest.mark.parametrize("function", ["silu", "gelu", "gelu_tanh", "relu"])
 def test_activations_far_out(module: Any, function: str) -> None:
     got = np.array(module.elementwise(function, np.float32([-1000, 1000, 0, 30000])), np.float32)
     np.testing.assert_array_equal(got, np.float32([0, 1000, 0, 30000]))

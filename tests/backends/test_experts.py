@@ -14,10 +14,11 @@ from penstock import LLM
 from penstock.backends.reference.experts import combine, expert_product, route
 from penstock.backends.registry import BACKENDS
 from penstock.errors import ConfigError
-from penstock.models.registry import load_model_spec
+from penstock.models.spec import Routing
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.speculative_config import DraftModel, QuantizedSelf
+from penstock.weights.model_folder import load_model_spec
 
 SCORES = st.lists(st.sampled_from([-1.5, -1.0, 0.0, 0.5, 2.0]), min_size=4, max_size=6)
 
@@ -26,7 +27,8 @@ SCORES = st.lists(st.sampled_from([-1.5, -1.0, 0.0, 0.5, 2.0]), min_size=4, max_
 def test_a_row_goes_to_the_highest_scores_and_of_equal_ones_to_the_lowest_ids(
     scores: list[float], top_k: int, over_all: bool, normalize: bool
 ) -> None:
-    ids, shares = route(np.array([scores], np.float32), top_k, over_all, normalize)
+    routing = Routing("softmax" if over_all else "softmax_chosen", normalize)
+    ids, shares = route(np.array([scores], np.float32), top_k, routing)
     expected = sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:top_k]
     assert ids.tolist() == [expected]
     assert (ids.dtype, shares.dtype) == (np.int32, np.float32)
@@ -36,7 +38,7 @@ def test_a_row_goes_to_the_highest_scores_and_of_equal_ones_to_the_lowest_ids(
 
 
 def test_huge_scores_do_not_overflow() -> None:
-    ids, shares = route(np.array([[1e30, 0.0, 1e30]], np.float32), 2, True, False)
+    ids, shares = route(np.array([[1e30, 0.0, 1e30]], np.float32), 2, Routing(normalize=False))
     assert ids.tolist() == [[0, 2]]
     np.testing.assert_array_equal(shares, [[0.5, 0.5]])
 
@@ -52,8 +54,8 @@ def test_products_take_each_row_to_the_matrix_of_its_expert(
     x = generator.standard_normal((rows * top_k if each else rows, 3)).astype(np.float32)
     ids = generator.integers(0, 4, (rows, top_k)).astype(np.int32)
     shares = generator.random((rows, top_k)).astype(np.float32)
-    out = expert_product(x, ids, (up,), None)
-    gated = expert_product(x, ids, (gate, up), "silu")
+    out = expert_product(x, ids, (up,), (None,), None)
+    gated = expert_product(x, ids, (gate, up), (None, None), "silu")
     assert out.shape == gated.shape == (rows * top_k, 5)
     for r in range(rows * top_k):
         row, expert = x[r if each else r // top_k], ids[r // top_k, r % top_k]
@@ -62,7 +64,7 @@ def test_products_take_each_row_to_the_matrix_of_its_expert(
         np.testing.assert_allclose(
             gated[r], g / (1 + np.exp(-g)) * (up[expert] @ row), rtol=1e-4, atol=1e-5
         )
-    sums = combine(out, shares)
+    sums = combine(out, top_k, shares)
     assert sums.shape == (rows, 5)
     for t in range(rows):
         parts = shares[t, :, None] * out[t * top_k : (t + 1) * top_k]

@@ -20,7 +20,6 @@ from penstock.gpu import Gpu, GpuSearch
 from penstock.hardware import Hardware, detect
 from penstock.interface.executor import Limits
 from penstock.models.draft_heads import MedusaSpec
-from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
 from penstock.resolve import resolve
 from penstock.speculative_config import (
@@ -32,6 +31,7 @@ from penstock.speculative_config import (
     SpeculativeConfig,
 )
 from penstock.weights.dummy import DummyWeights
+from penstock.weights.model_folder import load_model_spec
 
 H100 = Gpu("NVIDIA H100", 80 << 30, 79 << 30, 132, (9, 0))
 FULL = spec_of((1, 32, None), (2, 16, None))

@@ -11,7 +11,7 @@ from gpu.workload import Size, mixed_lengths
 from support.tiny_plans import make_spec
 
 from penstock.errors import ConfigError
-from penstock.models.registry import load_model_spec
+from penstock.weights.model_folder import load_model_spec
 
 
 def decode(step_s: float, weight_bytes: int = 900, kv_bytes: int = 100) -> Decode:

@@ -25,10 +25,10 @@ from penstock.backends.registry import backend as named
 from penstock.cache.geometry import BLOCK_SIZE, KvDType
 from penstock.interface.executor import Limits
 from penstock.interface.step import KvTables, StepInput, StepResult
-from penstock.models.registry import load_model_spec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.weights.checkpoint import open_weights
+from penstock.weights.model_folder import load_model_spec
 
 torch = pytest.importorskip("torch", reason="transformers needs torch")
 pytest.importorskip("transformers", reason="the oracle")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from penstock import demo_model_path, draft_model_path
-from penstock.models.registry import load_model_spec
 from penstock.plan.lower import lower
 from penstock.tokenizer import load_tokenizer
 from penstock.weights.checkpoint import open_weights
+from penstock.weights.model_folder import load_model_spec
 
 FOLDERS = [demo_model_path(), draft_model_path()]
 

@@ -38,12 +38,13 @@ from penstock.backends.cpu import native
 from penstock.backends.registry import backend as named
 from penstock.interface.executor import Executor, Limits
 from penstock.models.draft_heads import DraftHeadsSpec
-from penstock.models.draft_heads_config import DraftHeadsKind, load_draft_heads_spec
-from penstock.models.registry import load_model_spec
+from penstock.models.draft_heads_config import DraftHeadsKind
 from penstock.models.spec import DType
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
-from penstock.weights.draft_heads import DraftHeadWeights, read_token_map
+from penstock.weights.checkpoint import open_weights
+from penstock.weights.model_folder import load_draft_heads_spec, load_model_spec
+from penstock.weights.token_map import read_token_map
 
 torch = pytest.importorskip("torch", reason="the oracle")
 
@@ -124,7 +125,7 @@ def executor_of(
     plan = lower(spec, dtype)
     plan = fuse(plan) if fused else plan
     assert plan.feature_size == spec.feature_size
-    weights = DraftHeadWeights(folder, spec, plan.weights, dtype, target)
+    weights = open_weights(folder, spec, plan.weights, dtype, target=target)
     return named(backend).bind(plan, weights, LIMITS)
 
 
@@ -246,7 +247,7 @@ def test_files_and_prefixes_are_one(tmp_path: Path, file: str) -> None:
     spec = read(plain, "medusa", target)
     assert read(other, "medusa", target) == spec
     declared = lower(spec).weights
-    first, second = (DraftHeadWeights(at, spec, declared, "float32") for at in (plain, other))
+    first, second = (open_weights(at, spec, declared, "float32") for at in (plain, other))
     assert set(first.names()) == set(declared)
     for name in first.names():
         np.testing.assert_array_equal(first.get(name), second.get(name))
@@ -255,7 +256,8 @@ def test_files_and_prefixes_are_one(tmp_path: Path, file: str) -> None:
 def test_tokens_of_drafts(tmp_path: Path) -> None:
     arrays, target = eagle3_arrays(), target_folder()
     spec = read(write_heads(tmp_path, EAGLE3, arrays, "pytorch_model.bin"), "eagle", target)
-    tokens = read_token_map(tmp_path, spec)
-    assert tokens is not None
+    offsets = lower(spec).token_offsets
+    assert offsets is not None
+    tokens = read_token_map(tmp_path, offsets, spec.vocab_size)
     assert tokens.dtype == np.int32
     np.testing.assert_array_equal(tokens, np.flatnonzero(arrays["t2d"]))

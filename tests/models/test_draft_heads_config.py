@@ -23,9 +23,10 @@ from support.tiny_plans import make_spec
 from penstock import demo_model_path
 from penstock.errors import ModelError
 from penstock.models.draft_heads import DraftHeadsSpec, EagleSpec, MedusaSpec
-from penstock.models.draft_heads_config import DraftHeadsKind, draft_heads_in, load_draft_heads_spec
+from penstock.models.draft_heads_config import DraftHeadsKind
 from penstock.models.spec import LayerSpec, ModelSpec
 from penstock.plan.lower import lower
+from penstock.weights.model_folder import draft_heads_in, load_draft_heads_spec
 
 
 def target(layers: int = 32) -> ModelSpec:
@@ -132,7 +133,7 @@ def test_taps_are_inputs_at_the_top_and_outputs_within(tmp_path: Path) -> None:
         ("eagle", EAGLE1 | {"residual_scale": 2}, "residual_scale"),
         ("eagle", EAGLE1 | {"architectures": ["GPT2LMHeadModel"]}, "not supported for EAGLE"),
         ("eagle", EAGLE1 | {"model_type": "gpt2"}, "model_type"),
-        ("eagle", EAGLE1 | {"hidden_act": "relu"}, "hidden_act"),
+        ("eagle", EAGLE1 | {"hidden_act": "tanh"}, "hidden_act"),
         ("eagle", EAGLE1 | {"sliding_window": 512}, "sliding_window"),
         ("eagle", EAGLE1 | {"target_hidden_size": 32}, "target_hidden_size"),
         ("eagle", EAGLE1 | {"pretraining_tp": 2}, "pretraining_tp"),

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ModelError
-from penstock.models.draft_heads_config import load_draft_heads_spec
 from penstock.models.limits import MAX_POSITIONS
-from penstock.models.registry import load_model_spec, read_spec
+from penstock.models.registry import read_spec
 from penstock.models.rope import rope_tables
 from penstock.models.spec import ModelSpec
+from penstock.weights.model_folder import load_draft_heads_spec, load_model_spec
 
 BASE: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

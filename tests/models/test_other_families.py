@@ -15,12 +15,13 @@ from support.families.phi3 import PHI4_MINI
 
 from penstock.errors import ConfigError, ModelError, PenstockError
 from penstock.interface.sources import RowsOf, Shifted, Stacked, Stored
-from penstock.models.registry import load_model_spec, read_spec
+from penstock.models.registry import read_spec
 from penstock.models.rope import inverse_frequencies, rope_tables
 from penstock.models.spec import ExpertsSpec, MlpSpec, QkNormSpec, RopeSpec
 from penstock.plan import ops
 from penstock.plan.lower import lower
 from penstock.quant.scheme import GridScheme, Quantization
+from penstock.weights.model_folder import load_model_spec
 
 
 def test_gemma3() -> None:

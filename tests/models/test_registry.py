@@ -13,9 +13,10 @@ from support.checkpoints import LLAMA_SHAPED, tiny_checkpoint
 from support.model_configs import CONFIGS, LLAMA, MISTRAL, QWEN2, QWEN3, edited
 
 from penstock.errors import ModelError
-from penstock.models.registry import load_model_spec, read_spec
+from penstock.models.registry import read_spec
 from penstock.models.spec import ModelSpec, QkNormSpec
 from penstock.plan.lower import lower
+from penstock.weights.model_folder import load_model_spec
 
 
 def windows(spec: ModelSpec) -> list[int | None]:

@@ -69,7 +69,7 @@ def test_required(family: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden_act": "relu2"}, "hidden_act"),
+        ({"hidden_act": "tanh"}, "hidden_act"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps"),
         ({"rms_norm_eps": float("inf")}, "rms_norm_eps"),
         ({"rms_norm_eps": 0.0}, "rms_norm_eps"),

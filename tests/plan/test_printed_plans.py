@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from penstock.models.draft_heads_config import load_draft_heads_spec
 from penstock.models.registry import read_spec
 from penstock.plan.explain import explain
 from penstock.plan.fuse import fuse
@@ -21,6 +20,7 @@ from penstock.plan.lower import lower
 from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
 from penstock.quant.scheme import GridScheme, GroupScheme, Quantization
+from penstock.weights.model_folder import load_draft_heads_spec
 
 RECORDED = Path(__file__).parent / "printed"
 

@@ -22,7 +22,6 @@ from penstock.interface.executor import Limits
 from penstock.interface.sources import RowsOf
 from penstock.interface.step import StepInput, StepResult
 from penstock.interface.weights import WeightSource
-from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
 from penstock.plan import ops
 from penstock.plan.fuse import fuse
@@ -33,6 +32,7 @@ from penstock.plan.shard import shard
 from penstock.quant.choice import choose
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.dummy import DummyWeights
+from penstock.weights.model_folder import load_model_spec
 
 LIMITS = Limits(num_blocks=40, max_tokens=96, max_logit_rows=96, max_sequences=4, threads=1)
 

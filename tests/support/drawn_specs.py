@@ -11,24 +11,37 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from penstock.models.experts_spec import Scores
 from penstock.models.spec import (
+    Activation,
     AttentionSpec,
+    ClampedSwiglu,
     EmbeddingScale,
     ExpertsSpec,
+    Gating,
     LayerSpec,
     MlpSpec,
     ModelSpec,
     NormSpec,
     QkNormSpec,
     RopeSpec,
+    Routing,
+    SharedExpertSpec,
 )
 from penstock.plan.plan import Plan
 
 NORMS = st.one_of(
-    st.just(NormSpec(eps=1e-5)),
-    st.builds(NormSpec, eps=st.just(1e-6), kind=st.just("layer"), bias=st.booleans()),
+    st.builds(NormSpec, eps=st.just(1e-5), weight=st.booleans()),
+    st.builds(
+        NormSpec,
+        eps=st.just(1e-6),
+        kind=st.just("layer"),
+        bias=st.booleans(),
+        weight=st.booleans(),
+    ),
 )
-ACTIVATIONS = st.sampled_from(["silu", "gelu", "gelu_tanh"])
+ACTIVATION_NAMES: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
+ACTIVATIONS = st.sampled_from(ACTIVATION_NAMES)
 MLPS = st.builds(
     MlpSpec,
     intermediate_size=st.sampled_from([20, 33]),
@@ -36,17 +49,50 @@ MLPS = st.builds(
     bias=st.booleans(),
     gated=st.booleans(),
 )
-EXPERTS = st.integers(1, 4).flatmap(
-    lambda top_k: st.builds(
-        ExpertsSpec,
-        num_experts=st.integers(top_k, 6),
-        top_k=st.just(top_k),
-        intermediate_size=st.just(18),
-        activation=ACTIVATIONS,
-        scores=st.sampled_from(["all", "chosen"]),
-        normalize=st.booleans(),
-    )
+CLAMPED: st.SearchStrategy[Gating] = st.just(ClampedSwiglu(limit=0.8, alpha=1.7))
+GATINGS = ACTIVATIONS | CLAMPED
+KINDS: tuple[Scores, ...] = ("softmax", "softmax_chosen", "sigmoid", "sparsemixer")
+SCORES = st.sampled_from(KINDS)
+SHARED = st.builds(
+    SharedExpertSpec,
+    intermediate_size=st.sampled_from([12, 21]),
+    bias=st.booleans(),
+    gated=st.booleans(),
 )
+
+
+@st.composite
+def mixtures(draw: st.DrawFn) -> ExpertsSpec:
+    """Mixtures of up to 8 experts, in up to 4 groups."""
+    groups, size = draw(st.sampled_from([(1, 1), (1, 5), (1, 6), (2, 3), (4, 2)]))
+    scores = draw(SCORES)
+    plain = scores == "sparsemixer"
+    if plain:
+        groups, size = 1, groups * size
+    chosen = draw(st.integers(1, groups))
+    routing = Routing(
+        scores=scores,
+        normalize=draw(st.booleans()),
+        normalize_eps=draw(st.sampled_from([0.0, 0.25])),
+        normalize_least=draw(st.sampled_from([0.0, 0.6])),
+        scale=draw(st.sampled_from([1.0, 2.5])),
+        groups=groups,
+        groups_chosen=chosen,
+        group_score=draw(st.sampled_from(["max", "top2"])),
+        bias=draw(st.booleans()),
+        choice_bias=not plain and draw(st.booleans()),
+        jitter=0.3 if plain else 0.0,
+    )
+    return ExpertsSpec(
+        num_experts=groups * size,
+        top_k=draw(st.integers(1, min(4, chosen * size))),
+        intermediate_size=18,
+        activation=draw(GATINGS),
+        routing=routing,
+        shared=draw(st.none() | SHARED),
+        bias=draw(st.booleans()),
+        shares_on=draw(st.sampled_from(["outputs", "inputs"])),
+    )
 
 
 def attentions(heads: int, kv_heads: int, dim: int) -> st.SearchStrategy[AttentionSpec]:
@@ -64,7 +110,7 @@ def attentions(heads: int, kv_heads: int, dim: int) -> st.SearchStrategy[Attenti
         rope=st.none() | ropes,
         scale=st.sampled_from([dim**-0.5, 0.4]),
         window=st.sampled_from([None, None, 5]),
-        qkv_bias=st.booleans(),
+        qkv_bias=st.sampled_from([False, True, ("q",), ("q", "v"), ("k",)]),
         output_bias=st.booleans(),
         qk_norm=st.none()
         | st.builds(QkNormSpec, st.just(1e-5), st.sampled_from(["head", "projection"])),
@@ -91,7 +137,7 @@ def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSp
         layers.append(
             LayerSpec(
                 attention,
-                draw(MLPS | EXPERTS if experts else MLPS),
+                draw(MLPS | mixtures() if experts else MLPS),
                 attn_norm=draw(optional),
                 mlp_norm=draw(optional),
                 attn_post_norm=draw(optional),
@@ -112,6 +158,7 @@ def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSp
         embedding_scale=draw(st.sampled_from([None, EmbeddingScale(1.7)])),
         logits_scale=draw(st.sampled_from([1.0, 0.25])),
         logits_softcap=draw(st.sampled_from([None, 2.0])),
+        head_bias=draw(st.booleans()),
     )
 
 

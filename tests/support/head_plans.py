@@ -102,7 +102,7 @@ class Writer:
         """Attention that reads ``h``, and the MLP, on the residual stream ``x``."""
         a, m = layer.attention, layer.mlp
         q, k, v = (
-            self.linear(h, f"layers.0.{name}", heads * a.head_dim, a.qkv_bias)
+            self.linear(h, f"layers.0.{name}", heads * a.head_dim, a.has_bias(name))
             for name, heads in (("q", a.num_heads), ("k", a.num_kv_heads), ("v", a.num_kv_heads))
         )
         size = a.num_heads * a.head_dim

@@ -13,10 +13,13 @@ from penstock.models.rope import rope_tables
 from penstock.models.spec import (
     Activation,
     AttentionSpec,
+    ClampedSwiglu,
     ExpertsSpec,
+    Gating,
     MlpSpec,
     ModelSpec,
     NormSpec,
+    Routing,
 )
 
 F64 = Any  # of float64; arithmetic of arrays is typed too loosely to be checked
@@ -63,14 +66,19 @@ def logits_of(spec: ModelSpec, get: Callable[[str], NDArray[Any]], tokens: NDArr
             x = x + attended
     if spec.final_norm is not None:
         x = _norm(x, spec.final_norm, weight, "final_norm")
-    logits = x @ weight("embed" if spec.tie_embeddings else "head").T * spec.logits_scale
+    logits = x @ weight("embed" if spec.tie_embeddings else "head").T
+    if spec.head_bias:
+        logits = logits + weight("head.bias")
+    logits = logits * spec.logits_scale
     cap = spec.logits_softcap
     return logits if cap is None else cap * np.tanh(logits / cap)
 
 
 def _norm(x: F64, norm: NormSpec, weight: Weight, name: str) -> F64:
     centered = x - x.mean(-1, keepdims=True) if norm.kind == "layer" else x
-    scaled = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + norm.eps) * weight(name)
+    scaled = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + norm.eps)
+    if norm.weight:
+        scaled = scaled * weight(name)
     return scaled + weight(name + ".bias") if norm.bias else scaled
 
 
@@ -79,11 +87,15 @@ def _linear(x: F64, weight: Weight, name: str, bias: bool) -> F64:
     return y + weight(name + ".bias") if bias else y
 
 
+def _biased(a: AttentionSpec, name: str) -> bool:
+    return a.qkv_bias if isinstance(a.qkv_bias, bool) else name in a.qkv_bias
+
+
 def _projected(
     spec: ModelSpec, a: AttentionSpec, x: F64, weight: Weight, at: str, name: str
 ) -> F64:
     """Queries or keys, normed and rotated: ``[tokens, heads, head_dim]``."""
-    y = _linear(x, weight, at + name, a.qkv_bias)
+    y = _linear(x, weight, at + name, _biased(a, name))
     rms = None if a.qk_norm is None else NormSpec(a.qk_norm.eps)
     if rms is not None and a.qk_norm is not None and a.qk_norm.over == "projection":
         y = _norm(y, rms, weight, f"{at}{name}_norm")
@@ -106,7 +118,7 @@ def _projected(
 def _keys_and_values(
     spec: ModelSpec, a: AttentionSpec, x: F64, weight: Weight, at: str
 ) -> tuple[F64, F64]:
-    values = _linear(x, weight, at + "v", a.qkv_bias).reshape(len(x), -1, a.head_dim)
+    values = _linear(x, weight, at + "v", _biased(a, "v")).reshape(len(x), -1, a.head_dim)
     return _projected(spec, a, x, weight, at, "k"), values
 
 
@@ -138,31 +150,86 @@ def _attention(
 def _activated(x: F64, kind: Activation) -> F64:
     if kind == "silu":
         return x / (1 + np.exp(-x))
+    if kind in ("relu", "relu2"):
+        return np.maximum(x, 0) ** (2 if kind == "relu2" else 1)
     if kind == "gelu_tanh":
         return x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
 
 
+def _gated(gate: F64, up: F64, kind: Gating) -> F64:
+    if not isinstance(kind, ClampedSwiglu):
+        return _activated(gate, kind) * up
+    gate, up = np.minimum(gate, kind.limit), np.clip(up, -kind.limit, kind.limit)
+    return (up + 1) * gate / (1 + np.exp(-kind.alpha * gate))
+
+
 def _mlp(m: MlpSpec, x: F64, weight: Weight, at: str) -> F64:
     up = _linear(x, weight, at + "up", m.bias)
     if m.gated:
-        inner = _activated(_linear(x, weight, at + "gate", m.bias), m.activation) * up
+        inner = _gated(_linear(x, weight, at + "gate", m.bias), up, m.activation)
     else:
         inner = _activated(up, m.activation)
     return _linear(inner, weight, at + "down", m.bias)
 
 
 def _experts(e: ExpertsSpec, x: F64, weight: Weight, at: str) -> F64:
-    scores = x @ weight(at + "router").T
-    gate, up, down = (weight(f"{at}experts.{name}") for name in ("gate", "up", "down"))
+    logits = _linear(x, weight, at + "router", e.routing.bias)
+    bias = weight(at + "router.choice_bias") if e.routing.choice_bias else np.zeros(e.num_experts)
+
+    def matrix(name: str, i: int) -> Callable[[F64], F64]:
+        name = f"{at}experts.{name}"
+        added = weight(name + ".bias")[i] if e.bias else 0.0
+        return lambda row: weight(name)[i] @ row + added
+
     out = np.zeros_like(x)
     for t, row in enumerate(x):
-        chosen = sorted(range(e.num_experts), key=lambda i: -scores[t, i])[: e.top_k]
-        over = scores[t] if e.scores == "all" else scores[t, chosen]
-        most = scores[t].max()
-        shares = np.exp(scores[t, chosen] - most) / np.exp(over - most).sum()
-        if e.normalize:
-            shares /= shares.sum()
-        for share, i in zip(shares, chosen, strict=True):
-            out[t] += share * (down[i] @ (_activated(gate[i] @ row, e.activation) * (up[i] @ row)))
-    return out
+        shares = _shares(e.routing, e.top_k, logits[t], bias)
+        for i, share in shares.items():
+            given = row * share if e.shares_on == "inputs" else row
+            inner = _gated(matrix("gate", i)(given), matrix("up", i)(given), e.activation)
+            made = matrix("down", i)(inner)
+            out[t] += made if e.shares_on == "inputs" else share * made
+    if e.shared is None:
+        return out
+    s, name = e.shared, at + "shared."
+    gate, up = (_linear(x, weight, name + part, s.bias) for part in ("gate", "up"))
+    made = _linear(_gated(gate, up, e.activation), weight, name + "down", s.bias)
+    if s.gated:
+        made = made / (1 + np.exp(-(x @ weight(name + "share").T)))
+    return out + made
+
+
+def _shares(r: Routing, top_k: int, logits: F64, bias: F64) -> dict[int, float]:
+    """The share of each expert that one token is given to."""
+    scores = np.exp(logits - logits.max())
+    scores /= scores.sum()
+    if r.scores == "sigmoid":
+        scores = 1 / (1 + np.exp(-logits))
+    elif r.scores == "softmax_chosen":
+        scores = logits
+    groups = np.split(np.arange(len(logits)), r.groups)
+
+    def worth(group: F64) -> float:
+        best = sorted(scores[group] + bias[group], reverse=True)
+        return float(sum(best[: 2 if r.group_score == "top2" else 1]))
+
+    if r.groups > 1:
+        groups = sorted(groups, key=worth, reverse=True)[: r.groups_chosen]
+    allowed = [int(i) for group in groups for i in group]
+    chosen = sorted(allowed, key=lambda i: -(scores[i] + bias[i]))[:top_k]
+    shares = scores[chosen]
+    if r.scores == "softmax_chosen":
+        shares = np.exp(shares - shares.max())
+        shares /= shares.sum()
+    elif r.scores == "sparsemixer":
+        for rank, i in enumerate(chosen):
+            left = [j for j in allowed if j not in chosen[:rank]]
+            most = logits[i]
+            near = [
+                j for j in left if (most - logits[j]) / max(abs(logits[j]), most) <= 2 * r.jitter
+            ]
+            shares[rank] = 1 / np.exp(logits[near] - most).sum()
+    if r.normalize:
+        shares = shares / (max(shares.sum(), r.normalize_least) + r.normalize_eps)
+    return dict(zip(chosen, shares * r.scale, strict=True))

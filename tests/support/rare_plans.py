@@ -44,7 +44,7 @@ def rare(plan: Plan, wanted: Rare) -> Plan:
     weights = dict(plan.weights)
     changed: list[ops.Op] = []
     for op in plan.ops:
-        if isinstance(op, ops.RmsNorm) and wanted.layer_norm:
+        if isinstance(op, ops.RmsNorm) and op.weight is not None and wanted.layer_norm:
             bias = f"{op.weight}.bias"
             weights[bias] = weights[op.weight]
             changed.append(ops.LayerNorm(op.x, op.out, op.weight, bias, op.eps))

@@ -19,12 +19,12 @@ from penstock.errors import WeightError
 from penstock.interface.sources import PlanWeight, RowsOf, Share, Source, Stored, tensors
 from penstock.interface.weights import WeightSource
 from penstock.models.names import own_names
-from penstock.models.registry import load_model_spec
 from penstock.models.spec import DType
 from penstock.plan.lower import lower
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.convert import convert
 from penstock.weights.dummy import DummyWeights
+from penstock.weights.model_folder import load_model_spec
 from penstock.weights.safetensors import SINGLE
 from penstock.weights.tensor_file import NUMPY_DTYPES
 

@@ -12,9 +12,9 @@ from safetensors.numpy import load_file, save_file
 from support.gptq_checkpoints import edit_tensors, gptq_checkpoint
 
 from penstock.errors import WeightError
-from penstock.models.registry import load_model_spec
 from penstock.plan.lower import lower
 from penstock.weights.checkpoint import open_weights
+from penstock.weights.model_folder import load_model_spec
 
 Q = "model.layers.1.self_attn.q_proj"
 

@@ -27,21 +27,23 @@ from support.head_checkpoints import (
 
 from penstock import demo_model_path, eagle_head_path, medusa_heads_path
 from penstock.errors import WeightError
+from penstock.interface.weights import WeightSource
 from penstock.models.draft_heads import DraftHeadsSpec
-from penstock.models.draft_heads_config import DraftHeadsKind, load_draft_heads_spec
-from penstock.models.registry import load_model_spec
+from penstock.models.draft_heads_config import DraftHeadsKind
 from penstock.models.spec import DType
 from penstock.plan.lower import lower
-from penstock.weights.draft_heads import DraftHeadWeights, read_token_map, takes_from_target
+from penstock.weights.checkpoint import open_weights
+from penstock.weights.model_folder import load_draft_heads_spec, load_model_spec
+from penstock.weights.token_map import read_token_map
 
 
 def spec_of(folder: Path, kind: DraftHeadsKind, target: Path) -> DraftHeadsSpec:
     return load_draft_heads_spec(folder, kind, load_model_spec(target))
 
 
-def heads_of(folder: Path, kind: DraftHeadsKind, target: Path) -> DraftHeadWeights:
+def heads_of(folder: Path, kind: DraftHeadsKind, target: Path) -> WeightSource:
     spec = spec_of(folder, kind, target)
-    return DraftHeadWeights(folder, spec, lower(spec).weights, "float32", target)
+    return open_weights(folder, spec, lower(spec).weights, "float32", target=target)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -53,14 +55,16 @@ def test_eagle_1_shares_embedding_and_output_matrix(tmp_path: Path, tied: bool) 
         arrays = eagle1_arrays(embed=own)
         folder = write_heads(tmp_path / str(own), EAGLE1, arrays)
         spec = spec_of(folder, "eagle", target)
-        assert takes_from_target(folder, spec)
-        weights = DraftHeadWeights(folder, spec, lower(spec).weights, "float32", target)
-        assert set(weights.names()) == set(lower(spec).weights)
+        declared = lower(spec).weights
+        shared = {name for name, weight in declared.items() if weight.checkpoint == "target"}
+        assert shared == ({"head"} if own else {"embed", "head"})
+        weights = open_weights(folder, spec, declared, "float32", target=target)
+        assert set(weights.names()) == set(declared)
         expected = arrays["embed_tokens.weight"] if own else embed
         np.testing.assert_array_equal(weights.get("embed"), expected)
         np.testing.assert_array_equal(weights.get("head"), theirs.get("lm_head.weight", embed))
-        with pytest.raises(WeightError, match=r"lacks tensor '(embed_tokens|lm_head).weight'"):
-            DraftHeadWeights(folder, spec, lower(spec).weights, "float32")
+        with pytest.raises(ValueError, match="need its checkpoint"):
+            open_weights(folder, spec, declared, "float32")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -75,8 +79,8 @@ def test_a_quantized_output_matrix_is_shared_by_its_values(
     config = EAGLE1 | {"vocab_size": PACKED_VOCAB}
     folder = write_heads(tmp_path / "heads", config, eagle1_arrays(embed=False))
     spec = spec_of(folder, "eagle", packed)
-    assert takes_from_target(folder, spec)
-    weights = DraftHeadWeights(folder, spec, lower(spec).weights, dtype, packed)
+    assert lower(spec).takes_from_target
+    weights = open_weights(folder, spec, lower(spec).weights, dtype, target=packed)
     theirs = load_file(floats / "model.safetensors")
     for name, stored in (("head", "lm_head"), ("embed", "model.embed_tokens")):
         array = weights.get(name)
@@ -116,19 +120,19 @@ def test_the_embedding_is_no_output_matrix_unless_it_is_tied(tmp_path: Path, fam
 def test_eagle_3_shares_the_embedding_at_most(tmp_path: Path) -> None:
     target = target_folder()
     folder = write_heads(tmp_path / "own", EAGLE3, eagle3_arrays(embed=True))
-    assert not takes_from_target(folder, spec_of(folder, "eagle", target))
+    assert not lower(spec_of(folder, "eagle", target)).takes_from_target
     arrays = eagle3_arrays()
     folder = write_heads(tmp_path / "shared", EAGLE3, arrays, dtype=ml_dtypes.bfloat16)
     spec = spec_of(folder, "eagle", target)
-    assert takes_from_target(folder, spec)
-    weights = DraftHeadWeights(folder, spec, lower(spec).weights, "float32", target)
+    assert lower(spec).takes_from_target
+    weights = open_weights(folder, spec, lower(spec).weights, "float32", target=target)
     assert weights.get("embed").shape == (VOCAB, 64)
     expected = arrays["midlayer.hidden_norm.weight"].astype(ml_dtypes.bfloat16)
     np.testing.assert_array_equal(weights.get("layers.0.feature_norm"), expected.astype(np.float32))
     del arrays["lm_head.weight"]
     folder = write_heads(tmp_path / "none", EAGLE3, arrays)
     with pytest.raises(WeightError, match=r"lacks tensor 'lm_head.weight'"):
-        DraftHeadWeights(folder, spec, lower(spec).weights, "float32", target)
+        open_weights(folder, spec, lower(spec).weights, "float32", target=target)
 
 
 def without(name: str) -> Callable[[Arrays], Arrays]:
@@ -218,9 +222,13 @@ def test_maps_of_tokens_are_checked(
     changed = change(arrays.pop("d2t"))
     folder = write_heads(tmp_path, EAGLE3, arrays | ({} if changed is None else {"d2t": changed}))
     spec = spec_of(folder, "eagle", target)
+    offsets = lower(spec).token_offsets
+    assert offsets is not None
     with pytest.raises(WeightError, match=problem):
-        read_token_map(folder, spec)
-    assert read_token_map(folder, spec, "dummy") is None
+        read_token_map(folder, offsets, spec.vocab_size)
+    dummy = load_draft_heads_spec(folder, "eagle", load_model_spec(target), dummy=True)
+    assert lower(dummy).token_offsets is None
+    assert not lower(dummy).takes_from_target
 
 
 def test_a_whole_vocabulary_needs_no_map(tmp_path: Path) -> None:
@@ -230,7 +238,7 @@ def test_a_whole_vocabulary_needs_no_map(tmp_path: Path) -> None:
         write_heads(tmp_path, EAGLE3 | {"draft_vocab_size": None}, arrays),
         target_folder(),
     )
-    assert read_token_map(folder, spec_of(folder, "eagle", target)) is None
+    assert lower(spec_of(folder, "eagle", target)).token_offsets is None
 
 
 @pytest.mark.parametrize(
@@ -239,13 +247,13 @@ def test_a_whole_vocabulary_needs_no_map(tmp_path: Path) -> None:
 def test_the_demo_models_heads_are_read(kind: DraftHeadsKind, folder: Path) -> None:
     spec = spec_of(folder, kind, demo_model_path())
     declared = lower(spec).weights
-    weights = DraftHeadWeights(folder, spec, declared, "bfloat16", demo_model_path())
+    weights = open_weights(folder, spec, declared, "bfloat16", target=demo_model_path())
     assert set(weights.names()) == set(declared)
     for name, weight in declared.items():
         array = weights.get(name)
         assert array.shape == weight.shape
         assert np.isfinite(array.astype(np.float32)).all()
-    assert read_token_map(folder, spec) is None  # they draft any token of the demo model
+    assert lower(spec).token_offsets is None  # they draft any token of the demo model
     (file,) = folder.glob("*.safetensors")
     stored = load_file(file)
     ours = [weights.get(name) for name in declared]

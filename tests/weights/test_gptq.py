@@ -23,13 +23,14 @@ from penstock.errors import ConfigError, ModelError, WeightError
 from penstock.interface.executor import Limits
 from penstock.interface.sources import Packed, RowsOf
 from penstock.models.gptq import Gptq
-from penstock.models.registry import load_model_spec, read_spec
+from penstock.models.registry import read_spec
 from penstock.plan.explain import explain
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.ops import Linear
 from penstock.quant import GroupScheme, GroupTensor, Quantization
 from penstock.weights.checkpoint import open_weights
+from penstock.weights.model_folder import load_model_spec
 from penstock.weights.safetensors import open_folder
 from penstock.weights.sources import read
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from comparison.vocabulary import Vocabulary, build_vocabulary, write_tokenizer
 from penstock.interface.sources import Stored
-from penstock.models.registry import load_model_spec
 from penstock.plan.lower import lower
 from penstock.weights.dummy import DummyWeights
+from penstock.weights.model_folder import load_model_spec
 
 WEIGHTS = "model.safetensors"
 COMPLETE = "complete.json"

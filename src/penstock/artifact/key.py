@@ -13,7 +13,6 @@ import msgspec
 from penstock.config import ResolvedConfig
 from penstock.errors import ModelError
 from penstock.interface.weights import Packing
-from penstock.models.draft_heads import DraftHeadsSpec
 from penstock.plan.plan import Plan
 from penstock.regular_file import read_regular
 from penstock.version import __version__
@@ -23,7 +22,6 @@ from penstock.weights.identity import (
     StampedFile,
     WeightFile,
     identify,
-    stamped_heads,
     stamped_weights,
 )
 
@@ -108,10 +106,10 @@ class ArtifactSource:
         dummy = config.load_format == "dummy"
         schemes = config.schemes
         files: tuple[StampedFile, ...] = ()
-        if not dummy and isinstance(plan.spec, DraftHeadsSpec):
-            files = stamped_heads(folder, Path(config.target_path) if config.target_path else None)
-        elif not dummy:
-            files = stamped_weights(folder)
+        if not dummy:
+            files = stamped_weights(folder, plan.spec.published)
+            if config.target_path is not None:
+                files += stamped_weights(Path(config.target_path))
         key = ArtifactKey(
             config=_digest_file(folder / "config.json"),
             weights=tuple(

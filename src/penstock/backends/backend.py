@@ -17,6 +17,7 @@ from penstock.interface.budget import Budget
 from penstock.interface.executor import Executor, Limits
 from penstock.interface.weights import PackedWeights, Packing, WeightSource
 from penstock.memory_budget import Demand
+from penstock.models.spec import ClampedSwiglu
 from penstock.plan import ops
 from penstock.plan.plan import Plan
 from penstock.threads import Threads, choose_threads
@@ -73,6 +74,8 @@ class Backend(ABC):
 
     runs_experts: ClassVar[bool] = False
     """Whether it has kernels for mixtures of experts."""
+    runs_clamped_gates: ClassVar[bool] = False
+    """Whether it has kernels for a clamped SwiGLU outside of routed experts."""
     runs_any_order: ClassVar[bool] = False
     """Whether it multiplies quantized matrices whose groups are of columns that lie anywhere
     (``GroupTensor.order``)."""
@@ -116,6 +119,12 @@ class Backend(ABC):
                 f"{self.name} backend does not run yet",
                 "choose the slow NumPy backend with --backend reference, or a dense model",
             )
+        if not self.runs_clamped_gates and any(map(_gates_clamped, plan.ops)):
+            return Obstacle(
+                f"{plan.spec.architecture} has MLPs with a clamped SwiGLU besides its experts, "
+                f"which the {self.name} backend does not run yet",
+                "choose the slow NumPy backend with --backend reference, or another model",
+            )
         return None
 
     def check_runnable(self, plan: Plan, trees: bool = False) -> None:
@@ -148,3 +157,10 @@ class Backend(ABC):
 
         Only a backend that :attr:`keeps_weights` takes PackedWeights.
         """
+
+
+def _gates_clamped(op: ops.Op) -> bool:
+    match op:
+        case ops.Gate(activation=kind) | ops.Linear(gated=kind):
+            return isinstance(kind, ClampedSwiglu)
+    return False

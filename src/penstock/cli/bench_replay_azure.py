@@ -14,6 +14,8 @@ The trace is a .csv of Azure's LLM inference traces, with ContextTokens and Gene
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,6 +31,9 @@ from penstock.cli.options import add_engine_arguments, engine_config, positive_i
 from penstock.cli.parser import UsageError
 
 if TYPE_CHECKING:
+    from penstock.bench.machine import Machine
+    from penstock.bench.replay import Lengths, WasteReport
+    from penstock.bench.session import Session
     from penstock.bench.throughput import ThroughputResult
 
 
@@ -48,105 +53,122 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_argument(parser)
 
 
+@dataclass(frozen=True)
+class _Comparison:
+    """The runs of each mode on one engine, and what the cache's books say of the same requests."""
+
+    runs: dict[str, list[ThroughputResult]]
+    waste: WasteReport
+
+    def best(self, mode: str) -> ThroughputResult:
+        return max(self.runs[mode], key=lambda result: result.output_tokens_per_s)
+
+    def gain(self, over: str) -> float:
+        """How many times the output tokens per second of ``over`` the engine has in flight."""
+        return self.best("in_flight").output_tokens_per_s / self.best(over).output_tokens_per_s
+
+    def fields(self) -> dict[str, object]:
+        """The result's part of the report."""
+        waste = self.waste
+        return {
+            **msgspec.to_builtins(self.best("in_flight")),
+            "static": msgspec.to_builtins(self.best("static")),
+            "static_unpadded": msgspec.to_builtins(self.best("static_unpadded")),
+            "in_flight_over_static": self.gain("static"),
+            "in_flight_over_static_unpadded": self.gain("static_unpadded"),
+            "runs": {
+                name: [result.output_tokens_per_s for result in results]
+                for name, results in self.runs.items()
+            },
+            "kv_waste": waste.waste,
+            "steps": waste.steps,
+            "static_steps": waste.static_steps,
+            "preemptions": waste.preemptions,
+        }
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The table that is printed."""
+        best = self.best("in_flight")
+        return [
+            (
+                "requests",
+                f"{best.requests}, {best.prompt_tokens:,} prompt and {best.output_tokens:,} output "
+                "tokens",
+            ),
+            ("in flight", _line(best)),
+            ("static", _line(self.best("static"))),
+            ("unpadded", _line(self.best("static_unpadded"))),
+            (
+                "gain",
+                f"{self.gain('static'):.2f} times the output tokens per second of static batches, "
+                f"{self.gain('static_unpadded'):.2f} times those of unpadded ones",
+            ),
+            ("KV waste", f"{self.waste.waste:.1%} of the slots that live requests hold"),
+        ]
+
+
 def run(args: argparse.Namespace) -> int:
     if args.scale is not None and not args.scale > 0:
         raise UsageError("argument --scale: must be above 0")
 
-    from penstock.bench.replay import ReplayLimits, replay_lengths, scaled
+    from penstock.bench.replay import scaled
     from penstock.bench.session import Session, report, write_report
-    from penstock.bench.throughput import StaticBatches, run_throughput
-    from penstock.bench.workload import check_fit, fixed_lengths, random_requests, read_lengths
+    from penstock.bench.workload import check_fit, read_lengths
 
     lengths = read_lengths(args.trace, args.requests, args.scale or 1.0)
     with Session.open(engine_config(args)) as session:
-        engine = session.engine_plan.config
         if args.scale is None:
             lengths = scaled(lengths, session.max_model_len)
         check_fit(lengths, session.max_model_len)
-        waste = replay_lengths(
-            lengths,
-            ReplayLimits(engine.num_blocks, engine.max_num_seqs, engine.max_num_batched_tokens),
-        )
-        warm_up = random_requests(fixed_lengths(2, 16, 4), session.vocab_size, 1, "warm-up")
-        run_throughput(session.core, session.meter, warm_up)
-
-        modes = {
-            "in_flight": None,
-            "static": StaticBatches(engine.max_num_seqs, session.max_model_len),
-            "static_unpadded": StaticBatches(engine.max_num_seqs),
-        }
-
-        def all_modes() -> dict[str, list[ThroughputResult]]:
-            runs: dict[str, list[ThroughputResult]] = {name: [] for name in modes}
-            for repeat in range(args.repeats):
-                for i, (name, static) in enumerate(modes.items()):
-                    # Prompts of their own, or a later run would find an earlier one's cached.
-                    seed = len(modes) * repeat + i
-                    requests = random_requests(lengths, session.vocab_size, seed, f"run{seed}")
-                    runs[name].append(run_throughput(session.core, session.meter, requests, static))
-            return runs
-
-        runs, machine = session.measured(all_modes)
-        bests = {
-            name: max(results, key=lambda result: result.output_tokens_per_s)
-            for name, results in runs.items()
-        }
-        best = bests["in_flight"]
-        gains = {
-            name: best.output_tokens_per_s / bests[name].output_tokens_per_s
-            for name in ("static", "static_unpadded")
+        comparison, machine = _compare(session, lengths, args.repeats)
+        workload = {
+            "trace": args.trace.name,
+            "requests": len(lengths),
+            "scale": args.scale or "to fit the longest request",
+            "prompt_tokens": sum(n.prompt for n in lengths),
+            "output_tokens": sum(n.output for n in lengths),
+            "repeats": args.repeats,
         }
         document = report(
-            session,
-            "replay azure",
-            command_line(),
-            {
-                "trace": args.trace.name,
-                "requests": len(lengths),
-                "scale": args.scale or "to fit the longest request",
-                "prompt_tokens": sum(n.prompt for n in lengths),
-                "output_tokens": sum(n.output for n in lengths),
-                "repeats": args.repeats,
-            },
-            machine,
-            {
-                **msgspec.to_builtins(best),
-                "static": msgspec.to_builtins(bests["static"]),
-                "static_unpadded": msgspec.to_builtins(bests["static_unpadded"]),
-                "in_flight_over_static": gains["static"],
-                "in_flight_over_static_unpadded": gains["static_unpadded"],
-                "runs": {
-                    name: [result.output_tokens_per_s for result in results]
-                    for name, results in runs.items()
-                },
-                "kv_waste": waste.waste,
-                "steps": waste.steps,
-                "static_steps": waste.static_steps,
-                "preemptions": waste.preemptions,
-            },
+            session, "replay azure", command_line(), workload, machine, comparison.fields()
         )
-    print_table(
-        [
-            *machine_rows(machine),
-            (
-                "requests",
-                f"{len(lengths)}, {best.prompt_tokens:,} prompt and {best.output_tokens:,} output "
-                "tokens",
-            ),
-            ("in flight", _line(best)),
-            ("static", _line(bests["static"])),
-            ("unpadded", _line(bests["static_unpadded"])),
-            (
-                "gain",
-                f"{gains['static']:.2f} times the output tokens per second of static batches, "
-                f"{gains['static_unpadded']:.2f} times those of unpadded ones",
-            ),
-            ("KV waste", f"{waste.waste:.1%} of the slots that live requests hold"),
-        ]
-    )
+    print_table([*machine_rows(machine), *comparison.rows()])
     if args.json is not None:
         write_report(document, args.json)
     return 0
+
+
+def _compare(
+    session: Session, lengths: Sequence[Lengths], repeats: int
+) -> tuple[_Comparison, Machine]:
+    """Run requests of these ``lengths`` in every mode, ``repeats`` times in turn."""
+    from penstock.bench.replay import ReplayLimits, replay_lengths
+    from penstock.bench.throughput import StaticBatches, run_throughput
+    from penstock.bench.workload import fixed_lengths, random_requests
+
+    engine = session.engine_plan.config
+    limits = ReplayLimits(engine.num_blocks, engine.max_num_seqs, engine.max_num_batched_tokens)
+    waste = replay_lengths(lengths, limits)
+    warm_up = random_requests(fixed_lengths(2, 16, 4), session.vocab_size, 1, "warm-up")
+    run_throughput(session.core, session.meter, warm_up)
+    modes = {
+        "in_flight": None,
+        "static": StaticBatches(engine.max_num_seqs, session.max_model_len),
+        "static_unpadded": StaticBatches(engine.max_num_seqs),
+    }
+
+    def all_modes() -> dict[str, list[ThroughputResult]]:
+        runs: dict[str, list[ThroughputResult]] = {name: [] for name in modes}
+        for repeat in range(repeats):
+            for i, (name, static) in enumerate(modes.items()):
+                # Prompts of their own, or a later run would find an earlier one's cached.
+                seed = len(modes) * repeat + i
+                requests = random_requests(lengths, session.vocab_size, seed, f"run{seed}")
+                runs[name].append(run_throughput(session.core, session.meter, requests, static))
+        return runs
+
+    runs, machine = session.measured(all_modes)
+    return _Comparison(runs, waste), machine
 
 
 def _line(result: ThroughputResult) -> str:

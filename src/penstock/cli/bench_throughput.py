@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,6 +21,9 @@ from penstock.cli.bench_common import (
 )
 from penstock.cli.options import add_engine_arguments, engine_config, positive_int
 from penstock.cli.parser import UsageError
+
+if TYPE_CHECKING:
+    from penstock.bench.throughput import ThroughputResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,31 +90,33 @@ def run(args: argparse.Namespace) -> int:
                 "engine_stats": msgspec.to_builtins(session.core.stats()),
             },
         )
-    print_table(
-        [
-            *machine_rows(machine),
-            (
-                "requests",
-                f"{result.requests} in {result.seconds:.2f} s, {result.requests_per_s:,.2f}/s",
-            ),
-            (
-                "output",
-                f"{result.output_tokens_per_s:,.1f} tokens/s "
-                f"({result.total_tokens_per_s:,.1f} with prompts)",
-            ),
-            *summary_rows(
-                {
-                    "first token": result.ttft_s,
-                    "between tokens": result.itl_s,
-                    "per output token": result.tpot_s,
-                    "whole request": result.request_latency_s,
-                    "step": result.step_s,
-                }
-            ),
-            ("host time", f"{result.step_host_us:.0f} us of each step"),
-            ("batch", f"{result.mean_sequences_per_step:.1f} sequences a step"),
-        ]
-    )
+    print_table([*machine_rows(machine), *_rows(result)])
     if args.json is not None:
         write_report(document, args.json)
     return 0
+
+
+def _rows(result: ThroughputResult) -> list[tuple[str, str]]:
+    """The table that is printed."""
+    return [
+        (
+            "requests",
+            f"{result.requests} in {result.seconds:.2f} s, {result.requests_per_s:,.2f}/s",
+        ),
+        (
+            "output",
+            f"{result.output_tokens_per_s:,.1f} tokens/s "
+            f"({result.total_tokens_per_s:,.1f} with prompts)",
+        ),
+        *summary_rows(
+            {
+                "first token": result.ttft_s,
+                "between tokens": result.itl_s,
+                "per output token": result.tpot_s,
+                "whole request": result.request_latency_s,
+                "step": result.step_s,
+            }
+        ),
+        ("host time", f"{result.step_host_us:.0f} us of each step"),
+        ("batch", f"{result.mean_sequences_per_step:.1f} sequences a step"),
+    ]

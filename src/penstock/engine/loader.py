@@ -22,19 +22,23 @@ from penstock.interface.automaton import Automaton
 from penstock.interface.executor import Executor, Limits
 from penstock.interface.tuning import Tuning
 from penstock.interface.weights import WeightSource
-from penstock.models.draft_heads import DraftHeadsSpec
-from penstock.models.registry import load_model_spec
 from penstock.models.spec import ModelSpec
 from penstock.plan.plan import Plan
 from penstock.resolve import draft_block_bytes, resolve
-from penstock.speculate.draft_choice import draft_engine_config, draft_folder, draft_spec
-from penstock.speculate.draft_heads_choice import refuse_draft_heads, stretched
+from penstock.speculate.draft_choice import (
+    draft_engine_config,
+    draft_folder,
+    draft_spec,
+    reaching,
+)
+from penstock.speculate.draft_heads_choice import refuse_draft_heads
 from penstock.speculate.make import LoadedDraft
 from penstock.speculate.suffix import SuffixAutomaton
 from penstock.speculative_config import Ngram
 from penstock.weights.checkpoint import open_weights
-from penstock.weights.draft_heads import DraftHeadWeights, Int32s, read_token_map, takes_from_target
 from penstock.weights.hub import resolve_model_folder
+from penstock.weights.model_folder import load_model_spec
+from penstock.weights.token_map import Int32s, read_token_map
 
 _log = logging.getLogger("penstock.artifact")
 
@@ -65,7 +69,7 @@ def plan_engine(config: EngineConfig) -> EnginePlan:
     # The revision is the model's; a tokenizer from elsewhere has its own history.
     tokenizer = resolve_model_folder(config.tokenizer) if config.tokenizer else folder
     refuse_draft_heads(folder, config.load_format == "dummy")
-    return _draw(config, folder, tokenizer, load_model_spec(folder))
+    return _draw(config, folder, tokenizer, load_model_spec(folder, config.ignore_config_field))
 
 
 def _draw(
@@ -85,12 +89,8 @@ def _draw(
     resolved = decided.config
     if drafting is None or draft is None or decided.draft is None:
         return EnginePlan(resolved, spec, decided.plan)
-    target = None
-    if isinstance(draft, DraftHeadsSpec):
-        draft, note = stretched(draft, resolved.max_model_len, drafting)
-        resolved = msgspec.structs.replace(resolved, notes=(*resolved.notes, *note))
-        if config.load_format != "dummy" and takes_from_target(drafting, draft):
-            target = resolved.model_path
+    draft, notes = reaching(config.speculative, draft, resolved.max_model_len, drafting)
+    resolved = msgspec.structs.replace(resolved, notes=(*resolved.notes, *notes))
     draft_plan = replace(decided.draft, spec=draft)
     kv_bytes = resolved.num_blocks * draft_block_bytes(
         config, draft, decided.plan.kv_groups, resolved.max_model_len
@@ -100,11 +100,11 @@ def _draw(
         drafting,
         drafting,
         draft,
-        drafts=not isinstance(draft, DraftHeadsSpec),
+        drafts=draft_plan.feature_size == 0,
         plan=draft_plan,
     )
-    if target is not None:
-        its = msgspec.structs.replace(drafted.config, target_path=target)
+    if draft_plan.takes_from_target:
+        its = msgspec.structs.replace(drafted.config, target_path=resolved.model_path)
         drafted = replace(drafted, config=its)
     return EnginePlan(resolved, spec, decided.plan, drafted)
 
@@ -114,10 +114,10 @@ def draft_tokens(engine_plan: EnginePlan) -> Int32s | None:
 
     None where a column is the token of its number, as of all other models. Raises WeightError.
     """
-    if not isinstance(engine_plan.spec, DraftHeadsSpec):
+    offsets, spec = engine_plan.plan.token_offsets, engine_plan.spec
+    if offsets is None:
         return None
-    config = engine_plan.config
-    return read_token_map(Path(config.model_path), engine_plan.spec, config.load_format)
+    return read_token_map(Path(engine_plan.config.model_path), offsets, spec.vocab_size)
 
 
 def suffix_automaton() -> type[Automaton]:
@@ -138,7 +138,7 @@ def step_limits(engine_plan: EnginePlan) -> Limits:
         cpus=config.cpus,
         deterministic=config.deterministic,
         rows_per_sequence=config.rows_per_sequence,
-        trees=config.speculative is not None or isinstance(engine_plan.spec, DraftHeadsSpec),
+        trees=config.speculative is not None or engine_plan.plan.feature_size > 0,
     )
 
 
@@ -235,12 +235,14 @@ def load(
 
 def _open(engine_plan: EnginePlan) -> WeightSource:
     config, spec, weights = engine_plan.config, engine_plan.spec, engine_plan.plan.weights
-    folder = Path(config.model_path)
-    if isinstance(spec, DraftHeadsSpec) and config.load_format != "dummy":
-        target = None if config.target_path is None else Path(config.target_path)
-        return DraftHeadWeights(folder, spec, weights, config.dtype, target)
     return open_weights(
-        folder, spec, weights, dtype=config.dtype, load_format=config.load_format, seed=config.seed
+        Path(config.model_path),
+        spec,
+        weights,
+        dtype=config.dtype,
+        load_format=config.load_format,
+        seed=config.seed,
+        target=None if config.target_path is None else Path(config.target_path),
     )
 
 

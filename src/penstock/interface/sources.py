@@ -21,8 +21,8 @@ class Stored:
 
     name: str
     shape: Shape
-    element: Literal["float", "int32"] = "float"
-    """float: any type that models are served from."""
+    element: Literal["float", "int32", "integer"] = "float"
+    """float: any type that models are served from; integer: of 32 or 64 bits."""
 
 
 class PackedFormat(Protocol):
@@ -110,13 +110,15 @@ class Share:
 
 @dataclass(frozen=True)
 class PlanWeight:
-    """A weight that ops of a plan read, and its source.
-
-    ``share``: the weight that it is some rows of, where a plan is one rank's.
-    """
+    """A weight that ops of a plan read, and its source."""
 
     source: Source
     share: Share | None = None
+    """The weight that it is some rows of, where a plan is one rank's."""
+    checkpoint: Literal["own", "target"] = "own"
+    """Whose checkpoint the source is in: the model's own, or that of the model which a head that
+    drafts shares the weight with. What the target has quantized is then read as floats, as heads
+    have a quantization of their own."""
 
     @property
     def shape(self) -> Shape:

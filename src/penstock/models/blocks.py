@@ -19,7 +19,7 @@ from penstock.models.limits import (
     MIN_EPS,
 )
 from penstock.models.reader import ConfigReader
-from penstock.models.rope_config import extended_positions, read_rope
+from penstock.models.rope_config import LLAMA_FIELDS, RopeFields, extended_positions, read_rope
 from penstock.models.spec import (
     Activation,
     AttentionSpec,
@@ -35,6 +35,7 @@ from penstock.models.spec import (
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
+
 _ACTIVATIONS: Final[dict[str, Activation]] = {
     "silu": "silu",
     "swish": "silu",
@@ -42,6 +43,8 @@ _ACTIVATIONS: Final[dict[str, Activation]] = {
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu2",
 }
 _DTYPES: Final = ("float32", "bfloat16", "float16")
 
@@ -74,14 +77,18 @@ def read_decoder(
     mlp_bias: bool = False,
     qk_norm: bool = False,
     rope: RopeSpec | None = None,
+    norm: NormSpec | None = None,
+    rope_fields: RopeFields = LLAMA_FIELDS,
 ) -> ModelSpec:
     """A decoder of identical Llama-shaped layers but for ``windows``, one per layer.
 
-    ``rope`` is read as Llama has it where it is not given.
+    ``norm``, whose epsilon queries and keys have too, and ``rope`` are read as Llama has them where
+    they are not given, ``rope`` by the family's ``rope_fields``.
     """
     attention = read_attention(config, head_dim, num_kv_heads)
-    positions, norm = read_positions(config), read_norm(config)
-    rope = rope or read_rope(config, head_dim, positions)
+    positions = read_positions(config)
+    norm = norm or read_norm(config)
+    rope = rope or read_rope(config, head_dim, positions, rope_fields)
     attention = replace(
         attention,
         rope=rope,
@@ -183,6 +190,12 @@ def read_positions(config: ConfigReader) -> int:
     return config.integer("max_position_embeddings", high=MAX_POSITIONS)
 
 
+def read_kv_heads(config: ConfigReader) -> int:
+    """``num_key_value_heads``, or as many as there are heads."""
+    heads = config.integer("num_attention_heads", high=MAX_HEADS)
+    return config.integer("num_key_value_heads", heads)
+
+
 def read_num_layers(config: ConfigReader) -> int:
     return config.integer("num_hidden_layers", high=MAX_LAYERS)
 
@@ -213,6 +226,34 @@ def uniform_windows(config: ConfigReader, window: int | None) -> tuple[int | Non
     if types is not None and types != (expected,) * layers:
         raise config.error("layer_types", f"must be {expected!r} for each of the {layers} layers")
     return (window,) * layers
+
+
+def every(interval: int, layers: int) -> tuple[str, ...]:
+    """The kinds of layers of which each ``interval``-th has no window."""
+    return tuple(SLIDING if (i + 1) % interval else FULL for i in range(layers))
+
+
+def read_layer_kinds(config: ConfigReader, default: Sequence[str]) -> tuple[str, ...]:
+    """Which layers have a window: ``layer_types``, or ``default`` where it is absent."""
+    layers = read_num_layers(config)
+    types = config.texts("layer_types")
+    if types is None:
+        return tuple(default)
+    if len(types) != layers or not set(types) <= {FULL, SLIDING}:
+        raise config.error("layer_types", f"must be {layers} times {FULL!r} or {SLIDING!r}")
+    return types
+
+
+def windows_of(kinds: Sequence[str], window: int | None) -> tuple[int | None, ...]:
+    """The window of each layer of these kinds."""
+    return tuple(window if kind == SLIDING else None for kind in kinds)
+
+
+def with_attention(model: ModelSpec, attention: Sequence[AttentionSpec]) -> ModelSpec:
+    """The model with other attention, layer by layer."""
+    pairs = zip(model.layers, attention, strict=True)
+    layers = tuple(replace(layer, attention=each) for layer, each in pairs)
+    return replace(model, layers=layers)
 
 
 def qwen_windows(config: ConfigReader) -> tuple[int | None, ...]:

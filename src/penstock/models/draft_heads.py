@@ -13,7 +13,6 @@ from typing import Final, Literal
 from penstock.interface.sources import Shape, Source, Stored
 from penstock.models.llama import NAMES as LLAMA_NAMES
 from penstock.models.names import Name, NameMap, plain
-from penstock.models.quantized import QuantizedFormat
 from penstock.models.spec import ModelSpec, NormSpec
 
 EagleKind = Literal["eagle1", "eagle3"]
@@ -27,25 +26,6 @@ TARGET_IN_DRAFT: Final = "t2d"
 
 STRETCHABLE = ("default", "linear", "llama3")
 """Kinds of rope whose angle at a position does not depend on how many positions there are."""
-
-
-@dataclass(frozen=True)
-class TargetCheckpoint:
-    """How the target's checkpoint keeps the weights that heads may take from it."""
-
-    names: NameMap | None
-    tied: bool
-    """Whether the output matrix is the embedding."""
-    quantized: QuantizedFormat | None = None
-
-    def source(self, name: str, shape: Shape) -> Source:
-        """The source of the target's ``embed`` or ``head``; a tied ``head`` is the embedding."""
-        if name == "head" and self.tied:
-            name = "embed"
-        if self.names is None:
-            return Stored(name, shape)
-        stored = self.quantized is not None and self.quantized.stores(name)
-        return self.names.source(name, {name: shape}, self.quantized if stored else None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +43,10 @@ class MedusaSpec(ModelSpec):
     @property
     def kind(self) -> Literal["medusa"]:
         return "medusa"
+
+    @property
+    def target_hidden_size(self) -> int:
+        return self.hidden_size
 
     @property
     def feature_size(self) -> int:
@@ -84,7 +68,7 @@ class EagleSpec(ModelSpec):
     ``eagle3``: features are ``len(taps)`` residual streams of the target, then the residual stream
     of the row before; the one or the other is zero. ``fc(taps) + before`` is the residual stream;
     attention reads the normed embedding beside it, normed too. Logits are of ``num_outputs``
-    tokens, which ids of the vocabulary these are is for ``weights/draft_heads.py`` to tell.
+    tokens.
     """
 
     kind: EagleKind
@@ -96,8 +80,8 @@ class EagleSpec(ModelSpec):
     fc_bias: bool = False
     input_norm: NormSpec | None = None
     """The norm, for ``eagle3``, of the embedding and that of the residual stream beside it."""
-    target_checkpoint: TargetCheckpoint
-    """Where the target has weights that the heads may lack."""
+    token_offsets: Stored | None = None
+    """What tells which token of the vocabulary each output is: ``Plan.token_offsets``."""
 
     @property
     def feature_size(self) -> int:
@@ -118,6 +102,7 @@ def medusa_names(num_blocks: int) -> NameMap:
     """The names of Medusa's weights, without ``medusa_head.``."""
     return NameMap(
         plain({"heads.*.blocks.*.fc": "*.*.linear", "heads.*.head": f"*.{num_blocks}"}),
+        published="heads",
     )
 
 
@@ -135,4 +120,16 @@ def eagle_names(kind: EagleKind) -> NameMap:
     idle = r"(layers\.0\.self_attn\.)?rotary_emb\.inv_freq"
     if kind == "eagle3":
         idle += f"|{DRAFT_TO_TARGET}|{TARGET_IN_DRAFT}"
-    return NameMap(llama | plain(own), idle)
+    return NameMap(llama | plain(own), idle, published="heads")
+
+
+def of_target(target: ModelSpec, name: str, shape: Shape) -> Source:
+    """The source of the target's ``embed`` or ``head`` in the target's checkpoint; a tied ``head``
+    is the embedding."""
+    if name == "head" and target.tie_embeddings:
+        name = "embed"
+    if target.names is None:
+        return Stored(name, shape)
+    form = target.quantized
+    stored = form is not None and form.stores(name)
+    return target.names.source(name, {name: shape}, form if stored else None)

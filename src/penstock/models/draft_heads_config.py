@@ -1,29 +1,28 @@
-"""Reads folders of heads that draft: which kind they are of, and what they are made of."""
+"""Reads configurations of heads that draft: which kind they are of, and what they are made of."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Final, Literal
 
 from penstock.errors import ModelError
+from penstock.interface.sources import Stored, tensors
 from penstock.models.blocks import default_head_dim, read_decoder, read_dtype, uniform_windows
 from penstock.models.draft_heads import (
+    DRAFT_TO_TARGET,
     DraftHeadsSpec,
     EagleSpec,
     MedusaSpec,
-    TargetCheckpoint,
     eagle_names,
     medusa_names,
+    of_target,
 )
 from penstock.models.idle_fields import IDLE_FIELDS
 from penstock.models.limits import MAX_HIDDEN, MAX_VOCAB
-from penstock.models.reader import ConfigReader, read_json_object
+from penstock.models.reader import ConfigReader
 from penstock.models.registry import refuse_unsupported
 from penstock.models.spec import ModelSpec
-from penstock.weights.draft_head_files import open_draft_heads
 
 DraftHeadsKind = Literal["medusa", "eagle"]
 
@@ -62,40 +61,39 @@ _EAGLE3_ONLY: Final[tuple[tuple[str, object], ...]] = (
 _EAGLE3_IDLE: Final = frozenset({"next_layer_regular", "parallel_draft_heads_num_layers"})
 
 Shapes = Mapping[str, tuple[int, ...]]
+"""The shapes of a checkpoint's tensors, by the names of ``NameMap.published`` "heads"."""
 
 
-def draft_heads_in(folder: Path, dummy: bool = False) -> DraftHeadsKind | None:
-    """Return the kind of draft heads in a folder; None if it is an ordinary model, as far as can be
-    seen.
+def draft_heads_kind(config: ConfigReader) -> DraftHeadsKind | Literal["either"] | None:
+    """Return the kind of draft heads that a configuration is of; None if it is that of an ordinary
+    model.
 
-    The kind is found from config.json or, if that fits both (EAGLE 1 looks like a Llama of one
-    layer), from the names of the weights. Raises ModelError or WeightError.
+    EAGLE 1 looks like a Llama of one layer: of either, ``names_heads`` tells them apart.
     """
-    if not os.path.lexists(folder / "config.json"):
-        return None
-    config = _read(folder)
     if config.has("medusa_num_heads"):
         return "medusa"
     names = config.raw("architectures")
     if any(config.has(field) for field in _EAGLE3_FIELDS) or "eagle" in str(names).lower():
         return "eagle"
-    if config.raw("num_hidden_layers") == 1 and not dummy:
-        return "eagle" if "fc.weight" in open_draft_heads(folder) else None
-    return None
+    return "either" if config.raw("num_hidden_layers") == 1 else None
 
 
-def load_draft_heads_spec(
-    folder: Path, kind: DraftHeadsKind, target: ModelSpec, dummy: bool = False
+def names_heads(tensors: Iterable[str]) -> bool:
+    """Return whether a checkpoint whose tensors have these names holds an EAGLE head."""
+    return "fc.weight" in tensors
+
+
+def read_draft_heads(
+    config: ConfigReader, kind: DraftHeadsKind, target: ModelSpec, shapes: Shapes | None
 ) -> DraftHeadsSpec:
-    """Return the spec of the heads of this kind in ``folder``, which draft for ``target``.
+    """Return the spec of the heads of this kind that ``config`` describes, which draft for
+    ``target``.
 
-    What config.json leaves open is taken from the shapes of the weights or, if those are ``dummy``,
-    from the target. The dtype is the target's, to which weights are converted. Raises ModelError,
-    naming the field, for what Penstock does not know, and WeightError for corrupt weight files.
+    ``shapes``: those of the weights, where there are any. They decide what the configuration leaves
+    open, and which weights are the target's; else the target decides, and all are the heads' own.
+    The dtype is the target's, to which weights are converted. Raises ModelError, naming the field,
+    for what Penstock does not know.
     """
-    found = {} if dummy else open_draft_heads(folder)
-    shapes = {name: tensor.shape for name, (_, tensor) in found.items()}
-    config = _read(folder)
     for name in ("dtype", "torch_dtype"):
         if config.has(name):
             read_dtype(config)
@@ -105,24 +103,13 @@ def load_draft_heads_spec(
         None,
         "is not supported for heads; use the unquantized ones that these were made from",
     )
-    spec = _medusa(config, shapes, target) if kind == "medusa" else _eagle(config, shapes, target)
-    return spec
+    return _medusa(config, shapes, target) if kind == "medusa" else _eagle(config, shapes, target)
 
 
-def _read(folder: Path) -> ConfigReader:
-    path = folder / "config.json"
-    if not os.path.lexists(path):
-        raise ModelError(
-            f"{folder} has no config.json; give the folder of published heads (config.json and "
-            "model.safetensors, medusa_lm_head.pt or the like)"
-        )
-    return ConfigReader(read_json_object(path, ModelError), str(path))
-
-
-def _medusa(config: ConfigReader, shapes: Shapes, target: ModelSpec) -> MedusaSpec:
+def _medusa(config: ConfigReader, shapes: Shapes | None, target: ModelSpec) -> MedusaSpec:
     heads = config.integer("medusa_num_heads", high=_MOST_HEADS)
     blocks = config.integer("medusa_num_layers", 1, low=0, high=_MOST_HEADS)
-    output = shapes.get(f"0.{blocks}.weight", ())
+    output = (shapes or {}).get(f"0.{blocks}.weight", ())
     vocab, hidden = output if len(output) == 2 else (target.vocab_size, target.hidden_size)
     spec = MedusaSpec(
         architecture="Medusa",
@@ -141,7 +128,7 @@ def _medusa(config: ConfigReader, shapes: Shapes, target: ModelSpec) -> MedusaSp
     return spec
 
 
-def _eagle(config: ConfigReader, shapes: Shapes, target: ModelSpec) -> EagleSpec:
+def _eagle(config: ConfigReader, shapes: Shapes | None, target: ModelSpec) -> EagleSpec:
     names = config.texts("architectures")
     if names is not None and (len(names) != 1 or names[0] not in _EAGLE_ARCHITECTURES):
         known = ", ".join(_EAGLE_ARCHITECTURES)
@@ -175,11 +162,8 @@ def _eagle(config: ConfigReader, shapes: Shapes, target: ModelSpec) -> EagleSpec
     fields["target_hidden_size"] = config.integer(
         "target_hidden_size", decoder.hidden_size, high=MAX_HIDDEN
     )
-    fields["target_checkpoint"] = TargetCheckpoint(
-        target.names, target.tie_embeddings, target.quantized
-    )
     marks = [name for name in _EAGLE3_FIELDS if config.has(name)]
-    if marks or "layers.0.hidden_norm.weight" in shapes or "eagle3" in str(names).lower():
+    if marks or "layers.0.hidden_norm.weight" in (shapes or ()) or "eagle3" in str(names).lower():
         fields["architecture"] = "Eagle3"
         config.only("bias", False, "must be false: EAGLE 3 has none")
         outputs = config.integer("draft_vocab_size", decoder.vocab_size, high=decoder.vocab_size)
@@ -202,7 +186,27 @@ def _eagle(config: ConfigReader, shapes: Shapes, target: ModelSpec) -> EagleSpec
         fields["names"] = eagle_names("eagle1")
         spec = EagleSpec(**fields, kind="eagle1", num_outputs=decoder.vocab_size, fc_bias=bias)
     config.finish(IDLE_FIELDS | _EAGLE_IDLE)
-    return spec
+    return spec if shapes is None else _as_stored(spec, shapes, target)
+
+
+def _as_stored(spec: EagleSpec, shapes: Shapes, target: ModelSpec) -> EagleSpec:
+    """With what ``shapes`` tell: the weights that are the target's, EAGLE 1's output matrix always
+    and the embedding of either where it is left out; and whether there is a map of tokens."""
+    whole = spec.num_outputs == spec.vocab_size
+    shared: tuple[str, ...] = ("embed", "head") if whole else ("embed",)
+    if spec.hidden_size != spec.target_hidden_size:
+        shared = ()
+    names, shape = spec.names, (spec.vocab_size, spec.hidden_size)
+    assert names is not None
+    taken = {
+        name: of_target(target, name, shape)
+        for name in shared
+        if any(each.name not in shapes for each in tensors(names.source(name, {name: shape})))
+    }
+    offsets = None
+    if spec.kind == "eagle3" and not (whole and DRAFT_TO_TARGET not in shapes):
+        offsets = Stored(DRAFT_TO_TARGET, (spec.num_outputs,), "integer")
+    return replace(spec, names=replace(names, target=taken), token_offsets=offsets)
 
 
 def _taps(config: ConfigReader, layers: int) -> tuple[int, ...]:

@@ -8,8 +8,9 @@ and the names in a checkpoint, in which ``*`` stands for the same numbers in the
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from penstock.interface.sources import (
     Packed,
@@ -24,6 +25,9 @@ from penstock.interface.sources import (
 )
 
 BIAS = ".bias"
+
+Published = Literal["model", "heads"]
+"""Kinds of checkpoints: whole models, and heads that draft."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,14 @@ class NameMap:
     names: Mapping[str, Name] = field(hash=False)
     idle: str = r"(?!)"
     """Regular expression of tensors that checkpoints may have and that no model reads."""
+    published: Published = "model"
+    """The files and the spellings in which such checkpoints are published."""
+    target: Mapping[str, Source] = field(default_factory=dict, hash=False)
+    """Weights that a head takes from the checkpoint of the model that it drafts for, by canonical
+    name, and their sources there."""
+    prefix: str = ""
+    """What the names of all tensors but the head's begin with, and in files that were saved of the
+    model without its head do not."""
 
     def source(
         self, name: str, shapes: Mapping[str, Shape], form: PackedFormat | None = None
@@ -99,7 +111,16 @@ class NameMap:
             return prefixes.get(old, "") + stored.removeprefix(old)
 
         names = {key: replace(name, stored=moved(name.stored)) for key, name in self.names.items()}
-        return replace(self, names=names)
+        return replace(self, names=names, prefix="")
+
+    def completed(self, tensors: Collection[str]) -> dict[str, str]:
+        """Each of a checkpoint's tensors by the name that this map has for it."""
+        head = self.names["head"].stored if "head" in self.names else ""
+        lacking = not any(name.startswith(self.prefix) for name in tensors)
+        return {
+            self.prefix + name if lacking and not name.startswith(f"{head}.") else name: name
+            for name in tensors
+        }
 
     def is_idle(self, tensor: str) -> bool:
         """Whether a checkpoint's tensor is one that files carry and no model reads."""

@@ -10,7 +10,7 @@ from penstock.models.limits import MAX_EXPERTS, MAX_HEAD_DIM, MAX_INTERMEDIATE
 from penstock.models.llama import NAMES as LLAMA_NAMES
 from penstock.models.names import NameMap, plain
 from penstock.models.reader import ConfigReader
-from penstock.models.spec import DType, ExpertsSpec, ModelSpec
+from penstock.models.spec import DType, ExpertsSpec, ModelSpec, Routing
 
 ARCHITECTURE = "Qwen3MoeForCausalLM"
 MODEL_TYPE = "qwen3_moe"
@@ -76,5 +76,5 @@ def _experts(config: ConfigReader) -> ExpertsSpec:
         top_k=config.integer("num_experts_per_tok", high=number),
         intermediate_size=config.integer("moe_intermediate_size", high=MAX_INTERMEDIATE),
         activation=read_activation(config),
-        normalize=config.boolean("norm_topk_prob", False),
+        routing=Routing(normalize=config.boolean("norm_topk_prob", False)),
     )

@@ -73,6 +73,37 @@ class ConfigReader:
         self._path = ""
         """The names of the sections around this object, each with a dot behind it."""
         self._ignored: list[str] = []
+        self._names: Mapping[str, str] = {}
+        self._defaults: Mapping[str, object] = {}
+
+    def adapted(
+        self,
+        names: Mapping[str, str],
+        defaults: Mapping[str, object],
+        ignored: Iterable[str] = (),
+    ) -> ConfigReader:
+        """The same object as a family has it; what is read of it counts as read here, too.
+
+        ``names``: what files call fields that are asked for by other names, which they may use as
+        well. ``defaults``: what fields are that are absent, by the name that they are asked for.
+        ``ignored``: fields of the family that change nothing. Raises ModelError where a field has
+        two names and two values.
+        """
+        reader = ConfigReader(self._fields, self._where, self._ignore)
+        reader._path, reader._ignored = self._path, self._ignored
+        reader._used, reader._names, reader._defaults = self._used, names, defaults
+        for name, stored in names.items():
+            both = self.has(name) and self.has(stored)
+            if both and self.raw(name) != self.raw(stored):
+                raise self.error(stored, f"contradicts {name} {_shown(self.raw(name))}")
+            self._used.update((name, stored))
+        self._used.update(ignored)
+        return reader
+
+    def _stored(self, name: str) -> str:
+        """What the file calls the field."""
+        other = self._names.get(name, name)
+        return name if self._fields.get(other) is None and name in self._fields else other
 
     @property
     def where(self) -> str:
@@ -81,21 +112,25 @@ class ConfigReader:
 
     def error(self, name: str, problem: str) -> ModelError:
         """A ModelError about field ``name`` of this object; ``problem`` completes the sentence."""
-        shown = _shown(self._fields[name]) if name in self._fields else "absent"
-        return ModelError(f"{self._where}: {name} ({shown}) {problem}")
+        stored = self._stored(name)
+        shown = _shown(self._fields[stored]) if stored in self._fields else "absent"
+        return ModelError(f"{self._where}: {stored} ({shown}) {problem}")
 
     def has(self, name: str) -> bool:
-        """Whether the field is there and not null."""
-        return self._fields.get(name) is not None
+        """Whether the field is there and not null, or has a value where it is not."""
+        found = self._fields.get(self._stored(name))
+        return found is not None or self._defaults.get(name) is not None
 
     def contains(self, name: str) -> bool:
         """Whether the field is there, null or not."""
-        return name in self._fields
+        return self._stored(name) in self._fields
 
     def raw(self, name: str) -> object:
         """The value as JSON gave it; None where absent."""
-        self._used.add(name)
-        return self._fields.get(name)
+        stored = self._stored(name)
+        self._used.add(stored)
+        found = self._fields.get(stored)
+        return self._defaults.get(name) if found is None else found
 
     def _required(self, name: str) -> object:
         value = self.raw(name)
@@ -108,7 +143,7 @@ class ConfigReader:
     ) -> int:
         """An integer in ``[low, high]``. A float such as 2.0, or a bool, is not one."""
         value = self._required(name) if default is None or self.has(name) else default
-        self._used.add(name)
+        self.raw(name)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(name, "must be an integer")
         if not low <= value <= high:
@@ -116,7 +151,7 @@ class ConfigReader:
         return value
 
     def optional_integer(self, name: str, *, low: int = 1, high: int = MAX_INTEGER) -> int | None:
-        self._used.add(name)
+        self.raw(name)
         return self.integer(name, low=low, high=high) if self.has(name) else None
 
     def number(
@@ -130,7 +165,7 @@ class ConfigReader:
     ) -> float:
         """A number up to ``high``, from ``low`` on or else greater than ``above``."""
         value = self._required(name) if default is None or self.has(name) else default
-        self._used.add(name)
+        self.raw(name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.error(name, "must be a number")
         try:
@@ -154,7 +189,7 @@ class ConfigReader:
 
     def text(self, name: str, default: str | None = None) -> str:
         value = self._required(name) if default is None or self.has(name) else default
-        self._used.add(name)
+        self.raw(name)
         if not isinstance(value, str):
             raise self.error(name, "must be text")
         return value

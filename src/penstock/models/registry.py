@@ -3,32 +3,21 @@ refused."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import ModuleType
 from typing import Final
 
 from penstock.errors import ModelError
-from penstock.models import (
-    gemma3,
-    gpt_neox,
-    llama,
-    mistral,
-    phi3,
-    qwen2,
-    qwen3,
-    qwen3_moe,
-)
 from penstock.models.blocks import read_dtype
+from penstock.models.families import MODULES
+from penstock.models.generation_config import read_generation_config
 from penstock.models.idle_fields import IDLE_FIELDS
 from penstock.models.names import NameMap
 from penstock.models.quantized import read_quantized
-from penstock.models.reader import ConfigReader, read_json_object
+from penstock.models.reader import ConfigReader
 from penstock.models.spec import DType, ModelSpec
 from penstock.models.text_part import NOT_CAUSAL, TEXT_CONFIG, TextPart, placed, text_part
-from penstock.weights.safetensors import stored_dtype, stored_names
 
 
 @dataclass(frozen=True)
@@ -43,6 +32,8 @@ class Family:
     defaults: Mapping[str, object]
     """What transformers' configuration of the family has where the text part of a larger model
     leaves a field out."""
+    idle: frozenset[str]
+    """Fields that change nothing in this family, whatever their value."""
 
 
 def _family(module: ModuleType) -> Family:
@@ -52,13 +43,11 @@ def _family(module: ModuleType) -> Family:
         module.read,
         getattr(module, "NAMES", None),
         getattr(module, "DEFAULTS", {}),
+        getattr(module, "IDLE", frozenset()),
     )
 
 
-FAMILIES: Final[Mapping[str, Family]] = {
-    f.architecture: f
-    for f in map(_family, (llama, mistral, qwen2, qwen3, gemma3, phi3, qwen3_moe, gpt_neox))
-}
+FAMILIES: Final[Mapping[str, Family]] = {f.architecture: f for f in map(_family, MODULES)}
 
 _ONLY: Final[tuple[tuple[str, object, str], ...]] = (
     ("pretraining_tp", 1, "must be 1: sliced linear layers are not supported"),
@@ -67,46 +56,17 @@ _ONLY: Final[tuple[tuple[str, object, str], ...]] = (
     ("add_cross_attention", False, "must be false: cross-attention is not supported"),
     ("cross_attention_hidden_size", None, "must be null: cross-attention is not supported"),
     ("pruned_heads", {}, "must be empty: pruned heads are not supported"),
-    ("rope_interleaved", False, "must be false: interleaved rotation is not supported"),
 )
 """Fields of values that no family supports."""
 
 _ONLY_UNREAD: Final[tuple[tuple[str, object, str], ...]] = (
+    ("rope_interleaved", False, "must be false: this architecture rotates halves"),
     ("use_mrope", False, "must be false: positions of several dimensions are not supported"),
     ("use_sliding_window", False, "must be false: this architecture has no windows"),
     ("sliding_window", None, "must be null: this architecture has no windows"),
     ("num_experts", 0, "must be null: this architecture has no experts"),
 )
 """Fields that some families have, and tools write into configurations of others."""
-
-
-def load_model_spec(folder: Path, ignore: Collection[str] = ()) -> ModelSpec:
-    """The model in a checkpoint folder, from ``config.json`` and ``generation_config.json``.
-
-    Weights are not read; only where the configuration names no dtype, or is of more than a language
-    model, headers of weight files are asked. ``ignore`` is as in :func:`read_spec`. Raises
-    ModelError, and WeightError if such a header is corrupt.
-    """
-    path = folder / "config.json"
-    if not os.path.lexists(path):
-        raise ModelError(
-            f"{folder} has no config.json; give a Hugging Face checkpoint folder "
-            "(config.json, model.safetensors, tokenizer.json)"
-        )
-    config = read_json_object(path, ModelError)
-    generation_path = folder / "generation_config.json"
-    generation = (
-        read_json_object(generation_path, ModelError) if os.path.lexists(generation_path) else None
-    )
-    named = any(config.get(key) is not None for key in ("dtype", "torch_dtype"))
-    return read_spec(
-        config,
-        generation=generation,
-        default_dtype=None if named else stored_dtype(folder),
-        tensors=() if text_part(config) is None else stored_names(folder),
-        ignore=ignore,
-        where=str(path),
-    )
 
 
 def read_spec(
@@ -120,7 +80,7 @@ def read_spec(
 ) -> ModelSpec:
     """The model that a Hugging Face ``config.json`` describes.
 
-    ``generation`` is ``generation_config.json``, whose end-of-sequence ids count too.
+    ``generation`` is ``generation_config.json``: end-of-sequence ids, and defaults of sampling.
     ``default_dtype`` is used where the configuration names none. ``tensors`` are the names of those
     that the checkpoint has, by which the layouts of text parts are told apart. ``ignore`` names
     fields that are passed over though they are not known. Raises
@@ -135,7 +95,7 @@ def read_spec(
         inner = where if TEXT_CONFIG not in config else f"{where}: {TEXT_CONFIG}"
         reader = ConfigReader({**family.defaults, **part.fields}, inner, ignore)
     reader.raw("architectures"), reader.raw("model_type")
-    refuse_unsupported(reader)
+    refuse_unsupported(reader, family.idle)
     dtype = read_dtype(reader) or default_dtype
     if dtype is None:
         raise reader.error("dtype", "is required: float32, bfloat16 or float16")
@@ -145,25 +105,27 @@ def read_spec(
         spec = replace(spec, names=family.names)
     if part is not None and spec.names is not None:
         spec = placed(spec, tensors)
-    _finish(reader, spec, ignore)
+    _finish(reader, spec, family.idle, ignore)
     if generation is not None:
-        more = ConfigReader(generation, where.replace("config.json", "generation_config.json"))
-        eos = more.integers("eos_token_id", high=spec.vocab_size - 1)
-        merged = tuple(dict.fromkeys(spec.eos_token_ids + eos))
-        spec = replace(spec, eos_token_ids=merged)
+        its = where.replace("config.json", "generation_config.json")
+        more = read_generation_config(generation, spec.vocab_size, its)
+        merged = tuple(dict.fromkeys(spec.eos_token_ids + more.eos_token_ids))
+        spec = replace(spec, eos_token_ids=merged, sampling_defaults=more.defaults)
     if ignore:
         names = ", ".join(sorted(reader.ignored))
         spec = replace(spec, notes=(*spec.notes, f"config.json: {names} ignored, as asked"))
     return spec
 
 
-def _finish(reader: ConfigReader, spec: ModelSpec, ignore: Collection[str]) -> None:
+def _finish(
+    reader: ConfigReader, spec: ModelSpec, idle: Collection[str], ignore: Collection[str]
+) -> None:
     """Refuse fields that nothing has read, and fields to be ignored that are none of these."""
     for name, value, why in _ONLY_UNREAD:
         reader.only_unread(name, value, why)
     if all(layer.attention.window is None for layer in spec.layers):
         reader.raw("max_window_layers")
-    reader.finish(IDLE_FIELDS)
+    reader.finish(IDLE_FIELDS.union(idle))
     for name in sorted(set(ignore) - set(reader.ignored)):
         raise ModelError(
             f"{reader.where}: ignore_config_field {name} is of no use: the file has no such field, "
@@ -171,10 +133,14 @@ def _finish(reader: ConfigReader, spec: ModelSpec, ignore: Collection[str]) -> N
         )
 
 
-def refuse_unsupported(reader: ConfigReader) -> None:
-    """Raise ModelError for values of common fields that no family supports."""
+def refuse_unsupported(reader: ConfigReader, idle: Collection[str] = ()) -> None:
+    """Raise ModelError for values of common fields that no family supports.
+
+    ``idle``: fields that change nothing here.
+    """
     for name, value, why in _ONLY:
-        reader.only(name, value, why)
+        if name not in idle:
+            reader.only(name, value, why)
 
 
 def _find_family(config: ConfigReader, part: TextPart | None) -> Family:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,6 +69,30 @@ def rope_section(config: ConfigReader) -> ConfigReader | None:
     if new is not None and old is not None:
         raise config.error("rope_scaling", "stands beside rope_parameters; keep only one of them")
     return new or old
+
+
+def read_ropes(
+    config: ConfigReader, head_dim: int, max_positions: int, fields: Mapping[str, RopeFields]
+) -> dict[str, RopeSpec] | None:
+    """The rotary embedding of each kind of layer, where ``rope_parameters`` has one for each.
+
+    A kind that it lacks has the default of its ``fields``. None where there is no
+    ``rope_parameters``; fields of v4 beside it are refused.
+    """
+    section = config.section("rope_parameters")
+    if section is None:
+        return None
+    for name in ("rope_scaling", *(each.theta for each in fields.values())):
+        config.only(name, None, "stands beside rope_parameters; keep only one of them")
+    ropes = {}
+    for kind, each in fields.items():
+        inner = section.section(kind)
+        if inner is None:
+            ropes[kind] = RopeSpec(theta=each.default_theta, dim=head_dim)
+        else:
+            ropes[kind] = read_parameters(inner, head_dim, max_positions, each)
+    section.finish()
+    return ropes
 
 
 def read_parameters(

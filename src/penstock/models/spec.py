@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from penstock.errors import ModelError
-from penstock.models.names import NameMap
+from penstock.models.activation import Activation, ClampedSwiglu, Gating, plain_activation
+from penstock.models.experts_spec import ExpertsSpec, Routing, SharedExpertSpec
+from penstock.models.names import NameMap, Published
 from penstock.models.quantized import QuantizedFormat
 from penstock.models.rope_spec import RopeKind, RopeSpec
+from penstock.sampling.defaults import SamplingDefaults
 
 __all__ = [
     "Activation",
     "AttentionSpec",
+    "ClampedSwiglu",
     "DType",
     "EmbeddingScale",
     "ExpertsSpec",
+    "Gating",
     "LayerSpec",
     "MlpSpec",
     "ModelSpec",
     "NormKind",
     "NormSpec",
+    "Projection",
     "QkNormSpec",
     "RopeKind",
     "RopeSpec",
+    "Routing",
+    "SharedExpertSpec",
+    "plain_activation",
 ]
 
 DType = Literal["float32", "bfloat16", "float16"]
-Activation = Literal["silu", "gelu_tanh", "gelu"]
 NormKind = Literal["rms", "layer"]
+Projection = Literal["q", "k", "v"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,8 @@ class NormSpec:
     kind: NormKind = "rms"
     bias: bool = False
     """Whether a LayerNorm adds a bias. An RMS norm has none."""
+    weight: bool = True
+    """Whether what is normed is multiplied by a weight, component by component."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +76,8 @@ class AttentionSpec:
     window: int | None = None
     """Sliding window: a token attends to itself and the ``window - 1`` tokens before it. None: to
     all tokens before it."""
-    qkv_bias: bool = False
+    qkv_bias: bool | tuple[Projection, ...] = False
+    """Which projections have biases: all three, none, or those named."""
     output_bias: bool = False
     qk_norm: QkNormSpec | None = None
     alibi: bool = False
@@ -77,6 +89,12 @@ class AttentionSpec:
     kv_from: int | None = None
     """The layer before this one whose keys and values are read; None: the layer's own."""
 
+    def has_bias(self, projection: str) -> bool:
+        """Whether the projection of queries, keys or values has a bias."""
+        if isinstance(self.qkv_bias, bool):
+            return self.qkv_bias
+        return projection in self.qkv_bias
+
 
 @dataclass(frozen=True)
 class MlpSpec:
@@ -86,25 +104,6 @@ class MlpSpec:
     activation: Activation = "silu"
     bias: bool = False
     gated: bool = True
-
-
-@dataclass(frozen=True)
-class ExpertsSpec:
-    """A mixture of gated MLPs without biases: each token is given to ``top_k`` of them.
-
-    A matrix, the router, scores the experts for each token. The outputs of those with the highest
-    scores are added up, each by its weight, which is a softmax of scores.
-    """
-
-    num_experts: int
-    top_k: int
-    intermediate_size: int
-    """Width of one expert."""
-    activation: Activation = "silu"
-    scores: Literal["all", "chosen"] = "all"
-    """Which scores the softmax is taken over: those of all experts, or of the chosen ones."""
-    normalize: bool = True
-    """Whether the weights of the chosen experts are divided by their sum."""
 
 
 @dataclass(frozen=True)
@@ -165,8 +164,17 @@ class ModelSpec:
     logits_scale: float = 1.0
     logits_softcap: float | None = None
     """Logits, once scaled, become ``logits_softcap * tanh(logits / logits_softcap)``."""
+    sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    """How its makers recommend to sample."""
     notes: tuple[str, ...] = ()
     """What users should know of how the configuration was read, a line each."""
+    head_bias: bool = False
+    """Whether the output matrix has a bias (``head.bias``), added before the logits are scaled."""
+
+    @property
+    def published(self) -> Published:
+        """The files and the spellings in which the checkpoint is published."""
+        return "model" if self.names is None else self.names.published
 
     def __post_init__(self) -> None:
         for index, layer in enumerate(self.layers):

@@ -68,7 +68,7 @@ def text_part(config: Mapping[str, object]) -> TextPart | None:
     section = config.get(TEXT_CONFIG)
     if isinstance(section, Mapping):
         shared = {name: value for name, value in config.items() if name in _SHARED}
-        fields = shared | {name: v for name, v in section.items() if v is not None}
+        fields = shared | dict(section)
         kind = section.get("model_type")
     else:
         kind = config.get("model_type")

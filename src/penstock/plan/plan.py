@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from penstock.cache.geometry import KvDType
-from penstock.interface.sources import PlanWeight
+from penstock.interface.sources import PlanWeight, Stored
 from penstock.models.spec import DType, ModelSpec, RopeSpec
 from penstock.plan.kv_groups import KvGroups, KvLayer, group_layers
 from penstock.plan.ops import Buffer, BufferName, Features, Op, WeightName
@@ -42,6 +42,9 @@ class Plan:
     the order of the taps: ``[S, taps * hidden]`` float32."""
     more_logits: tuple[BufferName, ...] = ()
     """Logits of the second and later heads, each ``[R, outputs]``."""
+    token_offsets: Stored | None = None
+    """The tensor, integers ``[outputs]``, that says what to add to the number of each column of the
+    logits to get its token; None where a column is the token of its number."""
 
     @cached_property
     def kv_groups(self) -> KvGroups:
@@ -57,6 +60,11 @@ class Plan:
     def feature_size(self) -> int:
         """Number of columns of ``StepInput.features`` that the plan reads; 0 if it reads none."""
         return max((op.first + op.cols for op in self.ops if isinstance(op, Features)), default=0)
+
+    @property
+    def takes_from_target(self) -> bool:
+        """Whether weights are in the checkpoint of the model that this one drafts for."""
+        return any(weight.checkpoint == "target" for weight in self.weights.values())
 
     @property
     def results(self) -> tuple[BufferName, ...]:

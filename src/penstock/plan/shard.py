@@ -214,7 +214,7 @@ class _Sharding:
         """The rank's rows of a weight, under a name of their own: others may read it whole."""
         own, whole = _share_name(name), self._whole.weights[name]
         share = Share(name, whole.shape, rows)
-        self._weights[own] = PlanWeight(RowsOf(whole.source, (rows,)), share)
+        self._weights[own] = replace(whole, source=RowsOf(whole.source, (rows,)), share=share)
         return own
 
 

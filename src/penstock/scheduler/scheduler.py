@@ -232,7 +232,7 @@ class Scheduler:
             raise ValueError(f"{len(sampled)} samples for {len(step.samples)} sampling sequences")
         updates: list[SequenceUpdate] = []
         undone = {step.samples[i] for i in late} if late else ()
-        particular = step.num_drafted or undone  # one look for each sequence, not two
+        uncommon = step.num_drafted or undone  # one look for each sequence, not two
         new_tokens = iter(sampled)
         self._tokens_computed += step.num_tokens
         cache, ahead, generated = self.cache, False, 0
@@ -242,20 +242,14 @@ class Scheduler:
         for each in step.sequences:
             sequence, samples = each.sequence, each.samples
             end = each.start + each.num_tokens
-            if particular:
+            if uncommon and (each.draft is not None or sequence in undone):
+                drawn = next(new_tokens)
                 if sequence in undone:
-                    next(new_tokens)
                     self._undo(each)
-                    continue
-                if each.draft is not None:
-                    drawn = next(new_tokens)
-                    if sequence.status is RUNNING:  # else it has ended meanwhile
-                        accepted = self._accepted.take_in(each, drawn)
-                        if sequence.finish_reason is not None:
-                            self._finish(sequence)
-                        generated += len(accepted)
-                        updates.append(sequence_update(sequence, accepted))
-                    continue
+                elif sequence.status is RUNNING:  # else it has ended meanwhile
+                    updates.append(self._take_in_draft(each, drawn))
+                    generated += len(updates[-1].token_ids)
+                continue
             if sequence.status is not RUNNING:
                 pass  # ended, or preempted in flight: what was written is nobody's
             elif ahead:
@@ -267,8 +261,8 @@ class Scheduler:
                     sequence.prompt_rows_given(end)
                 if len(samples) > 1:
                     self._fork(sequence)
-            if sequence.pooler is not None and sequence.status is RUNNING:
-                if end == len(sequence.token_ids):
+            if sequence.pooler is not None:
+                if sequence.status is RUNNING and end == len(sequence.token_ids):
                     sequence.finish_reason = FinishReason.STOP
                     self._finish(sequence)
                     updates.append(sequence_update(sequence, []))
@@ -316,6 +310,13 @@ class Scheduler:
         held = sum(s.table.num_held for s in self.running)
         assert held == self.cache.num_held_blocks, "a sequence that is not running holds blocks"
         self._in_flight.check_integrity(s for g in self._queues.requests.values() for s in g)
+
+    def _take_in_draft(self, each: ScheduledSequence, drawn: list[int]) -> SequenceUpdate:
+        """Advance a running sequence over the drafts that were accepted."""
+        accepted = self._accepted.take_in(each, drawn)
+        if each.sequence.finish_reason is not None:
+            self._finish(each.sequence)
+        return sequence_update(each.sequence, accepted)
 
     def _undo(self, each: ScheduledSequence) -> None:
         """Leave the last known position of a sequence to be computed again, for its logits.

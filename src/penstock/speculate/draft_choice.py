@@ -17,17 +17,20 @@ from penstock.demo_model import (
 )
 from penstock.errors import ConfigError, TokenizerError
 from penstock.memory_budget import Served
-from penstock.models.draft_heads import DraftHeadsSpec, MedusaSpec
 from penstock.models.reader import read_json_object
-from penstock.models.registry import load_model_spec
 from penstock.models.spec import ExpertsSpec, ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.quant.choice import choose
-from penstock.speculate.draft_heads_choice import draft_heads_spec, refuse_draft_heads
+from penstock.speculate.draft_heads_choice import (
+    draft_heads_spec,
+    refuse_draft_heads,
+    stretched,
+)
 from penstock.speculative_config import DraftModel, Eagle, Medusa, QuantizedSelf, SpeculativeConfig
 from penstock.weights.hub import resolve_model_folder
+from penstock.weights.model_folder import load_model_spec
 
 if TYPE_CHECKING:
     from penstock.config import EngineConfig, ResolvedConfig
@@ -72,7 +75,8 @@ def draft_spec(config: EngineConfig, folder: Path, target: ModelSpec, tokenizer:
     if isinstance(config.speculative, Medusa | Eagle):
         return draft_heads_spec(config.speculative, folder, target, dummy)
     refuse_draft_heads(folder, dummy)
-    spec = load_model_spec(folder)
+    itself = isinstance(config.speculative, QuantizedSelf)
+    spec = target if itself else load_model_spec(folder)
     if spec.vocab_size != target.vocab_size:
         raise ConfigError(
             f"the draft {folder.name} has a vocabulary of {spec.vocab_size} tokens and the model "
@@ -87,21 +91,33 @@ def draft_spec(config: EngineConfig, folder: Path, target: ModelSpec, tokenizer:
     return spec
 
 
+def reaching(
+    asked: SpeculativeConfig | None, spec: ModelSpec, positions: int, folder: Path
+) -> tuple[ModelSpec, tuple[str, ...]]:
+    """Return the draft with at least ``positions`` positions, and notes for the user.
+
+    Raises ConfigError if it has too few and is no head, which may be given more.
+    """
+    if isinstance(asked, Medusa | Eagle):
+        return stretched(spec, positions, folder)
+    if spec.max_positions < positions:
+        raise ConfigError(
+            f"the draft {folder.name} has {spec.max_positions} positions and requests may come to "
+            f"{positions} tokens; set max_model_len to at most {spec.max_positions}, or take a "
+            "draft with more"
+        )
+    return spec, ()
+
+
 def draft_engine_config(
     config: EngineConfig, resolved: ResolvedConfig, folder: Path, plan: Plan, kv_bytes: int
 ) -> EngineConfig:
     """Return the configuration of the draft's engine, which has this ``plan``.
 
     Its steps have the target's limits, and its KV cache has ``kv_bytes``. Raises ConfigError if the
-    draft has too few positions, or would be no faster.
+    draft would be no faster.
     """
     spec = plan.spec
-    if spec.max_positions < resolved.max_model_len:  # of heads, none is left that has fewer
-        raise ConfigError(
-            f"the draft {folder.name} has {spec.max_positions} positions and requests may come to "
-            f"{resolved.max_model_len} tokens; set max_model_len to at most {spec.max_positions}, "
-            "or take a draft with more"
-        )
     asked = config.speculative
     if isinstance(asked, QuantizedSelf) and asked.quantization == resolved.quantization:
         raise ConfigError(
@@ -155,7 +171,6 @@ def served_draft(
     activations = options.quantize_activations
     dtype = spec.dtype if config.dtype == "auto" else config.dtype
     tokens = _step_tokens(config, spec, target.max_sequences, target.max_tokens)
-    heads = isinstance(spec, DraftHeadsSpec)
     max_len = min(target.max_len, spec.max_positions)
     schemes = choose(
         options.quantization,
@@ -167,12 +182,14 @@ def served_draft(
     if schemes.linear is not None:
         _refuse_experts(config, spec)
     kv_dtype = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+    plan = fuse(lower(spec, dtype, max_len, schemes, kv_dtype, half=half))
+    rows = draft_logit_rows(target.max_sequences, tokens) if plan.feature_size == 0 else tokens
     return replace(
         target,
-        plan=fuse(lower(spec, dtype, max_len, schemes, kv_dtype, half=half)),
+        plan=plan,
         max_len=max_len,
         max_tokens=tokens,
-        max_logit_rows=tokens if heads else draft_logit_rows(target.max_sequences, tokens),
+        max_logit_rows=rows,
         block_bytes=block_bytes,
     )
 
@@ -196,7 +213,7 @@ def _refuse_experts(config: EngineConfig, spec: ModelSpec) -> None:
 
 def _step_tokens(config: EngineConfig, spec: ModelSpec, max_sequences: int, max_tokens: int) -> int:
     """Return the maximum tokens of a step of the draft, for ``max_tokens`` of the target."""
-    if isinstance(spec, MedusaSpec):  # reads one row of each sequence
+    if not spec.layers:  # reads one row of each sequence
         return max_sequences
     if isinstance(config.speculative, Eagle):  # every sequence drafts on so many tokens at once
         return max(max_tokens, max_sequences * config.speculative.width)

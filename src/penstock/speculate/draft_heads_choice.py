@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.errors import ConfigError, WeightError
-from penstock.models.draft_heads import STRETCHABLE, DraftHeadsSpec, EagleSpec
-from penstock.models.draft_heads_config import DraftHeadsKind, draft_heads_in, load_draft_heads_spec
+from penstock.models.draft_heads import STRETCHABLE, DraftHeadsSpec
+from penstock.models.draft_heads_config import DraftHeadsKind
 from penstock.models.spec import ModelSpec
 from penstock.speculative_config import Eagle, Medusa
+from penstock.weights.model_folder import draft_heads_in, load_draft_heads_spec
 
 _WORDS: dict[DraftHeadsKind, str] = {"medusa": "Medusa heads", "eagle": "an EAGLE head"}
 
@@ -37,7 +38,7 @@ def draft_heads_spec(
             f"the heads in {folder.name} are for a vocabulary of {spec.vocab_size} tokens and the "
             f"model has one of {target.vocab_size}; take heads that were trained for it"
         )
-    hidden = spec.target_hidden_size if isinstance(spec, EagleSpec) else spec.hidden_size
+    hidden = spec.target_hidden_size
     if hidden != target.hidden_size:
         raise ConfigError(
             f"the heads in {folder.name} read hidden states of size {hidden} and the model's have "
@@ -58,9 +59,7 @@ def refuse_draft_heads(folder: Path, dummy: bool) -> None:
         )
 
 
-def stretched(
-    spec: DraftHeadsSpec, positions: int, folder: Path
-) -> tuple[DraftHeadsSpec, tuple[str, ...]]:
+def stretched(spec: ModelSpec, positions: int, folder: Path) -> tuple[ModelSpec, tuple[str, ...]]:
     """Return the heads with at least ``positions`` positions, and notes for the user.
 
     There is a note if they were trained for fewer. Only rotary embeddings depend on positions.

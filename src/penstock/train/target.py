@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from penstock.errors import ConfigError, ModelError, first_line
-from penstock.models.registry import load_model_spec
 from penstock.train.draft_heads import Observed
+from penstock.weights.model_folder import load_model_spec
 
 
 class Target:

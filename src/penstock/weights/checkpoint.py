@@ -15,10 +15,20 @@ from penstock.interface.sources import Packed, PlanWeight, Source, Stored, packe
 from penstock.interface.weights import WeightSource, WeightValue
 from penstock.models.names import BIAS
 from penstock.models.spec import DType, ModelSpec
-from penstock.weights.disagreement import missing, quantized_names, refuse_dense, unexpected
+from penstock.quant import GroupTensor
+from penstock.weights.convert import dequantized
+from penstock.weights.disagreement import (
+    missing,
+    missing_of_heads,
+    missing_of_target,
+    quantized_names,
+    refuse_dense,
+    unexpected,
+)
 from penstock.weights.dummy import DummyWeights
+from penstock.weights.published import open_published
 from penstock.weights.safetensors import open_folder
-from penstock.weights.sources import Found, check, read
+from penstock.weights.sources import Found, as_named, check, read
 
 _COMPARE_BYTES: Final = 1 << 24  # at a time, so that comparing two matrices needs no copy of them
 
@@ -30,56 +40,57 @@ def open_weights(
     dtype: DTypeOption = "auto",
     load_format: LoadFormat = "auto",
     seed: int = 0,
+    target: Path | None = None,
 ) -> WeightSource:
     """The ``weights`` of a plan of ``spec``, in ``dtype`` (auto: as the checkpoint's configuration
     says).
 
     Every check that needs no weight data is done here: files, headers, names, shapes, dtypes.
     With ``load_format="dummy"`` the folder's weight files are not looked at, and ``seed`` decides
-    the values. Raises WeightError.
+    the values. ``target``: the checkpoint of the model that heads draft for, where they share
+    weights with it. Raises WeightError.
     """
     wanted: DType = spec.dtype if dtype == "auto" else dtype
     if load_format == "dummy":
         return DummyWeights(weights, seed, wanted)
-    return CheckpointWeights(folder, spec, weights, wanted)
+    return CheckpointWeights(folder, spec, weights, wanted, target)
 
 
-class StoredWeights:
-    """A WeightSource over tensors of files, by canonical name.
+class CheckpointWeights:
+    """A WeightSource over the tensors of a folder's files, and of the target's where heads that
+    draft share weights with it.
 
     :meth:`get` reads one weight at a time, so the memory in use beside the files' pages is one
     weight's; where nothing is converted or put together it is a view.
     """
 
-    def __init__(self, dtype: DType) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        spec: ModelSpec,
+        weights: Mapping[str, PlanWeight],
+        dtype: DType,
+        target: Path | None = None,
+    ) -> None:
         self._dtype = dtype
         self._sources: dict[str, tuple[Source, Found]] = {}
-
-    def names(self) -> Iterable[str]:
-        return self._sources.keys()
-
-    def get(self, name: str) -> WeightValue:
-        """The weight, read-only, in the dtype this source was opened with; one that the checkpoint
-        has quantized, as it is."""
-        return read(*self._sources[name], self._dtype)
-
-
-class CheckpointWeights(StoredWeights):
-    """The weights of a model, in the safetensors files of a folder."""
-
-    def __init__(
-        self, folder: Path, spec: ModelSpec, weights: Mapping[str, PlanWeight], dtype: DType
-    ) -> None:
-        super().__init__(dtype)
-        found = open_folder(folder)
+        names = spec.names
+        found = as_named(open_published(folder, spec.published), names)
         unused = dict(found)
         form = spec.quantized
         indexed, lacks = False, None
+        self._shared = {n: w.source for n, w in weights.items() if w.checkpoint == "target"}
+        if self._shared:
+            self._share(target)
         for name, weight in weights.items():
+            if name in self._shared:
+                continue
             for matrix in packed(weight.source):
                 refuse_dense(folder, name, matrix, found)
             for tensor in tensors(weight.source):
                 if tensor.name not in found:
+                    if spec.published == "heads":
+                        raise missing_of_heads(folder, tensor.name)
                     raise missing(folder, name, weight.source, tensor.name, found, form)
                 unused.pop(tensor.name, None)
             for matrix in packed(weight.source):
@@ -96,7 +107,6 @@ class CheckpointWeights(StoredWeights):
             # No matrix may do without what others have, or what the order of columns is told by.
             name, stored = lacks
             raise missing(folder, name, weights[name].source, stored, found, form)
-        names = spec.names
         if spec.tie_embeddings and names is not None:
             shapes = {"head": weights["embed"].shape}
             for tensor in tensors(names.source("head", shapes)):
@@ -107,6 +117,29 @@ class CheckpointWeights(StoredWeights):
         extra = sorted(n for n in unused if names is None or not names.is_idle(n))
         if extra:
             raise unexpected(extra, found[extra[0]][0])
+
+    def names(self) -> Iterable[str]:
+        return self._sources.keys()
+
+    def get(self, name: str) -> WeightValue:
+        """The weight, read-only, in the dtype this source was opened with; one that the checkpoint
+        has quantized, as it is, but as floats if it is the target's."""
+        value = read(*self._sources[name], self._dtype)
+        if name in self._shared and isinstance(value, GroupTensor):
+            return dequantized(value, self._dtype, name)
+        return value
+
+    def _share(self, target: Path | None) -> None:
+        """Take the weights that are shared from the checkpoint ``target``."""
+        if target is None:
+            raise ValueError("heads that share weights with their target need its checkpoint")
+        found = open_folder(target)
+        for name, source in self._shared.items():
+            for tensor in tensors(source):
+                if tensor.name not in found:
+                    raise missing_of_target(target, name, tensor.name)
+            check(source, found)
+            self._sources[name] = source, found
 
     def _check_tied_head(self, stored: Stored, found: Found) -> None:
         """Some files store a tied head again: it is the embedding, or config.json is wrong."""

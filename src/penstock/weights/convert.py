@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 from penstock.models.spec import DType
+from penstock.quant import GroupTensor
 from penstock.weights.tensor_file import NUMPY_DTYPES
+
+_CHUNK: Final = 1 << 22  # values that are dequantized at a time
 
 
 def convert(array: NDArray[Any], dtype: DType, name: str) -> NDArray[Any]:
@@ -32,6 +35,19 @@ def convert(array: NDArray[Any], dtype: DType, name: str) -> NDArray[Any]:
             )
     result.flags.writeable = False
     return result
+
+
+def dequantized(matrix: GroupTensor, dtype: DType, name: str) -> NDArray[Any]:
+    """The values of ``matrix`` in ``dtype``, read-only; some rows at a time: in float32, with the
+    integers that it is made of, all of a vocabulary's would take several times the memory."""
+    n, k = matrix.shape
+    values = np.empty((n, k), NUMPY_DTYPES[dtype])
+    rows = max(1, _CHUNK // max(k, 1))
+    for first in range(0, n, rows):
+        some = first, min(first + rows, n)
+        values[slice(*some)] = convert(matrix.rows(some).dequantize(), dtype, name)
+    values.flags.writeable = False
+    return values
 
 
 def _largest(array: NDArray[Any]) -> np.float32:

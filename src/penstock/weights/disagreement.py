@@ -90,6 +90,24 @@ def missing(
     return WeightError(f"{problem}; take configuration and weights from one checkpoint")
 
 
+def missing_of_heads(folder: Path, stored: str) -> WeightError:
+    """Return the error for the tensor ``stored`` that heads which draft need, and that is not one
+    which they may share."""
+    return WeightError(
+        f"{folder} lacks tensor {stored!r}, which its config.json asks for; take configuration and "
+        "weights from one checkpoint"
+    )
+
+
+def missing_of_target(folder: Path, weight: str, stored: str) -> WeightError:
+    """Return the error for the tensor ``stored`` of a target's checkpoint, whose ``weight`` heads
+    share."""
+    fix = "take configuration and weights from one checkpoint"
+    if weight == "head":
+        fix = "if its output matrix is the embedding, set tie_word_embeddings to true"
+    return WeightError(f"{folder} lacks tensor {stored!r}, which the heads share; {fix}")
+
+
 def _of_quantized(weight: str, stem: str, matrix: Packed | None, found: Found) -> str | None:
     """What is wrong with the tensors of ``stem``, and the fix; None where there are none.
 

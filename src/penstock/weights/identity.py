@@ -19,9 +19,9 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from penstock.errors import WeightError
+from penstock.models.names import Published
 from penstock.regular_file import open_regular
-from penstock.weights.draft_head_files import open_draft_heads
-from penstock.weights.safetensors import open_folder
+from penstock.weights.published import open_published
 from penstock.weights.tensor_file import Tensor, TensorFile
 
 _PIECE_BYTES: Final = 1 << 23
@@ -91,15 +91,9 @@ class NoDigests:
         pass
 
 
-def stamped_weights(folder: Path) -> tuple[StampedFile, ...]:
+def stamped_weights(folder: Path, published: Published = "model") -> tuple[StampedFile, ...]:
     """The files that hold the weights of ``folder``, by name. Raises WeightError."""
-    return _stamped(open_folder(folder))
-
-
-def stamped_heads(folder: Path, target: Path | None) -> tuple[StampedFile, ...]:
-    """Likewise, of heads that draft, and then of the ``target`` that they share weights with."""
-    own = _stamped(open_draft_heads(folder))
-    return own if target is None else own + stamped_weights(target)
+    return _stamped(open_published(folder, published))
 
 
 def weight_files(folder: Path, digests: Digests | None = None) -> tuple[WeightFile, ...]:

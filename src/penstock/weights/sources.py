@@ -23,6 +23,7 @@ from penstock.interface.sources import (
     tensors,
 )
 from penstock.models.gptq import Gptq
+from penstock.models.names import NameMap
 from penstock.models.spec import DType
 from penstock.quant import GroupTensor
 from penstock.weights.convert import convert
@@ -35,6 +36,13 @@ Found = Mapping[str, tuple[TensorFile, Tensor]]
 
 _QUANTIZED: Final = ("F4", "F6_", "F8_", "I8", "U8")
 """What names of types begin with that only quantized checkpoints have floats in."""
+
+
+def as_named(found: Found, names: NameMap | None) -> Found:
+    """The tensors of a checkpoint by the names that ``names`` has for them."""
+    if names is None:
+        return found
+    return {name: found[stored] for name, stored in names.completed(found).items()}
 
 
 class Span(NamedTuple):

@@ -23,12 +23,12 @@ from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.executor import Limits, PromptRows, Sampling
 from penstock.interface.sampler import NewSequence
 from penstock.interface.step import KvTables, StepInput
-from penstock.models.registry import load_model_spec
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.quant.choice import choose
 from penstock.sampling.params import SamplingParams
+from penstock.weights.model_folder import load_model_spec
 
 CONFIGS = Path(__file__).parents[3] / "benchmarks" / "configs"
 PARAMS = (

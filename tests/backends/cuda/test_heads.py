@@ -64,7 +64,7 @@ def arrays(result: StepResult) -> list[Any]:
     return [each.copy() for each in (result.logits, result.hidden, *result.more_logits, *taps)]
 
 
-@pytest.mark.parametrize("activation", ["none", "silu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize("activation", ["none", "silu", "gelu", "gelu_tanh", "relu", "relu2"])
 @pytest.mark.parametrize("adds", [True, False])
 @pytest.mark.parametrize(
     ("in_type", "out_type"),

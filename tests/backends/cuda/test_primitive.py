@@ -69,9 +69,11 @@ def check(run: Any, x: Any, expected: Any, device: Any, tolerance: float = 3e-6)
 
 @pytest.mark.parametrize("cols", [1, 72, 1025])
 @pytest.mark.parametrize("kind", ["rms", "layer", "layer with bias"])
-def test_norms(kind: str, cols: int, device: Any) -> None:
-    x, (weight, bias) = draw(cols), draw(cols, 1, 2)
-    by, added = put(weight, device), put(bias, device)
+@pytest.mark.parametrize("weighted", [True, False])
+def test_norms(kind: str, weighted: bool, cols: int, device: Any) -> None:
+    x, (some, bias) = draw(cols), draw(cols, 1, 2)
+    weight = some if weighted else None
+    by, added = put(some, device) if weighted else None, put(bias, device)
     if kind == "rms":
         check(
             lambda x, out, _: norm.rms_norm(x, by, out, 1e-5),
@@ -122,7 +124,7 @@ def test_rope(count: int, dim: int, turned: int, interleaved: bool, device: Any)
 
 
 @pytest.mark.parametrize("cols", [1, 72, 1500])
-@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu", "relu2"])
 def test_gate(activation: Any, cols: int, device: Any) -> None:
     x, up = draw(cols), draw(cols, 1)
     by = put(up, device)

@@ -41,7 +41,7 @@ SCHEMES: list[QuantScheme] = [
         for zeros in (False, True)
     ),
 ]
-ACTIVATIONS: list[Activation] = ["silu", "gelu_tanh", "gelu"]
+ACTIVATIONS: list[Activation] = ["silu", "gelu_tanh", "gelu", "relu", "relu2"]
 
 
 def drawn(*shape: int, seed: int = 0) -> F32:

@@ -73,7 +73,7 @@ for dtype in (torch.bfloat16, torch.float32):
     # A join of both types, the second part not aligned; the activations, alone and added.
     combine(None, floats.to(dtype), torch.zeros(64, 8192, dtype=dtype)[:, 4096:])
     combine(None, floats, torch.zeros(64, 4099, dtype=dtype)[:, 3:])
-    for activation in ("none", "silu", "gelu", "gelu_tanh"):
+    for activation in ("none", "silu", "gelu", "gelu_tanh", "relu", "relu2"):
         combine(floats, floats, floats, activation)
         combine(None, floats, floats.to(dtype), activation)
     for kv in ("bfloat16", "int8"):

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from penstock.backends.cpu.binder import Binder
+from penstock.models.spec import plain_activation
 from penstock.plan import ops
 
 
@@ -37,7 +38,11 @@ def _join(b: Binder, op: ops.Join) -> None:
 def _linear(b: Binder, op: ops.Linear) -> None:
     matrix = b.matrix(op)
     b.native.append_linear(
-        matrix, b.bias(op), b.buffers[op.x], b.buffers[op.out], op.gated or "none"
+        matrix,
+        b.bias(op),
+        b.buffers[op.x],
+        b.buffers[op.out],
+        plain_activation(op.gated) if op.gated else "none",
     )
 
 
@@ -64,11 +69,13 @@ def _argmax(b: Binder, op: ops.Argmax) -> None:
 
 
 def _rms_norm(b: Binder, op: ops.RmsNorm) -> None:
-    b.native.append_rms_norm(b.buffers[op.x], b.buffers[op.out], b.weight(op.weight), op.eps)
+    b.native.append_rms_norm(
+        b.buffers[op.x], b.buffers[op.out], b.optional_weight(op.weight), op.eps
+    )
 
 
 def _layer_norm(b: Binder, op: ops.LayerNorm) -> None:
-    weight, bias = b.weight(op.weight), b.optional_weight(op.bias)
+    weight, bias = b.optional_weight(op.weight), b.optional_weight(op.bias)
     b.native.append_layer_norm(b.buffers[op.x], b.buffers[op.out], weight, bias, op.eps)
 
 
@@ -109,7 +116,7 @@ def _kv_write(b: Binder, op: ops.KvWrite) -> None:
 
 def _gate(b: Binder, op: ops.Gate) -> None:
     gate, up, out = (b.buffers[name] for name in (op.gate, op.up, op.out))
-    b.native.append_gate(gate, up, out, op.activation)
+    b.native.append_gate(gate, up, out, plain_activation(op.activation))
 
 
 def _activate(b: Binder, op: ops.Activate) -> None:
@@ -121,7 +128,7 @@ def _add_norm(b: Binder, op: ops.AddNorm) -> None:
         b.buffers[op.residual],
         None if op.delta is None else b.buffers[op.delta],
         b.buffers[op.out],
-        b.weight(op.weight),
+        b.optional_weight(op.weight),
         op.eps,
     )
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from penstock.backends.cpu.append import append
 from penstock.backends.cpu.binder import Binder
-from penstock.backends.cpu.executor import CpuExecutor
-from penstock.backends.cpu.interface import NativeModule
+from penstock.backends.cpu.executor import CpuExecutor, ResultViews
+from penstock.backends.cpu.interface import NativeExecutor, NativeModule
 from penstock.backends.cpu.kv_pages import KvPages
 from penstock.backends.cpu.native import load
 from penstock.backends.cpu.pack import DTYPES, NativeRegions, pack
@@ -16,7 +19,8 @@ from penstock.errors import ConfigError
 from penstock.hardware import detect
 from penstock.interface.executor import Limits
 from penstock.interface.weights import PackedWeights, WeightSource
-from penstock.plan.memory import plan_memory
+from penstock.plan.memory import MemoryPlan, plan_memory
+from penstock.plan.ops import BufferName
 from penstock.plan.plan import Plan
 
 
@@ -34,88 +38,108 @@ def bind(
     suffice; WeightError and ArtifactError where ``weights`` does.
     """
     module = module or load()
-    # The native executor has one bound of both kinds of rows. What no step uses of logits' room is
-    # never touched, and takes no memory.
-    selected = limits.max_selected_rows
-    memory = plan_memory(plan, limits.max_tokens, selected)
-    pages = KvPages.of(plan)
-    kv_bytes = limits.num_blocks * plan.kv_groups.page_bytes
     try:
-        native = module.Executor(
-            threads=limits.threads,
-            cpus=list(limits.cpus),
-            crowded=limits.threads > detect().compute_threads,
-            num_blocks=limits.num_blocks,
-            max_tokens=limits.max_tokens,
-            max_logits=selected,
-            max_sequences=limits.max_sequences,
-            max_positions=plan.max_positions,
-            vocabulary=plan.spec.vocab_size,
-            arena_bytes=memory.total_bytes,
-            kv_elem=plan.kv_dtype,
-            kv_groups=len(plan.kv_groups),
-            kv_parts=pages.parts,
-            kv_part_bytes=pages.part_bytes,
-            kv_layers=list(pages.layers),
-        )
+        memory = plan_memory(plan, limits.max_tokens, limits.max_selected_rows)
+        native = _native_executor(plan, limits, module, memory.total_bytes)
         binder = Binder(plan, native)
-        for name, buffer in plan.buffers.items():
-            binder.buffers[name] = native.add_buffer(
-                memory.offsets[name],
-                buffer.element,
-                buffer.cols,
-                memory.strides[name],
-                str(buffer.rows),
-            )
-        for op in plan.ops:
-            append(binder, op)
-        regions = NativeRegions(native, tuple(binder.regions))
-        try:
-            if isinstance(weights, PackedWeights):
-                weights.restore(regions)
-            else:
-                pack(binder.fills, weights)
-        except BaseException:
-            native.close()  # now: who handles the error may want the memory
-            raise
-        logits, *more_logits = (
-            native.view(binder.buffers[name]).view(np.float32)
-            for name in (plan.logits, *plan.more_logits)
-        )
-        argmax = native.view(binder.buffers[plan.argmax]).view(np.int32)[:, 0]
-        rounded = plan.buffers[plan.hidden].element == "bfloat16"
-        hidden = native.view(binder.buffers[plan.hidden]).view(
-            DTYPES["bfloat16" if rounded else "float32"]
-        )
-        taps = None
-        if plan.taps is not None:
-            taps = native.view(binder.buffers[plan.taps]).view(np.float32)
+        _append_all(binder, memory)
+        packed = _fill(binder, weights)
+        results = _results(binder)
     except ValueError as error:
         raise ConfigError(
             f"the cpu backend cannot run this model as asked: {error}; "
             "choose the slow NumPy backend with --backend reference"
         ) from error
     except MemoryError as error:
+        kv_bytes = limits.num_blocks * plan.kv_groups.page_bytes
         raise ConfigError(
             "the system has not enough memory for the packed weights and "
             f"{kv_bytes / 2**30:.2f} GiB of KV cache; lower kv_cache_bytes"
         ) from error
-    products = [p for p in binder.products() if p.matrix_bytes >= LEAST_BYTES]
-    tuner = (
-        ProductTuner(native, products, circumstances(detect(), limits.threads))
-        if products
-        else None
-    )
     return CpuExecutor(
         native,
         module.isa,
         limits.num_blocks,
-        logits,
-        argmax,
-        hidden,
-        regions,
-        tuner,
+        results,
+        packed,
+        _tuner(binder, limits.threads),
         plan.feature_size,
-        taps,
-        tuple(more_logits),
     )
+
+
+def _native_executor(
+    plan: Plan, limits: Limits, module: NativeModule, arena_bytes: int
+) -> NativeExecutor:
+    """An executor without ops, with its threads, its arena and its KV cache."""
+    pages = KvPages.of(plan)
+    return module.Executor(
+        threads=limits.threads,
+        cpus=list(limits.cpus),
+        crowded=limits.threads > detect().compute_threads,
+        num_blocks=limits.num_blocks,
+        max_tokens=limits.max_tokens,
+        # One bound for rows with logits and for those whose hidden states alone are returned: the
+        # logits that no step uses are never touched, and take no memory.
+        max_logits=limits.max_selected_rows,
+        max_sequences=limits.max_sequences,
+        max_positions=plan.max_positions,
+        vocabulary=plan.spec.vocab_size,
+        arena_bytes=arena_bytes,
+        kv_elem=plan.kv_dtype,
+        kv_groups=len(plan.kv_groups),
+        kv_parts=pages.parts,
+        kv_part_bytes=pages.part_bytes,
+        kv_layers=list(pages.layers),
+    )
+
+
+def _append_all(binder: Binder, memory: MemoryPlan) -> None:
+    """Place the plan's buffers in the arena, and append its ops."""
+    for name, buffer in binder.plan.buffers.items():
+        binder.buffers[name] = binder.native.add_buffer(
+            memory.offsets[name],
+            buffer.element,
+            buffer.cols,
+            memory.strides[name],
+            str(buffer.rows),
+        )
+    for op in binder.plan.ops:
+        append(binder, op)
+
+
+def _fill(binder: Binder, weights: WeightSource | PackedWeights) -> NativeRegions:
+    """Pack the weights, or restore them packed."""
+    regions = NativeRegions(binder.native, tuple(binder.regions))
+    try:
+        if isinstance(weights, PackedWeights):
+            weights.restore(regions)
+        else:
+            pack(binder.fills, weights)
+    except BaseException:
+        binder.native.close()  # now: who handles the error may want the memory
+        raise
+    return regions
+
+
+def _results(binder: Binder) -> ResultViews:
+    plan = binder.plan
+
+    def view(name: BufferName, dtype: DTypeLike) -> NDArray[Any]:
+        return binder.native.view(binder.buffers[name]).view(dtype)
+
+    rounded = plan.buffers[plan.hidden].element == "bfloat16"
+    return ResultViews(
+        logits=view(plan.logits, np.float32),
+        argmax=view(plan.argmax, np.int32)[:, 0],
+        hidden=view(plan.hidden, DTYPES["bfloat16" if rounded else "float32"]),
+        taps=None if plan.taps is None else view(plan.taps, np.float32),
+        more_logits=tuple(view(name, np.float32) for name in plan.more_logits),
+    )
+
+
+def _tuner(binder: Binder, threads: int) -> ProductTuner | None:
+    """What tunes the products that are large enough to gain from it; None if none is."""
+    products = [p for p in binder.products() if p.matrix_bytes >= LEAST_BYTES]
+    if not products:
+        return None
+    return ProductTuner(binder.native, products, circumstances(detect(), threads))

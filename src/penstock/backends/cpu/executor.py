@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
@@ -15,6 +16,35 @@ from penstock.interface.step import Float32s, Int32s, StepInput, StepResult
 from penstock.interface.weights import PackedRegions
 
 
+@dataclass(frozen=True)
+class ResultViews:
+    """Views of the arena in which the native executor leaves what a step returns.
+
+    Each has the maximum number of selected rows, of which a step uses the first.
+    """
+
+    logits: Float32s
+    """``[rows, vocabulary]``."""
+    argmax: Int32s
+    """``[rows]``."""
+    hidden: NDArray[Any]
+    """``[rows, hidden size]``, float32 or bfloat16."""
+    taps: Float32s | None
+    """``[rows, columns]``; None if the plan taps no layer."""
+    more_logits: tuple[Float32s, ...]
+    """Each ``[rows, outputs]``, of heads that draft several tokens."""
+
+    def first(self, rows: int, selected: int) -> StepResult:
+        """The result of a step with ``rows`` rows of logits and ``selected`` of hidden states."""
+        return StepResult(
+            logits=self.logits[:rows],
+            argmax=self.argmax[:rows],
+            hidden=self.hidden[:selected],
+            taps=None if self.taps is None else self.taps[:selected],
+            more_logits=tuple(logits[:rows] for logits in self.more_logits),
+        )
+
+
 class CpuExecutor(HostExecutor):
     """Runs steps in one native call each, with the GIL released. Made by ``cpu.bind.bind``."""
 
@@ -23,25 +53,17 @@ class CpuExecutor(HostExecutor):
         native: NativeExecutor,
         isa: str,
         num_blocks: int,
-        logits: Float32s,
-        argmax: Int32s,
-        hidden: NDArray[Any],
+        results: ResultViews,
         packed: PackedRegions,
         tunable: ProductTuner | None = None,
         feature_size: int = 0,
-        taps: Float32s | None = None,
-        more_logits: tuple[Float32s, ...] = (),
     ) -> None:
         self.num_blocks = num_blocks
         self.isa = isa
         self.packed = packed
         self.tunable = tunable
         self._native = native
-        self._logits = logits  # [max logit rows, vocabulary], a view of the arena
-        self._argmax = argmax  # [max logit rows]
-        self._hidden = hidden  # [max logit rows, hidden size]
-        self._taps = taps  # [max logit rows, columns]
-        self._more_logits = more_logits  # each [max logit rows, outputs]
+        self._results = results
         self._feature_size = feature_size
 
     @property
@@ -58,14 +80,7 @@ class CpuExecutor(HostExecutor):
         step.check_features(self._feature_size)
         self._native.run(*_arrays(step), features=step.features if self._feature_size else None)
         rows = len(step.logit_rows)
-        selected = rows + len(step.hidden_rows)
-        return StepResult(
-            logits=self._logits[:rows],
-            argmax=self._argmax[:rows],
-            hidden=self._hidden[:selected],
-            taps=None if self._taps is None else self._taps[:selected],
-            more_logits=tuple(logits[:rows] for logits in self._more_logits),
-        )
+        return self._results.first(rows, rows + len(step.hidden_rows))
 
     def profile(self, step: StepInput) -> list[tuple[str, float]]:
         """Run one step and return each op's kind and seconds, in the order of the plan."""
@@ -76,7 +91,7 @@ class CpuExecutor(HostExecutor):
 
     def sampler(self) -> NativeSampler:
         """Runs on this executor's threads; not while a step does, nor after :meth:`close`."""
-        return NativeSampler(load(self.isa), self._native, self._logits.shape[1])
+        return NativeSampler(load(self.isa), self._native, self._results.logits.shape[1])
 
     def close(self) -> None:
         """End the threads and free weights and cache. Results already returned stay readable."""

@@ -118,16 +118,21 @@ class NativeExecutor(Protocol):
         residual: BufferId,
         delta: BufferId | None,
         out: BufferId,
-        weight: ConstantId,
+        weight: ConstantId | None,
         eps: float,
     ) -> None: ...
 
     def append_rms_norm(
-        self, x: BufferId, out: BufferId, weight: ConstantId, eps: float
+        self, x: BufferId, out: BufferId, weight: ConstantId | None, eps: float
     ) -> None: ...
 
     def append_layer_norm(
-        self, x: BufferId, out: BufferId, weight: ConstantId, bias: ConstantId | None, eps: float
+        self,
+        x: BufferId,
+        out: BufferId,
+        weight: ConstantId | None,
+        bias: ConstantId | None,
+        eps: float,
     ) -> None: ...
 
     def append_linear(

@@ -27,6 +27,7 @@ from penstock.backends.cuda.workspace import Workspace
 from penstock.interface.executor import Limits
 from penstock.interface.weights import WeightValue
 from penstock.models.rope import rope_tables
+from penstock.models.spec import plain_activation
 from penstock.plan import ops
 from penstock.plan.plan import Plan
 
@@ -106,7 +107,7 @@ class Binder:
         """``Argmax.winners`` of the plan's result."""
         self.caches = allocate(page_layers(plan), plan.kv_dtype, limits.num_blocks, device)
         """One of each place in a page, which the layers of all groups there share."""
-        self._plan = plan
+        self.plan = plan
         self._limits = limits
         self._device = device
         self._shapes = {name: weight.shape for name, weight in plan.weights.items()}
@@ -129,9 +130,9 @@ class Binder:
         append(self, op)
 
     def _embed(self, op: ops.Embed) -> None:
-        tied = tied_product(self._plan, op.weight)
+        tied = tied_product(self.plan, op.weight)
         if tied is None:
-            table = self.weight(op.weight, TORCH_DTYPES[self._plan.weight_dtype])
+            table = self.weight(op.weight, TORCH_DTYPES[self.plan.weight_dtype])
         else:
             matrix = self._matrix(tied)
             assert isinstance(matrix, FloatMatrix)
@@ -143,7 +144,7 @@ class Binder:
         self.launches.append(launch)
 
     def _add_norm(self, op: ops.AddNorm) -> None:
-        weight = self.norm_weight(op.weight)
+        weight = self.norm_weight(op.weight, self.plan.buffers[op.out].cols)
 
         def launch(views: Views, step: DeviceStep) -> None:
             delta = None if op.delta is None else views[op.delta]
@@ -153,18 +154,19 @@ class Binder:
 
     def _linear(self, op: ops.Linear) -> None:
         matrix, bias = self._matrix(op), self._bias(op)
-        buffers = self._plan.buffers
+        buffers = self.plan.buffers
         narrows = buffers[op.x].rows != buffers[op.out].rows
+        gated = None if op.gated is None else plain_activation(op.gated)
 
         def launch(views: Views, step: DeviceStep) -> None:
             x, out = views[op.x], views[op.out]
-            matrix.product(x[: len(out)] if narrows else x, out, bias, op.gated)
+            matrix.product(x[: len(out)] if narrows else x, out, bias, gated)
 
         self.launches.append(launch)
 
     def _matrix(self, op: ops.Linear) -> Matrix:
         if op.out not in self._matrices:
-            matrix = linear_matrix(op, self._plan, self._limits, self._workspace)
+            matrix = linear_matrix(op, self.plan, self._limits, self._workspace)
             self._matrices[op.out] = matrix
             first = 0
             for part in op.parts:
@@ -205,7 +207,7 @@ class Binder:
         if geometry not in self._geometries:
             self._geometries[geometry] = len(self.attention)
             kernel = attention_kernel(
-                op, self._plan, self._limits, self._device, self._workspace.capability
+                op, self.plan, self._limits, self._device, self._workspace.capability
             )
             self.attention.append(kernel)
         index = self._geometries[geometry]
@@ -230,9 +232,9 @@ class Binder:
         self.launches.append(launch)
 
     def _argmax(self, op: ops.Argmax) -> None:
-        cols = self._plan.buffers[op.x].cols
+        cols = self.plan.buffers[op.x].cols
         argmax = Argmax(self._limits.max_logit_rows, cols, self._device)
-        if op.out == self._plan.argmax:
+        if op.out == self.plan.argmax:
             self.winners = argmax.winners
 
         def launch(views: Views, step: DeviceStep) -> None:
@@ -242,24 +244,23 @@ class Binder:
 
     def cache_of(self, layer: int) -> tuple[LayerCache, int]:
         """Return a layer's cache, and the group of a step's tables that addresses it."""
-        place = self._plan.kv_groups.places[layer]
+        place = self.plan.kv_groups.places[layer]
         return self.caches[place.index], place.group
 
     def rope(self, index: int) -> tuple[tuple[Tensor, Tensor], bool]:
         """Cosines and sines of ``Plan.ropes[index]``, and whether neighbours turn together."""
         if index not in self._ropes:
-            cos, sin = rope_tables(self._plan.ropes[index], self._plan.max_positions)
+            cos, sin = rope_tables(self.plan.ropes[index], self.plan.max_positions)
             put = self._upload.tensor
             self._ropes[index] = (put(cos, torch.float32), put(sin, torch.float32))
-        return self._ropes[index], self._plan.ropes[index].interleaved
+        return self._ropes[index], self.plan.ropes[index].interleaved
 
-    def norm_weight(self, name: ops.WeightName) -> Tensor:
-        """Room for the weight of a norm of whole rows. ValueError where a kernel has not the
-        registers for one."""
-        (cols,) = self._shapes[name]
+    def norm_weight(self, name: ops.WeightName | None, cols: int) -> Tensor | None:
+        """Room for the weight of a norm of whole rows of ``cols``, if it has one. ValueError where
+        a kernel has not the registers for a row."""
         if cols > MAX_COLS:
             raise ValueError(f"a hidden size of {cols} exceeds {MAX_COLS}")
-        return self.weight(name)
+        return None if name is None else self.weight(name)
 
     def weight(self, name: ops.WeightName, dtype: torch.dtype = torch.float32) -> Tensor:
         """Room for a weight, filled later."""

@@ -15,7 +15,9 @@ from penstock.backends.cuda.kernels.heads import head_norm, kv_write, rope
 from penstock.backends.cuda.kernels.norm import layer_norm, rms_norm
 from penstock.backends.cuda.program import Launch, Views
 from penstock.backends.cuda.step import DeviceStep
+from penstock.models.spec import plain_activation
 from penstock.plan import ops
+from penstock.plan.plan import Plan
 
 
 class Weights(Protocol):
@@ -27,7 +29,10 @@ class Weights(Protocol):
 
     def weight(self, name: ops.WeightName, dtype: torch.dtype = ...) -> Tensor: ...
 
-    def norm_weight(self, name: ops.WeightName) -> Tensor: ...
+    @property
+    def plan(self) -> Plan: ...
+
+    def norm_weight(self, name: ops.WeightName | None, cols: int) -> Tensor | None: ...
 
     def rope(self, index: int) -> tuple[tuple[Tensor, Tensor], bool]: ...
 
@@ -64,13 +69,13 @@ def _add_activated(b: Weights, op: ops.AddActivated) -> None:
 
 
 def _rms_norm(b: Weights, op: ops.RmsNorm) -> None:
-    weight = b.norm_weight(op.weight)
+    weight = b.norm_weight(op.weight, b.plan.buffers[op.out].cols)
     b.launches.append(lambda views, step: rms_norm(views[op.x], weight, views[op.out], op.eps))
 
 
 def _layer_norm(b: Weights, op: ops.LayerNorm) -> None:
-    weight = b.norm_weight(op.weight)
-    bias = None if op.bias is None else b.norm_weight(op.bias)
+    cols = b.plan.buffers[op.out].cols
+    weight, bias = b.norm_weight(op.weight, cols), b.norm_weight(op.bias, cols)
 
     def launch(views: Views, step: DeviceStep) -> None:
         layer_norm(views[op.x], weight, bias, views[op.out], op.eps)
@@ -102,8 +107,10 @@ def _kv_write(b: Weights, op: ops.KvWrite) -> None:
 
 
 def _gate(b: Weights, op: ops.Gate) -> None:
+    activation = plain_activation(op.activation)
+
     def launch(views: Views, step: DeviceStep) -> None:
-        gate(views[op.gate], views[op.up], views[op.out], op.activation)
+        gate(views[op.gate], views[op.up], views[op.out], activation)
 
     b.launches.append(launch)
 

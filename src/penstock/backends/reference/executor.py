@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from penstock.backends.reference.cache import KvStore
 from penstock.backends.reference.numerics import (
     F32,
-    activate,
     attend,
+    gated,
     product,
     rms_norm,
     rotate,
@@ -120,7 +120,7 @@ class ReferenceExecutor(HostExecutor):
             y = self._product(x, part.weight, op)
             outs.append(y + self._weights[part.bias] if part.bias else y)
         if op.gated:
-            self._put(op.out, activate(outs[0], op.gated) * outs[1])
+            self._put(op.out, gated(outs[0], outs[1], op.gated))
         else:
             self._put(op.out, np.concatenate(outs, axis=1))
 

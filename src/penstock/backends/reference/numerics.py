@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.models.spec import Activation
+from penstock.models.spec import Activation, ClampedSwiglu, Gating
 from penstock.quant import GridTensor, GroupTensor
 
 F32 = NDArray[np.float32]
@@ -30,10 +30,11 @@ def as_bfloat16(x: F32) -> F32:
     return x.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
-def rms_norm(x: F32, weight: F32, eps: float) -> F32:
+def rms_norm(x: F32, weight: F32 | None, eps: float) -> F32:
     """Return the RMS norm over the last axis: ``x / sqrt(mean(x**2) + eps) * weight``."""
     mean = np.mean(np.square(x), axis=-1, keepdims=True, dtype=np.float32)
-    return (x / np.sqrt(mean + np.float32(eps)) * weight).astype(np.float32)
+    normed = x / np.sqrt(mean + np.float32(eps))
+    return (normed if weight is None else normed * weight).astype(np.float32)
 
 
 def product(x: F32, w: F32) -> F32:
@@ -89,12 +90,14 @@ def sum_of_pieces(x: F32) -> F32:
     return total
 
 
-def layer_norm(x: F32, weight: F32, bias: F32 | None, eps: float) -> F32:
+def layer_norm(x: F32, weight: F32 | None, bias: F32 | None, eps: float) -> F32:
     """Return the layer norm over the last axis: ``(x - mean) / sqrt(variance + eps) * weight +
     bias``."""
     centered = x - np.mean(x, axis=-1, keepdims=True, dtype=np.float32)
     variance = np.mean(np.square(centered), axis=-1, keepdims=True, dtype=np.float32)
-    normed = centered / np.sqrt(variance + np.float32(eps)) * weight
+    normed = centered / np.sqrt(variance + np.float32(eps))
+    if weight is not None:
+        normed = normed * weight
     return (normed if bias is None else normed + bias).astype(np.float32)
 
 
@@ -183,10 +186,27 @@ def activate(x: F32, kind: Activation) -> F32:
         factor = 1.0 / (1.0 + np.exp(-x))
     elif kind == "gelu_tanh":
         factor = 0.5 * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+    elif kind in ("relu", "relu2"):
+        positive = np.where(x < 0, np.float32(0), x)
+        return (positive * positive if kind == "relu2" else positive).astype(np.float32)
     else:
         erf = np.vectorize(math.erf, otypes=[np.float32])
         factor = 0.5 * (1.0 + erf(x / math.sqrt(2.0)))
     return (x * factor).astype(np.float32)
+
+
+def gated(gate: F32, up: F32, kind: Gating) -> F32:
+    """``activation(gate) * up``, or what :class:`~penstock.models.spec.ClampedSwiglu` says."""
+    if not isinstance(kind, ClampedSwiglu):
+        return activate(gate, kind) * up
+    limit, alpha = np.float32(kind.limit), np.float32(kind.alpha)
+    g, u = np.minimum(gate, limit), np.clip(up, -limit, limit)
+    return np.asarray((u + np.float32(1)) * (g * sigmoid(alpha * g)), np.float32)
+
+
+def sigmoid(x: F32) -> F32:
+    result: F32 = np.float32(1) / (np.float32(1) + np.exp(-x).astype(np.float32))
+    return result
 
 
 def rotate(x: F32, cos: F32, sin: F32, interleaved: bool = False) -> F32:

@@ -8,13 +8,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.reference.experts import combine, expert_product, route
+from penstock.backends.reference.experts import combine, expert_product, route, scale_rows
 from penstock.backends.reference.numerics import (
     F32,
     activate,
     as_bfloat16,
+    gated,
     layer_norm,
     rms_norm,
+    sigmoid,
     soft_cap,
 )
 from penstock.backends.reference.schemes import CanonicalTensor
@@ -39,6 +41,10 @@ class Values:
                 self.weights[name] = np.asarray(value).astype(np.float32)
         self.buffers: dict[str, NDArray[Any]] = {}
 
+    def optional(self, name: str | None) -> F32 | None:
+        """A weight that an op may have none of."""
+        return None if name is None else self.weights[name]
+
     def put(self, name: str, value: F32) -> None:
         """Store a buffer, rounded to its element type."""
         element = self.plan.buffers[name].element
@@ -51,12 +57,12 @@ class Values:
 
 
 def _rms_norm(v: Values, op: ops.RmsNorm) -> None:
-    v.put(op.out, rms_norm(v.buffers[op.x], v.weights[op.weight], op.eps))
+    v.put(op.out, rms_norm(v.buffers[op.x], v.optional(op.weight), op.eps))
 
 
 def _layer_norm(v: Values, op: ops.LayerNorm) -> None:
-    bias = None if op.bias is None else v.weights[op.bias]
-    v.put(op.out, layer_norm(v.buffers[op.x], v.weights[op.weight], bias, op.eps))
+    weight, bias = v.optional(op.weight), v.optional(op.bias)
+    v.put(op.out, layer_norm(v.buffers[op.x], weight, bias, op.eps))
 
 
 def _head_norm(v: Values, op: ops.HeadNorm) -> None:
@@ -84,7 +90,7 @@ def _add(v: Values, op: ops.Add) -> None:
 
 
 def _gate(v: Values, op: ops.Gate) -> None:
-    v.put(op.out, activate(v.buffers[op.gate], op.activation) * v.buffers[op.up])
+    v.put(op.out, gated(v.buffers[op.gate], v.buffers[op.up], op.activation))
 
 
 def _activate(v: Values, op: ops.Activate) -> None:
@@ -101,18 +107,27 @@ def _join(v: Values, op: ops.Join) -> None:
 
 def _route(v: Values, op: ops.Route) -> None:
     top_k = v.plan.buffers[op.ids].cols
-    ids, shares = route(v.buffers[op.logits], top_k, op.scores == "all", op.normalize)
+    bias = None if op.choice_bias is None else v.weights[op.choice_bias]
+    ids, shares = route(v.buffers[op.logits], top_k, op.routing, bias)
     v.buffers[op.ids] = ids
     v.put(op.shares, shares)
 
 
 def _expert_linear(v: Values, op: ops.ExpertLinear) -> None:
     parts = [v.weights[part.weight] for part in op.parts]
-    v.put(op.out, expert_product(v.buffers[op.x], v.buffers[op.ids], parts, op.gated))
+    biases = [None if part.bias is None else v.weights[part.bias] for part in op.parts]
+    v.put(op.out, expert_product(v.buffers[op.x], v.buffers[op.ids], parts, biases, op.gated))
+
+
+def _scale_rows(v: Values, op: ops.ScaleRows) -> None:
+    by = v.buffers[op.by]
+    v.put(op.out, scale_rows(v.buffers[op.x], sigmoid(by) if op.sigmoid else by))
 
 
 def _combine_experts(v: Values, op: ops.CombineExperts) -> None:
-    v.put(op.out, combine(v.buffers[op.x], v.buffers[op.shares]))
+    top_k = v.plan.buffers[op.x].rows.times
+    shares = None if op.shares is None else v.buffers[op.shares]
+    v.put(op.out, combine(v.buffers[op.x], top_k, shares))
 
 
 ROW_OPS: Final[Mapping[type[ops.Op], Callable[[Values, Any], None]]] = {
@@ -129,5 +144,6 @@ ROW_OPS: Final[Mapping[type[ops.Op], Callable[[Values, Any], None]]] = {
     ops.Join: _join,
     ops.Route: _route,
     ops.ExpertLinear: _expert_linear,
+    ops.ScaleRows: _scale_rows,
     ops.CombineExperts: _combine_experts,
 }

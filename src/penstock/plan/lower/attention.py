@@ -12,7 +12,7 @@ def lower_attention(build: PlanBuilder, index: int, a: AttentionSpec, x: BufferN
     at, own = f"layers.{index}.", a.kv_from is None
     q_size, kv_size = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
     sizes = {"q": q_size, "k": kv_size, "v": kv_size} if own else {"q": q_size}
-    made = {name: build.linear(x, at + name, n, a.qkv_bias) for name, n in sizes.items()}
+    made = {name: build.linear(x, at + name, n, a.has_bias(name)) for name, n in sizes.items()}
     turned = ("q", "k") if own else ("q",)
     if a.qk_norm is not None:
         for name in turned:

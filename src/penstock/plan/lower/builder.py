@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from penstock.cache.geometry import KvDType
-from penstock.interface.sources import PlanWeight, Shape
+from penstock.interface.sources import PlanWeight, Shape, Shifted, Stored
 from penstock.models.names import own_names
 from penstock.models.spec import DType, ModelSpec, NormSpec, RopeSpec
 from penstock.plan.kv_groups import kv_layers
@@ -62,6 +64,7 @@ class PlanBuilder:
         self._buffers: dict[BufferName, Buffer] = {}
         self._shapes: dict[WeightName, Shape] = {}
         self._packed: set[WeightName] = set()
+        self._wide: set[WeightName] = set()
         self._ropes: list[RopeSpec] = []
 
     @property
@@ -90,40 +93,50 @@ class PlanBuilder:
     def buffer(self, name: BufferName) -> Buffer:
         return self._buffers[name]
 
-    def weight(self, name: WeightName, *shape: int) -> WeightName:
-        """Declare a weight that the next op reads; one may be read by several, in one shape."""
+    def weight(self, name: WeightName, *shape: int, wide: bool = False) -> WeightName:
+        """Declare a weight that the next op reads; one may be read by several, in one shape.
+
+        ``wide``: it is in float32, whatever type the model is served in.
+        """
         declared = self._shapes.setdefault(name, shape)
         assert declared == shape, f"{name} is {declared} and {shape}"
+        if wide:
+            self._wide.add(name)
         return name
 
     def _declared(self) -> dict[WeightName, PlanWeight]:
         """All weights, with the sources that the model's names give them."""
         names, shapes, form = self._spec.names, self._shapes, self._spec.quantized
-        sources = own_names(shapes)
+        weights = {name: PlanWeight(source) for name, source in own_names(shapes).items()}
         if names is not None:
             for name in shapes:
+                if name in names.target:
+                    weights[name] = PlanWeight(names.target[name], checkpoint="target")
+                    continue
                 its = form if name in self._packed else None
-                sources[name] = names.source(name, shapes, its)
-        weights = {name: PlanWeight(source) for name, source in sources.items()}
+                weights[name] = PlanWeight(names.source(name, shapes, its))
+        for name in self._wide:
+            # Sums stay in float32.
+            weights[name] = replace(weights[name], source=Shifted(weights[name].source, 0.0))
         assert all(weight.shape == shapes[name] for name, weight in weights.items())
         return weights
 
     def norm(
         self,
         out: BufferName,
-        weight: WeightName,
+        name: WeightName,
         norm: NormSpec,
         x: BufferName = RESIDUAL,
         element: Element | None = None,
     ) -> BufferName:
-        """The norm of x, by default for a product to read."""
+        """The norm of x, by default for a product to read, by the weight ``name`` if by any."""
         source = self._buffers[x]
         self.new(out, source.cols, element or self.activation, source.rows)
-        self.weight(weight, source.cols)
+        weight = self.weight(name, source.cols) if norm.weight else None
         if norm.kind == "rms":
             self.append(RmsNorm(x, out, weight, norm.eps))
         else:
-            bias = self.weight(f"{weight}.bias", source.cols) if norm.bias else None
+            bias = self.weight(f"{name}.bias", source.cols) if norm.bias else None
             self.append(LayerNorm(x, out, weight, bias, norm.eps))
         return out
 
@@ -212,10 +225,17 @@ class PlanBuilder:
         self.append(SelectRows(x, out))
         return out
 
-    def logits(self, x: BufferName, weight: str, outputs: int, at: str = "logits") -> BufferName:
+    def logits(
+        self,
+        x: BufferName,
+        weight: WeightName,
+        outputs: int,
+        at: BufferName = "logits",
+        bias: WeightName | None = None,
+    ) -> BufferName:
         """The output matrix of the first rows of x, which are selected ones."""
         logits = self.new(at, outputs, rows=Rows.LOGITS)
-        part = LinearPart(weight, outputs)
+        part = LinearPart(weight, outputs, bias)
         self.append(self.product(x, logits, part))
         return logits
 
@@ -231,6 +251,7 @@ class PlanBuilder:
         hidden: BufferName,
         taps: BufferName | None = None,
         more_logits: tuple[BufferName, ...] = (),
+        token_offsets: Stored | None = None,
     ) -> Plan:
         """All that was collected, with these results."""
         return Plan(
@@ -248,4 +269,5 @@ class PlanBuilder:
             max_positions=self._max_positions,
             taps=taps,
             more_logits=more_logits,
+            token_offsets=token_offsets,
         )

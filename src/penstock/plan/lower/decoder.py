@@ -45,7 +45,12 @@ def lower_decoder(build: PlanBuilder, spec: ModelSpec, taps: Sequence[int]) -> P
         lower_layer(build, index, layer, h)
     last = build.select(RESIDUAL, "last")
     normed = build.norm_or_read("last_normed", "final_norm", spec.final_norm, last)
-    logits = build.logits(normed, "embed" if spec.tie_embeddings else "head", spec.vocab_size)
+    logits = build.logits(
+        normed,
+        "embed" if spec.tie_embeddings else "head",
+        spec.vocab_size,
+        bias="head.bias" if spec.head_bias else None,
+    )
     if spec.logits_scale != 1.0:
         build.append(Scale(logits, logits, spec.logits_scale))
     if spec.logits_softcap is not None:

@@ -45,7 +45,7 @@ def lower_eagle(build: PlanBuilder, spec: EagleSpec) -> Plan:
     else:
         output = build.norm("last_normed", "final_norm", norm, last)
     logits = build.logits(output, "head", spec.num_outputs)
-    return build.finish(logits, build.argmax(logits), last)
+    return build.finish(logits, build.argmax(logits), last, token_offsets=spec.token_offsets)
 
 
 def _eagle1(build: PlanBuilder, spec: EagleSpec) -> BufferName:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from penstock.errors import ConfigError
-from penstock.models.spec import ExpertsSpec, MlpSpec
+from penstock.models.spec import ExpertsSpec, Gating, MlpSpec
 from penstock.plan.lower.builder import PlanBuilder
 from penstock.plan.ops import (
     Activate,
+    Add,
     BufferName,
     CombineExperts,
     ExpertLinear,
@@ -14,6 +15,7 @@ from penstock.plan.ops import (
     LinearPart,
     Route,
     Rows,
+    ScaleRows,
 )
 
 
@@ -21,44 +23,86 @@ def lower_mlp(
     build: PlanBuilder, index: int, m: MlpSpec | ExpertsSpec, x: BufferName
 ) -> BufferName:
     """What the MLP of layer ``index`` makes of x, in float32."""
-    if isinstance(m, ExpertsSpec):
-        return _experts(build, index, m, x)
     at = f"layers.{index}."
+    if isinstance(m, ExpertsSpec):
+        return _experts(build, at, m, x)
     if m.gated:
-        gate = build.linear(x, at + "gate", m.intermediate_size, m.bias)
-        up = build.linear(x, at + "up", m.intermediate_size, m.bias)
-        inner = build.new(at + "inner", m.intermediate_size, build.activation)
-        build.append(Gate(gate, up, inner, m.activation))
-    else:
-        up = build.linear(x, at + "up", m.intermediate_size, m.bias)
-        inner = build.new(at + "inner", m.intermediate_size, build.activation)
-        build.append(Activate(up, inner, m.activation))
+        return _gated(build, at, x, m.intermediate_size, m.activation, m.bias)
+    up = build.linear(x, at + "up", m.intermediate_size, m.bias)
+    inner = build.new(at + "inner", m.intermediate_size, build.activation)
+    build.append(Activate(up, inner, m.activation))
     return build.linear(inner, at + "down", build.hidden_size, m.bias)
 
 
-def _experts(build: PlanBuilder, index: int, e: ExpertsSpec, x: BufferName) -> BufferName:
-    """Products of only those experts that a token is routed to, and their weighted sum."""
+def _gated(
+    build: PlanBuilder, at: str, x: BufferName, wide: int, activation: Gating, bias: bool
+) -> BufferName:
+    """A gated MLP whose weights' names begin with ``at``."""
+    gate = build.linear(x, at + "gate", wide, bias)
+    up = build.linear(x, at + "up", wide, bias)
+    inner = build.new(at + "inner", wide, build.activation)
+    build.append(Gate(gate, up, inner, activation))
+    return build.linear(inner, at + "down", build.hidden_size, bias)
+
+
+def _experts(build: PlanBuilder, at: str, e: ExpertsSpec, x: BufferName) -> BufferName:
+    """Products of only those experts that a token is routed to, and their sum; what every token is
+    given to is added to it."""
     if build.is_quantized:
         raise ConfigError(
             "weights of experts cannot be quantized yet; take a checkpoint that is not, and leave "
             "quantization at none"
         )
-    at, routed = f"layers.{index}.", Rows("T", e.top_k)
-    scores = build.new(at + "router", e.num_experts)
-    build.append(build.product(x, scores, LinearPart(at + "router", e.num_experts), exact=True))
-    ids = build.new(at + "expert_ids", e.top_k, "int32")
-    shares = build.new(at + "expert_shares", e.top_k)
-    build.append(Route(scores, ids, shares, e.scores, e.normalize))
+    ids, shares = _route(build, at, e, x)
+    hidden, wide, routed = build.hidden_size, e.intermediate_size, Rows("T", e.top_k)
 
     def part(name: str, n: int, k: int) -> LinearPart:
-        return LinearPart(build.weight(f"{at}experts.{name}", e.num_experts, n, k), n)
+        weight = build.weight(f"{at}experts.{name}", e.num_experts, n, k)
+        bias = build.weight(f"{weight}.bias", e.num_experts, n) if e.bias else None
+        return LinearPart(weight, n, bias)
 
-    hidden, wide = build.hidden_size, e.intermediate_size
+    if e.shares_on == "inputs":
+        given = build.new(at + "given", hidden, build.activation, routed)
+        build.append(ScaleRows(x, shares, given))
+        x_routed, by = given, None
+    else:
+        x_routed, by = x, shares
     inner = build.new(at + "inner", wide, build.activation, routed)
     gate, up = part("gate", wide, hidden), part("up", wide, hidden)
-    build.append(ExpertLinear(x, ids, inner, hidden, (gate, up), gated=e.activation))
+    build.append(ExpertLinear(x_routed, ids, inner, hidden, (gate, up), gated=e.activation))
     outputs = build.new(at + "down", hidden, rows=routed)
     build.append(ExpertLinear(inner, ids, outputs, wide, (part("down", hidden, wide),)))
     out = build.new(at + "experts", hidden)
-    build.append(CombineExperts(outputs, shares, out))
+    build.append(CombineExperts(outputs, by, out))
+    if e.shared is not None:
+        build.append(Add(out, _shared(build, at + "shared.", e, x), out))
     return out
+
+
+def _route(
+    build: PlanBuilder, at: str, e: ExpertsSpec, x: BufferName
+) -> tuple[BufferName, BufferName]:
+    """The ids of each token's experts, and their shares."""
+    r, router = e.routing, at + "router"
+    logits = build.new(router, e.num_experts)
+    bias = f"{router}.bias" if r.bias else None
+    build.append(build.product(x, logits, LinearPart(router, e.num_experts, bias), exact=True))
+    ids = build.new(at + "expert_ids", e.top_k, "int32")
+    shares = build.new(at + "expert_shares", e.top_k)
+    choice = None
+    if r.choice_bias:
+        choice = build.weight(f"{router}.choice_bias", e.num_experts, wide=True)
+    build.append(Route(logits, ids, shares, r, choice))
+    return ids, shares
+
+
+def _shared(build: PlanBuilder, at: str, e: ExpertsSpec, x: BufferName) -> BufferName:
+    """The expert that every token is given to."""
+    shared = e.shared
+    assert shared is not None
+    made = _gated(build, at, x, shared.intermediate_size, e.activation, shared.bias)
+    if shared.gated:
+        share = build.new(at + "share", 1)
+        build.append(build.product(x, share, LinearPart(at + "share", 1), exact=True))
+        build.append(ScaleRows(made, share, made, sigmoid=True))
+    return made

@@ -35,7 +35,7 @@ from penstock.plan.ops.common import (
     LinearPart,
     SelectRows,
 )
-from penstock.plan.ops.experts import CombineExperts, ExpertLinear, Route
+from penstock.plan.ops.experts import CombineExperts, ExpertLinear, Route, ScaleRows
 from penstock.plan.ops.fused import (
     AddActivated,
     AddNorm,
@@ -83,6 +83,7 @@ __all__ = [
     "Route",
     "Rows",
     "Scale",
+    "ScaleRows",
     "SelectRows",
     "SoftCap",
     "WeightName",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.models.spec import Activation
+from penstock.models.activation import Gating
 from penstock.plan.ops.base import BufferName, Op, WeightName
 from penstock.quant.scheme import QuantScheme
 
@@ -59,8 +59,8 @@ class Linear(Op):
     x ``[rows, k]`` in float32 or bfloat16, out ``[rows, n]`` in out's element type; products are
     accumulated in float32 over ascending k, never split. Where x has the selected rows and out
     those of logits, the first rows of x are multiplied. With ``gated`` there are exactly two
-    parts of equal size, gate and up, and ``out = gated(x @ gate.T) * (x @ up.T)`` has
-    ``n = part.n`` columns.
+    parts of equal size, gate and up, and ``out = gated(x @ gate.T) * (x @ up.T)``, or what
+    :class:`~penstock.models.spec.ClampedSwiglu` makes of the two, has ``n = part.n`` columns.
 
     With a ``scheme`` W is quantized by it, and x on the way, unless the op is ``weight_only``: the
     product is then one of integers.
@@ -91,7 +91,7 @@ class Linear(Op):
     out: BufferName
     k: int
     parts: tuple[LinearPart, ...]
-    gated: Activation | None = None
+    gated: Gating | None = None
     scheme: QuantScheme | None = None
     weight_only: bool = False
 

@@ -10,7 +10,7 @@ from penstock.plan.ops.base import BufferName, Op, WeightName
 
 @dataclass(frozen=True)
 class AddNorm(Op):
-    """``residual += delta`` (where there is one), then RMS norm of residual into out.
+    """``residual += delta`` (where there is one), then ``RmsNorm`` of residual into out.
 
     residual ``[rows, c]`` float32, updated in place; delta float32; out in out's element type.
     """
@@ -21,7 +21,7 @@ class AddNorm(Op):
     residual: BufferName
     delta: BufferName | None
     out: BufferName
-    weight: WeightName
+    weight: WeightName | None
     eps: float
 
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.models.spec import Activation
+from penstock.models.activation import Activation, Gating
 from penstock.plan.ops.base import BufferName, Op, WeightName
 
 
 @dataclass(frozen=True)
 class RmsNorm(Op):
-    """``out = x * rsqrt(mean(x**2) + eps) * weight``, mean and product in float32."""
+    """``out = x * rsqrt(mean(x**2) + eps) * weight``, mean and product in float32.
+
+    Without a weight, where it is None, what is normed is not multiplied.
+    """
 
     _reads = ("x",)
     _writes = ("out",)
     _weights = ("weight",)
     x: BufferName
     out: BufferName
-    weight: WeightName
+    weight: WeightName | None
     eps: float
 
 
@@ -26,7 +29,7 @@ class LayerNorm(Op):
     """``out = (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias``, in float32.
 
     The variance is the mean of squared differences from the mean. x ``[rows, c]`` float32; weight
-    and bias ``[c]``, the bias absent where it is None; out in its element type.
+    and bias ``[c]``, each absent where it is None; out in its element type.
     """
 
     _reads = ("x",)
@@ -34,7 +37,7 @@ class LayerNorm(Op):
     _weights = ("weight", "bias")
     x: BufferName
     out: BufferName
-    weight: WeightName
+    weight: WeightName | None
     bias: WeightName | None
     eps: float
 
@@ -127,14 +130,15 @@ class KvWrite(Op):
 
 @dataclass(frozen=True)
 class Gate(Op):
-    """``out = activation(gate) * up``."""
+    """``out = activation(gate) * up``, or what :class:`~penstock.models.spec.ClampedSwiglu` makes
+    of the two."""
 
     _reads = ("gate", "up")
     _writes = ("out",)
     gate: BufferName
     up: BufferName
     out: BufferName
-    activation: Activation
+    activation: Gating
 
 
 @dataclass(frozen=True)

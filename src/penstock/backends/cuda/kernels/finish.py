@@ -62,6 +62,9 @@ def is_last(counters, tile, SPLITS: tl.constexpr):
 @triton.jit
 def activate(x, ACTIVATION: tl.constexpr):
     """Activate float32 ``x`` as ``penstock.backends.reference.numerics.activate`` does."""
+    if ACTIVATION == "relu" or ACTIVATION == "relu2":
+        positive = tl.where(x < 0.0, 0.0, x)
+        return positive * positive if ACTIVATION == "relu2" else positive
     if ACTIVATION == "silu":
         factor = 1.0 / (1.0 + tl.exp(-x))
     elif ACTIVATION == "gelu_tanh":

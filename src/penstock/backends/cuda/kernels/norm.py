@@ -17,9 +17,10 @@ _ROWS = rows_at_once(1)
 
 
 def add_norm(
-    residual: Tensor, delta: Tensor | None, weight: Tensor, out: Tensor, eps: float
+    residual: Tensor, delta: Tensor | None, weight: Tensor | None, out: Tensor, eps: float
 ) -> None:
-    """Run ``plan.ops.AddNorm``: residual and delta ``[rows, c]``, weight ``[c]``, all float32."""
+    """Run ``plan.ops.AddNorm``: residual and delta ``[rows, c]``, weight ``[c]``, all float32;
+    a None weight multiplies by nothing."""
     rows, cols = residual.shape
     if rows == 0:
         return
@@ -27,7 +28,7 @@ def add_norm(
     _add_norm[(triton.cdiv(rows, _ROWS),)](
         residual,
         residual if delta is None else delta,
-        weight,
+        residual if weight is None else weight,
         out,
         rows,
         cols,
@@ -36,6 +37,7 @@ def add_norm(
         out.stride(0),
         EPS=eps,
         HAS_DELTA=delta is not None,
+        HAS_WEIGHT=weight is not None,
         INTERPRETED=INTERPRETED,
         ROWS=_ROWS,
         BLOCK=block,
@@ -44,12 +46,14 @@ def add_norm(
     )
 
 
-def rms_norm(x: Tensor, weight: Tensor, out: Tensor, eps: float) -> None:
+def rms_norm(x: Tensor, weight: Tensor | None, out: Tensor, eps: float) -> None:
     """Run ``plan.ops.RmsNorm``, with the bits of :func:`add_norm`; out may be x."""
     add_norm(x, None, weight, out, eps)
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, eps: float) -> None:
+def layer_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, out: Tensor, eps: float
+) -> None:
     """Run ``plan.ops.LayerNorm``: x float32 ``[rows, c]``, weight and bias float32 ``[c]``; out may
     be x."""
     rows, cols = x.shape
@@ -58,14 +62,15 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, eps:
     block = triton.next_power_of_2(cols)
     _layer_norm[(triton.cdiv(rows, _ROWS),)](
         x,
-        weight,
-        weight if bias is None else bias,
+        x if weight is None else weight,
+        x if bias is None else bias,
         out,
         rows,
         cols,
         x.stride(0),
         out.stride(0),
         EPS=eps,
+        HAS_WEIGHT=weight is not None,
         HAS_BIAS=bias is not None,
         INTERPRETED=INTERPRETED,
         ROWS=_ROWS,
@@ -86,6 +91,7 @@ def _layer_norm(
     x_stride,
     out_stride,
     EPS: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     INTERPRETED: tl.constexpr,
     ROWS: tl.constexpr,
@@ -97,7 +103,9 @@ def _layer_norm(
     y = tl.load(x + row * x_stride + column, mask=inside, other=0.0)
     y = tl.where(inside, y - (tl.sum(y, axis=1) / cols)[:, None], 0.0)
     factor = 1.0 / tl.sqrt(tl.sum(y * y, axis=1) / cols + EPS)
-    y = y * factor[:, None] * tl.load(weight + column, mask=column < cols, other=0.0)
+    y = y * factor[:, None]
+    if HAS_WEIGHT:
+        y = y * tl.load(weight + column, mask=column < cols, other=0.0)
     if HAS_BIAS:
         y += tl.load(bias + column, mask=column < cols, other=0.0)
     y = cast(y, out.dtype.element_ty, INTERPRETED)
@@ -117,6 +125,7 @@ def _add_norm(
     out_stride,
     EPS: tl.constexpr,
     HAS_DELTA: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
     INTERPRETED: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -129,6 +138,8 @@ def _add_norm(
         x += tl.load(delta + row * delta_stride + column, mask=inside, other=0.0)
         tl.store(residual + row * residual_stride + column, x, mask=inside)
     scale = 1.0 / tl.sqrt(tl.sum(x * x, axis=1) / cols + EPS)
-    y = x * scale[:, None] * tl.load(weight + column, mask=column < cols, other=0.0)
+    y = x * scale[:, None]
+    if HAS_WEIGHT:
+        y = y * tl.load(weight + column, mask=column < cols, other=0.0)
     y = cast(y, out.dtype.element_ty, INTERPRETED)
     tl.store(out + row * out_stride + column, y, mask=inside)

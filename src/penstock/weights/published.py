@@ -1,4 +1,4 @@
-"""The files of published heads that draft."""
+"""The files that models are published in, and heads that draft."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import WeightError
+from penstock.models.names import Published
 from penstock.weights.safetensors import INDEX, SINGLE, SafetensorsFile, member, open_folder
 from penstock.weights.tensor_file import Tensor, TensorFile
 from penstock.weights.torch_file import TorchFile
@@ -16,6 +17,11 @@ PICKLED: Final = ("medusa_lm_head.pt", "pytorch_model.bin")
 """Files of ``torch.save`` that are read where there are no safetensors."""
 
 _PREFIXES: Final = re.compile(r"(medusa_head|model)\.")
+
+
+def open_published(folder: Path, published: Published) -> dict[str, tuple[TensorFile, Tensor]]:
+    """Every tensor of a checkpoint of this kind. Raises WeightError."""
+    return open_draft_heads(folder) if published == "heads" else open_folder(folder)
 
 
 def open_draft_heads(folder: Path) -> dict[str, tuple[TensorFile, Tensor]]:

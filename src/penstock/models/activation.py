@@ -1,0 +1,33 @@
+"""What MLPs put between their products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2"]
+"""``relu2`` is the square of ``relu``."""
+
+
+@dataclass(frozen=True)
+class ClampedSwiglu:
+    """``(u + 1) * g * sigmoid(alpha * g)`` with ``g = min(gate, limit)`` and u = up, clamped to
+    ``-limit .. limit``.
+
+    In float32, in the order ``(u + 1) * (g * (1 / (1 + exp(-(alpha * g)))))``. NaN stays NaN.
+    """
+
+    limit: float
+    alpha: float
+
+
+Gating = Activation | ClampedSwiglu
+"""What becomes of a gate and an up: ``activation(gate) * up``, or :class:`ClampedSwiglu`."""
+
+
+def plain_activation(kind: Gating) -> Activation:
+    """``kind`` for kernels that multiply an activation of the gate by the up; ValueError for what
+    is computed otherwise."""
+    if isinstance(kind, ClampedSwiglu):
+        raise ValueError("this backend has no kernel for clamped SwiGLU here")
+    return kind

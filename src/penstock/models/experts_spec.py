@@ -1,0 +1,98 @@
+"""A mixture of experts as data: how tokens are routed, and what the experts are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from penstock.errors import ModelError
+from penstock.models.activation import Gating
+
+Scores = Literal["softmax", "softmax_chosen", "sigmoid", "sparsemixer"]
+
+
+@dataclass(frozen=True)
+class Routing:
+    """How the experts of a token are chosen, and what the share of each is.
+
+    :class:`penstock.plan.ops.Route` says what is computed. A router, a matrix with or without a
+    bias, gives each expert a logit. Scores are made of the logits; the experts with the highest
+    scores are chosen; their shares are their scores, normalized and scaled.
+    """
+
+    scores: Scores = "softmax"
+    """``softmax`` over all experts, ``softmax_chosen`` over the chosen ones, whose logits decide;
+    ``sigmoid`` of each by itself; or PhiMoE's ``sparsemixer``, which chooses one after another,
+    each with its share of a softmax over the experts that come close to it."""
+    normalize: bool = True
+    """Whether shares are divided by their sum."""
+    normalize_eps: float = 0.0
+    """Added to that sum."""
+    normalize_least: float = 0.0
+    """What that sum counts as at least."""
+    scale: float = 1.0
+    """What shares are multiplied by in the end."""
+    groups: int = 1
+    """Equal runs of experts, of which only ``groups_chosen`` are chosen from."""
+    groups_chosen: int = 1
+    group_score: Literal["max", "top2"] = "max"
+    """Groups are chosen by their highest score, or by the sum of their two highest."""
+    bias: bool = False
+    """Whether the router has a bias."""
+    choice_bias: bool = False
+    """Whether scores get a bias, in float32, that only choices see and no share."""
+    jitter: float = 0.0
+    """``sparsemixer`` alone: experts take part in the softmax of another whose logit is at most
+    twice this, relative to theirs, below the other's."""
+
+
+@dataclass(frozen=True)
+class SharedExpertSpec:
+    """A gated MLP that every token is given to besides, with the activation of the others."""
+
+    intermediate_size: int
+    bias: bool = False
+    gated: bool = False
+    """Whether its output is multiplied by the sigmoid of a product of the token with one row."""
+
+
+@dataclass(frozen=True)
+class ExpertsSpec:
+    """A mixture of gated MLPs: each token is given to ``top_k`` of them, whose outputs are added.
+
+    Raises ModelError where experts or groups cannot be chosen as the routing says.
+    """
+
+    num_experts: int
+    top_k: int
+    intermediate_size: int
+    """Width of one expert."""
+    activation: Gating = "silu"
+    routing: Routing = Routing()
+    shared: SharedExpertSpec | None = None
+    bias: bool = False
+    """Whether the matrices of experts have biases."""
+    shares_on: Literal["outputs", "inputs"] = "outputs"
+    """Whether the outputs of a token's experts are multiplied by their shares, or what they are
+    given of the token."""
+
+    def __post_init__(self) -> None:
+        r, size = self.routing, self.num_experts // max(self.routing.groups, 1)
+        if not 1 <= self.top_k <= self.num_experts:
+            raise ModelError(
+                f"a token cannot have {self.top_k} of {self.num_experts} experts; it has at least "
+                "one and at most all"
+            )
+        if r.groups < 1 or self.num_experts % r.groups:
+            raise ModelError(
+                f"{self.num_experts} experts do not divide into {r.groups} equal groups"
+            )
+        if not 1 <= r.groups_chosen <= r.groups or self.top_k > r.groups_chosen * size:
+            raise ModelError(
+                f"a token cannot have {self.top_k} experts out of {r.groups_chosen} of {r.groups} "
+                f"groups of {size}"
+            )
+        if r.groups > 1 and r.group_score == "top2" and size < 2:
+            raise ModelError("groups of one expert have no two highest scores")
+        if r.scores == "sparsemixer" and (r.groups > 1 or r.choice_bias):
+            raise ModelError("sparsemixer chooses among all experts, and by their logits alone")

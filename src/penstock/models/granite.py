@@ -1,0 +1,51 @@
+"""Granite 3 and later: Llama with factors for embeddings, attention, layers and logits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from penstock.models.blocks import (
+    default_head_dim,
+    read_decoder,
+    read_kv_heads,
+    uniform_windows,
+    with_attention,
+)
+from penstock.models.limits import MAX_FACTOR
+from penstock.models.llama import NAMES as NAMES
+from penstock.models.reader import ConfigReader
+from penstock.models.spec import DType, EmbeddingScale, ModelSpec
+
+ARCHITECTURE = "GraniteForCausalLM"
+MODEL_TYPE = "granite"
+
+_DEFAULTS: Final = {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
+
+
+def read(config: ConfigReader, dtype: DType) -> ModelSpec:
+    config = config.adapted({}, _DEFAULTS)
+
+    def factor(name: str) -> float:
+        return config.number(name, 1.0, high=MAX_FACTOR)
+
+    bias = config.boolean("attention_bias", False)
+    model = read_decoder(
+        config,
+        ARCHITECTURE,
+        dtype,
+        head_dim=default_head_dim(config),
+        num_kv_heads=read_kv_heads(config),
+        windows=uniform_windows(config, None),
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=config.boolean("mlp_bias", False),
+    )
+    scale, residual = factor("attention_multiplier"), factor("residual_multiplier")
+    model = with_attention(model, [replace(each.attention, scale=scale) for each in model.layers])
+    return replace(
+        model,
+        layers=tuple(replace(layer, residual_scale=residual) for layer in model.layers),
+        embedding_scale=EmbeddingScale(factor("embedding_multiplier")),
+        logits_scale=1.0 / factor("logits_scaling"),
+    )

@@ -1,0 +1,100 @@
+"""Decides the backend, its threads, and where its packed weights are kept."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from penstock.artifact.root import default_root
+from penstock.backends.backend import Backend, BackendChoice, Obstacle
+from penstock.backends.registry import choose_backend
+from penstock.config import EngineConfig
+from penstock.errors import ConfigError
+from penstock.plan.lower import lower
+from penstock.resolve.inputs import Inputs, Reasons, model_types, reason
+from penstock.threads import Threads
+
+
+@dataclass(frozen=True)
+class BackendDecision:
+    """The backend that computes."""
+
+    choice: BackendChoice
+    reasons: Reasons
+
+    @property
+    def backend(self) -> Backend:
+        return self.choice.backend
+
+
+@dataclass(frozen=True)
+class ThreadsDecision:
+    """The compute threads."""
+
+    threads: Threads
+    reasons: Reasons
+
+
+@dataclass(frozen=True)
+class ArtifactDecision:
+    """Where engine artifacts are kept."""
+
+    folder: str | None
+    """None: none are read or kept."""
+    reasons: Reasons
+
+
+def decide_backend(inputs: Inputs) -> BackendDecision:
+    """Return the backend asked for, or else the first that runs the model and its draft."""
+    config = inputs.config
+
+    def obstacle(candidate: Backend) -> Obstacle | None:
+        # What a backend lacks does not depend on how it rounds weights: any plan can be asked.
+        types = inputs.types
+        plan = lower(inputs.spec, types.weights, kv_dtype=types.kv_cache)
+        found = candidate.obstacle(plan, inputs.trees)
+        if found is None and inputs.draft is not None:
+            types = model_types(config, inputs.draft)
+            plan = lower(inputs.draft, types.weights, kv_dtype=types.kv_cache)
+            found = candidate.obstacle(plan)
+        return found
+
+    choice = choose_backend(config.backend, inputs.hardware, obstacle)
+    choice.backend.check_deterministic(config.deterministic)
+    reasons = {
+        "backend": reason(config.backend, choice.reason),
+        "deterministic": "the default" if config.deterministic else "as asked",
+    }
+    return BackendDecision(choice, reasons)
+
+
+def decide_threads(inputs: Inputs, backend: Backend) -> ThreadsDecision:
+    """Return the threads asked for, or else those that suit the backend on this machine."""
+    threads = backend.threads(inputs.config.threads, inputs.hardware)
+    cpus = "one for each thread" if threads.cpus else "placed by the system"
+    return ThreadsDecision(threads, {"threads": threads.reason, "cpus": cpus})
+
+
+def decide_artifacts(config: EngineConfig, backend: Backend) -> ArtifactDecision:
+    """Return the folder asked for, or else the default one, if the backend packs weights."""
+    folder, why = _artifact_dir(config, backend)
+    return ArtifactDecision(folder, {"artifact_dir": why})
+
+
+def _artifact_dir(config: EngineConfig, backend: Backend) -> tuple[str | None, str]:
+    asked = config.artifact_dir
+    if asked is not None and not (backend.keeps_weights and config.artifact):
+        why = f"{backend.name} keeps no packed weights" if config.artifact else "artifacts are off"
+        raise ConfigError(f"artifact_dir {asked} has no effect, since {why}; leave it out")
+    if not backend.keeps_weights:
+        return None, f"the {backend.name} backend keeps no packed weights"
+    if not config.artifact:
+        return None, "as asked"
+    if asked is not None:
+        if not asked:
+            raise ConfigError("artifact_dir is empty; name a folder, or set artifact to false")
+        return os.path.abspath(os.path.expanduser(asked)), "as asked"
+    root = default_root()
+    if root is None:
+        return None, "there is no home folder; name one with artifact_dir"
+    return str(root), "the default"

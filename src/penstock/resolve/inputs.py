@@ -1,0 +1,85 @@
+"""What the options are decided from, and the checks that need nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias, get_args
+
+from penstock.cache.geometry import KvDType
+from penstock.config import EngineConfig, KvCacheDTypeOption
+from penstock.errors import ConfigError
+from penstock.hardware import Hardware
+from penstock.models.spec import DType, ModelSpec
+from penstock.plan.plan import Plan
+
+Reasons: TypeAlias = Mapping[str, str]
+"""Why each option has its value, by the option's name, in the order in which they are shown."""
+
+
+@dataclass(frozen=True)
+class ModelTypes:
+    """The types of a model's weights in memory and of its KV cache."""
+
+    weights: DType
+    kv_cache: KvDType
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the options are decided from: what the user asks for, the machine, and the models."""
+
+    config: EngineConfig
+    hardware: Hardware
+    spec: ModelSpec
+    draft: ModelSpec | None
+    """The model or the heads that draft, if there are any. Their KV cache shares the budget, block
+    for block."""
+    drafts: bool
+    """Whether this model drafts for another, one token of each sequence a step."""
+    plan: Plan | None
+    """The model's fused plan where it is known already: that of a draft, once its target was
+    resolved."""
+
+    @property
+    def types(self) -> ModelTypes:
+        return model_types(self.config, self.spec)
+
+    @property
+    def trees(self) -> bool:
+        """Whether steps may hold draft trees."""
+        speculative = self.config.speculative
+        return speculative is not None and speculative.drafts_trees
+
+
+def model_types(config: EngineConfig, spec: ModelSpec) -> ModelTypes:
+    """Return the types that ``config`` gives the model, which may be a draft."""
+    weights = spec.dtype if config.dtype == "auto" else config.dtype
+    return ModelTypes(
+        weights, weights if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+    )
+
+
+def reason(asked: object, otherwise: str) -> str:
+    """Return why an option has its value: the user's choice, or ``otherwise`` where left open."""
+    return otherwise if asked in (None, "auto") else "as asked"
+
+
+def check_options(inputs: Inputs) -> None:
+    """Raise ConfigError for values that no machine and no model could run with."""
+    config = inputs.config
+    for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} must be at least 1, not {value}")
+    if config.kv_cache_dtype not in get_args(KvCacheDTypeOption):
+        raise ConfigError(
+            "kv_cache_dtype must be auto, int8, float32, bfloat16 or float16, "
+            f"not {config.kv_cache_dtype!r}"
+        )
+    quantized = config.quantization != "none" or inputs.spec.quantized is not None
+    if config.quantize_activations is not None and not quantized:
+        raise ConfigError(
+            "quantize_activations has no effect without quantization; set quantization to int8 or "
+            "int4, or leave it out"
+        )

@@ -1,0 +1,103 @@
+"""Decides the plans: that of the model, and that of what drafts for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.backends.backend import Backend
+from penstock.cache.geometry import sequence_blocks
+from penstock.config import EngineConfig, rows_per_sequence
+from penstock.errors import ConfigError
+from penstock.memory_budget import Served
+from penstock.models.draft_heads import EagleSpec
+from penstock.models.rope import longrope_notes
+from penstock.models.spec import ModelSpec
+from penstock.plan.fuse import fuse
+from penstock.plan.kv_groups import KvGroups, group_layers, kv_layers
+from penstock.plan.lower import lower
+from penstock.plan.plan import Plan
+from penstock.quant.scheme import Quantization
+from penstock.resolve.inputs import Inputs, model_types
+from penstock.resolve.step_limits import StepLimits
+from penstock.scheduler.limits import most_logit_rows
+from penstock.speculate.draft_choice import draft_logit_rows, served_draft
+
+
+@dataclass(frozen=True)
+class PlanDecision:
+    """The plans to run, as far as memory planning must know them."""
+
+    target: Served
+    draft: Served | None
+    """The model or the heads that draft, with as many positions as there could be."""
+    plan_with: Callable[[Quantization], Plan]
+    """The plan that the model would have with its weights quantized otherwise."""
+    notes: tuple[str, ...]
+
+
+def decide_plans(
+    inputs: Inputs, backend: Backend, schemes: Quantization, limits: StepLimits
+) -> PlanDecision:
+    """Return the fused plans of the model and its draft, both of which the backend runs."""
+    config, spec, draft = inputs.config, inputs.spec, inputs.draft
+    max_len = config.max_model_len or spec.max_positions
+    if max_len > spec.max_positions:
+        raise ConfigError(
+            f"max_model_len {max_len} exceeds the model's {spec.max_positions} positions; "
+            "lower it, or give the model a rope scaling in its config.json"
+        )
+    types, half = inputs.types, backend.half_rows
+    taps = draft.taps if isinstance(draft, EagleSpec) else ()
+
+    def plan_with(quantization: Quantization) -> Plan:
+        primitive = lower(
+            spec, types.weights, max_len, quantization, types.kv_cache, taps=taps, half=half
+        )
+        return fuse(primitive)
+
+    plan = inputs.plan or plan_with(schemes)
+    groups = plan.kv_groups
+    draft_bytes = 0 if draft is None else draft_block_bytes(config, draft, groups, max_len)
+    seqs, tokens = limits.max_num_seqs, limits.max_num_batched_tokens
+    if inputs.drafts:
+        logit_rows = draft_logit_rows(seqs, tokens)
+    else:
+        rows = rows_per_sequence(config.speculative, inputs.drafts)
+        logit_rows = most_logit_rows(seqs, rows, tokens)
+    target = Served(
+        plan=plan,
+        max_len=max_len,
+        max_sequences=seqs,
+        max_tokens=tokens,
+        max_logit_rows=logit_rows,
+        block_bytes=groups.page_bytes + draft_bytes,
+        deterministic=config.deterministic,
+    )
+    backend.check_runnable(plan, inputs.trees)
+    drafting = None
+    if draft is not None:
+        activations = backend.defaults.quantize_activations
+        drafting = served_draft(
+            config, target, draft, draft_bytes, half=half, quantize_activations=activations
+        )
+        backend.check_runnable(drafting.plan)
+    notes: tuple[str, ...] = ()
+    if inputs.plan is None:  # a draft's was made with its target's
+        notes = longrope_notes(plan.ropes, max_len, config.max_model_len is not None)
+    return PlanDecision(target, drafting, plan_with, notes)
+
+
+def draft_block_bytes(
+    config: EngineConfig, draft: ModelSpec, target: KvGroups, max_len: int
+) -> int:
+    """Return the bytes of the draft model's KV cache for each block of the target's.
+
+    They suffice for the draft to follow one sequence as far as the target can, and many short ones.
+    """
+    groups = group_layers(kv_layers(draft), model_types(config, draft).kv_cache)
+    blocks = 1
+    for tokens in (1, max_len):
+        wanted = sequence_blocks(groups.windows, tokens)
+        blocks = max(blocks, -(-wanted // sequence_blocks(target.windows, tokens)))
+    return blocks * groups.page_bytes

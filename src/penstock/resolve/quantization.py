@@ -1,0 +1,115 @@
+"""Decides the schemes of the model's matrices, by the options and by the checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.backends.backend import Backend
+from penstock.config import EngineConfig
+from penstock.errors import ConfigError
+from penstock.models.quantized import QuantizedFormat
+from penstock.quant.choice import QuantizationName, choose
+from penstock.quant.scheme import Quantization
+from penstock.resolve.inputs import Inputs, Reasons, reason
+
+
+@dataclass(frozen=True)
+class WeightQuantization:
+    """The options of how weights are quantized."""
+
+    name: QuantizationName
+    group: int | None
+    zero_points: bool
+    head: bool
+
+    def schemes(self, activations: bool) -> Quantization:
+        """Raises ConfigError where the options do not go together."""
+        return choose(
+            self.name,
+            self.group,
+            self.head,
+            zero_points=self.zero_points,
+            activations=activations,
+        )
+
+
+@dataclass(frozen=True)
+class QuantizationDecision:
+    """What the model's matrices, and what they are multiplied with, are quantized to."""
+
+    weights: WeightQuantization
+    activations: bool
+    schemes: Quantization
+    reasons: Reasons
+    notes: tuple[str, ...]
+
+
+def decide_quantization(inputs: Inputs, backend: Backend) -> QuantizationDecision:
+    """Return what the options ask for, or what a quantized checkpoint has already."""
+    config, own = inputs.config, inputs.spec.quantized
+    weights = WeightQuantization(
+        config.quantization,
+        config.quantization_group,
+        config.quantization_zero_points,
+        config.quantize_head,
+    )
+    if own is not None:
+        weights = _as_stored(weights, own)
+    activations = config.quantize_activations
+    if activations is None:
+        activations = backend.defaults.quantize_activations
+    schemes = weights.schemes(activations)
+    reasons = {"quantization": "the checkpoint's values"}
+    if schemes.linear is not None:
+        stored = "" if own is None else f", as the checkpoint has them ({own})"
+        reasons = {
+            "quantization": f"matrices in {schemes.linear}{stored}",
+            "quantize_activations": reason(
+                config.quantize_activations, backend.defaults.quantize_activations_why
+            ),
+            "quantize_head": f"the output matrix in {schemes.head or inputs.types.weights}",
+        }
+    notes = _order_notes(config, own, backend)
+    return QuantizationDecision(weights, activations, schemes, reasons, notes)
+
+
+def _as_stored(asked: WeightQuantization, own: QuantizedFormat) -> WeightQuantization:
+    """Return what a checkpoint that is quantized already runs with.
+
+    Raises ConfigError where the options ask for another scheme than its own.
+    """
+    scheme = own.scheme
+    name: QuantizationName = "int8" if scheme.bits == 8 else "int4"
+    group = scheme.group_size or 0
+    # They are named as asked: alone they may not even go together.
+    others = []
+    if asked.name not in ("none", name):
+        others.append(f"quantization {asked.name}")
+    if asked.group not in (None, group):
+        others.append(f"quantization_group {asked.group}")
+    if asked.zero_points and not scheme.zero_points:
+        others.append("quantization_zero_points")
+    if others:
+        raise ConfigError(
+            f"the checkpoint is quantized already ({own}) and is not rounded once more, which "
+            f"{' and '.join(others)} would need; leave that out, or take the checkpoint that this "
+            "one was made from"
+        )
+    # Unless the user asks for more, what the checkpoint leaves in floats stays so.
+    head = asked.head and asked.name != "none"
+    return WeightQuantization(name, group, scheme.zero_points, head)
+
+
+def _order_notes(
+    config: EngineConfig, own: QuantizedFormat | None, backend: Backend
+) -> tuple[str, ...]:
+    """Return a note where the backend may refuse the checkpoint's order of columns, which only the
+    weights tell."""
+    if config.load_format == "dummy" or own is None or not own.any_order or backend.runs_any_order:
+        return ()
+    return (
+        "the checkpoint was quantized with desc_act and without static_groups: if its g_idx "
+        f"tensors put columns in another order, the {backend.name} backend refuses it when weights "
+        "are read; take a checkpoint that was quantized with desc_act false or static_groups true, "
+        "or choose the slow --backend reference",
+    )

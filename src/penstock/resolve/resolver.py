@@ -1,0 +1,118 @@
+"""Turns the engine's options into the values that a machine runs with, decision by decision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from penstock.config import EngineConfig, ResolvedConfig
+from penstock.hardware import Hardware
+from penstock.models.spec import ModelSpec
+from penstock.plan.plan import Plan
+from penstock.resolve.backend import decide_artifacts, decide_backend, decide_threads
+from penstock.resolve.inputs import Inputs, Reasons, check_options, reason
+from penstock.resolve.memory import decide_memory
+from penstock.resolve.plans import decide_plans
+from penstock.resolve.quantization import decide_quantization
+from penstock.resolve.step_limits import decide_step_limits
+from penstock.sampling.defaults import SamplingDefaults
+from penstock.speculative_config import describe
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What an engine's options amount to on a machine."""
+
+    config: ResolvedConfig
+    plan: Plan
+    """Fused, and with rope tables for ``max_model_len`` positions."""
+    draft: Plan | None
+    """The fused plan of the model or the heads that draft, if there are any, with as many positions
+    as there could be."""
+
+
+def resolve(
+    config: EngineConfig,
+    hardware: Hardware,
+    spec: ModelSpec,
+    model_path: Path,
+    tokenizer_path: Path,
+    draft: ModelSpec | None = None,
+    drafts: bool = False,
+    plan: Plan | None = None,
+) -> Resolved:
+    """Decide every open option for this machine and model; raise ConfigError naming the fix.
+
+    ``draft``, ``drafts`` and ``plan`` are as in :class:`Inputs`.
+    """
+    inputs = Inputs(config, hardware, spec, draft, drafts, plan)
+    check_options(inputs)
+    chosen = decide_backend(inputs)
+    backend = chosen.backend
+    quantization = decide_quantization(inputs, backend)
+    compute = decide_threads(inputs, backend)
+    limits = decide_step_limits(config, backend.defaults)
+    plans = decide_plans(inputs, backend, quantization.schemes, limits)
+    memory = decide_memory(inputs, chosen, quantization.schemes, plans)
+    speculation = _check_speculation(config)
+    defaults, sampling = _sampling_defaults(config, spec)
+    artifacts = decide_artifacts(config, backend)
+    reasons = {"dtype": reason(config.dtype, "the checkpoint's")}
+    for decision in (chosen, quantization, compute, limits, memory):
+        reasons.update(decision.reasons)
+    threads, weights = compute.threads, quantization.weights
+    notes = (*chosen.choice.notes, *threads.notes, *backend.notes())
+    resolved = ResolvedConfig(
+        model_path=str(model_path),
+        tokenizer_path=str(tokenizer_path),
+        served_model_name=config.served_model_name or config.model or "penstock-demo",
+        dtype=inputs.types.weights,
+        load_format=config.load_format,
+        quantization=weights.name,
+        quantization_group=weights.group,
+        quantization_zero_points=weights.zero_points,
+        quantize_activations=quantization.activations,
+        quantize_head=weights.head,
+        weight_bytes=memory.weight_bytes,
+        backend=backend.name,
+        threads=threads.count,
+        cpus=threads.cpus,
+        deterministic=config.deterministic,
+        max_model_len=memory.max_model_len,
+        num_blocks=memory.num_blocks,
+        kv_cache_bytes=memory.kv_cache_bytes,
+        kv_cache_dtype=inputs.types.kv_cache,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_logit_rows=plans.target.max_logit_rows,
+        enable_prefix_caching=config.enable_prefix_caching,
+        speculative=config.speculative,
+        drafts=drafts,
+        artifact_dir=artifacts.folder,
+        sampling_defaults=defaults,
+        seed=config.seed,
+        reasons={**reasons, **speculation, **sampling, **artifacts.reasons},
+        notes=(*spec.notes, *notes, *plans.notes, *quantization.notes),
+    )
+    return Resolved(
+        resolved,
+        replace(plans.target.plan, spec=spec, max_positions=resolved.max_model_len),
+        None if plans.draft is None else plans.draft.plan,
+    )
+
+
+def _sampling_defaults(config: EngineConfig, spec: ModelSpec) -> tuple[SamplingDefaults, Reasons]:
+    """What stands in for options that requests leave out, and why."""
+    if config.generation_config == "none":
+        return SamplingDefaults(), {"sampling_defaults": "as asked"}
+    if spec.sampling_defaults == SamplingDefaults():
+        return SamplingDefaults(), {"sampling_defaults": "the model recommends nothing"}
+    return spec.sampling_defaults, {"sampling_defaults": "the model's generation_config.json"}
+
+
+def _check_speculation(config: EngineConfig) -> Reasons:
+    """Raise ConfigError if an option of the speculative method is out of range."""
+    if config.speculative is None:
+        return {}
+    config.speculative.validate()
+    return {"speculative": f"{describe(config.speculative)}, as asked"}

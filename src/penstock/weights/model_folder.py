@@ -1,0 +1,93 @@
+"""What model, or what heads that draft, a checkpoint's folder holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from penstock.errors import ModelError
+from penstock.models.draft_heads import DraftHeadsSpec
+from penstock.models.draft_heads_config import (
+    DraftHeadsKind,
+    draft_heads_kind,
+    names_heads,
+    read_draft_heads,
+)
+from penstock.models.reader import ConfigReader, read_json_object
+from penstock.models.registry import read_spec
+from penstock.models.spec import ModelSpec
+from penstock.models.text_part import text_part
+from penstock.weights.published import open_draft_heads
+from penstock.weights.safetensors import stored_dtype, stored_names
+
+
+def load_model_spec(folder: Path, ignore: Collection[str] = ()) -> ModelSpec:
+    """The model in a checkpoint folder, from ``config.json`` and ``generation_config.json``.
+
+    Weights are not read; only where the configuration names no dtype, or is of more than a language
+    model, headers of weight files are asked. ``ignore`` names fields of ``config.json`` that are
+    passed over though they are not known. Raises ModelError, and WeightError if such a header is
+    corrupt.
+    """
+    path = folder / "config.json"
+    if not os.path.lexists(path):
+        raise ModelError(
+            f"{folder} has no config.json; give a Hugging Face checkpoint folder "
+            "(config.json, model.safetensors, tokenizer.json)"
+        )
+    config = read_json_object(path, ModelError)
+    generation_path = folder / "generation_config.json"
+    generation = (
+        read_json_object(generation_path, ModelError) if os.path.lexists(generation_path) else None
+    )
+    named = any(config.get(key) is not None for key in ("dtype", "torch_dtype"))
+    return read_spec(
+        config,
+        generation=generation,
+        default_dtype=None if named else stored_dtype(folder),
+        tensors=() if text_part(config) is None else stored_names(folder),
+        ignore=ignore,
+        where=str(path),
+    )
+
+
+def draft_heads_in(folder: Path, dummy: bool = False) -> DraftHeadsKind | None:
+    """Return the kind of draft heads in a folder; None if it is an ordinary model, as far as can be
+    seen.
+
+    The kind is found from config.json or, if that fits both, from the names of the weights, unless
+    these are ``dummy``. Raises ModelError or WeightError.
+    """
+    if not os.path.lexists(folder / "config.json"):
+        return None
+    kind = draft_heads_kind(_config(folder))
+    if kind == "either":
+        return "eagle" if not dummy and names_heads(open_draft_heads(folder)) else None
+    return kind
+
+
+def load_draft_heads_spec(
+    folder: Path, kind: DraftHeadsKind, target: ModelSpec, dummy: bool = False
+) -> DraftHeadsSpec:
+    """Return the spec of the heads of this kind in ``folder``, which draft for ``target``.
+
+    What config.json leaves open is taken from the shapes of the weights or, if those are ``dummy``,
+    from the target. Raises ModelError, naming the field, for what Penstock does not know, and
+    WeightError for corrupt weight files.
+    """
+    shapes = None
+    if not dummy:
+        found = open_draft_heads(folder)
+        shapes = {name: tensor.shape for name, (_, tensor) in found.items()}
+    return read_draft_heads(_config(folder), kind, target, shapes)
+
+
+def _config(folder: Path) -> ConfigReader:
+    path = folder / "config.json"
+    if not os.path.lexists(path):
+        raise ModelError(
+            f"{folder} has no config.json; give the folder of published heads (config.json and "
+            "model.safetensors, medusa_lm_head.pt or the like)"
+        )
+    return ConfigReader(read_json_object(path, ModelError), str(path))

@@ -1,0 +1,78 @@
+"""Of several mistakes in the options, the first in the documented order is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.tiny_plans import make_spec
+
+from penstock.config import EngineConfig
+from penstock.errors import ConfigError
+from penstock.hardware import detect
+from penstock.resolve import Resolved, resolve
+from penstock.scheduler.limits import check_step_limits
+from penstock.speculative_config import Ngram
+
+MISTAKES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("max_num_seqs must be at least 1", {"max_num_seqs": 0}, {"max_num_seqs": 8}),
+    ("kv_cache_dtype must be", {"kv_cache_dtype": "int3"}, {"kv_cache_dtype": "int8"}),
+    (
+        "has no effect without quantization",
+        {"quantize_activations": True},
+        {"quantization": "int4"},
+    ),
+    ("unknown backend", {"backend": "abacus"}, {"backend": "reference"}),
+    ("deterministic can be turned off", {"deterministic": False}, {"deterministic": True}),
+    ("quantization_group must be", {"quantization_group": 7}, {"quantization_group": 32}),
+    ("threads must be at least 1", {"threads": 0}, {"threads": 1}),
+    ("is less than max_num_seqs", {"max_num_batched_tokens": 7}, {"max_num_batched_tokens": 8}),
+    ("exceeds the model's", {"max_model_len": 10**6}, {"max_model_len": 64}),
+    ("a KV cache of 100 bytes", {"kv_cache_bytes": 100}, {"kv_cache_bytes": 10**7}),
+    ("min_match must be", {"speculative": Ngram(min_match=0)}, {"speculative": Ngram()}),
+    ("artifact_dir engines has no effect", {"artifact_dir": "engines"}, {"artifact_dir": None}),
+]
+"""What is told of each mistake, the options that make it, and those that mend it."""
+
+
+def resolved(options: dict[str, Any]) -> Resolved:
+    return resolve(EngineConfig(**options), detect(), make_spec(), Path("m"), Path("m"))
+
+
+def test_the_first_mistake_is_told_until_all_are_mended() -> None:
+    options: dict[str, Any] = {}
+    for _, wrong, _ in MISTAKES:
+        options |= wrong
+    for message, _, right in MISTAKES:
+        with pytest.raises(ConfigError, match=message):
+            resolved(options)
+        options |= right
+    config = resolved(options).config
+    assert list(config.reasons) == [
+        "dtype",
+        "backend",
+        "deterministic",
+        "quantization",
+        "quantize_activations",
+        "quantize_head",
+        "threads",
+        "cpus",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "kv_cache_dtype",
+        "weight_bytes",
+        "kv_cache_bytes",
+        "num_blocks",
+        "max_model_len",
+        "speculative",
+        "artifact_dir",
+    ]
+
+
+def test_step_limits_are_refused_in_the_scheduler_s_words() -> None:
+    with pytest.raises(ConfigError) as told:
+        resolved({"max_num_seqs": 8, "max_num_batched_tokens": 7})
+    with pytest.raises(ConfigError) as expected:
+        check_step_limits(8, 7)
+    assert str(told.value) == str(expected.value)
