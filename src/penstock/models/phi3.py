@@ -25,8 +25,6 @@ NAMES: Final = NameMap(
     | fused("model.layers.*.mlp.gate_up_proj", "layers.*.gate", "layers.*.up"),
     LLAMA_NAMES.idle,
 )
-OWN_CODE: Final = frozenset({"configuration_phi3.Phi3Config", "modeling_phi3.Phi3ForCausalLM"})
-"""Code that checkpoints bring along, which computes what transformers' class of the name does."""
 
 _ROPE: Final = RopeFields(default_partial=1.0, kinds=("default", "longrope"))
 # Fields of forms that compute otherwise, with the value that changes nothing.
