@@ -89,8 +89,9 @@ class MeteredExecutor(HostExecutor):
         last, self._last = self._last, None
         return last
 
+    @property
     def sampler(self) -> Sampler[Any]:
-        return self._executor.sampler()
+        return self._executor.sampler
 
     def close(self) -> None:
         self._executor.close()

@@ -25,6 +25,14 @@ def layer_block_bytes(dtype: KvDType, kv_heads: int, head_dim: int) -> int:
     return 2 * kv_heads * row * BLOCK_SIZE
 
 
+def latent_block_bytes(dtype: KvDType, latent_dim: int, rope_dim: int) -> int:
+    """Bytes of one block in a layer that caches latents, and rotated keys behind them."""
+    dim = latent_dim + rope_dim
+    if dtype == "int8":  # a scale for each of both
+        return (-(-dim // 4) * 4 + 2 * _SCALE_BYTES) * BLOCK_SIZE
+    return -(-dim // 2) * 2 * _ELEMENT_BYTES[dtype] * BLOCK_SIZE
+
+
 def window_blocks(window: int, block_size: int = BLOCK_SIZE) -> int:
     """Return the maximum number of blocks that a token's window touches."""
     return -(-(window - 1) // block_size) + 1
