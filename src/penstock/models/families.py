@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.models import (
-<<<<<<< HEAD
     deepseek_v2,
     deepseek_v3,
-=======
     ernie4_5_moe,
->>>>>>> m1
+    falcon,
     gemma,
     gemma2,
     gemma3,
@@ -26,6 +24,7 @@ from penstock.models import (
     olmo2,
     olmo3,
     olmoe,
+    phi,
     phi3,
     phimoe,
     qwen2,
@@ -37,12 +36,10 @@ from penstock.models import (
 )
 
 MODULES: Final = (
-<<<<<<< HEAD
     deepseek_v2,
     deepseek_v3,
-=======
     ernie4_5_moe,
->>>>>>> m1
+    falcon,
     gemma,
     gemma2,
     gemma3,
@@ -58,6 +55,7 @@ MODULES: Final = (
     olmo2,
     olmo3,
     olmoe,
+    phi,
     phi3,
     phimoe,
     qwen2,
