@@ -1,4 +1,4 @@
-"""What an artifact is of: all that the bytes of packed weights depend on."""
+"""The key of an artifact: all that the bytes of packed weights depend on."""
 
 from __future__ import annotations
 

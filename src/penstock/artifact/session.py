@@ -1,4 +1,4 @@
-"""One start's dealings with the store: take what fits, say what does not, keep what was packed."""
+"""The use of the artifact store by one start: takes a matching artifact, or keeps a new one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which weights a checkpoint holds: a digest of every byte of its files.
+"""Identifies the weights of a checkpoint by a digest of every byte of its files.
 
 Reading them all takes long, so a digest is remembered by the file's stamp, in which the system
 keeps the time of the last change. A user can set a file's time of modification back, but not that
