@@ -166,7 +166,7 @@ class SimulatedEngine:
 
 
 class _Proposer:
-    groups = 1
+    kinds = 1
     cheap = False
     steady = True
 

@@ -233,12 +233,12 @@ class EngineCore:
             if self._must_be_taken_in(self._speculation):
                 ended += self._take_in(self._runner.take_in())
             drafts = self._drafts(self._speculation)
-        masks_pending = unsettled = False
+        masks_pending = may_be_late = False
         if constraints.active:
             if not self._late_masks and drafts:  # the host draws, when the logits are there
-                unsettled = True
+                may_be_late = True
             elif not self._late_masks:
-                constraints.settle(_PATIENCE_S)
+                constraints.wait_for_all(_PATIENCE_S)
             masks_pending = constraints.num_awaiting > 0
         step = self._scheduler.schedule(drafts, masks_pending)
         if step is None and masks_pending and not self._runner.in_flight:
@@ -247,7 +247,7 @@ class EngineCore:
             return ended
         if self._speculation is not None and step is not None:
             features = self._speculation.wants_features(step)
-        ended += self._take_in(self._runner.advance(step, features, unsettled))
+        ended += self._take_in(self._runner.advance(step, features, may_be_late))
         return ended
 
     def _must_be_taken_in(self, speculation: Speculation) -> bool:

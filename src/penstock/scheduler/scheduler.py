@@ -201,7 +201,7 @@ class Scheduler:
         self._steps += 1
         num_tokens = self.max_num_batched_tokens - left.tokens + drafted
         if not shares.contended:
-            shares.unsettled += num_tokens
+            shares.uncharged += num_tokens
         moves, self._accepted.moves = self._accepted.moves, []
         return step_of(chosen, copies, moves, num_tokens, drafted)
 
@@ -271,7 +271,7 @@ class Scheduler:
                 tokens = next(new_tokens)
                 if sequence.status is FINISHED:
                     continue  # aborted, or a row too many
-                accepted = sequence.settle(end, tokens) if ahead else sequence.append(tokens)
+                accepted = sequence.append_at(end, tokens) if ahead else sequence.append(tokens)
                 generated += len(accepted)
                 updates.append(sequence_update(sequence, accepted))
                 if sequence.finish_reason is not None:

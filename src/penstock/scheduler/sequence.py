@@ -166,7 +166,7 @@ class SequenceState:
         self.completed = self.matcher.complete
         self.finish_reason = FinishReason.STOP if self.completed else FinishReason.LENGTH
 
-    def settle(self, position: int, tokens: list[int]) -> list[int]:
+    def append_at(self, position: int, tokens: list[int]) -> list[int]:
         """Append one token or none as :meth:`append` does, which may replace a placeholder.
 
         If that is the end, or there is none, a placeholder behind it is dropped.

@@ -68,7 +68,7 @@ class ControlParameters:
 
     # The baseline: what plain steps take
 
-    settle_steps: int = 8
+    recovery_steps: int = 8
     """Plain steps after drafts that take longer than usual. Measured with eight sequences of the
     demo model after a draft model: 2.0, 1.9, 1.4, 1.3, 1.3, 1.2, 1.1 and 1.0 ms."""
     timed_steps: int = 6

@@ -40,7 +40,7 @@ class MedusaProposer:
     The last hidden state of a sequence is kept in its ``draft_state``.
     """
 
-    groups = 1
+    kinds = 1
     trees = (0,)
     cheap = False
     steady = True

@@ -32,7 +32,7 @@ class NgramProposer:
     of a sequence is kept in its ``draft_state``.
     """
 
-    groups = 4  # by the length of the match: the longer, the likelier that it goes on
+    kinds = 4  # by the length of the match: the longer, the likelier that it goes on
     cheap = True
     steady = True
 
@@ -46,7 +46,7 @@ class NgramProposer:
             self._shared.learn(sequence for sequence, _ in wanted)
         asked = [(self._text(sequence), sequence.token_ids, most) for sequence, most in wanted]
         found = self._automaton.follow(asked, self._config.min_match, _MOST_READ)
-        drafts = [Draft(each[1], _group(each[0])) if each else None for each in found]
+        drafts = [Draft(each[1], _kind(each[0])) if each else None for each in found]
         if self._shared is not None:
             for i, (text, tokens, most) in enumerate(asked):
                 if drafts[i] is None and len(text) == len(tokens):
@@ -74,7 +74,7 @@ class NgramProposer:
         length, tokens = shared.following(sequence, most)
         if length < self._config.min_match or not tokens:
             return None
-        return Draft(tokens, _group(length))
+        return Draft(tokens, _kind(length))
 
 
 class _Shared:
@@ -130,6 +130,6 @@ class _Shared:
         self._text.extend(array("i", [_BETWEEN]))
 
 
-def _group(length: int) -> int:
+def _kind(length: int) -> int:
     """Return 0 for matches of up to 3 tokens, 1 up to 7, 2 up to 15, and 3 beyond."""
     return min(max(length.bit_length() - 2, 0), 3)

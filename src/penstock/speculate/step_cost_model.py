@@ -122,7 +122,7 @@ class StepCostModel:
 
     Steps with and without drafts to verify are kept apart, since those leave the target's weights
     out of the processor's caches. So do the first plain steps after them take longer: only plain
-    steps that follow ``settle_steps`` others are measured, for they take what they would without
+    steps that follow ``recovery_steps`` others are measured, for they take what they would without
     speculation. As drafts are judged by this baseline, it is measured again now and then, during
     which there are no drafts (``timing``): soon after the first drafts, when a wrong baseline costs
     most, then more and more seldom.
@@ -181,7 +181,7 @@ class StepCostModel:
         """Record the last of ``steps`` plain steps; return whether it was free of after-effects."""
         self._prefill_steps = 0
         self._plain_steps += steps
-        if self._plain_steps <= self._parameters.settle_steps:
+        if self._plain_steps <= self._parameters.recovery_steps:
             self._since_timed += steps
             return False
         self.plain.add(decoding, seconds)
