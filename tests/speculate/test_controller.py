@@ -228,8 +228,8 @@ def sequence() -> SequenceState:
     return made
 
 
-def expected(sequence: SequenceState, group: int, count: int) -> float:
-    return [0.0, *sequence.acceptance.expected(group)][count]
+def expected(controller: Controller, sequence: SequenceState, group: int, count: int) -> float:
+    return [0.0, *controller._record(sequence).expected(group)][count]
 
 
 def ready(controller: Controller, decoding: int) -> None:
@@ -255,7 +255,7 @@ def test_trees_are_chosen_by_the_acceptance_of_their_ranks() -> None:
         controller.draft_step(DraftTiming(1, length, 0.01, True), 1, length, 1.0 + 0.02 * length)
     # The last two never bring anything.
     assert controller.lengths([Offer(one, 1, 6)], 1) == [4]
-    gains = [expected(one, 1, count) for count in range(7)]
+    gains = [expected(controller, one, 1, count) for count in range(7)]
     assert gains[0] == 0.0
     assert gains[1] > 0.9
     assert gains[4] - gains[3] > 0.8
@@ -267,7 +267,7 @@ def test_a_chain_of_the_same_controller_is_a_product() -> None:
     one = sequence()
     for _ in range(40):
         controller.verified(one, 0, 6, range(3))
-    gains = [expected(one, 0, count) for count in range(7)]
+    gains = [expected(controller, one, 0, count) for count in range(7)]
     assert gains[3] > 2.5
     assert gains[6] - gains[3] < 0.5
 
@@ -286,7 +286,7 @@ def test_who_has_much_to_be_read_must_gain_by_it() -> None:
         controller.draft_step(DraftTiming(1, length, 9.0, False), 1, length, 1.1)
         if not controller.drafts:
             break
-    assert young.acceptance.num_read == 9
+    assert controller._record(young).num_read == 9
     for _ in range(4000):
         controller.plain_step(1, 1, 1.0, 0.0)
     assert controller.lengths([Offer(old, 0, 4)], 1) == [0]

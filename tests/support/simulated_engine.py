@@ -12,7 +12,7 @@ from penstock.interface.messages import EngineRequest
 from penstock.sampling.params import SamplingParams
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.output import ScheduledSequence, ScheduledStep
-from penstock.scheduler.sequence import SequenceState, make_sequences
+from penstock.scheduler.sequence import SequenceState, Slot, make_sequences
 from penstock.speculate.draft import Wanted
 from penstock.speculate.speculation import Speculation
 
@@ -172,14 +172,15 @@ class _Proposer:
 
     def __init__(self, engine: SimulatedEngine) -> None:
         self._engine = engine
+        self._read: Slot[int] = Slot()
 
     def propose(self, wanted: Sequence[Wanted]) -> list[Draft | None]:
         engine = self._engine
         unread = 0
         for sequence, _ in wanted:
-            new = sequence.num_tokens - (sequence.draft_state or 0)
+            new = sequence.num_tokens - (self._read.get(sequence) or 0)
             unread += new if new > 8 else 0
-            sequence.draft_state = sequence.num_tokens
+            self._read.set(sequence, sequence.num_tokens)
         self.steady = not unread
         longest = max(most for _, most in wanted)
         engine.now += unread * engine.costs.read + longest * engine.costs.drafted(len(wanted))
