@@ -67,6 +67,27 @@ def test_reading_is_no_loss_either(batch: int, steps: int) -> None:
     assert engine.drafted > 0
 
 
+def test_reading_that_takes_long_may_pay() -> None:
+    """A prompt takes five steps to read, which the first of eight cannot have earned yet."""
+    engine = SimulatedEngine(replace(READING, read=0.05), 0.95, 8, length=600)
+    assert engine.run(1500) > 1.2 * engine.plain()
+
+
+@pytest.mark.parametrize("seconds", [20.0, 60.0])
+def test_a_first_reading_by_cold_weights_is_no_reason_to_give_up(seconds: float) -> None:
+    engine = SimulatedEngine(replace(READING, first_read=seconds), 0.8, 8, length=150)
+    assert engine.run(500) > 1.1 * engine.plain()
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_prompts_in_every_step_end_no_drafts(batch: int) -> None:
+    """The baseline is due to be measured again, and there is no step without a prompt."""
+    engine = SimulatedEngine(FLAT, 0.8, batch)
+    engine.run(200)
+    engine.prompt_rows = 20
+    assert engine.run(1000) > 1.3 * engine.plain()
+
+
 def test_a_new_sequence_is_not_judged_by_the_last() -> None:
     """One that is alone and whose drafts fail, and others whose drafts do not."""
     engine = SimulatedEngine(FLAT, 0.8, 1)
