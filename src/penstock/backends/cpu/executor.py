@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from numpy.typing import NDArray
@@ -106,6 +107,7 @@ class CpuExecutor(HostExecutor):
         assert self._rope_tables is not None
         self._rope_tables.reach(int(step.positions.max()) + 1)
 
+    @cached_property
     def sampler(self) -> NativeSampler:
         """Runs on this executor's threads; not while a step does, nor after :meth:`close`."""
         return NativeSampler(load(self.isa), self._native, self._results.logits.shape[1])
