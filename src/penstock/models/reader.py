@@ -69,18 +69,12 @@ class ConfigReader:
         self._names: Mapping[str, str] = {}
         self._defaults: Mapping[str, object] = {}
 
-    def adapted(
-        self,
-        names: Mapping[str, str],
-        defaults: Mapping[str, object],
-        ignored: Iterable[str] = (),
-    ) -> ConfigReader:
+    def adapted(self, names: Mapping[str, str], defaults: Mapping[str, object]) -> ConfigReader:
         """The same object as a family has it; what is read of it counts as read here, too.
 
         ``names``: what files call fields that are asked for by other names, which they may use as
         well. ``defaults``: what fields are that are absent, by the name that they are asked for.
-        ``ignored``: fields of the family that change nothing. Raises ModelError where a field has
-        two names and two values.
+        Raises ModelError where a field has two names and two values.
         """
         reader = ConfigReader(self._fields, self._where)
         reader._used, reader._names, reader._defaults = self._used, names, defaults
@@ -89,7 +83,6 @@ class ConfigReader:
             if both and self.raw(name) != self.raw(stored):
                 raise self.error(stored, f"contradicts {name} {_shown(self.raw(name))}")
             self._used.update((name, stored))
-        self._used.update(ignored)
         return reader
 
     def _stored(self, name: str) -> str:

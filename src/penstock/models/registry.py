@@ -22,6 +22,8 @@ class Family:
     checkpoints call the weights, where the reader does not say."""
 
     architecture: str
+    aliases: tuple[str, ...]
+    """What checkpoints call it besides."""
     model_type: str
     read: Callable[[ConfigReader, DType], ModelSpec]
     names: NameMap | None
@@ -34,6 +36,7 @@ class Family:
 def _family(module: ModuleType) -> Family:
     return Family(
         module.ARCHITECTURE,
+        getattr(module, "ALIASES", ()),
         module.MODEL_TYPE,
         module.read,
         getattr(module, "NAMES", None),
@@ -42,7 +45,9 @@ def _family(module: ModuleType) -> Family:
     )
 
 
-FAMILIES: Final[Mapping[str, Family]] = {f.architecture: f for f in map(_family, MODULES)}
+FAMILIES: Final[Mapping[str, Family]] = {
+    name: each for each in map(_family, MODULES) for name in (each.architecture, *each.aliases)
+}
 
 _INSTEAD: Final[Mapping[str, str]] = {
     "Gemma3ForConditionalGeneration": (
