@@ -45,14 +45,14 @@ void Executor::append_add_positions(BufferId x, BufferId out, ConstantId table, 
 }
 
 RowKind Executor::check_product(int64_t n, int64_t k, bool gated, BufferId x, BufferId out,
-                                Activation gate) const {
+                                Gating gate) const {
   const Array& in = typed(x, {Elem::f32, Elem::bf16}, "a matrix product's input");
   const Array& y = typed(out, {Elem::f32, Elem::bf16}, "a matrix product's output");
   const RowKind from = bound(x).rows, to = bound(out).rows;
   const bool narrows = from == RowKind::selected && to == RowKind::logits;
   if (in.cols != k || y.cols != n || (from != to && !narrows))
     refuse("input, matrix and output of a product differ in shape");
-  if (gated != (gate != Activation::none)) refuse("a gated matrix needs an activation");
+  if (gated == gate.is_none()) refuse("a gated matrix needs an activation");
   require_apart(x, out);
   return to;
 }
@@ -71,7 +71,8 @@ void Executor::reserve_for(const LinearOp& op) {
 }
 
 void Executor::append_linear(MatrixId id, ConstantId bias, BufferId x, BufferId out,
-                             Activation gate) {
+                             Gating gate) {
+  if (matrix(id).experts != 1) refuse("a product has one matrix, not experts");
   AnyMatrix w = matrix(id).packed;  // the bias is of this product, not of all with the matrix
   const RowKind rows = std::visit(
       [&](auto& m) {
@@ -118,14 +119,31 @@ void Executor::append_features(BufferId out, int64_t first) {
   ops_.push_back(FeaturesOp{{y, first}});
 }
 
-void Executor::append_join(std::span<const BufferId> xs, BufferId out) {
-  JoinArgs args{{}, typed(out, {Elem::f32, Elem::bf16}, "joined columns")};
+void Executor::append_head_linear(MatrixId id, int heads, BufferId x, BufferId out) {
+  const auto* const floats = std::get_if<PackedMatrix>(&matrix(id).packed);
+  if (!floats) refuse("matrices of heads are not quantized");
+  const PackedMatrix& w = *floats;
+  const Array& in = typed(x, {Elem::f32, Elem::bf16}, "the input of a product of heads");
+  const Array& y = typed(out, {Elem::f32, Elem::bf16}, "the output of a product of heads");
+  if (heads < 1 || w.gated || y.cols % heads != 0 || in.cols != heads * w.k ||
+      w.n != heads * ((y.cols / heads + kPanelColumns - 1) / kPanelColumns * kPanelColumns) ||
+      bound(x).rows != bound(out).rows)
+    refuse("input, matrix and output of a product of heads differ in shape");
+  require_apart(x, out);
+  const HeadLinearOp op{{w, in, y, heads}, bound(x).rows};
+  pool_.reserve_scratch(head_linear_scratch_bytes(op.args, most_rows(op.rows)));
+  ops_.push_back(op);
+}
+
+void Executor::append_join(std::span<const BufferId> xs, BufferId out, int heads) {
+  JoinArgs args{{}, typed(out, {Elem::f32, Elem::bf16}, "joined columns"), heads};
   const RowKind rows = bound(out).rows;
   int64_t cols = 0;
   for (BufferId x : xs) {
     args.xs.push_back(typed(x, {Elem::f32, Elem::bf16}, "what is joined"));
     cols += args.xs.back().cols;
     if (bound(x).rows != rows) refuse("what is joined has the rows of what it becomes");
+    if (heads < 1 || args.xs.back().cols % heads != 0) refuse("what is joined is not whole heads");
     require_apart(x, out);
   }
   if (xs.empty() || cols != args.out.cols)

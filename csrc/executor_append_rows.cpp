@@ -30,11 +30,11 @@ void Executor::append_add_activated(BufferId x, BufferId y, BufferId out, Activa
       args, x == kNone ? check_elements({y}, out) : check_elements({x, y}, out)});
 }
 
-void Executor::append_gate(BufferId gate, BufferId up, BufferId out, Activation activation) {
+void Executor::append_gate(BufferId gate, BufferId up, BufferId out, Gating gating) {
   const RowKind rows = check_elements({gate, up}, out);
-  if (activation == Activation::none) refuse("a gate needs an activation");
+  if (gating.is_none()) refuse("a gate needs an activation");
   ops_.push_back(
-      GateOp{{bound(gate).array, bound(up).array, bound(out).array, activation}, rows});
+      GateOp{{bound(gate).array, bound(up).array, bound(out).array, gating}, rows});
 }
 
 void Executor::append_scale(BufferId x, BufferId out, float factor) {

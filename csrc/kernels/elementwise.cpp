@@ -52,8 +52,7 @@ void add_activated(const AddActivatedArgs& args, int64_t rows, const Worker& wor
 
 void gate(const GateArgs& args, int64_t rows, const Worker& worker) {
   fill(args.out, rows, worker, [&](int64_t row, int64_t column, int n) {
-    return activate(args.activation, load(args.gate, row, column, n)) *
-           load(args.up, row, column, n);
+    return gated(args.gating, load(args.gate, row, column, n), load(args.up, row, column, n));
   });
 }
 

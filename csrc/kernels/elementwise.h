@@ -21,10 +21,10 @@ struct GateArgs {
   Array gate;
   Array up;
   Array out;
-  Activation activation;
+  Gating gating;
 };
 
-// out = activation(gate) * up.
+// out = what becomes of gate and up.
 void gate(const GateArgs& args, int64_t rows, const Worker& worker);
 
 struct ScaleArgs {

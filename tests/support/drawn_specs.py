@@ -226,6 +226,9 @@ class TameWeights:
             return self._whole(weight.share.name, weight.share.shape)[slice(*weight.share.rows)]
         return self._whole(name, weight.shape)
 
+    def member(self, name: str, index: int) -> NDArray[Any]:
+        return self.get(name)[index]
+
     @staticmethod
     def _whole(name: str, shape: tuple[int, ...]) -> NDArray[Any]:
         values = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape)

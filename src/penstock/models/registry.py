@@ -22,13 +22,15 @@ class Family:
     checkpoints call the weights, where the reader does not say."""
 
     architecture: str
-    aliases: tuple[str, ...]
-    """What checkpoints call it besides."""
     model_type: str
     read: Callable[[ConfigReader, DType], ModelSpec]
     names: NameMap | None
+    other_types: frozenset[str]
+    """Further values of ``model_type`` that mean the same."""
     own_code: frozenset[str]
     """Classes that ``auto_map`` may name: code of the checkpoint's own, which computes the same."""
+    aliases: tuple[str, ...]
+    """Other names that ``architectures`` may have for it."""
     idle: frozenset[str]
     """Fields that change nothing in this family, whatever their value."""
 
@@ -36,17 +38,20 @@ class Family:
 def _family(module: ModuleType) -> Family:
     return Family(
         module.ARCHITECTURE,
-        getattr(module, "ALIASES", ()),
         module.MODEL_TYPE,
         module.read,
         getattr(module, "NAMES", None),
+        getattr(module, "OTHER_MODEL_TYPES", frozenset()),
         getattr(module, "OWN_CODE", frozenset()),
+        getattr(module, "ALIASES", ()),
         getattr(module, "IDLE", frozenset()),
     )
 
 
 FAMILIES: Final[Mapping[str, Family]] = {
-    name: each for each in map(_family, MODULES) for name in (each.architecture, *each.aliases)
+    name: family
+    for family in map(_family, MODULES)
+    for name in (family.architecture, *family.aliases)
 }
 
 _INSTEAD: Final[Mapping[str, str]] = {
@@ -142,8 +147,8 @@ def refuse_unsupported(
 ) -> None:
     """Raise ModelError for values of common fields that no family supports.
 
-    ``own_code``: classes of the checkpoint's own that ``auto_map`` may name. ``idle``: fields that
-    change nothing here.
+    ``own_code``: classes of the checkpoint's own that ``auto_map`` may name, alone or behind the
+    repository that has them and ``--``. ``idle``: fields that change nothing here.
     """
     for name, value, why in _ONLY:
         if name not in idle:
@@ -151,7 +156,7 @@ def refuse_unsupported(
     code = reader.raw("auto_map")
     # A tokenizer is read from tokenizer.json, whatever code would have read it.
     known = isinstance(code, dict) and all(
-        kind == "AutoTokenizer" or (isinstance(name, str) and name in own_code)
+        kind == "AutoTokenizer" or (isinstance(name, str) and name.split("--")[-1] in own_code)
         for kind, name in code.items()
     )
     if code is not None and not (own_code and known):
@@ -171,7 +176,8 @@ def _find_family(config: ConfigReader) -> Family:
     if family is None:
         hint = _INSTEAD.get(names[0])
         raise config.error("architectures", f"is not supported; {hint or supported}")
-    if config.text("model_type", family.model_type) != family.model_type:
+    named = config.text("model_type", family.model_type)
+    if named != family.model_type and named not in family.other_types:
         raise config.error(
             "model_type", f"contradicts {family.architecture}, which is {family.model_type!r}"
         )

@@ -25,6 +25,7 @@ __all__ = [
     "EmbeddingScale",
     "ExpertsSpec",
     "Gating",
+    "LatentSpec",
     "LayerSpec",
     "MlpSpec",
     "ModelSpec",
@@ -91,6 +92,34 @@ class QkNormSpec:
 
 
 @dataclass(frozen=True)
+class LatentSpec:
+    """Keys and values that are made of latents (MLA, arXiv 2405.04434).
+
+    A token has one latent of ``kv_rank`` numbers, which are normed, and one key of ``rope_dim``,
+    which is rotated. These two are cached. All heads share them: a head's key is
+    ``[up(latent), rotated key]`` with a matrix ``[nope_dim, kv_rank]`` of its own, and its value
+    another such product, of ``v_dim``. Its query has as many components as its key, of which the
+    last ``rope_dim`` are rotated.
+    """
+
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+    q_rank: int | None
+    """Queries are made of a latent of this size, which is normed; None: of the hidden state."""
+    eps: float = 1e-6
+    """The epsilon of both latents' RMS norms."""
+    bias: bool = False
+    """Whether the products that give latents and the rotated key have biases."""
+
+    @property
+    def key_dim(self) -> int:
+        """Components of a token's latent and rotated key together."""
+        return self.kv_rank + self.rope_dim
+
+
+@dataclass(frozen=True)
 class AttentionSpec:
     num_heads: int
     num_kv_heads: int
@@ -124,6 +153,29 @@ class AttentionSpec:
     """The norm of each head of the values, by one weight ``[head_dim]`` if by any."""
     position_scale: PositionScale | None = None
     """What queries, rotated and normed, are multiplied by."""
+    latent: LatentSpec | None = None
+    """Where keys and values are made of latents. Then there is one KV head of
+    ``latent.key_dim`` components, heads are not normed, and scores have no slopes."""
+
+    def __post_init__(self) -> None:
+        latent = self.latent
+        if latent is None:
+            return
+        if (self.num_kv_heads, self.head_dim) != (1, latent.key_dim):
+            raise ModelError(
+                f"attention over latents has one KV head of {latent.key_dim} components, not "
+                f"{self.num_kv_heads} of {self.head_dim}"
+            )
+        others = (self.qk_norm, self.v_norm, self.clip_qkv, self.position_scale)
+        if self.alibi or any(each is not None for each in others):
+            raise ModelError(
+                "heads that attend to latents are not normed, clamped or scaled, and have no slopes"
+            )
+        if self.rope is not None and self.rope.dim > latent.rope_dim:
+            raise ModelError(
+                f"{self.rope.dim} components of a head rotate, and attention over latents has "
+                f"{latent.rope_dim} for it"
+            )
 
     def has_bias(self, projection: str) -> bool:
         """Whether the projection of queries, keys or values has a bias."""
@@ -255,4 +307,5 @@ class ModelSpec:
 def _same_cache(source: LayerSpec, reader: LayerSpec) -> bool:
     a, b = source.attention, reader.attention
     same = (a.num_kv_heads, a.head_dim, a.window) == (b.num_kv_heads, b.head_dim, b.window)
-    return same and a.kv_from is None
+    ranks = [None if x.latent is None else x.latent.kv_rank for x in (a, b)]
+    return same and ranks[0] == ranks[1] and a.kv_from is None

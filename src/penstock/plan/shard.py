@@ -57,6 +57,11 @@ def shard(plan: Plan, rank: int, world: int) -> Plan:
         return plan
     if any(isinstance(op, AddNorm | RopeWrite) for op in plan.ops):
         raise ValueError("a plan is sharded before it is fused")
+    if any(layer.value_dim is not None for layer in plan.kv_layers):
+        raise ConfigError(
+            f"{world} ranks cannot share attention over latents: all heads read one cache of them, "
+            "which each rank would have to keep whole; run the model on one"
+        )
     for heads in {layer.kv_heads for layer in plan.kv_layers}:
         if heads % world:
             fits = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
@@ -106,6 +111,7 @@ class _Sharding:
             self._attention(op)
         elif isinstance(op, KvWrite):
             heads = op.kv_heads // self._world
+            assert op.v is not None  # a cache of latents is refused before
             k, v = (self._own(name, op.head_dim * heads) for name in (op.k, op.v))
             self._ops.append(replace(op, k=k, v=v, kv_heads=heads))
         elif _is_local(op) and self._stays_cut(op):
@@ -251,7 +257,7 @@ def _grains(plan: Plan) -> dict[BufferName, int]:
         if isinstance(op, Attention):
             grains[op.q] = op.heads // op.kv_heads * op.head_dim
         elif isinstance(op, KvWrite):
-            grains[op.k] = grains[op.v] = op.head_dim
+            grains |= dict.fromkeys(op.reads, op.head_dim)
         elif _is_local(op):
             (written,) = op.writes
             if written in grains:

@@ -243,9 +243,9 @@ def attend(
 ) -> F32:
     """Causal attention of one sequence, as :class:`penstock.plan.ops.Attention` defines it.
 
-    q ``[tokens, heads, d]`` at ``positions``; keys and values ``[context, kv_heads, d]`` from
-    position 0; slopes and sinks, where there are any, one for each head. Returns ``[tokens, heads,
-    d]``.
+    q ``[tokens, heads, d]`` at ``positions``; keys ``[context, kv_heads, d]`` and values
+    ``[context, kv_heads, e]`` from position 0; slopes and sinks, where there are any, one for each
+    head. Returns ``[tokens, heads, e]``.
     """
     group = q.shape[1] // keys.shape[1]
     keys, values = np.repeat(keys, group, axis=1), np.repeat(values, group, axis=1)

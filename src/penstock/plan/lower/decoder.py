@@ -8,6 +8,7 @@ from penstock.errors import ModelError
 from penstock.models.spec import LayerSpec, ModelSpec, NormSpec
 from penstock.plan.lower.attention import lower_attention
 from penstock.plan.lower.builder import RESIDUAL, PlanBuilder
+from penstock.plan.lower.latent import lower_latent_attention
 from penstock.plan.lower.mlp import lower_mlp
 from penstock.plan.lower.token_inputs import add_token_input, lower_token_inputs
 from penstock.plan.ops import BufferName, Rows, Scale, ScaleBy, SelectRows, SoftCap
@@ -81,7 +82,8 @@ def lower_layer(build: PlanBuilder, index: int, layer: LayerSpec, h: BufferName)
             delta = build.norm(f"{at}{name}ed", at + name, norm, delta, "float32")
         build.add(delta, layer.residual_scale)
 
-    attended = lower_attention(build, index, layer.attention, h)
+    lowered = lower_attention if layer.attention.latent is None else lower_latent_attention
+    attended = lowered(build, index, layer.attention, h)
     if not layer.parallel:
         add(attended, "attn_post_norm", layer.attn_post_norm)
     if layer.parallel and layer.mlp_norm is None:

@@ -41,6 +41,7 @@ from penstock.plan.ops.fused import (
     AddNorm,
     RopeWrite,
 )
+from penstock.plan.ops.heads import HeadLinear
 from penstock.plan.ops.primitive import (
     Activate,
     Add,
@@ -78,6 +79,7 @@ __all__ = [
     "ExpertLinear",
     "Features",
     "Gate",
+    "HeadLinear",
     "HeadNorm",
     "Join",
     "KvWrite",

@@ -203,14 +203,19 @@ class KvWrite(Op):
     In the cache's element type. An INT8 cache gets, for each head of k and of v by itself,
     ``scale = max|x| / 127`` in bfloat16 (nearest even) and ``code = x / scale`` rounded to nearest
     even; all codes are 0 where the scale is 0, or NaN because a value is not finite.
+
+    Without ``v`` the cache is of latents: the first ``value_dim`` components of k are the values,
+    and k alone is stored. An INT8 cache then has two scales for each head of k: one of these
+    components, and one of those behind them.
     """
 
     _reads = ("k", "v")
     layer: int
     k: BufferName
-    v: BufferName
+    v: BufferName | None
     kv_heads: int
     head_dim: int
+    value_dim: int | None = None
 
 
 @dataclass(frozen=True)
