@@ -165,7 +165,7 @@ def test_refused_by_family(family: str, changes: dict[str, Any], message: str) -
 
 
 @pytest.mark.parametrize(
-    "architectures", [None, [], ["GPT2LMHeadModel"], ["LlamaModel"], "LlamaForCausalLM", [1]]
+    "architectures", [None, [], ["BertModel"], ["LlamaModel"], "LlamaForCausalLM", [1]]
 )
 def test_unknown_architecture(architectures: object) -> None:
     with pytest.raises(ModelError, match="architectures") as caught:

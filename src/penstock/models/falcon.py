@@ -54,7 +54,6 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     config.only(
         "apply_residual_connection_post_layernorm", False, "must be false: nobody computes it"
     )
-    config.only("alibi", False, "must be false: not supported yet")
     heads = config.integer("num_attention_heads", high=MAX_HEADS)
     new, parallel, norms = _form(config)
     kv_heads = config.integer("num_kv_heads", heads, high=MAX_HEADS)
@@ -66,14 +65,18 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         shares = kv_heads
     config.raw("multi_query")
     head_dim, positions = default_head_dim(config), read_positions(config)
-    rope = read_rope(config, head_dim, positions)
+    rope, slopes = read_rope(config, head_dim, positions), config.boolean("alibi", False)
     bias, norm = (
         config.boolean("bias", False),
         read_norm(config, "layer_norm_epsilon", "layer", True),
     )
     layer = LayerSpec(
         replace(
-            read_attention(config, head_dim, kv_heads), rope=rope, qkv_bias=bias, output_bias=bias
+            read_attention(config, head_dim, kv_heads),
+            rope=None if slopes else rope,
+            alibi=head_dim**-0.5 if slopes else None,
+            qkv_bias=bias,
+            output_bias=bias,
         ),
         _mlp(config, bias),
         attn_norm=norm,
