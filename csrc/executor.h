@@ -39,6 +39,7 @@ struct KvGeometry {
   int group;      // of the step's tables
   int part;       // of the page
   size_t offset;  // bytes in the part
+  int value_dim = 0;  // of KvLayer
 };
 
 // A block id is a page: `part_bytes` at the place of its number in each of `parts` memories. Layers
@@ -98,20 +99,32 @@ class Executor {
   // its buffers and constants are there, of types that its kernel takes, agree in shape, and lie
   // apart where the kernel needs them to.
   void append_embed(ConstantId table, Elem elem, BufferId out);
+  // The table has a row for each position, from `offset` on.
+  void append_add_positions(BufferId x, BufferId out, ConstantId table, Elem elem, int64_t rows,
+                            int64_t offset);
   void append_add_norm(BufferId residual, BufferId delta, BufferId out, ConstantId weight,
                        float eps);
   void append_rms_norm(BufferId x, BufferId out, ConstantId weight, float eps);
   void append_layer_norm(BufferId x, BufferId out, ConstantId weight, ConstantId bias, float eps);
   void append_linear(MatrixId matrix, ConstantId bias, BufferId x, BufferId out,
                      Activation gate);
-  void append_head_norm(BufferId x, BufferId out, int head_dim, ConstantId weight, float eps);
+  struct HeadNormSpec {
+    int head_dim;
+    ConstantId weight, bias;
+    float eps;
+    bool layer = false, each_head = false;
+  };
+  void append_head_norm(BufferId x, BufferId out, const HeadNormSpec& spec);
   struct RotationSpec {
     ConstantId cos, sin;
     int dim;
     bool interleaved = false;
   };
   void append_rope(BufferId x, BufferId out, int head_dim, const RotationSpec& rotation);
+  // v: kNone for a cache of latents.
   void append_kv_write(int layer, BufferId k, BufferId v);
+  // The matrix has `heads` heads one after another, each with its columns in whole panels.
+  void append_head_linear(MatrixId matrix, int heads, BufferId x, BufferId out);
   struct RopeWriteSpec {
     int layer;
     BufferId qkv, q;
@@ -135,12 +148,16 @@ class Executor {
   void append_select_rows(BufferId x, BufferId out, int64_t first);
   void append_argmax(BufferId x, BufferId out);
   void append_features(BufferId out, int64_t first);
-  void append_join(std::span<const BufferId> xs, BufferId out);
+  void append_join(std::span<const BufferId> xs, BufferId out, int heads = 1);
   // out = x + activation(y); without x, the activation alone.
   void append_add_activated(BufferId x, BufferId y, BufferId out, Activation activation);
   void append_gate(BufferId gate, BufferId up, BufferId out, Activation activation);
   void append_scale(BufferId x, BufferId out, float factor);
   void append_soft_cap(BufferId x, BufferId out, float cap);
+  void append_clamp(BufferId x, BufferId out, float limit);
+  // A factor for each period of positions.
+  void append_scale_by_position(BufferId x, BufferId out, ConstantId factors, int64_t period,
+                                int64_t offset);
 
   // --- tuning: how products are carried out, of which no result and no region depends
   struct Parameter {

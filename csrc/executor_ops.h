@@ -16,6 +16,7 @@
 #include "kernels/gemm_grid.h"
 #include "kernels/gemm_int.h"
 #include "kernels/gemm_points.h"
+#include "kernels/head_linear.h"
 #include "kernels/kv_write.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
@@ -37,6 +38,10 @@ using AnyMatrix = std::variant<PackedMatrix, IntMatrix, GridMatrix>;
 struct EmbedOp {
   EmbedArgs args;
   const char* name() const { return "Embed"; }
+};
+struct AddPositionsOp {
+  AddPositionsArgs args;
+  const char* name() const { return "AddPositions"; }
 };
 struct AddNormOp {
   AddNormArgs args;
@@ -60,6 +65,11 @@ struct LinearOp {
   Activation gate;
   RowKind rows;
   const char* name() const { return "Linear"; }
+};
+struct HeadLinearOp {
+  HeadLinearArgs args;
+  RowKind rows;
+  const char* name() const { return "HeadLinear"; }
 };
 struct HeadNormOp {
   HeadNormArgs args;
@@ -125,8 +135,19 @@ struct SoftCapOp {
   const char* name() const { return "SoftCap"; }
 };
 
-using Op = std::variant<EmbedOp, AddNormOp, RmsNormOp, LayerNormOp, LinearOp, HeadNormOp, RopeOp,
+struct ClampOp {
+  ClampArgs args;
+  RowKind rows;
+  const char* name() const { return "Clamp"; }
+};
+struct ScaleByPositionOp {
+  ScaleByPositionArgs args;
+  const char* name() const { return "ScaleByPosition"; }
+};
+
+using Op = std::variant<EmbedOp, AddPositionsOp, AddNormOp, RmsNormOp, LayerNormOp, LinearOp, HeadNormOp, RopeOp,
                         KvWriteOp, RopeWriteOp, AttentionOp, SelectRowsOp, ArgmaxOp, FeaturesOp,
-                        JoinOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp>;
+                         JoinOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, ClampOp,
+                         ScaleByPositionOp, HeadLinearOp>;
 
 }  // namespace penstock

@@ -169,7 +169,7 @@ class Layer {
     executor_.append_linear(int_matrix(kHidden, 8), kNone, normed, q, Activation::none);
     executor_.append_linear(int_matrix(kWidth, 4), kNone, normed, k, Activation::none);
     executor_.append_linear(int_matrix(kWidth, 8), kNone, normed, v, Activation::none);
-    executor_.append_head_norm(q, q, kDim, constant(kDim), 1e-5f);
+    executor_.append_head_norm(q, q, {kDim, constant(kDim), kNone, 1e-5f});
     executor_.append_rope(q, q, kDim, rotation);
     executor_.append_rope(k, k, kDim, rotation);
     executor_.append_kv_write(1, k, v);
@@ -179,6 +179,10 @@ class Layer {
     executor_.append_gate(out, q, out, Activation::silu);
     executor_.append_scale(out, out, 0.5f);
     executor_.append_soft_cap(out, out, 2.0f);
+    executor_.append_clamp(out, out, 1.0f);
+    executor_.append_scale_by_position(out, out, constant(256), 1, 0);
+    executor_.append_head_norm(out, out, {kDim, constant(kHidden), kNone, 1e-5f, true, true});
+    executor_.append_add_positions(x, x, constant(256 * kHidden), Elem::f32, 256, 0);
     executor_.append_add_activated(x, out, x, Activation::none);
   }
 

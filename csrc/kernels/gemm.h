@@ -19,7 +19,7 @@ namespace penstock {
 
 constexpr int kPanelColumns = 16;
 
-enum class Activation : uint8_t { none, silu, gelu_tanh, gelu, relu, relu2 };
+enum class Activation : uint8_t { none, silu, gelu_tanh, gelu, relu, relu2, sigmoid };
 
 struct PackedMatrix {
   Elem elem;   // f32, bf16 or f16

@@ -23,6 +23,8 @@ from penstock.models.spec import (
     MlpSpec,
     ModelSpec,
     NormSpec,
+    PositionScale,
+    PositionTable,
     QkNormSpec,
     RopeSpec,
     Routing,
@@ -40,7 +42,7 @@ NORMS = st.one_of(
         weight=st.booleans(),
     ),
 )
-ACTIVATION_NAMES: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
+ACTIVATION_NAMES: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2", "sigmoid")
 ACTIVATIONS = st.sampled_from(ACTIVATION_NAMES)
 MLPS = st.builds(
     MlpSpec,
@@ -58,6 +60,26 @@ SHARED = st.builds(
     intermediate_size=st.sampled_from([12, 21]),
     bias=st.booleans(),
     gated=st.booleans(),
+)
+
+
+QK_NORMS = st.builds(
+    QkNormSpec,
+    eps=st.just(1e-5),
+    weight=st.booleans(),
+    after_rope=st.booleans(),
+).flatmap(
+    lambda norm: st.sampled_from(
+        [
+            norm,
+            replace(norm, over="projection"),
+            replace(norm, each_head=True),
+            replace(norm, kind="layer"),
+            replace(norm, kind="layer", bias=True),
+            replace(norm, kind="layer", bias=True, each_head=True),
+            replace(norm, kind="layer", over="projection", bias=True),
+        ]
+    )
 )
 
 
@@ -112,11 +134,17 @@ def attentions(heads: int, kv_heads: int, dim: int) -> st.SearchStrategy[Attenti
         window=st.sampled_from([None, None, 5]),
         qkv_bias=st.sampled_from([False, True, ("q",), ("q", "v"), ("k",)]),
         output_bias=st.booleans(),
-        qk_norm=st.none()
-        | st.builds(QkNormSpec, st.just(1e-5), st.sampled_from(["head", "projection"])),
-        alibi=st.booleans(),
+        qk_norm=st.none() | QK_NORMS,
+        alibi=st.sampled_from([None, 1.0, 0.3]),
+        alibi_exponent=st.sampled_from([8.0, 4.0]),
         softcap=st.sampled_from([None, 3.0]),
         sinks=st.booleans(),
+        clip_qkv=st.sampled_from([None, None, 0.6]),
+        v_norm=st.none() | NORMS,
+        position_scale=st.none()
+        | st.builds(
+            PositionScale, st.just(0.5), st.sampled_from([1, 7, 16]), st.sampled_from([0, 1, 6])
+        ),
     )
 
 
@@ -159,6 +187,10 @@ def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSp
         logits_scale=draw(st.sampled_from([1.0, 0.25])),
         logits_softcap=draw(st.sampled_from([None, 2.0])),
         head_bias=draw(st.booleans()),
+        learned_positions=draw(
+            st.sampled_from([None, None, PositionTable(64), PositionTable(70, offset=2)])
+        ),
+        embed_norm=draw(st.none() | NORMS),
     )
 
 

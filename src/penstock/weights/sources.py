@@ -11,9 +11,13 @@ from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 from penstock.interface.sources import (
+    Flat,
+    Mxfp4,
+    OneOf,
     Packed,
     PackedFormat,
     RowsOf,
+    RowsOfEach,
     Shifted,
     Source,
     Stacked,
@@ -29,6 +33,7 @@ from penstock.models.spec import DType
 from penstock.quant import GroupTensor
 from penstock.weights.convert import convert
 from penstock.weights.gptq import read_gptq
+from penstock.weights.mxfp4 import read_mxfp4
 from penstock.weights.tensor_file import Tensor, TensorFile
 
 Found = Mapping[str, tuple[TensorFile, Tensor]]
@@ -79,7 +84,7 @@ def _is_shifted(source: Source) -> bool:
     match source:
         case Shifted():
             return True
-        case RowsOf(inner) | Transposed(inner):
+        case RowsOf(inner) | RowsOfEach(inner) | Transposed(inner) | Flat(inner):
             return _is_shifted(inner)
         case Stacked(sources):
             return any(map(_is_shifted, sources))
@@ -113,17 +118,27 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
             return np.concatenate([whole[first:end] for first, end in runs])
         case Stacked(sources):
             return np.stack([_floats(each, found) for each in sources])
+        case RowsOfEach(inner, first, count, step):
+            rows = slice(first, first + count * step, step)
+            return np.ascontiguousarray(_floats(inner, found)[:, rows])
         case Transposed(inner):
-            return _floats(inner, found).T
+            return _floats(inner, found).swapaxes(-1, -2)
+        case Flat(inner):
+            vector: NDArray[Any] = _floats(inner, found)[0]
+            return vector
+        case Mxfp4():
+            return read_mxfp4(source, found)
         case Shifted(inner, by):
             return _floats(inner, found).astype(np.float32) + np.float32(by)
         case UnitRows(inner):
-            rows: NDArray[np.float32] = _floats(inner, found).astype(np.float32)
-            lengths = np.sqrt(np.sum(rows * rows, axis=1, keepdims=True))
-            rows /= np.maximum(lengths, np.float32(1e-12))
-            return rows
+            matrix: NDArray[np.float32] = _floats(inner, found).astype(np.float32)
+            lengths = np.sqrt(np.sum(matrix * matrix, axis=1, keepdims=True))
+            matrix /= np.maximum(lengths, np.float32(1e-12))
+            return matrix
         case Packed():
             raise TypeError(f"{source.name} is quantized: only its rows can be taken")
+        case OneOf():
+            raise TypeError("the way in which a checkpoint has a weight has not been chosen")
 
 
 def check(source: Source, found: Found) -> None:
@@ -135,6 +150,11 @@ def check(source: Source, found: Found) -> None:
         if wanted.element == "int32" and tensor.dtype != "I32":
             raise WeightError(
                 f"{where} is stored as {tensor.dtype}, but its format has packed codes in I32; "
+                "take configuration and weights from one checkpoint"
+            )
+        if wanted.element == "uint8" and tensor.dtype != "U8":
+            raise WeightError(
+                f"{where} is stored as {tensor.dtype}, but MXFP4 has its blocks and scales in U8; "
                 "take configuration and weights from one checkpoint"
             )
         if wanted.element == "float" and tensor.element is None:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.cpu.forms import form_of
+from penstock.backends.cpu.forms import MatrixPart, form_of
 from penstock.backends.cpu.interface import BufferId, ConstantId, MatrixId, NativeExecutor
 from penstock.backends.cpu.pack import DTYPES, Fill, as_bytes
 from penstock.backends.cpu.tune import Product
 from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.plan import Plan
+
+PANEL_COLUMNS: Final = 16
+"""Rows of a matrix that are packed together (``csrc/kernels/gemm.h``)."""
 
 
 class Binder:
@@ -63,9 +66,18 @@ class Binder:
         self.regions.append("+".join(part.weight for part in op.parts))
         first = 0
         for part in op.parts:
-            put = partial(form.pack, native, matrix, first, part.weight)
+            put = partial(form.pack, MatrixPart(native, matrix, first, part.weight))
             self.fills.append(Fill(part.weight, put))
             first += part.n
+        return matrix
+
+    def head_matrix(self, op: ops.HeadLinear) -> MatrixId:
+        """The packed matrices of a product of heads, one after another."""
+        dtype = self.plan.weight_dtype
+        rows = -(-op.n // PANEL_COLUMNS) * PANEL_COLUMNS
+        matrix = self.native.add_matrix(dtype, op.heads * rows, op.k, False)
+        self.regions.append(op.weight)
+        self.fills.append(Fill(op.weight, partial(self._pack_heads, matrix, op, rows)))
         return matrix
 
     def bias(self, op: ops.Linear) -> ConstantId | None:
@@ -85,7 +97,7 @@ class Binder:
         """A weight in the element type that the plan's weights have."""
         return self._reserve([(name, self._size(name))], DTYPES[self.plan.weight_dtype])
 
-    def floats(self, values: Sequence[float]) -> ConstantId:
+    def floats(self, values: Sequence[float] | NDArray[np.float32]) -> ConstantId:
         """Numbers that the plan itself holds, as float32."""
         return self.native.add_constant(as_bytes(np.asarray(values, np.float32)))
 
@@ -114,6 +126,15 @@ class Binder:
         return constant
 
     # What fills call, with the weight's array last.
+
+    def _pack_heads(
+        self, matrix: MatrixId, op: ops.HeadLinear, rows: int, array: NDArray[Any]
+    ) -> None:
+        """Pack each head's matrix ``[n, k]``, ``rows`` behind the one before."""
+        heads = array.astype(DTYPES[self.plan.weight_dtype], copy=False).reshape(op.heads, -1)
+        for h, head in enumerate(heads):
+            one = head.reshape(op.k, op.n).T if op.transposed else head.reshape(op.n, op.k)
+            self.native.pack_rows(matrix, h * rows, op.n, as_bytes(np.ascontiguousarray(one)))
 
     def _fill(
         self, constant: ConstantId, offset: int, dtype: np.dtype[Any], array: NDArray[Any]

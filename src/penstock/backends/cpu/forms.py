@@ -1,13 +1,13 @@
 """The forms in which the native executor keeps matrices: floats, and one for each scheme.
 
-A form is all that the CPU backend has to know of a scheme; :data:`FORMS` is where it is entered.
+A form is all that the CPU backend has to know of a scheme; :func:`form_of` chooses it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,17 @@ from penstock.quant import (
 _ELEMENTS = {dtype: name for name, dtype in DTYPES.items()}
 
 
+@dataclass(frozen=True)
+class MatrixPart:
+    """Where the rows of one weight go: a matrix may join several."""
+
+    native: NativeExecutor
+    matrix: MatrixId
+    first: int
+    """The matrix's row that is the weight's first."""
+    name: WeightName
+
+
 class MatrixForm(ABC):
     """How the native executor keeps a matrix."""
 
@@ -42,17 +53,10 @@ class MatrixForm(ABC):
         """Reserve room for the matrix of ``op``; raises ValueError where no kernel has it."""
 
     @abstractmethod
-    def pack(
-        self,
-        native: NativeExecutor,
-        matrix: MatrixId,
-        first: int,
-        name: WeightName,
-        value: WeightValue,
-    ) -> None:
-        """Pack ``value`` ``[rows, k]`` as the matrix's rows from ``first`` on.
+    def pack(self, part: MatrixPart, value: WeightValue) -> None:
+        """Pack ``value`` ``[rows, k]`` as ``part``.
 
-        Raises WeightError, naming ``name``, where it is to be rounded and has a value that is not
+        Raises WeightError, naming the weight, where it is to be rounded and has a value that is not
         finite.
         """
 
@@ -69,16 +73,9 @@ class FloatForm(MatrixForm):
     def add(self, native: NativeExecutor, op: Linear) -> MatrixId:
         return native.add_matrix(self._dtype, op.n, op.k, op.gated is not None)
 
-    def pack(
-        self,
-        native: NativeExecutor,
-        matrix: MatrixId,
-        first: int,
-        name: WeightName,
-        value: WeightValue,
-    ) -> None:
-        rows = _floats(value, name).astype(DTYPES[self._dtype], copy=False)
-        native.pack_rows(matrix, first, len(rows), as_bytes(rows))
+    def pack(self, part: MatrixPart, value: WeightValue) -> None:
+        rows = _floats(value, part.name).astype(DTYPES[self._dtype], copy=False)
+        part.native.pack_rows(part.matrix, part.first, len(rows), as_bytes(rows))
 
 
 class GridForm(MatrixForm):
@@ -99,19 +96,12 @@ class GridForm(MatrixForm):
             weight_only=op.weight_only,
         )
 
-    def pack(
-        self,
-        native: NativeExecutor,
-        matrix: MatrixId,
-        first: int,
-        name: WeightName,
-        value: WeightValue,
-    ) -> None:
-        rows = _rounded_from(_floats(value, name))
-        if not native.pack_grid_rows(
-            matrix, first, len(rows), _ELEMENTS[rows.dtype], as_bytes(rows)
+    def pack(self, part: MatrixPart, value: WeightValue) -> None:
+        rows = _rounded_from(_floats(value, part.name))
+        if not part.native.pack_grid_rows(
+            part.matrix, part.first, len(rows), _ELEMENTS[rows.dtype], as_bytes(rows)
         ):
-            raise not_finite(name)
+            raise not_finite(part.name)
 
 
 class GroupForm(MatrixForm):
@@ -134,33 +124,25 @@ class GroupForm(MatrixForm):
             weight_only=op.weight_only,
         )
 
-    def pack(
-        self,
-        native: NativeExecutor,
-        matrix: MatrixId,
-        first: int,
-        name: WeightName,
-        value: WeightValue,
-    ) -> None:
+    def pack(self, part: MatrixPart, value: WeightValue) -> None:
         if isinstance(value, GroupTensor):
-            tensor = require_in_order(value, name)
+            tensor = require_in_order(value, part.name)
         else:
-            tensor = round_weights(native, _floats(value, name), self._scheme, name)
+            floats = _floats(value, part.name)
+            tensor = round_weights(part.native, floats, self._scheme, part.name)
         codes, scales, zeros = tensor.codes, tensor.scales, tensor.zeros
-        native.pack_int_rows(matrix, first, len(codes), codes, scales, zeros)
-
-
-FORMS: Final[Mapping[type[QuantScheme], Callable[[Any], MatrixForm]]] = {
-    GridScheme: GridForm,
-    GroupScheme: GroupForm,
-}
+        part.native.pack_int_rows(part.matrix, part.first, len(codes), codes, scales, zeros)
 
 
 def form_of(scheme: QuantScheme | None, dtype: DType) -> MatrixForm:
     """The form of matrices quantized by ``scheme``, or else kept in ``dtype``."""
-    if scheme is None:
-        return FloatForm(dtype)
-    return FORMS[type(scheme)](scheme)
+    match scheme:
+        case None:
+            return FloatForm(dtype)
+        case GridScheme():
+            return GridForm(scheme)
+        case GroupScheme():
+            return GroupForm(scheme)
 
 
 def round_weights(

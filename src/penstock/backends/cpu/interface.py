@@ -113,6 +113,10 @@ class NativeExecutor(Protocol):
 
     def append_embed(self, table: ConstantId, elem: str, out: BufferId) -> None: ...
 
+    def append_add_positions(
+        self, *, x: BufferId, out: BufferId, table: ConstantId, elem: str, rows: int, offset: int
+    ) -> None: ...
+
     def append_add_norm(
         self,
         residual: BufferId,
@@ -145,7 +149,16 @@ class NativeExecutor(Protocol):
     ) -> None: ...
 
     def append_head_norm(
-        self, x: BufferId, out: BufferId, head_dim: int, weight: ConstantId, eps: float
+        self,
+        x: BufferId,
+        out: BufferId,
+        head_dim: int,
+        weight: ConstantId | None,
+        eps: float,
+        *,
+        bias: ConstantId | None,
+        layer: bool,
+        each_head: bool,
     ) -> None: ...
 
     def append_rope(
@@ -160,7 +173,15 @@ class NativeExecutor(Protocol):
         interleaved: bool,
     ) -> None: ...
 
-    def append_kv_write(self, *, layer: int, k: BufferId, v: BufferId) -> None: ...
+    def append_kv_write(self, *, layer: int, k: BufferId, v: BufferId | None) -> None:
+        """``v``: None for a cache of latents."""
+        ...
+
+    def append_head_linear(
+        self, *, matrix: MatrixId, heads: int, x: BufferId, out: BufferId
+    ) -> None:
+        """``matrix`` has the heads' rows one after another, each head's up to a whole panel."""
+        ...
 
     def append_rope_write(
         self,
@@ -198,7 +219,7 @@ class NativeExecutor(Protocol):
 
     def append_features(self, out: BufferId, first: int) -> None: ...
 
-    def append_join(self, xs: Sequence[BufferId], out: BufferId) -> None: ...
+    def append_join(self, xs: Sequence[BufferId], out: BufferId, heads: int) -> None: ...
 
     def append_add_activated(
         self, x: BufferId | None, y: BufferId, out: BufferId, activation: str
@@ -211,6 +232,12 @@ class NativeExecutor(Protocol):
     def append_scale(self, x: BufferId, out: BufferId, factor: float) -> None: ...
 
     def append_soft_cap(self, x: BufferId, out: BufferId, cap: float) -> None: ...
+
+    def append_clamp(self, x: BufferId, out: BufferId, limit: float) -> None: ...
+
+    def append_scale_by_position(
+        self, *, x: BufferId, out: BufferId, factors: ConstantId, period: int, offset: int
+    ) -> None: ...
 
     def parameters(self, matrix: MatrixId) -> dict[str, tuple[int, int, int]]:
         """How its product is carried out: value, least and most of each parameter, by name."""

@@ -84,6 +84,8 @@ def _layer_norm(b: Weights, op: ops.LayerNorm) -> None:
 
 
 def _head_norm(b: Weights, op: ops.HeadNorm) -> None:
+    if op.weight is None or not op.is_plain:
+        raise ValueError("heads are normed by one weight, and not centered")
     weight = b.weight(op.weight)
     b.launches.append(lambda views, step: head_norm(views[op.x], weight, views[op.out], op.eps))
 
@@ -99,9 +101,11 @@ def _rope(b: Weights, op: ops.Rope) -> None:
 
 def _kv_write(b: Weights, op: ops.KvWrite) -> None:
     cache, group = b.cache_of(op.layer)
+    v = op.v
+    assert v is not None  # caches of latents are refused (pages.py)
 
     def launch(views: Views, step: DeviceStep) -> None:
-        kv_write(views[op.k], views[op.v], cache, step.groups[group].slots)
+        kv_write(views[op.k], views[v], cache, step.groups[group].slots)
 
     b.launches.append(launch)
 

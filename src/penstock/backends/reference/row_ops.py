@@ -15,6 +15,7 @@ from penstock.backends.reference.numerics import (
     as_bfloat16,
     gated,
     layer_norm,
+    product,
     rms_norm,
     sigmoid,
     soft_cap,
@@ -68,7 +69,12 @@ def _layer_norm(v: Values, op: ops.LayerNorm) -> None:
 def _head_norm(v: Values, op: ops.HeadNorm) -> None:
     x = v.buffers[op.x]
     heads = x.reshape(len(x), -1, op.head_dim)
-    v.put(op.out, rms_norm(heads, v.weights[op.weight], op.eps).reshape(x.shape))
+    weight, bias = v.optional(op.weight), v.optional(op.bias)
+    if op.centered:
+        normed = layer_norm(heads, weight, bias, op.eps)
+    else:
+        normed = rms_norm(heads, weight, op.eps)
+    v.put(op.out, normed.reshape(x.shape))
 
 
 def _add_norm(v: Values, op: ops.AddNorm) -> None:
@@ -83,6 +89,11 @@ def _scale(v: Values, op: ops.Scale) -> None:
 
 def _soft_cap(v: Values, op: ops.SoftCap) -> None:
     v.put(op.out, soft_cap(v.buffers[op.x], op.cap))
+
+
+def _clamp(v: Values, op: ops.Clamp) -> None:
+    limit = np.float32(op.limit)
+    v.put(op.out, np.clip(v.buffers[op.x], -limit, limit))
 
 
 def _add(v: Values, op: ops.Add) -> None:
@@ -102,7 +113,19 @@ def _add_activated(v: Values, op: ops.AddActivated) -> None:
 
 
 def _join(v: Values, op: ops.Join) -> None:
-    v.put(op.out, np.concatenate([v.buffers[x] for x in op.xs], axis=1))
+    parts = [np.split(v.buffers[x], op.heads or 1, axis=1) for x in op.xs]
+    columns = [part for head in zip(*parts, strict=True) for part in head]
+    v.put(op.out, np.concatenate(columns, axis=1))
+
+
+def _head_linear(v: Values, op: ops.HeadLinear) -> None:
+    matrices = v.weights[op.weight]
+    matrices = matrices.reshape(op.heads, -1, matrices.shape[1])
+    if op.transposed:
+        matrices = matrices.transpose(0, 2, 1)
+    columns = np.split(v.buffers[op.x], op.heads, axis=1)
+    outs = [product(x, matrix) for x, matrix in zip(columns, matrices, strict=True)]
+    v.put(op.out, np.concatenate(outs, axis=1))
 
 
 def _route(v: Values, op: ops.Route) -> None:
@@ -137,11 +160,13 @@ ROW_OPS: Final[Mapping[type[ops.Op], Callable[[Values, Any], None]]] = {
     ops.AddNorm: _add_norm,
     ops.Scale: _scale,
     ops.SoftCap: _soft_cap,
+    ops.Clamp: _clamp,
     ops.Add: _add,
     ops.Gate: _gate,
     ops.Activate: _activate,
     ops.AddActivated: _add_activated,
     ops.Join: _join,
+    ops.HeadLinear: _head_linear,
     ops.Route: _route,
     ops.ExpertLinear: _expert_linear,
     ops.ScaleRows: _scale_rows,

@@ -11,6 +11,7 @@ from penstock.errors import ModelError
 from penstock.models.spec import DType, EmbeddingScale, LayerSpec, ModelSpec, NormSpec
 from penstock.plan.lower.attention import lower_attention
 from penstock.plan.lower.builder import RESIDUAL, PlanBuilder
+from penstock.plan.lower.latent import lower_latent_attention
 from penstock.plan.lower.mlp import lower_mlp
 from penstock.plan.ops import BufferName, Rows, Scale, SelectRows, SoftCap
 from penstock.plan.plan import Plan
@@ -31,10 +32,7 @@ def lower_decoder(build: PlanBuilder, spec: ModelSpec, taps: Sequence[int]) -> P
     tapped = None
     if taps:
         tapped = build.new(TAPS, len(taps) * spec.hidden_size, rows=Rows.SELECTED)
-    build.embed(RESIDUAL)
-    if spec.embedding_scale is not None:
-        factor = _factor(spec.embedding_scale, build.dtype)
-        build.append(Scale(RESIDUAL, RESIDUAL, factor))
+    _embed(build, spec)
     for index, layer in enumerate(spec.layers):
         at = f"layers.{index}."
         h = build.norm_or_read(at + "h", at + "attn_norm", layer.attn_norm)
@@ -58,6 +56,18 @@ def lower_decoder(build: PlanBuilder, spec: ModelSpec, taps: Sequence[int]) -> P
     return build.finish(logits, build.argmax(logits), normed, tapped)
 
 
+def _embed(build: PlanBuilder, spec: ModelSpec) -> None:
+    """The residual stream at the input of the first layer."""
+    x = RESIDUAL if spec.embed_norm is None else "embedded"
+    build.embed(x)
+    if spec.embedding_scale is not None:
+        build.append(Scale(x, x, _factor(spec.embedding_scale, build.dtype)))
+    if spec.learned_positions is not None:
+        build.add_positions(x, spec.learned_positions)
+    if spec.embed_norm is not None:
+        build.norm(RESIDUAL, "embed_norm", spec.embed_norm, x, "float32")
+
+
 def lower_layer(build: PlanBuilder, index: int, layer: LayerSpec, h: BufferName) -> None:
     """A layer whose attention reads h, from the residual stream to the residual stream."""
     at = f"layers.{index}."
@@ -67,7 +77,8 @@ def lower_layer(build: PlanBuilder, index: int, layer: LayerSpec, h: BufferName)
             delta = build.norm(f"{at}{name}ed", at + name, norm, delta, "float32")
         build.add(delta, layer.residual_scale)
 
-    attended = lower_attention(build, index, layer.attention, h)
+    lowered = lower_attention if layer.attention.latent is None else lower_latent_attention
+    attended = lowered(build, index, layer.attention, h)
     if not layer.parallel:
         add(attended, "attn_post_norm", layer.attn_post_norm)
     if layer.parallel and layer.mlp_norm is None:
