@@ -69,7 +69,9 @@ Executor::Executor(const ExecutorShape& shape, const KvPages& pages)
 
 BufferId Executor::add_buffer(size_t offset, Elem elem, int64_t cols, size_t row_bytes,
                               RowKind rows) {
-  const int64_t most = rows == RowKind::tokens ? shape_.max_tokens : shape_.max_logits;
+  if (rows.times < 1 || rows.times > kMostRowsOfOne)
+    refuse("a buffer has 1 to " + std::to_string(kMostRowsOfOne) + " rows for each of a step");
+  const int64_t most = most_rows(rows);
   const size_t element = elem_bytes(elem), arena = arena_->bytes();
   if (cols < 1 || row_bytes / element < size_t(cols) || row_bytes % element != 0 ||
       offset % 64 != 0 || offset > arena || row_bytes > (arena - offset) / size_t(most))
@@ -151,9 +153,7 @@ const KvLayer& Executor::kv(int layer) const {
   return kv_[size_t(layer)];
 }
 
-int64_t Executor::max_rows(BufferId id) const {
-  return bound(id).rows == RowKind::tokens ? shape_.max_tokens : shape_.max_logits;
-}
+int64_t Executor::max_rows(BufferId id) const { return most_rows(bound(id).rows); }
 
 size_t Executor::weight_bytes() const {
   size_t total = 0;

@@ -30,17 +30,23 @@ void Executor::append_add_activated(BufferId x, BufferId y, BufferId out, Activa
       args, x == kNone ? check_elements({y}, out) : check_elements({x, y}, out)});
 }
 
-void Executor::append_gate(BufferId gate, BufferId up, BufferId out, Activation activation) {
+void Executor::append_gate(BufferId gate, BufferId up, BufferId out, Gating gating) {
   const RowKind rows = check_elements({gate, up}, out);
-  if (activation == Activation::none) refuse("a gate needs an activation");
+  if (gating.is_none()) refuse("a gate needs an activation");
   ops_.push_back(
-      GateOp{{bound(gate).array, bound(up).array, bound(out).array, activation}, rows});
+      GateOp{{bound(gate).array, bound(up).array, bound(out).array, gating}, rows});
 }
 
 void Executor::append_scale(BufferId x, BufferId out, float factor) {
   const RowKind rows = check_elements({x}, out);
   if (!std::isfinite(factor)) refuse("a factor is a finite number");
   ops_.push_back(ScaleOp{{bound(x).array, bound(out).array, factor}, rows});
+}
+
+void Executor::append_scale_by(BufferId x, BufferId out, ConstantId factor) {
+  const RowKind rows = check_elements({x}, out);
+  ops_.push_back(
+      ScaleOp{{bound(x).array, bound(out).array, 0, floats(factor, 1, "a factor")}, rows});
 }
 
 void Executor::append_soft_cap(BufferId x, BufferId out, float cap) {

@@ -11,12 +11,12 @@ namespace penstock {
 namespace {
 
 int64_t rows_of(RowKind kind, const StepView& step) {
-  switch (kind) {
-    case RowKind::tokens: return step.tokens;
-    case RowKind::selected: return step.selected();
-    case RowKind::logits: break;
+  switch (kind.base) {
+    case RowBase::tokens: return int64_t(step.tokens) * kind.times;
+    case RowBase::selected: return int64_t(step.selected()) * kind.times;
+    case RowBase::logits: break;
   }
-  return step.logits;
+  return int64_t(step.logits) * kind.times;
 }
 
 }  // namespace
@@ -65,6 +65,17 @@ struct Executor::Runner {
   }
   void operator()(const HeadLinearOp& op) const {
     head_linear(op.args, rows_of(op.rows, step), worker);
+  }
+  void operator()(const RouteOp& op) const { route(op.args, rows_of(op.rows, step), worker); }
+  void operator()(const ExpertLinearOp& op) const {
+    std::visit(
+        [&](const auto& w) { expert_linear(w, op.args, rows_of(op.rows, step), worker); }, op.w);
+  }
+  void operator()(const ScaleRowsOp& op) const {
+    scale_rows(op.args, rows_of(op.rows, step), worker);
+  }
+  void operator()(const CombineExpertsOp& op) const {
+    combine_experts(op.args, rows_of(op.rows, step), worker);
   }
   void operator()(const HeadNormOp& op) const {
     head_norm(op.args, rows_of(op.rows, step), worker);

@@ -101,7 +101,7 @@ class Layer {
     logits_ = buffer(Elem::f32, kVocabulary, RowKind::logits);
     best_ = buffer(Elem::i32, 1, RowKind::logits);
     const ConstantId angles = executor_.add_constant({});
-    executor_.append_embed(constant(kVocabulary * kHidden), Elem::f32, x);
+    executor_.append_embed(constant(kVocabulary * kHidden), Elem::f32, x, kVocabulary);
     executor_.append_add_norm(x, kNone, normed, constant(kHidden), 1e-5f);
     executor_.append_linear(int_matrix(kJoined, 8), kNone, normed, qkv, Activation::none);
     executor_.append_rope_write({0, qkv, q, kHeads, {angles, angles, 0}, kNone, kNone, 0});
@@ -178,6 +178,8 @@ class Layer {
     executor_.append_layer_norm(out, out, constant(kHidden), constant(kHidden), 1e-5f);
     executor_.append_gate(out, q, out, Activation::silu);
     executor_.append_scale(out, out, 0.5f);
+    executor_.append_scale_by(out, out, constant(1));
+    executor_.append_columns(out, k, kWidth);
     executor_.append_soft_cap(out, out, 2.0f);
     executor_.append_clamp(out, out, 1.0f);
     executor_.append_scale_by_position(out, out, constant(256), 1, 0);

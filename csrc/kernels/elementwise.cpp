@@ -52,13 +52,12 @@ void add_activated(const AddActivatedArgs& args, int64_t rows, const Worker& wor
 
 void gate(const GateArgs& args, int64_t rows, const Worker& worker) {
   fill(args.out, rows, worker, [&](int64_t row, int64_t column, int n) {
-    return activate(args.activation, load(args.gate, row, column, n)) *
-           load(args.up, row, column, n);
+    return gated(args.gating, load(args.gate, row, column, n), load(args.up, row, column, n));
   });
 }
 
 void scale(const ScaleArgs& args, int64_t rows, const Worker& worker) {
-  const f32x16 factor = f32x16::broadcast(args.factor);
+  const f32x16 factor = f32x16::broadcast(args.learned ? *args.learned : args.factor);
   fill(args.out, rows, worker, [&](int64_t row, int64_t column, int n) {
     return load(args.x, row, column, n) * factor;
   });

@@ -21,19 +21,20 @@ struct GateArgs {
   Array gate;
   Array up;
   Array out;
-  Activation activation;
+  Gating gating;
 };
 
-// out = activation(gate) * up.
+// out = what becomes of gate and up.
 void gate(const GateArgs& args, int64_t rows, const Worker& worker);
 
 struct ScaleArgs {
   Array x;
   Array out;
   float factor;
+  const float* learned = nullptr;  // the factor instead, where there is one
 };
 
-// out = x * factor.
+// out = x * factor: the `Scale` and `ScaleBy` ops.
 void scale(const ScaleArgs& args, int64_t rows, const Worker& worker);
 
 struct SoftCapArgs {

@@ -67,6 +67,8 @@ def test_what_an_op_writes_is_not_what_it_reads(module: Any) -> None:
         lambda: executor.append_gate(a, inside, a, "silu"),
         lambda: executor.append_gate(inside, a, a, "silu"),
         lambda: executor.append_scale(a, inside, 2.0),
+        lambda: executor.append_scale_by(a, inside, norm),
+        lambda: executor.append_columns(a, narrow, 3),
         lambda: executor.append_soft_cap(a, inside, 2.0),
         lambda: executor.append_clamp(a, inside, 2.0),
         lambda: executor.append_add_positions(x=a, out=inside, **positions),
@@ -164,8 +166,12 @@ def test_a_table_of_embeddings_is_of_floats(executor: Any) -> None:
     out = Buffers(executor).add()
     table = executor.reserve_constant(8 * COLUMNS * 4)
     with pytest.raises(ValueError, match="float type"):
-        executor.append_embed(table, "int32", out)
-    executor.append_embed(table, "float32", out)
+        executor.append_embed(table, "int32", out, 8)
+    with pytest.raises(ValueError, match="a row for each of 8 tokens, and not 7"):
+        executor.append_embed(table, "float32", out, 7)
+    with pytest.raises(ValueError, match="an embedding table has"):
+        executor.append_embed(table, "float32", out, 9)
+    executor.append_embed(table, "float32", out, 8)
 
 
 def test_a_matrix_in_two_products_has_the_bias_of_each(executor: Any) -> None:
@@ -174,7 +180,7 @@ def test_a_matrix_in_two_products_has_the_bias_of_each(executor: Any) -> None:
     matrix = executor.add_matrix("float32", COLUMNS, COLUMNS, False)
     bias = executor.add_constant(as_bytes(np.full(COLUMNS, 7, np.float32)))
     features = executor.add_constant(as_bytes(np.zeros((8, COLUMNS), np.float32)))
-    executor.append_embed(features, "float32", x)
+    executor.append_embed(features, "float32", x, 8)
     executor.append_linear(matrix, bias, x, biased, "none")
     executor.append_linear(matrix, None, x, plain, "none")
     one, none = np.zeros(1, np.int32), np.empty(0, np.int32)
@@ -275,9 +281,11 @@ def test_ops_of_elements_agree_in_shape(executor: Any) -> None:
     buffers = Buffers(executor)
     x, wide, selected = buffers.add(), buffers.add(2 * COLUMNS), buffers.add(rows="S")
     rounded = buffers.add(elem="bfloat16")
+    one, two = (executor.add_constant(as_bytes(np.ones(n, np.float32))) for n in (1, 2))
     appended: list[Callable[[int, int], Any]] = [
         lambda a, b: executor.append_gate(a, x, b, "silu"),
         lambda a, b: executor.append_scale(a, b, 2.0),
+        lambda a, b: executor.append_scale_by(a, b, one),
         lambda a, b: executor.append_soft_cap(a, b, 2.0),
         lambda a, b: executor.append_add_activated(x, a, b, "silu"),
     ]
@@ -293,8 +301,24 @@ def test_ops_of_elements_agree_in_shape(executor: Any) -> None:
     for factor in (np.nan, np.inf):
         with pytest.raises(ValueError, match="factor"):
             executor.append_scale(x, x, factor)
+    with pytest.raises(ValueError, match="a factor"):
+        executor.append_scale_by(x, x, two)
     with pytest.raises(ValueError, match="activation"):
         executor.append_gate(x, x, x, "none")
+
+
+def test_columns_lie_in_their_rows(executor: Any) -> None:
+    buffers = Buffers(executor)
+    x, wide, selected = buffers.add(), buffers.add(2 * COLUMNS), buffers.add(rows="S")
+    for first in (HUGE, HUGE - 31, -1, COLUMNS + 1):
+        with pytest.raises(ValueError, match="does not lie in the rows"):
+            executor.append_columns(wide, x, first)
+    for a, b in ((x, wide), (wide, selected)):
+        with pytest.raises(ValueError, match="does not lie in the rows"):
+            executor.append_columns(a, b, 0)
+    with pytest.raises(ValueError, match="element type"):
+        executor.append_columns(wide, buffers.add(elem="bfloat16"), 0)
+    executor.append_columns(wide, x, COLUMNS)
 
 
 def test_norms_agree_in_shape(executor: Any) -> None:

@@ -278,6 +278,30 @@ def test_scale(module: Any, cols: int) -> None:
 
 
 @pytest.mark.parametrize("cols", [1, 17, 4096, 9000])
+def test_scale_by_a_weight(module: Any, cols: int) -> None:
+    x, factor = draw(5, cols), np.array([-1.7], np.float32)
+
+    def append(executor: Any, inputs: list[int], out: int) -> None:
+        executor.append_scale_by(inputs[0], out, floats(executor, factor))
+
+    np.testing.assert_array_equal(run(module, append, [x]), x * factor)
+    check(module, append, [x], x * factor)
+
+
+@pytest.mark.parametrize(("first", "cols"), [(0, 40), (0, 7), (3, 16), (23, 17), (39, 1)])
+def test_columns(module: Any, first: int, cols: int) -> None:
+    """Columns of an op's input, here of the second of two buffers, which decides out's size."""
+    x, narrow = draw(5, 40), draw(5, cols)
+
+    def append(executor: Any, inputs: list[int], out: int) -> None:
+        executor.append_columns(inputs[1], out, first)
+
+    for threads in (1, 2):
+        got = run(module, append, [narrow, x], threads=threads)
+        np.testing.assert_array_equal(got, x[:, first : first + cols])
+
+
+@pytest.mark.parametrize("cols", [1, 17, 4096, 9000])
 def test_soft_cap(module: Any, cols: int) -> None:
     x = 40 * draw(5, cols)
     expected = 30 * np.tanh(x.astype(np.float64) / 30)

@@ -29,6 +29,7 @@ from penstock.models.spec import (
     RopeSpec,
     Routing,
     SharedExpertSpec,
+    TokenInputsSpec,
 )
 from penstock.plan.plan import Plan
 
@@ -117,6 +118,18 @@ def mixtures(draw: st.DrawFn) -> ExpertsSpec:
     )
 
 
+TOKEN_INPUTS = st.builds(
+    TokenInputsSpec,
+    size=st.sampled_from([6, 17]),
+    vocab_size=st.sampled_from([211, 220]),
+    activation=ACTIVATIONS,
+    eps=st.just(1e-5),
+    factor=st.just(2.5),
+    projection_scale=st.just(0.3),
+    scale=st.just(0.7),
+)
+
+
 def attentions(heads: int, kv_heads: int, dim: int) -> st.SearchStrategy[AttentionSpec]:
     ropes = st.builds(
         RopeSpec,
@@ -139,6 +152,7 @@ def attentions(heads: int, kv_heads: int, dim: int) -> st.SearchStrategy[Attenti
         alibi_exponent=st.sampled_from([8.0, 4.0]),
         softcap=st.sampled_from([None, 3.0]),
         sinks=st.booleans(),
+        key_is_value=st.booleans(),
         clip_qkv=st.sampled_from([None, None, 0.6]),
         v_norm=st.none() | NORMS,
         position_scale=st.none()
@@ -172,6 +186,7 @@ def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSp
                 mlp_post_norm=draw(optional),
                 parallel=draw(st.booleans()),
                 residual_scale=draw(st.sampled_from([1.0, 0.5])),
+                output_scale=draw(st.booleans()),
             )
         )
     return ModelSpec(
@@ -187,6 +202,7 @@ def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSp
         logits_scale=draw(st.sampled_from([1.0, 0.25])),
         logits_softcap=draw(st.sampled_from([None, 2.0])),
         head_bias=draw(st.booleans()),
+        token_inputs=draw(st.none() | TOKEN_INPUTS),
         learned_positions=draw(
             st.sampled_from([None, None, PositionTable(64), PositionTable(70, offset=2)])
         ),
@@ -209,6 +225,9 @@ class TameWeights:
         if weight.share is not None:
             return self._whole(weight.share.name, weight.share.shape)[slice(*weight.share.rows)]
         return self._whole(name, weight.shape)
+
+    def member(self, name: str, index: int) -> NDArray[Any]:
+        return self.get(name)[index]
 
     @staticmethod
     def _whole(name: str, shape: tuple[int, ...]) -> NDArray[Any]:

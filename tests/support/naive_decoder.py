@@ -19,8 +19,10 @@ from penstock.models.spec import (
     MlpSpec,
     ModelSpec,
     NormSpec,
+    Projection,
     RopeSpec,
     Routing,
+    TokenInputsSpec,
 )
 
 F64 = Any  # of float64; arithmetic of arrays is typed too loosely to be checked
@@ -41,6 +43,8 @@ def logits_of(spec: ModelSpec, get: Callable[[str], NDArray[Any]], tokens: NDArr
         x = x + weight("positions")[first : first + len(tokens)]
     if spec.embed_norm is not None:
         x = _norm(x, spec.embed_norm, weight, "embed_norm")
+    inputs = spec.token_inputs
+    given = None if inputs is None else _token_inputs(spec, inputs, x, tokens, weight)
     kept: dict[int, tuple[F64, F64]] = {}
     for i, layer in enumerate(spec.layers):
         at = f"layers.{i}."
@@ -70,6 +74,13 @@ def logits_of(spec: ModelSpec, get: Callable[[str], NDArray[Any]], tokens: NDArr
         x = x + layer.residual_scale * out
         if layer.parallel:
             x = x + attended
+        if inputs is not None and given is not None:
+            own = given[:, i * inputs.size : (i + 1) * inputs.size]
+            gate = _activated(x @ weight(at + "token_gate").T, inputs.activation)
+            made = (gate * own) @ weight(at + "token_up").T
+            x = x + _norm(made, NormSpec(inputs.eps), weight, at + "token_norm")
+        if layer.output_scale:
+            x = x * weight(at + "output_scale")
     if spec.final_norm is not None:
         x = _norm(x, spec.final_norm, weight, "final_norm")
     logits = x @ weight("embed" if spec.tie_embeddings else "head").T
@@ -78,6 +89,16 @@ def logits_of(spec: ModelSpec, get: Callable[[str], NDArray[Any]], tokens: NDArr
     logits = logits * spec.logits_scale
     cap = spec.logits_softcap
     return logits if cap is None else cap * np.tanh(logits / cap)
+
+
+def _token_inputs(
+    spec: ModelSpec, t: TokenInputsSpec, x: F64, tokens: NDArray[Any], weight: Weight
+) -> F64:
+    """The inputs of all layers, ``[tokens, layers * size]``."""
+    projected = t.projection_scale * (x @ weight("token_inputs.project").T)
+    rows = projected.reshape(len(tokens), len(spec.layers), t.size)
+    normed = _norm(rows, NormSpec(t.eps), weight, "token_inputs.norm").reshape(projected.shape)
+    return t.scale * (normed + t.factor * weight("token_inputs.embed")[tokens])
 
 
 def _norm(x: F64, norm: NormSpec, weight: Weight, name: str) -> F64:
@@ -143,7 +164,8 @@ def _turned(spec: ModelSpec, rope: RopeSpec, heads: F64) -> F64:
 def _keys_and_values(
     spec: ModelSpec, a: AttentionSpec, x: F64, weight: Weight, at: str
 ) -> tuple[F64, F64]:
-    values = _clipped(a, _linear(x, weight, at + "v", _biased(a, "v")))
+    source: Projection = "k" if a.key_is_value else "v"
+    values = _clipped(a, _linear(x, weight, at + source, _biased(a, source)))
     values = values.reshape(len(x), -1, a.head_dim)
     if a.v_norm is not None:
         values = _norm(values, a.v_norm, weight, at + "v_norm")

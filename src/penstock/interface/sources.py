@@ -218,9 +218,14 @@ def packed(source: Source) -> Iterator[Packed]:
         case Stacked(sources):
             for each in sources:
                 yield from packed(each)
-        case RowsOf(inner) | RowsOfEach(inner) | Transposed(inner) | Flat(inner):
-            yield from packed(inner)
-        case Shifted(inner) | UnitRows(inner):
+        case (
+            RowsOf(inner)
+            | RowsOfEach(inner)
+            | Transposed(inner)
+            | Flat(inner)
+            | Shifted(inner)
+            | UnitRows(inner)
+        ):
             yield from packed(inner)
         case OneOf(sources):
             yield from packed(sources[0])
@@ -239,9 +244,14 @@ def tensors(source: Source) -> Iterator[Stored]:
         case Mxfp4(blocks, scales):
             yield blocks
             yield scales
-        case RowsOf(inner) | RowsOfEach(inner) | Transposed(inner) | Flat(inner):
-            yield from tensors(inner)
-        case Shifted(inner) | UnitRows(inner):
+        case (
+            RowsOf(inner)
+            | RowsOfEach(inner)
+            | Transposed(inner)
+            | Flat(inner)
+            | Shifted(inner)
+            | UnitRows(inner)
+        ):
             yield from tensors(inner)
         case OneOf(sources):
             yield from tensors(sources[0])

@@ -15,7 +15,7 @@ from penstock.models.rope_config import DEFAULT_THETA
 from penstock.models.spec import DType, ModelSpec, RopeSpec
 
 ARCHITECTURE = "BaichuanForCausalLM"
-ALSO: Final = ("BaiChuanForCausalLM",)
+ALIASES: Final = ("BaiChuanForCausalLM",)
 MODEL_TYPE = "baichuan"
 OWN_CODE: Final = frozenset(
     {

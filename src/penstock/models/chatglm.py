@@ -12,7 +12,7 @@ from penstock.models.rope_config import DEFAULT_THETA
 from penstock.models.spec import DType, ModelSpec, RopeSpec
 
 ARCHITECTURE = "ChatGLMModel"
-ALSO: Final = ("ChatGLMForConditionalGeneration",)
+ALIASES: Final = ("ChatGLMForConditionalGeneration",)
 MODEL_TYPE = "chatglm"
 
 _AT: Final = "transformer.encoder.layers.*."

@@ -18,7 +18,7 @@ from penstock.models.rope_config import RopeFields, read_rope
 from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "Ernie4_5ForCausalLM"
-ALSO: Final = ("Ernie4_5_ForCausalLM",)
+ALIASES: Final = ("Ernie4_5_ForCausalLM",)
 MODEL_TYPE = "ernie4_5"
 OWN_CODE: Final = frozenset(
     {

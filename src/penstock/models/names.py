@@ -57,8 +57,6 @@ class Name:
     """Whether the matrix is stored as ``[inputs, outputs]``. Its bias is as any other."""
     shift: float = 0.0
     """Added to the stored values, in float32."""
-    unit_rows: bool = False
-    """Whether each row of the matrix, which is never quantized, is divided by its length."""
     stacked: bool = False
     """Whether the tensor is a stack of matrices, or of biases, one for each expert. Fused are then
     the rows of each matrix."""
@@ -71,6 +69,8 @@ class Name:
     """Whether a vector is stored as a matrix of one row."""
     otherwise: Name | None = None
     """Where the weight is in checkpoints that do not have it so."""
+    unit_rows: bool = False
+    """Whether each row of the matrix, which is never quantized, is divided by its length."""
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,6 @@ class Family:
     checkpoints call the weights, where the reader does not say."""
 
     architecture: str
-    also: tuple[str, ...]
-    """What else files call it."""
     model_type: str
     read: Callable[[ConfigReader, DType], ModelSpec]
     names: NameMap | None
@@ -31,6 +29,8 @@ class Family:
     """Further values of ``model_type`` that mean the same."""
     own_code: frozenset[str]
     """Classes that ``auto_map`` may name: code of the checkpoint's own, which computes the same."""
+    aliases: tuple[str, ...]
+    """Other names that ``architectures`` may have for it."""
     idle: frozenset[str]
     """Fields that change nothing in this family, whatever their value."""
 
@@ -38,28 +38,30 @@ class Family:
 def _family(module: ModuleType) -> Family:
     return Family(
         module.ARCHITECTURE,
-        getattr(module, "ALSO", ()),
         module.MODEL_TYPE,
         module.read,
         getattr(module, "NAMES", None),
         getattr(module, "OTHER_MODEL_TYPES", frozenset()),
         getattr(module, "OWN_CODE", frozenset()),
+        getattr(module, "ALIASES", ()),
         getattr(module, "IDLE", frozenset()),
     )
 
 
 FAMILIES: Final[Mapping[str, Family]] = {
-    name: f for f in map(_family, MODULES) for name in (f.architecture, *f.also)
+    name: family
+    for family in map(_family, MODULES)
+    for name in (family.architecture, *family.aliases)
 }
 
 _INSTEAD: Final[Mapping[str, str]] = {
-    "Mistral3ForConditionalGeneration": (
-        "images are not read, and the language model must be saved by itself: as "
-        "MistralForCausalLM or Ministral3ForCausalLM, whichever its text_config is of"
-    ),
     "Gemma3ForConditionalGeneration": (
         "images are not read, and the language model must be saved by itself: as "
         "Gemma3ForCausalLM, which docs/models.md shows how to do with transformers"
+    )
+    "Mistral3ForConditionalGeneration": (
+        "images are not read, and the language model must be saved by itself: as "
+        "MistralForCausalLM or Ministral3ForCausalLM, whichever its text_config is of"
     ),
 }
 """What to do with architectures that are refused though a part of them is supported."""

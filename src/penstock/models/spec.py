@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import ml_dtypes
+import numpy as np
+
 from penstock.errors import ModelError
 from penstock.models.activation import Activation, ClampedSwiglu, Gating, plain_activation
 from penstock.models.experts_spec import ExpertsSpec, Routing, SharedExpertSpec
@@ -12,6 +15,7 @@ from penstock.models.names import NameMap, Published
 from penstock.models.position_scale import PositionScale
 from penstock.models.quantized import QuantizedFormat
 from penstock.models.rope_spec import RopeKind, RopeSpec
+from penstock.models.token_inputs_spec import TokenInputsSpec
 
 __all__ = [
     "Activation",
@@ -35,6 +39,7 @@ __all__ = [
     "RopeSpec",
     "Routing",
     "SharedExpertSpec",
+    "TokenInputsSpec",
     "plain_activation",
 ]
 
@@ -140,6 +145,8 @@ class AttentionSpec:
     """Whether each head has a learned score that takes part in the softmax and has no value."""
     kv_from: int | None = None
     """The layer before this one whose keys and values are read; None: the layer's own."""
+    key_is_value: bool = False
+    """Whether values are made of the projection of keys, before its norm, and have none."""
     clip_qkv: float | None = None
     """Queries, keys and values are clamped to ``-clip_qkv .. clip_qkv`` as they are projected."""
     v_norm: NormSpec | None = None
@@ -209,6 +216,9 @@ class LayerSpec:
     mlp_post_norm: NormSpec | None = None
     parallel: bool = False
     residual_scale: float = 1.0
+    output_scale: bool = False
+    """Whether the residual stream that leaves the layer is multiplied by a learned number
+    (``layers.3.output_scale``)."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +228,13 @@ class EmbeddingScale:
     factor: float
     rounded: bool = False
     """Whether the factor is rounded to the type in which the weights are served."""
+
+    def in_type(self, dtype: DType) -> float:
+        """The factor for weights of this type."""
+        if not self.rounded:
+            return self.factor
+        kinds = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+        return float(kinds[dtype](np.float32(self.factor)))  # by way of float32, as torch does
 
 
 @dataclass(frozen=True)
@@ -257,6 +274,8 @@ class ModelSpec:
     """Logits, once scaled, become ``logits_softcap * tanh(logits / logits_softcap)``."""
     head_bias: bool = False
     """Whether the output matrix has a bias (``head.bias``), added before the logits are scaled."""
+    token_inputs: TokenInputsSpec | None = None
+    """What each layer is given of a token besides the residual stream; None: nothing."""
     learned_positions: PositionTable | None = None
     """Added to embeddings once these are scaled (weight ``positions``)."""
     embed_norm: NormSpec | None = None

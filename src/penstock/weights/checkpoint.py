@@ -36,7 +36,7 @@ from penstock.weights.disagreement import (
 from penstock.weights.dummy import DummyWeights
 from penstock.weights.published import open_published
 from penstock.weights.safetensors import open_folder
-from penstock.weights.sources import Found, as_named, check, read
+from penstock.weights.sources import Found, as_named, check, read, read_member
 
 _COMPARE_BYTES: Final = 1 << 24  # at a time, so that comparing two matrices needs no copy of them
 
@@ -137,6 +137,11 @@ class CheckpointWeights:
         if name in self._shared and isinstance(value, GroupTensor):
             return dequantized(value, self._dtype, name)
         return value
+
+    def member(self, name: str, index: int) -> WeightValue:
+        """A matrix of a stack, likewise."""
+        source, found = self._sources[name]
+        return read_member(source, index, found, self._dtype)
 
     def _share(self, target: Path | None) -> None:
         """Take the weights that are shared from the checkpoint ``target``."""

@@ -58,7 +58,7 @@ class Binder:
         """The packed matrix of a product, its parts joined."""
         native = self.native
         form = form_of(op.scheme, self.plan.weight_dtype)
-        matrix = form.add(native, op)
+        matrix = form.add(native, op, 1)
         if not op.weight_only:  # whose products have nothing to tune
             shape = f"{form} {'2x' if op.gated is not None else ''}{op.n}x{op.k}"
             logits = self.plan.buffers[op.out].rows.base != "T"
@@ -80,11 +80,42 @@ class Binder:
         self.fills.append(Fill(op.weight, partial(self._pack_heads, matrix, op, rows)))
         return matrix
 
+    def experts(self, op: ops.ExpertLinear) -> MatrixId:
+        """The packed matrices of all experts, the parts of each joined."""
+        form = form_of(op.scheme, self.plan.weight_dtype)
+        number = self.plan.weights[op.parts[0].weight].shape[0]
+        matrix = form.add(self.native, op, number)
+        self.regions.append("+".join(part.weight for part in op.parts))
+        first = 0
+        for expert in range(number):
+            for part in op.parts:
+                put = partial(form.pack, MatrixPart(self.native, matrix, first, part.weight))
+                self.fills.append(Fill(part.weight, put, expert))
+                first += part.n
+        return matrix
+
     def bias(self, op: ops.Linear) -> ConstantId | None:
         """The parts' biases joined, zeros where one has none; None if none has any."""
         if all(part.bias is None for part in op.parts):
             return None
         return self._reserve([(part.bias, part.n) for part in op.parts], DTYPES["float32"])
+
+    def expert_bias(self, op: ops.ExpertLinear) -> ConstantId | None:
+        """The parts' biases joined expert by expert, zeros where one has none; None if none has
+        any."""
+        named = [part.bias for part in op.parts if part.bias is not None]
+        if not named:
+            return None
+        number, width = self.plan.weights[named[0]].shape[0], sum(part.n for part in op.parts)
+        constant = self.native.reserve_constant(number * width * 4)
+        self.regions.append("+".join(named))
+        first = 0
+        for part in op.parts:
+            if part.bias is not None:
+                put = partial(self._fill_rows, constant, first, width)
+                self.fills.append(Fill(part.bias, put))
+            first += part.n
+        return constant
 
     def weight(self, name: ops.WeightName) -> ConstantId:
         """A weight as float32."""
@@ -135,6 +166,10 @@ class Binder:
         for h, head in enumerate(heads):
             one = head.reshape(op.k, op.n).T if op.transposed else head.reshape(op.n, op.k)
             self.native.pack_rows(matrix, h * rows, op.n, as_bytes(np.ascontiguousarray(one)))
+
+    def _fill_rows(self, constant: ConstantId, first: int, width: int, array: NDArray[Any]) -> None:
+        for row, values in enumerate(array.astype(np.float32, copy=False)):
+            self.native.fill_constant(constant, (row * width + first) * 4, as_bytes(values))
 
     def _fill(
         self, constant: ConstantId, offset: int, dtype: np.dtype[Any], array: NDArray[Any]

@@ -16,7 +16,7 @@ from penstock.backends.cpu.interface import MatrixId, NativeExecutor
 from penstock.backends.cpu.pack import DTYPES, as_bytes
 from penstock.interface.weights import WeightValue
 from penstock.models.spec import DType
-from penstock.plan.ops import Linear, WeightName
+from penstock.plan.ops import ExpertLinear, Linear, WeightName
 from penstock.quant import (
     GridScheme,
     GroupScheme,
@@ -26,6 +26,8 @@ from penstock.quant import (
     require_finite,
     require_in_order,
 )
+
+Product = Linear | ExpertLinear
 
 _ELEMENTS = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -49,8 +51,9 @@ class MatrixForm(ABC):
         """The form's name, with which products that are alike are found."""
 
     @abstractmethod
-    def add(self, native: NativeExecutor, op: Linear) -> MatrixId:
-        """Reserve room for the matrix of ``op``; raises ValueError where no kernel has it."""
+    def add(self, native: NativeExecutor, op: Product, experts: int) -> MatrixId:
+        """Reserve room for the matrices of ``op``, one for each expert; raises ValueError where no
+        kernel has them."""
 
     @abstractmethod
     def pack(self, part: MatrixPart, value: WeightValue) -> None:
@@ -70,8 +73,8 @@ class FloatForm(MatrixForm):
     def __str__(self) -> str:
         return self._dtype
 
-    def add(self, native: NativeExecutor, op: Linear) -> MatrixId:
-        return native.add_matrix(self._dtype, op.n, op.k, op.gated is not None)
+    def add(self, native: NativeExecutor, op: Product, experts: int) -> MatrixId:
+        return native.add_matrix(self._dtype, op.n, op.k, op.gated is not None, experts)
 
     def pack(self, part: MatrixPart, value: WeightValue) -> None:
         rows = _floats(value, part.name).astype(DTYPES[self._dtype], copy=False)
@@ -87,13 +90,14 @@ class GridForm(MatrixForm):
     def __str__(self) -> str:
         return str(self._scheme)
 
-    def add(self, native: NativeExecutor, op: Linear) -> MatrixId:
+    def add(self, native: NativeExecutor, op: Product, experts: int) -> MatrixId:
         return native.add_grid_matrix(
             bits=self._scheme.bits,
             n=op.n,
             k=op.k,
             gated=op.gated is not None,
             weight_only=op.weight_only,
+            experts=experts,
         )
 
     def pack(self, part: MatrixPart, value: WeightValue) -> None:
@@ -113,7 +117,7 @@ class GroupForm(MatrixForm):
     def __str__(self) -> str:
         return str(self._scheme)
 
-    def add(self, native: NativeExecutor, op: Linear) -> MatrixId:
+    def add(self, native: NativeExecutor, op: Product, experts: int) -> MatrixId:
         return native.add_int_matrix(
             bits=self._scheme.bits,
             group=self._scheme.group_size or 0,
@@ -122,6 +126,7 @@ class GroupForm(MatrixForm):
             gated=op.gated is not None,
             zero_points=self._scheme.zero_points,
             weight_only=op.weight_only,
+            experts=experts,
         )
 
     def pack(self, part: MatrixPart, value: WeightValue) -> None:

@@ -123,6 +123,20 @@ def _scale(b: Weights, op: ops.Scale) -> None:
     b.launches.append(lambda views, step: scale(views[op.x], views[op.out], op.factor))
 
 
+def _scale_by(b: Weights, op: ops.ScaleBy) -> None:
+    weight = b.weight(op.weight)
+
+    def launch(views: Views, step: DeviceStep) -> None:
+        torch.mul(views[op.x], weight, out=views[op.out])
+
+    b.launches.append(launch)
+
+
+def _columns(b: Weights, op: ops.Columns) -> None:
+    columns = slice(op.first, op.first + b.plan.buffers[op.out].cols)
+    b.launches.append(lambda views, step: combine(None, views[op.x][:, columns], views[op.out]))
+
+
 def _soft_cap(b: Weights, op: ops.SoftCap) -> None:
     b.launches.append(lambda views, step: soft_cap(views[op.x], views[op.out], op.cap))
 
@@ -141,6 +155,8 @@ SMALL_OPS: Final[Mapping[type[ops.Op], Callable[[Any, Any], None]]] = MappingPro
         ops.KvWrite: _kv_write,
         ops.Gate: _gate,
         ops.Scale: _scale,
+        ops.ScaleBy: _scale_by,
+        ops.Columns: _columns,
         ops.SoftCap: _soft_cap,
     }
 )

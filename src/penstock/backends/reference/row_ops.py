@@ -20,10 +20,11 @@ from penstock.backends.reference.numerics import (
     sigmoid,
     soft_cap,
 )
-from penstock.backends.reference.schemes import CanonicalTensor
+from penstock.backends.reference.schemes import SCHEMES, CanonicalTensor
 from penstock.interface.weights import WeightSource
 from penstock.plan import ops
 from penstock.plan.plan import Plan
+from penstock.quant import QuantScheme
 
 
 class Values:
@@ -40,7 +41,15 @@ class Values:
                 self.quantized[name] = value
             else:
                 self.weights[name] = np.asarray(value).astype(np.float32)
+        self._experts: dict[str, list[CanonicalTensor]] = {}
         self.buffers: dict[str, NDArray[Any]] = {}
+
+    def experts(self, name: str, scheme: QuantScheme) -> list[CanonicalTensor]:
+        """The matrices of all experts of a stacked weight, rounded when they are first wanted."""
+        if name not in self._experts:
+            to = SCHEMES[type(scheme)].round
+            self._experts[name] = [to(matrix, scheme, name) for matrix in self.weights[name]]
+        return self._experts[name]
 
     def optional(self, name: str | None) -> F32 | None:
         """A weight that an op may have none of."""
@@ -85,6 +94,15 @@ def _add_norm(v: Values, op: ops.AddNorm) -> None:
 
 def _scale(v: Values, op: ops.Scale) -> None:
     v.put(op.out, v.buffers[op.x] * np.float32(op.factor))
+
+
+def _scale_by(v: Values, op: ops.ScaleBy) -> None:
+    v.put(op.out, v.buffers[op.x] * v.weights[op.weight][0])
+
+
+def _columns(v: Values, op: ops.Columns) -> None:
+    count = v.plan.buffers[op.out].cols
+    v.put(op.out, v.buffers[op.x][:, op.first : op.first + count])
 
 
 def _soft_cap(v: Values, op: ops.SoftCap) -> None:
@@ -137,9 +155,16 @@ def _route(v: Values, op: ops.Route) -> None:
 
 
 def _expert_linear(v: Values, op: ops.ExpertLinear) -> None:
-    parts = [v.weights[part.weight] for part in op.parts]
-    biases = [None if part.bias is None else v.weights[part.bias] for part in op.parts]
-    v.put(op.out, expert_product(v.buffers[op.x], v.buffers[op.ids], parts, biases, op.gated))
+    x, ids = v.buffers[op.x], v.buffers[op.ids]
+    biases = [v.optional(part.bias) for part in op.parts]
+    if op.scheme is None:
+        weights = [v.weights[part.weight] for part in op.parts]
+        v.put(op.out, expert_product(x, ids, weights, biases, op.gated))
+        return
+    products = SCHEMES[type(op.scheme)]
+    multiply = products.weight_only if op.weight_only else products.integers
+    parts = [v.experts(part.weight, op.scheme) for part in op.parts]
+    v.put(op.out, expert_product(x, ids, parts, biases, op.gated, multiply))
 
 
 def _scale_rows(v: Values, op: ops.ScaleRows) -> None:
@@ -159,6 +184,8 @@ ROW_OPS: Final[Mapping[type[ops.Op], Callable[[Values, Any], None]]] = {
     ops.HeadNorm: _head_norm,
     ops.AddNorm: _add_norm,
     ops.Scale: _scale,
+    ops.ScaleBy: _scale_by,
+    ops.Columns: _columns,
     ops.SoftCap: _soft_cap,
     ops.Clamp: _clamp,
     ops.Add: _add,

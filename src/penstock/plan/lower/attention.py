@@ -9,6 +9,7 @@ from penstock.plan.ops import (
     BufferName,
     Clamp,
     HeadNorm,
+    Join,
     KvWrite,
     Rope,
     ScaleByPosition,
@@ -20,7 +21,12 @@ def lower_attention(build: PlanBuilder, index: int, a: AttentionSpec, x: BufferN
     at, own = f"layers.{index}.", a.kv_from is None
     q_size, kv_size = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
     sizes = {"q": q_size, "k": kv_size, "v": kv_size} if own else {"q": q_size}
+    if a.key_is_value:
+        sizes.pop("v", None)
     made = {name: build.linear(x, at + name, n, a.has_bias(name)) for name, n in sizes.items()}
+    if own and a.key_is_value:
+        made["v"] = build.new(at + "v", kv_size)
+        build.append(Join((made["k"],), made["v"]))
     if a.clip_qkv is not None:
         build.append(*(Clamp(x, x, a.clip_qkv) for x in made.values()))
     turned, norm = ("q", "k") if own else ("q",), a.qk_norm

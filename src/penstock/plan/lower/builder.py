@@ -32,7 +32,7 @@ from penstock.plan.ops import (
     WeightName,
 )
 from penstock.plan.plan import Plan
-from penstock.quant.scheme import Quantization
+from penstock.quant.scheme import Quantization, QuantScheme
 
 RESIDUAL = "x"
 
@@ -75,9 +75,15 @@ class PlanBuilder:
         return self._spec.hidden_size
 
     @property
-    def is_quantized(self) -> bool:
-        """Whether products are quantized, by the checkpoint or when weights are read."""
-        return self._spec.quantized is not None or self.quantization.linear is not None
+    def stores_quantized(self) -> bool:
+        """Whether the checkpoint has matrices that are quantized."""
+        return self._spec.quantized is not None
+
+    def rounding(self, weight: WeightName) -> tuple[QuantScheme | None, bool]:
+        """What a matrix is quantized to when it is read, and whether its products leave
+        activations as they are."""
+        scheme = self.quantization.of(weight)
+        return scheme, scheme is not None and not self.quantization.activations
 
     def append(self, *ops: Op) -> None:
         self._ops += ops
@@ -225,9 +231,11 @@ class PlanBuilder:
         return sum(earlier.attention.kv_from is None for earlier in self._spec.layers[:layer])
 
     def embed(self, out: BufferName) -> None:
-        spec = self._spec
-        weight = self.weight("embed", spec.vocab_size, spec.hidden_size)
-        self.append(Embed(weight, self.new(out, spec.hidden_size)))
+        self.look_up(out, "embed", self._spec.vocab_size, self._spec.hidden_size)
+
+    def look_up(self, out: BufferName, table: WeightName, rows: int, cols: int) -> None:
+        """Each token's row of a table, in float32."""
+        self.append(Embed(self.weight(table, rows, cols), self.new(out, cols)))
 
     def add_positions(self, x: BufferName, table: PositionTable) -> None:
         """Add to x the embeddings of positions."""

@@ -66,6 +66,30 @@ class SoftCap(Op):
 
 
 @dataclass(frozen=True)
+class ScaleBy(Op):
+    """``out = x * weight[0]``, in float32. x and out ``[rows, c]`` float32, weight ``[1]``; out may
+    be x."""
+
+    _reads = ("x",)
+    _writes = ("out",)
+    _weights = ("weight",)
+    x: BufferName
+    out: BufferName
+    weight: WeightName
+
+
+@dataclass(frozen=True)
+class Columns(Op):
+    """``out = x[:, first : first + c]``, where out is ``[rows, c]``; both float32 and apart."""
+
+    _reads = ("x",)
+    _writes = ("out",)
+    x: BufferName
+    out: BufferName
+    first: int
+
+
+@dataclass(frozen=True)
 class Clamp(Op):
     """``out = min(max(x, -limit), limit)``, where NaN stays NaN.
 
