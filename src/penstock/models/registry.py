@@ -58,7 +58,7 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "Gemma3ForConditionalGeneration": (
         "images are not read, and the language model must be saved by itself: as "
         "Gemma3ForCausalLM, which docs/models.md shows how to do with transformers"
-    )
+    ),
     "Mistral3ForConditionalGeneration": (
         "images are not read, and the language model must be saved by itself: as "
         "MistralForCausalLM or Ministral3ForCausalLM, whichever its text_config is of"
