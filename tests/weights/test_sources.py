@@ -14,7 +14,18 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from penstock.errors import WeightError
-from penstock.interface.sources import RowsOf, Shifted, Source, Stacked, Stored, Transposed
+from penstock.interface.sources import (
+    Flat,
+    OneOf,
+    RowsOf,
+    RowsOfEach,
+    Shifted,
+    Source,
+    Stacked,
+    Stored,
+    Transposed,
+    chosen,
+)
 from penstock.weights.safetensors import open_folder
 from penstock.weights.sources import Found, check, read, spans
 
@@ -22,6 +33,8 @@ ARRAYS: dict[str, NDArray[Any]] = {
     "a": np.arange(48, dtype=np.float32).reshape(8, 6),
     "b": -np.arange(48, dtype=np.float32).reshape(8, 6),
     "c": np.arange(30, dtype=np.float32).reshape(5, 6).astype(ml_dtypes.bfloat16),
+    "stack": np.arange(120, dtype=np.float32).reshape(3, 8, 5),
+    "row": np.arange(7, dtype=np.float32).reshape(1, 7),
     "square": np.arange(36, dtype=np.float32).reshape(6, 6),
 }
 
@@ -42,8 +55,12 @@ def value(source: Source) -> NDArray[Any]:
             return np.concatenate([value(inner)[first:end] for first, end in runs])
         case Stacked(sources):
             return np.stack([value(each) for each in sources])
+        case RowsOfEach(inner, first, count, step):
+            return np.stack([each[first::step][:count] for each in value(inner)])
+        case Flat(inner):
+            return value(inner).reshape(-1)
         case Transposed(inner):
-            return value(inner).T
+            return np.moveaxis(value(inner), -1, -2)
         case Shifted(inner, by):
             return value(inner) + np.float32(by)
 
@@ -97,6 +114,43 @@ def test_a_shifted_weight_keeps_float32(found: Found) -> None:
 def test_shapes_and_types_are_checked(found: Found) -> None:
     with pytest.raises(WeightError, match=r"'b' has shape \[8, 6\].*asks for \[7, 6\]"):
         check(Stacked((Stored("a", (8, 6)), Stored("b", (7, 6)))), found)
+
+
+STACK = Stored("stack", (3, 8, 5))
+
+
+@pytest.mark.parametrize(
+    ("source", "shape"),
+    [
+        (RowsOfEach(STACK, 4, 4), (3, 4, 5)),
+        (RowsOfEach(STACK, 1, 4, step=2), (3, 4, 5)),
+        (RowsOfEach(Transposed(STACK), 1, 2, step=2), (3, 2, 8)),
+        (RowsOfEach(Stored("a", (8, 6)), 1, 3, step=2), (8, 3)),
+        (Transposed(STACK), (3, 5, 8)),
+        (Flat(Stored("row", (1, 7))), (7,)),
+        (Shifted(Flat(Stored("row", (1, 7))), 0.0), (7,)),
+    ],
+)
+def test_stacks(source: Source, shape: tuple[int, ...], found: Found) -> None:
+    check(source, found)
+    result = read(source, found, "bfloat16")
+    assert isinstance(result, np.ndarray)
+    assert source.shape == result.shape == shape
+    wide = isinstance(source, Shifted)
+    assert result.dtype == (np.float32 if wide else ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(result.astype(np.float32), value(source))
+
+
+def test_of_several_ways_the_first_whole_one_is_chosen() -> None:
+    first = Stacked((Stored("x.0", (2, 2)), Stored("x.1", (2, 2))))
+    second, third = Stored("x", (2, 2, 2)), Stored("y", (2, 2, 2))
+    ways = RowsOf(OneOf((first, second, third)), ((0, 1),))
+    assert ways.shape == (1, 2, 2)
+    assert chosen(ways, {"x.0", "x.1", "x"}) == RowsOf(first, ((0, 1),))
+    assert chosen(ways, {"x.0", "y"}) == RowsOf(third, ((0, 1),))
+    assert chosen(ways, {"x.1"}) == RowsOf(first, ((0, 1),))  # and what it lacks can be named
+    assert chosen(ways, set()) == RowsOf(first, ((0, 1),))
+    assert chosen(Stored("z", (1,)), {"x"}) == Stored("z", (1,))
 
 
 def bytes_of(source: Source, found: Found) -> bytes:
