@@ -70,6 +70,7 @@ class NullExecutor(HostExecutor):
         rows = len(step.logit_rows)
         return StepResult(self._logits[:rows], self._argmax[:rows])
 
+    @property
     def sampler(self) -> Sampler[Any]:
         return self._own
 
@@ -168,7 +169,7 @@ class HostBench:
         for owner, name, phase in (
             (core._scheduler, "schedule", "schedule"),
             (step_runner, "build_step_input", "build"),
-            (core._executor.sampler(), "sample", "sample"),
+            (core._executor.sampler, "sample", "sample"),
             (self, "_core_step", "step"),
             (self, "_encode", "encode"),
             (self, "_receive", "front"),

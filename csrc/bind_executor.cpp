@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <optional>
 #include <system_error>
@@ -33,11 +34,18 @@ std::span<int8_t> or_empty(const std::optional<MutableCodes>& codes) {
   return {codes->data(), codes->size()};
 }
 
+// "T", or "8T" for eight of each.
 RowKind parse_rows(std::string_view name) {
-  if (name == "T") return RowKind::tokens;
-  if (name == "S") return RowKind::selected;
-  if (name == "R") return RowKind::logits;
-  throw std::invalid_argument("rows of a buffer are 'T', 'S' or 'R'");
+  int times = 1;
+  const char* const end = name.data() + name.size();
+  const auto [rest, error] = std::from_chars(name.data(), end, times);
+  const bool is_number = rest != name.data();
+  if (end - rest == 1 && (!is_number || error == std::errc())) {
+    if (*rest == 'T') return {RowBase::tokens, times};
+    if (*rest == 'S') return {RowBase::selected, times};
+    if (*rest == 'R') return {RowBase::logits, times};
+  }
+  throw std::invalid_argument("rows of a buffer are 'T', 'S' or 'R', or several of each, as '8T'");
 }
 
 void construct(PyExecutor* self, int threads, const std::vector<int>& cpus, bool crowded,
@@ -45,10 +53,10 @@ void construct(PyExecutor* self, int threads, const std::vector<int>& cpus, bool
                int max_positions, int vocabulary,
                size_t arena_bytes, const std::string& kv_elem, int kv_groups, int kv_parts,
                size_t kv_part_bytes,
-               const std::vector<std::tuple<int, int, int, int, size_t>>& kv_layers) {
+               const std::vector<std::tuple<int, int, int, int, size_t, int>>& kv_layers) {
   KvPages pages{kv_groups, kv_parts, kv_part_bytes, {}};
-  for (const auto& [heads, dim, group, part, offset] : kv_layers)
-    pages.layers.push_back({heads, dim, group, part, offset});
+  for (const auto& [heads, dim, group, part, offset, value_dim] : kv_layers)
+    pages.layers.push_back({heads, dim, group, part, offset, value_dim});
   const ExecutorShape shape{threads,    cpus,          crowded,       num_blocks, max_tokens,
                             max_logits, max_sequences, max_positions, vocabulary, arena_bytes,
                             parse_kv_elem(kv_elem)};
@@ -195,10 +203,12 @@ void bind_executor(nb::module_& m) {
           "constant"_a, "offset"_a, exact("bytes"))
       .def(
           "add_matrix",
-          [](PyExecutor& self, const std::string& elem, int64_t n, int64_t k, bool gated) {
-            return self.get().add_matrix(PackedMatrix{parse_elem(elem), n, k, gated, {}, {}});
+          [](PyExecutor& self, const std::string& elem, int64_t n, int64_t k, bool gated,
+             int64_t experts) {
+            return self.get().add_matrix(PackedMatrix{parse_elem(elem), n, k, gated, {}, {}},
+                                         experts);
           },
-          "elem"_a, "n"_a, "k"_a, "gated"_a)
+          "elem"_a, "n"_a, "k"_a, "gated"_a, "experts"_a = 1)
       .def(
           "pack_rows",
           [](PyExecutor& self, MatrixId matrix, int64_t first, int64_t count, const Bytes& rows) {
@@ -209,12 +219,12 @@ void bind_executor(nb::module_& m) {
       .def(
           "add_int_matrix",
           [](PyExecutor& self, int bits, int64_t group, int64_t n, int64_t k, bool gated,
-             bool zero_points, bool weight_only) {
+             bool zero_points, bool weight_only, int64_t experts) {
             return self.get().add_matrix(
-                IntMatrix{bits, group, n, k, gated, {}, {}, zero_points, weight_only});
+                IntMatrix{bits, group, n, k, gated, {}, {}, zero_points, weight_only}, experts);
           },
           nb::kw_only(), "bits"_a, "group"_a, "n"_a, "k"_a, "gated"_a, "zero_points"_a,
-          "weight_only"_a)
+          "weight_only"_a, "experts"_a = 1)
       .def(
           "pack_int_rows",
           [](PyExecutor& self, MatrixId matrix, int64_t first, int64_t count, const Codes& codes,
@@ -226,10 +236,12 @@ void bind_executor(nb::module_& m) {
           "matrix"_a, "first"_a, "count"_a, exact("codes"), exact("scales"), exact("zeros").none())
       .def(
           "add_grid_matrix",
-          [](PyExecutor& self, int bits, int64_t n, int64_t k, bool gated, bool weight_only) {
-            return self.get().add_matrix(GridMatrix{bits, n, k, gated, {}, {}, weight_only});
+          [](PyExecutor& self, int bits, int64_t n, int64_t k, bool gated, bool weight_only,
+             int64_t experts) {
+            return self.get().add_matrix(GridMatrix{bits, n, k, gated, {}, {}, weight_only},
+                                         experts);
           },
-          nb::kw_only(), "bits"_a, "n"_a, "k"_a, "gated"_a, "weight_only"_a)
+          nb::kw_only(), "bits"_a, "n"_a, "k"_a, "gated"_a, "weight_only"_a, "experts"_a = 1)
       .def(
           "pack_grid_rows",
           [](PyExecutor& self, MatrixId matrix, int64_t first, int64_t count,

@@ -35,25 +35,32 @@ Executor::Executor(const ExecutorShape& shape, const KvPages& pages)
   bool alike = true;
   for (const KvGeometry& g : pages.layers) {
     if (g.kv_heads < 1 || g.head_dim < 1) refuse("a KV layer needs heads and a head size");
-    if (g.head_dim % 2 != 0 || g.head_dim > kMostHeadDim)
+    if (g.value_dim < 0 || g.value_dim > g.head_dim ||
+        (g.value_dim && (g.kv_heads != 1 || g.head_dim > kMostLatentDim)))
+      refuse("a cache of latents has one head of up to " + std::to_string(kMostLatentDim) +
+             " components, not " + std::to_string(g.kv_heads) + " of " +
+             std::to_string(g.head_dim) + " with values of " + std::to_string(g.value_dim));
+    if (!g.value_dim && (g.head_dim % 2 != 0 || g.head_dim > kMostHeadDim))
       refuse("heads of a KV layer have an even size up to " + std::to_string(kMostHeadDim) +
              ", not " + std::to_string(g.head_dim));
     if (g.group < 0 || g.group >= pages.groups || g.part < 0 || g.part >= pages.parts)
       refuse("a KV layer is of no group, or in no part of its pages");
-    KvLayer layer{nullptr, shape.kv_elem, g.kv_heads, g.head_dim, pages.part_bytes, g.group};
+    KvLayer layer{nullptr, shape.kv_elem, g.kv_heads, g.head_dim, pages.part_bytes, g.group,
+                  g.value_dim};
     if (g.offset % 64 != 0 || g.offset > pages.part_bytes ||
         layer.block_bytes() > pages.part_bytes - g.offset)
       refuse("a KV layer lies outside its page, or not on a cache line");
     layer.base = kv_parts_[size_t(g.part)].data() + g.offset;
     kv_.push_back(layer);
-    const size_t head = 2 * layer.part_bytes();
-    alike = alike && g.head_dim == pages.layers[0].head_dim && g.offset % head == 0 &&
+    const size_t head = layer.head_bytes();
+    alike = alike && g.head_dim == pages.layers[0].head_dim &&
+            g.value_dim == pages.layers[0].value_dim && g.offset % head == 0 &&
             pages.part_bytes % head == 0;
   }
   for (size_t part = 0; alike && part < kv_parts_.size(); ++part) {
     KvLayer all = kv_[0];
     all.base = kv_parts_[part].data();
-    all.kv_heads = int(pages.part_bytes / (2 * all.part_bytes()));
+    all.kv_heads = int(pages.part_bytes / all.head_bytes());
     movable_.push_back(all);
   }
 }
@@ -62,7 +69,9 @@ Executor::Executor(const ExecutorShape& shape, const KvPages& pages)
 
 BufferId Executor::add_buffer(size_t offset, Elem elem, int64_t cols, size_t row_bytes,
                               RowKind rows) {
-  const int64_t most = rows == RowKind::tokens ? shape_.max_tokens : shape_.max_logits;
+  if (rows.times < 1 || rows.times > kMostRowsOfOne)
+    refuse("a buffer has 1 to " + std::to_string(kMostRowsOfOne) + " rows for each of a step");
+  const int64_t most = most_rows(rows);
   const size_t element = elem_bytes(elem), arena = arena_->bytes();
   if (cols < 1 || row_bytes / element < size_t(cols) || row_bytes % element != 0 ||
       offset % 64 != 0 || offset > arena || row_bytes > (arena - offset) / size_t(most))
@@ -144,9 +153,7 @@ const KvLayer& Executor::kv(int layer) const {
   return kv_[size_t(layer)];
 }
 
-int64_t Executor::max_rows(BufferId id) const {
-  return bound(id).rows == RowKind::tokens ? shape_.max_tokens : shape_.max_logits;
-}
+int64_t Executor::max_rows(BufferId id) const { return most_rows(bound(id).rows); }
 
 size_t Executor::weight_bytes() const {
   size_t total = 0;

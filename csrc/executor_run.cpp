@@ -11,12 +11,12 @@ namespace penstock {
 namespace {
 
 int64_t rows_of(RowKind kind, const StepView& step) {
-  switch (kind) {
-    case RowKind::tokens: return step.tokens;
-    case RowKind::selected: return step.selected();
-    case RowKind::logits: break;
+  switch (kind.base) {
+    case RowBase::tokens: return int64_t(step.tokens) * kind.times;
+    case RowBase::selected: return int64_t(step.selected()) * kind.times;
+    case RowBase::logits: break;
   }
-  return step.logits;
+  return int64_t(step.logits) * kind.times;
 }
 
 }  // namespace
@@ -47,6 +47,7 @@ struct Executor::Runner {
   std::byte* shared;
 
   void operator()(const EmbedOp& op) const { embed(op.args, step, worker); }
+  void operator()(const AddPositionsOp& op) const { add_positions(op.args, step, worker); }
   void operator()(const AddNormOp& op) const {
     add_norm(op.args, rows_of(op.rows, step), worker);
   }
@@ -61,6 +62,20 @@ struct Executor::Runner {
     if (rows == 0) return;
     std::visit([&](const auto& w) { linear(w, op.x, op.out, rows, op.gate, shared, worker); },
                op.w);
+  }
+  void operator()(const HeadLinearOp& op) const {
+    head_linear(op.args, rows_of(op.rows, step), worker);
+  }
+  void operator()(const RouteOp& op) const { route(op.args, rows_of(op.rows, step), worker); }
+  void operator()(const ExpertLinearOp& op) const {
+    std::visit(
+        [&](const auto& w) { expert_linear(w, op.args, rows_of(op.rows, step), worker); }, op.w);
+  }
+  void operator()(const ScaleRowsOp& op) const {
+    scale_rows(op.args, rows_of(op.rows, step), worker);
+  }
+  void operator()(const CombineExpertsOp& op) const {
+    combine_experts(op.args, rows_of(op.rows, step), worker);
   }
   void operator()(const HeadNormOp& op) const {
     head_norm(op.args, rows_of(op.rows, step), worker);
@@ -79,6 +94,10 @@ struct Executor::Runner {
   void operator()(const GateOp& op) const { gate(op.args, rows_of(op.rows, step), worker); }
   void operator()(const ScaleOp& op) const { scale(op.args, rows_of(op.rows, step), worker); }
   void operator()(const SoftCapOp& op) const { soft_cap(op.args, rows_of(op.rows, step), worker); }
+  void operator()(const ClampOp& op) const { clamp(op.args, rows_of(op.rows, step), worker); }
+  void operator()(const ScaleByPositionOp& op) const {
+    scale_by_position(op.args, step, worker);
+  }
 };
 
 void Executor::run(const StepView& step, const CacheEdits& edits) {

@@ -237,7 +237,7 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The target's checkpoint, where heads that draft share weights with their target; otherwise
     None."""
     notes: tuple[str, ...] = ()
-    """What whoever starts the engine should know of it, a line each."""
+    """Lines for the user who starts the engine."""
 
     @property
     def rows_per_sequence(self) -> int:

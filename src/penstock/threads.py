@@ -25,7 +25,7 @@ class Threads:
     system places them."""
     reason: str
     notes: tuple[str, ...] = ()
-    """Lines that whoever starts the engine should see."""
+    """Lines for the user who starts the engine."""
 
 
 def choose_threads(asked: int | str | None, hardware: Hardware) -> Threads:

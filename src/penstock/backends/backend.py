@@ -1,6 +1,7 @@
-"""What a backend says of itself: is it there, what does it prefer, what does it take, how it binds.
+"""The interface of a backend: whether it can run, its defaults, its memory, and how it binds a
+plan.
 
-Nothing of a backend is imported before it is asked to bind, or what its kernels take.
+Nothing of a backend is imported before it binds a plan, or is asked for the memory of its kernels.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from penstock.threads import Threads, choose_threads
 
 @dataclass(frozen=True)
 class Defaults:
-    """What options are on a backend where the user leaves them open."""
+    """A backend's values of options that the user leaves open."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -43,7 +44,7 @@ class BackendChoice:
     gpu: Gpu | None = None
     """The GPU that it uses; None for backends that use none."""
     notes: tuple[str, ...] = ()
-    """Lines that whoever starts the engine should see."""
+    """Lines for the user who starts the engine."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Backend(ABC):
     name: ClassVar[ChosenBackend]
     defaults: ClassVar[Defaults]
     on_gpu: ClassVar[bool] = False
-    """Whether it computes on a GPU, in that one's memory, and threads of the CPU only feed it."""
+    """Whether it computes on a GPU and in its memory, fed by threads of the CPU."""
     keeps_weights: ClassVar[bool] = False
     """Whether it packs weights into a form that can be kept on disk (:meth:`packing`)."""
     half_rows: ClassVar[bool] = False
@@ -92,7 +93,7 @@ class Backend(ABC):
         return None
 
     def why_not(self, hardware: Hardware) -> tuple[str, ...]:
-        """What a user should know who named no backend and would expect this one to serve."""
+        """Return lines on why this backend is not used, for a user who named none."""
         return ()
 
     def threads(self, asked: int | str | None, hardware: Hardware) -> Threads:
@@ -141,7 +142,7 @@ class Backend(ABC):
         """
 
     def notes(self) -> tuple[str, ...]:
-        """Lines on the kernels of this machine, for whoever starts the engine."""
+        """Return lines on this machine's kernels for the user who starts the engine."""
         return ()
 
     def packing(self) -> Packing | None:

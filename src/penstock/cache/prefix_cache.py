@@ -1,4 +1,4 @@
-"""Prefixes that can be found: what is cached of a sequence's first tokens, in every group."""
+"""Finds the longest cached prefix of a sequence, over all groups of layers."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class CachedPrefix(NamedTuple):
 class PrefixCache:
     """Finds the blocks of a sequence's first tokens by content, and publishes those it computes.
 
-    It owns no block: ``index`` says which blocks can be found, and whoever hands out a block drops
-    it there. ``windows`` has the window of each group of layers, or None.
+    It owns no block: ``index`` says which blocks can be found, and the cache drops a block there
+    when it hands it out. ``windows`` has the window of each group of layers, or None.
     """
 
     def __init__(self, index: PrefixIndex, windows: Sequence[int | None], block_size: int) -> None:

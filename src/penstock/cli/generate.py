@@ -183,8 +183,10 @@ def _record(text: str, output: RequestOutput, sequence: CompletionOutput) -> Rec
 
 def _fitting(params: SamplingParams, prompt: PromptDict, longest: int) -> SamplingParams:
     """``params`` with as many ``max_tokens`` as a context of ``longest`` has behind the prompt."""
-    room = max(longest - len(prompt["prompt_token_ids"]), 1)
-    return msgspec.structs.replace(params, max_tokens=min(params.max_tokens or room, room))
+    remaining = max(longest - len(prompt["prompt_token_ids"]), 1)
+    return msgspec.structs.replace(
+        params, max_tokens=min(params.max_tokens or remaining, remaining)
+    )
 
 
 def _prompt(llm: LLM, text: str, chat: bool) -> PromptDict:

@@ -70,6 +70,7 @@ class EngineCore:
         self._speculation = speculation
         self._works_ahead = executor.capabilities.depth > 1
         self._draws_ahead = executor.capabilities.draws_ahead
+        self._late_masks = executor.capabilities.late_masks
         cache = KvCache(
             executor.num_blocks,
             BLOCK_SIZE,
@@ -84,7 +85,7 @@ class EngineCore:
             self._speculation is not None and self._speculation.reads_all_hidden,
             PROMPT_LOGIT_ROWS if config.max_logit_rows < config.max_num_batched_tokens else None,
         )
-        self._sampler = executor.sampler()
+        self._sampler = executor.sampler
         self._seeds = random.Random(config.seed)
         self._prompts = PromptLogprobsTracker()
         self._constraints = Constraints(
@@ -234,9 +235,9 @@ class EngineCore:
             drafts = self._drafts(self._speculation)
         masks_pending = unsettled = False
         if constraints.active:
-            if self._works_ahead and drafts:  # they take the step in before the next, so masks wait
+            if not self._late_masks and drafts:  # the host draws, when the logits are there
                 unsettled = True
-            elif self._works_ahead:
+            elif not self._late_masks:
                 constraints.settle(_PATIENCE_S)
             masks_pending = constraints.num_awaiting > 0
         step = self._scheduler.schedule(drafts, masks_pending)

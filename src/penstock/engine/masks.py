@@ -1,4 +1,4 @@
-"""The masks of a step's sequences, which are computed beside it and never delay it for long."""
+"""Computes the grammar masks of sequences while steps run, without delaying a step for long."""
 
 from __future__ import annotations
 
@@ -47,29 +47,29 @@ class MaskJob:
                 self.matcher.compute()
             else:
                 self.matcher.compute(consumer())
-        except BaseException as error:  # nobody else is told what happens in this thread
+        except BaseException as error:  # nothing else reports it in this thread
             _log.exception("a mask could not be computed")
             self.matcher.fail(f"its mask could not be computed: {first_line(error)}")
         self.done = True
 
 
 class MaskThreads(Protocol):
-    """Where masks are computed: :class:`Pools`, or a double in tests."""
+    """Threads that compute masks: :class:`Pools`, or a double in tests."""
 
     def begin(self, jobs: Iterable[tuple[str, MaskJob]]) -> None:
-        """Begin to compute these masks, each on its owner's account."""
+        """Begin to compute these masks; the time of each is charged to its tenant."""
         ...
 
     def wait(self, jobs: Sequence[MaskJob], seconds: float, *, all_of_them: bool) -> None:
-        """Return when one of the jobs is done, or all of them are, or after so many seconds."""
+        """Return when one of the jobs is done (or all of them), or after so many seconds."""
         ...
 
     def close(self) -> None: ...
 
 
 class Pools:
-    """Two kinds of threads: for quick masks, and for those of grammars whose masks were slow. The
-    latter give way to a step's own threads."""
+    """Two pools of threads: one for quick masks, and one of low priority for grammars whose masks
+    were slow."""
 
     def __init__(self, bell: Bell) -> None:
         count = min(max((os.cpu_count() or 1) // _CPUS_PER_THREAD, 1), _MOST_THREADS)

@@ -1,4 +1,5 @@
-"""A step's hidden states to those who are pooled, and their embeddings into the updates."""
+"""Hands a step's hidden states to the poolers of embedding requests, and their results to
+updates."""
 
 from __future__ import annotations
 

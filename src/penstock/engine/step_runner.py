@@ -71,7 +71,7 @@ class StepRunner:
     ) -> None:
         """``typical``: how drafts are accepted, if not exactly."""
         self._executor = executor
-        self._sampler = executor.sampler()
+        self._sampler = executor.sampler
         self._works_ahead = executor.capabilities.depth > 1
         self._scheduler = scheduler
         self._constraints = constraints
@@ -95,7 +95,7 @@ class StepRunner:
         """Submit a step, if there is one; return one that was run, if it is time to take one in.
 
         ``features``: ``Executed.features`` are wanted of this step. ``unsettled``: its masks may
-        not be ready, so that it cannot be drawn from on a device that works ahead.
+        not be ready, so that an executor without ``Capabilities.late_masks`` cannot draw from it.
         """
         submitted = None if step is None else self._submit(step, features, unsettled)
         before = submitted
@@ -151,8 +151,8 @@ class StepRunner:
 class _LateMasks:
     """The masks of a step's samples, which may come a little later than its logits.
 
-    Where steps overlap, all are there: a sequence whose mask is late was not scheduled to draw
-    (``Constraints.settle``).
+    For an executor without ``Capabilities.late_masks`` all are there: a sequence whose mask is late
+    was not scheduled to draw (``Constraints.settle``).
     """
 
     def __init__(self, constraints: Constraints, samples: list[SequenceState]) -> None:

@@ -16,11 +16,11 @@ from penstock.engine.ipc.spawn import DEFAULT_CORE, EngineChild
 from penstock.engine.ipc.wire import ModelFacts, Ready, Refused
 from penstock.errors import EngineDeadError, PenstockError, RequestError
 from penstock.frontend.input_processor import InputProcessor
+from penstock.frontend.open_sequences import OpenSequences
 from penstock.frontend.open_streams import OpenStreams
 from penstock.frontend.output_processor import OutputProcessor
 from penstock.frontend.outputs import RequestOutput
 from penstock.frontend.pacing import Pacer
-from penstock.frontend.room import Room
 from penstock.frontend.stream import OutputStream
 from penstock.interface.messages import (
     Abort,
@@ -51,7 +51,7 @@ class AsyncLLM:
     def __init__(
         self, max_sequences: int | None = None, inputs: InputProcessor | None = None
     ) -> None:
-        self.room = Room(max_sequences)
+        self.open_sequences = OpenSequences(max_sequences)
         """Limits the number of open sequences. A request counts ``n`` for each of its prompts."""
         self.pacer = Pacer()
         """Decides when tokens that come in quick succession are delivered together. The first and
@@ -101,7 +101,7 @@ class AsyncLLM:
         try:
             llm._ready = await llm._engine.ready(timeout)
             tokenizer = await llm.inputs.serve(llm.model)
-            llm._streams = OpenStreams(OutputProcessor(tokenizer), llm.room, llm.pacer)
+            llm._streams = OpenStreams(OutputProcessor(tokenizer), llm.open_sequences, llm.pacer)
         except BaseException:
             await llm.aclose()
             raise
@@ -127,7 +127,7 @@ class AsyncLLM:
         return self._death
 
     async def wait_dead(self) -> None:
-        """Wait until the engine is gone and every open request has been told."""
+        """Wait until the engine is gone and every open request has failed."""
         await self._dead.wait()
 
     @property

@@ -63,7 +63,7 @@ State = TypeVar("State", bound=SamplingState)
 
 @dataclass(frozen=True, slots=True)
 class NewSequence:
-    """What a sampler is told of a sequence, once, before its first token."""
+    """What a sampler needs to know of a sequence, given once, before its first token."""
 
     params: SamplingParams
     key: int

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.models import (
+    deepseek_v2,
+    deepseek_v3,
     ernie4_5_moe,
+    falcon,
     gemma,
     gemma2,
     gemma3,
@@ -21,6 +24,7 @@ from penstock.models import (
     olmo2,
     olmo3,
     olmoe,
+    phi,
     phi3,
     phimoe,
     qwen2,
@@ -32,7 +36,10 @@ from penstock.models import (
 )
 
 MODULES: Final = (
+    deepseek_v2,
+    deepseek_v3,
     ernie4_5_moe,
+    falcon,
     gemma,
     gemma2,
     gemma3,
@@ -48,6 +55,7 @@ MODULES: Final = (
     olmo2,
     olmo3,
     olmoe,
+    phi,
     phi3,
     phimoe,
     qwen2,

@@ -27,6 +27,8 @@ class Family:
     model_type: str
     read: Callable[[ConfigReader, DType], ModelSpec]
     names: NameMap | None
+    other_types: frozenset[str]
+    """Further values of ``model_type`` that mean the same."""
     own_code: frozenset[str]
     """Classes that ``auto_map`` may name: code of the checkpoint's own, which computes the same."""
     idle: frozenset[str]
@@ -40,6 +42,7 @@ def _family(module: ModuleType) -> Family:
         module.MODEL_TYPE,
         module.read,
         getattr(module, "NAMES", None),
+        getattr(module, "OTHER_MODEL_TYPES", frozenset()),
         getattr(module, "OWN_CODE", frozenset()),
         getattr(module, "IDLE", frozenset()),
     )
@@ -171,7 +174,8 @@ def _find_family(config: ConfigReader) -> Family:
     if family is None:
         hint = _INSTEAD.get(names[0])
         raise config.error("architectures", f"is not supported; {hint or supported}")
-    if config.text("model_type", family.model_type) != family.model_type:
+    named = config.text("model_type", family.model_type)
+    if named != family.model_type and named not in family.other_types:
         raise config.error(
             "model_type", f"contradicts {family.architecture}, which is {family.model_type!r}"
         )

@@ -60,7 +60,8 @@ def rope_tables(spec: RopeSpec, max_positions: int) -> tuple[Floats, Floats]:
 
 
 def is_computable(spec: RopeSpec, max_positions: int) -> bool:
-    """Whether all entries of the tables would be finite: every frequency is a positive number.
+    """Whether all entries of the tables would be finite: every frequency is a positive number, but
+    for those of pairs that do not rotate.
 
     The stretch of ``dynamic`` grows with the position, so its last one stands for all. Where a list
     of ``longrope`` is yet to be chosen, it holds for both.
@@ -73,7 +74,8 @@ def is_computable(spec: RopeSpec, max_positions: int) -> bool:
         if spec.kind == "dynamic":
             last = _dynamic(spec, max_positions - 1, max_positions)[0]
             frequencies = np.concatenate([frequencies, last])
-    positive = np.isfinite(frequencies) & (frequencies > 0)
+    least = frequencies[: spec.rotating] if spec.kind == "proportional" else frequencies
+    positive = np.isfinite(least) & (least > 0)
     return bool(positive.all()) and 0 < spec.attention_factor < math.inf
 
 
@@ -83,6 +85,9 @@ def inverse_frequencies(spec: RopeSpec) -> Floats:
     Raises ValueError for ``longrope`` of which no list is chosen.
     """
     plain = _base_frequencies(np.float32(spec.theta), spec.dim)
+    if spec.kind == "proportional":
+        plain[spec.rotating :] = 0.0
+        return plain / np.float32(spec.factor)
     if spec.kind == "linear":
         return plain / np.float32(spec.factor)
     if spec.kind == "llama3":

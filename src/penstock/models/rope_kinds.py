@@ -26,6 +26,9 @@ def read_kind(
         return RopeSpec(theta=theta, dim=dim)
     if kind == "linear":
         return RopeSpec(theta=theta, dim=dim, kind=kind, factor=_scale(rope, "factor"))
+    if kind == "proportional":
+        factor = _scale(rope, "factor", 1.0)
+        return RopeSpec(theta=theta, dim=dim, kind=kind, factor=factor, rotating=dim // 2)
     if kind == "dynamic":
         return _dynamic(rope, theta, dim, max_positions)
     name = "original_max_position_embeddings"

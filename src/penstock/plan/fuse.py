@@ -128,6 +128,7 @@ def _match_qkv(
         and rope_q.rope == rope_k.rope
         and [(norm.x, norm.out) for norm in norms] in ([], [(q.out, q.out), (k.out, k.out)])
         and len({norm.eps for norm in norms}) < 2
+        and all(norm.is_plain for norm in norms)
     )
     return ((q, k, v), norms, (rope_q, rope_k), write) if chained else None
 
@@ -157,7 +158,7 @@ def _add_into_norm(ops: Ops, buffers: Buffers) -> Ops:
     """An addition to the residual and the norm that reads it become one pass over the row."""
     fused: Ops = []
     for op in ops:
-        if not isinstance(op, RmsNorm):
+        if not isinstance(op, RmsNorm) or op.out == op.x:  # AddNorm is never in place
             fused.append(op)
             continue
         delta = None

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from penstock.cache.geometry import KvDType, layer_block_bytes
+from penstock.cache.geometry import KvDType, latent_block_bytes, layer_block_bytes
 from penstock.models.spec import ModelSpec
 
 GROUP_COST = 0.01
@@ -32,18 +32,14 @@ class KvLayer:
     window: int | None = None
     """Number of latest positions that a query sees, itself included; None: all."""
     value_dim: int | None = None
-    """Components of a value; None: ``head_dim``. 0: there are no values beside the keys, whose
-    first components they are (a latent cache). No backend takes any but None yet."""
+    """Components of a value where there are no values beside the keys, whose first components they
+    are (a latent cache, of one head); None: values are cached, of ``head_dim`` components."""
 
     def block_bytes(self, dtype: KvDType) -> int:
         """Bytes of a block's keys and values."""
-        both = layer_block_bytes(dtype, self.kv_heads, self.head_dim)
         if self.value_dim is None:
-            return both
-        values = 0
-        if self.value_dim:
-            values = layer_block_bytes(dtype, self.kv_heads, self.value_dim) // 2
-        return both // 2 + values
+            return layer_block_bytes(dtype, self.kv_heads, self.head_dim)
+        return latent_block_bytes(dtype, self.value_dim, self.head_dim - self.value_dim)
 
 
 @dataclass(frozen=True)
@@ -91,7 +87,15 @@ class KvGroups:
 def kv_layers(spec: ModelSpec) -> tuple[KvLayer, ...]:
     """The caches that a model's layers need, but for those that read another layer's."""
     attentions = (x.attention for x in spec.layers if x.attention.kv_from is None)
-    return tuple(KvLayer(a.num_kv_heads, a.head_dim, a.window) for a in attentions)
+    return tuple(
+        KvLayer(
+            a.num_kv_heads,
+            a.head_dim,
+            a.window,
+            None if a.latent is None else a.latent.kv_rank,
+        )
+        for a in attentions
+    )
 
 
 def group_layers(layers: Sequence[KvLayer], dtype: KvDType) -> KvGroups:

@@ -15,8 +15,8 @@ Rank = tuple[float, float]
 class FairShares:
     """The virtual times of the tenants that have live sequences, and of each tenant's users.
 
-    Users of a tenant have equal weights. It holds neither clocks nor sequences: the queues tell it
-    which sequences arrive, wait, run and end.
+    Users of a tenant have equal weights. It holds neither clocks nor sequences: the queues report
+    to it which sequences arrive, wait, run and end.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Room in a step for tokens that may follow the known ones."""
+"""Places draft tokens in the step being composed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def place_drafts(
     budget: int,
     copies: list[BlockCopy],
 ) -> int:
-    """Put drafts behind those in the step, as far as there is room; returns how many tokens.
+    """Add drafts to the step's sequences as far as budget and blocks last; return the tokens added.
 
     None reaches the length at which its sequence ends: of what a step draws, the last token
     is not drafted.

@@ -48,7 +48,7 @@ class MedusaProposer:
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._sampler = executor.sampler()
+        self._sampler = executor.sampler
 
     def observe(
         self, step: ScheduledStep, tokens: Sequence[list[int]], features: NDArray[Any]

@@ -42,7 +42,7 @@ class _Begun(msgspec.Struct, frozen=True, gc=False):
 
 
 class Speculation:
-    """Asks a proposer for drafts for all decoding sequences, and measures what comes of them.
+    """Asks a proposer for drafts for all decoding sequences, and measures what they gain.
 
     Before each step either :meth:`drafts` is called, with no other step in flight, or :meth:`skip`.
     A step may be skipped while another is in flight, whose tokens are not known, if

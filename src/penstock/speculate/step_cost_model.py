@@ -120,12 +120,12 @@ class DraftTiming(NamedTuple):
 class StepCostModel:
     """Predicts the time of plain steps, of steps that verify drafts, of drafting and of reading.
 
-    Steps are told apart by whether they verify drafts, since those leave the target's weights out
-    of the processor's caches. So do the first plain steps after them take longer: only plain steps
-    that follow ``settle_steps`` others are measured, for they take what they would without
+    Steps with and without drafts to verify are kept apart, since those leave the target's weights
+    out of the processor's caches. So do the first plain steps after them take longer: only plain
+    steps that follow ``settle_steps`` others are measured, for they take what they would without
     speculation. As drafts are judged by this baseline, it is measured again now and then, during
-    which there are no drafts (``timing``): soon after the first drafts, when a wrong baseline
-    costs most, then more and more seldom.
+    which there are no drafts (``timing``): soon after the first drafts, when a wrong baseline costs
+    most, then more and more seldom.
 
     It also limits what a single measurement may be charged to drafts: other processes may have had
     the processor meanwhile.

@@ -36,7 +36,7 @@ from penstock.weights.disagreement import (
 from penstock.weights.dummy import DummyWeights
 from penstock.weights.published import open_published
 from penstock.weights.safetensors import open_folder
-from penstock.weights.sources import Found, as_named, check, read
+from penstock.weights.sources import Found, as_named, check, read, read_member
 
 _COMPARE_BYTES: Final = 1 << 24  # at a time, so that comparing two matrices needs no copy of them
 
@@ -113,7 +113,7 @@ class CheckpointWeights:
             check(source, found)
             self._sources[name] = source, found
         if lacks is not None and form is not None and (indexed or form.any_order):
-            # No matrix may do without what others have, or what the order of columns is told by.
+            # No matrix may do without what others have, or which define the order of columns.
             name, stored = lacks
             raise missing(folder, name, self._sources[name][0], stored, found, form)
         if spec.tie_embeddings and names is not None:
@@ -137,6 +137,11 @@ class CheckpointWeights:
         if name in self._shared and isinstance(value, GroupTensor):
             return dequantized(value, self._dtype, name)
         return value
+
+    def member(self, name: str, index: int) -> WeightValue:
+        """A matrix of a stack, likewise."""
+        source, found = self._sources[name]
+        return read_member(source, index, found, self._dtype)
 
     def _share(self, target: Path | None) -> None:
         """Take the weights that are shared from the checkpoint ``target``."""

@@ -79,6 +79,18 @@ def read(source: Source, found: Found, dtype: DType) -> NDArray[Any] | GroupTens
     return array
 
 
+def read_member(
+    source: Source, index: int, found: Found, dtype: DType
+) -> NDArray[Any] | GroupTensor:
+    """Matrix ``index`` of a stack, as :func:`read` has it."""
+    if isinstance(source, Stacked):
+        return read(source.sources[index], found, dtype)
+    stack = read(RowsOf(source, ((index, index + 1),)), found, dtype)
+    assert isinstance(stack, np.ndarray)
+    member: NDArray[Any] = stack[0]
+    return member
+
+
 def _is_shifted(source: Source) -> bool:
     match source:
         case Shifted():
@@ -110,11 +122,18 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
         case Stored(name):
             file, tensor = found[name]
             return file.view(tensor.name)
+        case RowsOf(Stacked(sources), runs):
+            wanted = [each for first, end in runs for each in sources[first:end]]
+            return _floats(Stacked(tuple(wanted)), found)
+        case RowsOf(Shifted(inner, by), runs):
+            return _floats(Shifted(RowsOf(inner, runs), by), found)
         case RowsOf(inner, runs):
             whole = _floats(inner, found)
             if len(runs) == 1:
                 return whole[slice(*runs[0])]
             return np.concatenate([whole[first:end] for first, end in runs])
+        case Stacked((alone,)):
+            return _floats(alone, found)[None]
         case Stacked(sources):
             return np.stack([_floats(each, found) for each in sources])
         case RowsOfEach(inner, first, count, step):

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from penstock.backends.cpu.binder import Binder
-from penstock.models.spec import plain_activation
+from penstock.models.spec import ClampedSwiglu, Gating
 from penstock.plan import ops
 
 
@@ -23,8 +23,27 @@ def append(binder: Binder, op: ops.Op) -> None:
     appender(binder, op)
 
 
+def gating(kind: Gating | None) -> tuple[str, tuple[float, float] | None]:
+    """An activation by name, and limit and alpha of a clamped one."""
+    if isinstance(kind, ClampedSwiglu):
+        return "silu", (kind.limit, kind.alpha)
+    return kind or "none", None
+
+
 def _embed(b: Binder, op: ops.Embed) -> None:
-    b.native.append_embed(b.table(op.weight), b.plan.weight_dtype, b.buffers[op.out])
+    rows = b.plan.weights[op.weight].shape[0]
+    b.native.append_embed(b.table(op.weight), b.plan.weight_dtype, b.buffers[op.out], rows)
+
+
+def _add_positions(b: Binder, op: ops.AddPositions) -> None:
+    b.native.append_add_positions(
+        x=b.buffers[op.x],
+        out=b.buffers[op.out],
+        table=b.table(op.weight),
+        elem=b.plan.weight_dtype,
+        rows=b.plan.weights[op.weight].shape[0],
+        offset=op.offset,
+    )
 
 
 def _features(b: Binder, op: ops.Features) -> None:
@@ -32,18 +51,54 @@ def _features(b: Binder, op: ops.Features) -> None:
 
 
 def _join(b: Binder, op: ops.Join) -> None:
-    b.native.append_join([b.buffers[x] for x in op.xs], b.buffers[op.out])
+    b.native.append_join([b.buffers[x] for x in op.xs], b.buffers[op.out], op.heads or 1)
 
 
 def _linear(b: Binder, op: ops.Linear) -> None:
     matrix = b.matrix(op)
-    b.native.append_linear(
-        matrix,
-        b.bias(op),
-        b.buffers[op.x],
-        b.buffers[op.out],
-        plain_activation(op.gated) if op.gated else "none",
+    x, out = b.buffers[op.x], b.buffers[op.out]
+    b.native.append_linear(matrix, b.bias(op), x, out, *gating(op.gated))
+
+
+def _route(b: Binder, op: ops.Route) -> None:
+    routing = op.routing
+    b.native.append_route(
+        logits=b.buffers[op.logits],
+        ids=b.buffers[op.ids],
+        shares=b.buffers[op.shares],
+        choice_bias=b.optional_weight(op.choice_bias),
+        scores=routing.scores,
+        normalize=routing.normalize,
+        normalize_eps=routing.normalize_eps,
+        normalize_least=routing.normalize_least,
+        scale=routing.scale,
+        groups=routing.groups,
+        groups_chosen=routing.groups_chosen,
+        top2=routing.group_score == "top2",
+        jitter=routing.jitter,
     )
+
+
+def _head_linear(b: Binder, op: ops.HeadLinear) -> None:
+    b.native.append_head_linear(
+        matrix=b.head_matrix(op), heads=op.heads, x=b.buffers[op.x], out=b.buffers[op.out]
+    )
+
+
+def _expert_linear(b: Binder, op: ops.ExpertLinear) -> None:
+    matrix = b.experts(op)
+    x, ids, out = (b.buffers[name] for name in (op.x, op.ids, op.out))
+    b.native.append_expert_linear(matrix, b.expert_bias(op), x, ids, out, *gating(op.gated))
+
+
+def _scale_rows(b: Binder, op: ops.ScaleRows) -> None:
+    x, by, out = (b.buffers[name] for name in (op.x, op.by, op.out))
+    b.native.append_scale_rows(x, by, out, op.sigmoid)
+
+
+def _combine_experts(b: Binder, op: ops.CombineExperts) -> None:
+    shares = None if op.shares is None else b.buffers[op.shares]
+    b.native.append_combine_experts(b.buffers[op.x], shares, b.buffers[op.out])
 
 
 def _attention(b: Binder, op: ops.Attention) -> None:
@@ -83,8 +138,30 @@ def _scale(b: Binder, op: ops.Scale) -> None:
     b.native.append_scale(b.buffers[op.x], b.buffers[op.out], op.factor)
 
 
+def _scale_by(b: Binder, op: ops.ScaleBy) -> None:
+    b.native.append_scale_by(b.buffers[op.x], b.buffers[op.out], b.weight(op.weight))
+
+
+def _columns(b: Binder, op: ops.Columns) -> None:
+    b.native.append_columns(b.buffers[op.x], b.buffers[op.out], op.first)
+
+
 def _soft_cap(b: Binder, op: ops.SoftCap) -> None:
     b.native.append_soft_cap(b.buffers[op.x], b.buffers[op.out], op.cap)
+
+
+def _clamp(b: Binder, op: ops.Clamp) -> None:
+    b.native.append_clamp(b.buffers[op.x], b.buffers[op.out], op.limit)
+
+
+def _scale_by_position(b: Binder, op: ops.ScaleByPosition) -> None:
+    b.native.append_scale_by_position(
+        x=b.buffers[op.x],
+        out=b.buffers[op.out],
+        factors=b.floats(op.scale.factors(b.plan.max_positions)),
+        period=op.scale.period,
+        offset=op.scale.offset,
+    )
 
 
 def _add(b: Binder, op: ops.Add) -> None:
@@ -94,7 +171,16 @@ def _add(b: Binder, op: ops.Add) -> None:
 
 def _head_norm(b: Binder, op: ops.HeadNorm) -> None:
     x, out = b.buffers[op.x], b.buffers[op.out]
-    b.native.append_head_norm(x, out, op.head_dim, b.weight(op.weight), op.eps)
+    b.native.append_head_norm(
+        x,
+        out,
+        op.head_dim,
+        b.optional_weight(op.weight),
+        op.eps,
+        bias=b.optional_weight(op.bias),
+        layer=op.centered,
+        each_head=op.each_head,
+    )
 
 
 def _rope(b: Binder, op: ops.Rope) -> None:
@@ -111,12 +197,13 @@ def _rope(b: Binder, op: ops.Rope) -> None:
 
 
 def _kv_write(b: Binder, op: ops.KvWrite) -> None:
-    b.native.append_kv_write(layer=op.layer, k=b.buffers[op.k], v=b.buffers[op.v])
+    v = None if op.v is None else b.buffers[op.v]
+    b.native.append_kv_write(layer=op.layer, k=b.buffers[op.k], v=v)
 
 
 def _gate(b: Binder, op: ops.Gate) -> None:
     gate, up, out = (b.buffers[name] for name in (op.gate, op.up, op.out))
-    b.native.append_gate(gate, up, out, plain_activation(op.activation))
+    b.native.append_gate(gate, up, out, *gating(op.activation))
 
 
 def _activate(b: Binder, op: ops.Activate) -> None:
@@ -158,16 +245,26 @@ def _rope_write(b: Binder, op: ops.RopeWrite) -> None:
 APPENDERS: Final[Mapping[type[ops.Op], Callable[[Binder, Any], None]]] = MappingProxyType(
     {
         ops.Embed: _embed,
+        ops.AddPositions: _add_positions,
         ops.Features: _features,
         ops.Join: _join,
         ops.Linear: _linear,
+        ops.HeadLinear: _head_linear,
+        ops.Route: _route,
+        ops.ExpertLinear: _expert_linear,
+        ops.ScaleRows: _scale_rows,
+        ops.CombineExperts: _combine_experts,
         ops.Attention: _attention,
         ops.SelectRows: _select_rows,
         ops.Argmax: _argmax,
         ops.RmsNorm: _rms_norm,
         ops.LayerNorm: _layer_norm,
         ops.Scale: _scale,
+        ops.ScaleBy: _scale_by,
+        ops.Columns: _columns,
         ops.SoftCap: _soft_cap,
+        ops.Clamp: _clamp,
+        ops.ScaleByPosition: _scale_by_position,
         ops.Add: _add,
         ops.HeadNorm: _head_norm,
         ops.Rope: _rope,

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.cpu.forms import form_of
+from penstock.backends.cpu.forms import MatrixPart, form_of
 from penstock.backends.cpu.interface import BufferId, ConstantId, MatrixId, NativeExecutor
 from penstock.backends.cpu.pack import DTYPES, Fill, as_bytes
 from penstock.backends.cpu.tune import Product
 from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.plan import Plan
+
+PANEL_COLUMNS: Final = 16
+"""Rows of a matrix that are packed together (``csrc/kernels/gemm.h``)."""
 
 
 class Binder:
@@ -55,7 +58,7 @@ class Binder:
         """The packed matrix of a product, its parts joined."""
         native = self.native
         form = form_of(op.scheme, self.plan.weight_dtype)
-        matrix = form.add(native, op)
+        matrix = form.add(native, op, 1)
         if not op.weight_only:  # whose products have nothing to tune
             shape = f"{form} {'2x' if op.gated is not None else ''}{op.n}x{op.k}"
             logits = self.plan.buffers[op.out].rows.base != "T"
@@ -63,9 +66,32 @@ class Binder:
         self.regions.append("+".join(part.weight for part in op.parts))
         first = 0
         for part in op.parts:
-            put = partial(form.pack, native, matrix, first, part.weight)
+            put = partial(form.pack, MatrixPart(native, matrix, first, part.weight))
             self.fills.append(Fill(part.weight, put))
             first += part.n
+        return matrix
+
+    def head_matrix(self, op: ops.HeadLinear) -> MatrixId:
+        """The packed matrices of a product of heads, one after another."""
+        dtype = self.plan.weight_dtype
+        rows = -(-op.n // PANEL_COLUMNS) * PANEL_COLUMNS
+        matrix = self.native.add_matrix(dtype, op.heads * rows, op.k, False)
+        self.regions.append(op.weight)
+        self.fills.append(Fill(op.weight, partial(self._pack_heads, matrix, op, rows)))
+        return matrix
+
+    def experts(self, op: ops.ExpertLinear) -> MatrixId:
+        """The packed matrices of all experts, the parts of each joined."""
+        form = form_of(op.scheme, self.plan.weight_dtype)
+        number = self.plan.weights[op.parts[0].weight].shape[0]
+        matrix = form.add(self.native, op, number)
+        self.regions.append("+".join(part.weight for part in op.parts))
+        first = 0
+        for expert in range(number):
+            for part in op.parts:
+                put = partial(form.pack, MatrixPart(self.native, matrix, first, part.weight))
+                self.fills.append(Fill(part.weight, put, expert))
+                first += part.n
         return matrix
 
     def bias(self, op: ops.Linear) -> ConstantId | None:
@@ -73,6 +99,23 @@ class Binder:
         if all(part.bias is None for part in op.parts):
             return None
         return self._reserve([(part.bias, part.n) for part in op.parts], DTYPES["float32"])
+
+    def expert_bias(self, op: ops.ExpertLinear) -> ConstantId | None:
+        """The parts' biases joined expert by expert, zeros where one has none; None if none has
+        any."""
+        named = [part.bias for part in op.parts if part.bias is not None]
+        if not named:
+            return None
+        number, width = self.plan.weights[named[0]].shape[0], sum(part.n for part in op.parts)
+        constant = self.native.reserve_constant(number * width * 4)
+        self.regions.append("+".join(named))
+        first = 0
+        for part in op.parts:
+            if part.bias is not None:
+                put = partial(self._fill_rows, constant, first, width)
+                self.fills.append(Fill(part.bias, put))
+            first += part.n
+        return constant
 
     def weight(self, name: ops.WeightName) -> ConstantId:
         """A weight as float32."""
@@ -85,7 +128,7 @@ class Binder:
         """A weight in the element type that the plan's weights have."""
         return self._reserve([(name, self._size(name))], DTYPES[self.plan.weight_dtype])
 
-    def floats(self, values: Sequence[float]) -> ConstantId:
+    def floats(self, values: Sequence[float] | NDArray[np.float32]) -> ConstantId:
         """Numbers that the plan itself holds, as float32."""
         return self.native.add_constant(as_bytes(np.asarray(values, np.float32)))
 
@@ -114,6 +157,19 @@ class Binder:
         return constant
 
     # What fills call, with the weight's array last.
+
+    def _pack_heads(
+        self, matrix: MatrixId, op: ops.HeadLinear, rows: int, array: NDArray[Any]
+    ) -> None:
+        """Pack each head's matrix ``[n, k]``, ``rows`` behind the one before."""
+        heads = array.astype(DTYPES[self.plan.weight_dtype], copy=False).reshape(op.heads, -1)
+        for h, head in enumerate(heads):
+            one = head.reshape(op.k, op.n).T if op.transposed else head.reshape(op.n, op.k)
+            self.native.pack_rows(matrix, h * rows, op.n, as_bytes(np.ascontiguousarray(one)))
+
+    def _fill_rows(self, constant: ConstantId, first: int, width: int, array: NDArray[Any]) -> None:
+        for row, values in enumerate(array.astype(np.float32, copy=False)):
+            self.native.fill_constant(constant, (row * width + first) * 4, as_bytes(values))
 
     def _fill(
         self, constant: ConstantId, offset: int, dtype: np.dtype[Any], array: NDArray[Any]

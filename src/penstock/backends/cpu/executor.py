@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from numpy.typing import NDArray
@@ -89,6 +90,7 @@ class CpuExecutor(HostExecutor):
         seconds = self._native.profile(*_arrays(step), features=features)
         return list(zip(self._native.op_names, seconds, strict=True))
 
+    @cached_property
     def sampler(self) -> NativeSampler:
         """Runs on this executor's threads; not while a step does, nor after :meth:`close`."""
         return NativeSampler(load(self.isa), self._native, self._results.logits.shape[1])

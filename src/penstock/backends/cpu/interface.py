@@ -28,7 +28,8 @@ MatrixId = NewType("MatrixId", int)
 class NativeExecutor(Protocol):
     """The bound op array, built call by call and then run. See ``csrc/executor.h``.
 
-    Element types go by name (``"float32"``, ...), rows by ``"T"`` or ``"R"``. Malformed arguments
+    Element types go by name (``"float32"``, ...), rows by ``"T"``, ``"S"`` or
+    ``"R"``, several of each as ``"8T"``. Malformed arguments
     raise ValueError; memory that cannot be had, MemoryError.
     """
 
@@ -48,9 +49,11 @@ class NativeExecutor(Protocol):
 
     def fill_constant(self, constant: ConstantId, offset: int, bytes: Bytes) -> None: ...
 
-    def add_matrix(self, elem: str, n: int, k: int, gated: bool) -> MatrixId: ...
+    def add_matrix(self, elem: str, n: int, k: int, gated: bool, experts: int = 1) -> MatrixId: ...
 
-    def pack_rows(self, matrix: MatrixId, first: int, count: int, rows: Bytes) -> None: ...
+    def pack_rows(self, matrix: MatrixId, first: int, count: int, rows: Bytes) -> None:
+        """Pack rows of a matrix, or of one of several experts, whose rows follow each other."""
+        ...
 
     def add_int_matrix(
         self,
@@ -62,6 +65,7 @@ class NativeExecutor(Protocol):
         gated: bool,
         zero_points: bool,
         weight_only: bool,
+        experts: int = 1,
     ) -> MatrixId: ...
 
     def pack_int_rows(
@@ -75,7 +79,7 @@ class NativeExecutor(Protocol):
     ) -> None: ...
 
     def add_grid_matrix(
-        self, *, bits: int, n: int, k: int, gated: bool, weight_only: bool
+        self, *, bits: int, n: int, k: int, gated: bool, weight_only: bool, experts: int = 1
     ) -> MatrixId: ...
 
     def pack_grid_rows(
@@ -111,7 +115,13 @@ class NativeExecutor(Protocol):
         self, fd: int, places: list[tuple[int, int]], chunk: int
     ) -> list[list[int]]: ...
 
-    def append_embed(self, table: ConstantId, elem: str, out: BufferId) -> None: ...
+    def append_embed(self, table: ConstantId, elem: str, out: BufferId, rows: int) -> None:
+        """``rows``: of the table, at least as many as there are tokens."""
+        ...
+
+    def append_add_positions(
+        self, *, x: BufferId, out: BufferId, table: ConstantId, elem: str, rows: int, offset: int
+    ) -> None: ...
 
     def append_add_norm(
         self,
@@ -142,10 +152,57 @@ class NativeExecutor(Protocol):
         x: BufferId,
         out: BufferId,
         gate: str,
+        clamp: tuple[float, float] | None = None,
+    ) -> None: ...
+
+    def append_route(
+        self,
+        *,
+        logits: BufferId,
+        ids: BufferId,
+        shares: BufferId,
+        choice_bias: ConstantId | None,
+        scores: str,
+        normalize: bool,
+        normalize_eps: float,
+        normalize_least: float,
+        scale: float,
+        groups: int,
+        groups_chosen: int,
+        top2: bool,
+        jitter: float,
+    ) -> None: ...
+
+    def append_expert_linear(
+        self,
+        matrix: MatrixId,
+        bias: ConstantId | None,
+        x: BufferId,
+        ids: BufferId,
+        out: BufferId,
+        gate: str,
+        clamp: tuple[float, float] | None = None,
+    ) -> None: ...
+
+    def append_scale_rows(
+        self, x: BufferId, by: BufferId, out: BufferId, sigmoid: bool
+    ) -> None: ...
+
+    def append_combine_experts(
+        self, x: BufferId, shares: BufferId | None, out: BufferId
     ) -> None: ...
 
     def append_head_norm(
-        self, x: BufferId, out: BufferId, head_dim: int, weight: ConstantId, eps: float
+        self,
+        x: BufferId,
+        out: BufferId,
+        head_dim: int,
+        weight: ConstantId | None,
+        eps: float,
+        *,
+        bias: ConstantId | None,
+        layer: bool,
+        each_head: bool,
     ) -> None: ...
 
     def append_rope(
@@ -160,7 +217,15 @@ class NativeExecutor(Protocol):
         interleaved: bool,
     ) -> None: ...
 
-    def append_kv_write(self, *, layer: int, k: BufferId, v: BufferId) -> None: ...
+    def append_kv_write(self, *, layer: int, k: BufferId, v: BufferId | None) -> None:
+        """``v``: None for a cache of latents."""
+        ...
+
+    def append_head_linear(
+        self, *, matrix: MatrixId, heads: int, x: BufferId, out: BufferId
+    ) -> None:
+        """``matrix`` has the heads' rows one after another, each head's up to a whole panel."""
+        ...
 
     def append_rope_write(
         self,
@@ -198,7 +263,7 @@ class NativeExecutor(Protocol):
 
     def append_features(self, out: BufferId, first: int) -> None: ...
 
-    def append_join(self, xs: Sequence[BufferId], out: BufferId) -> None: ...
+    def append_join(self, xs: Sequence[BufferId], out: BufferId, heads: int) -> None: ...
 
     def append_add_activated(
         self, x: BufferId | None, y: BufferId, out: BufferId, activation: str
@@ -206,11 +271,31 @@ class NativeExecutor(Protocol):
         """``out = x + activation(y)``: without x the activation alone, with ``none`` the sum."""
         ...
 
-    def append_gate(self, gate: BufferId, up: BufferId, out: BufferId, activation: str) -> None: ...
+    def append_gate(
+        self,
+        gate: BufferId,
+        up: BufferId,
+        out: BufferId,
+        activation: str,
+        clamp: tuple[float, float] | None = None,
+    ) -> None:
+        """``out = activation(gate) * up``, or with ``clamp``, a limit and an alpha, clamped
+        SwiGLU."""
+        ...
 
     def append_scale(self, x: BufferId, out: BufferId, factor: float) -> None: ...
 
+    def append_scale_by(self, x: BufferId, out: BufferId, factor: ConstantId) -> None: ...
+
+    def append_columns(self, x: BufferId, out: BufferId, first: int) -> None: ...
+
     def append_soft_cap(self, x: BufferId, out: BufferId, cap: float) -> None: ...
+
+    def append_clamp(self, x: BufferId, out: BufferId, limit: float) -> None: ...
+
+    def append_scale_by_position(
+        self, *, x: BufferId, out: BufferId, factors: ConstantId, period: int, offset: int
+    ) -> None: ...
 
     def parameters(self, matrix: MatrixId) -> dict[str, tuple[int, int, int]]:
         """How its product is carried out: value, least and most of each parameter, by name."""

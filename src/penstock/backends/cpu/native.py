@@ -141,7 +141,7 @@ def _choose(isa: str | None) -> _Choice:
 
 
 def _what_lacks(variant: Variant, is_built: bool, flags: frozenset[str]) -> list[str] | None:
-    """Why ``variant`` cannot be loaded, for whoever would expect it to; None if nothing is amiss.
+    """Return why ``variant`` cannot be loaded, for a user who would expect it; None if it can.
 
     Of a CPU that has none of the features which set a variant apart, nobody expects it.
     """

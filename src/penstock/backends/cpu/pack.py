@@ -23,10 +23,16 @@ DTYPES: dict[DType, np.dtype[Any]] = {
 
 
 class Fill(NamedTuple):
-    """One weight's way into the executor."""
+    """One weight's way into the executor, or that of one expert's matrix of a stack."""
 
     name: WeightName
     put: Callable[[WeightValue], None]
+    expert: int | None = None
+
+    def read(self, weights: WeightSource) -> WeightValue:
+        if self.expert is None:
+            return weights.get(self.name)
+        return weights.member(self.name, self.expert)
 
 
 def pack(fills: Sequence[Fill], weights: WeightSource) -> None:
@@ -36,11 +42,11 @@ def pack(fills: Sequence[Fill], weights: WeightSource) -> None:
     at most.
     """
     with ThreadPoolExecutor(1, "penstock-weights") as reader:
-        ahead = [reader.submit(weights.get, fill.name) for fill in fills[:1]]
+        ahead = [reader.submit(fill.read, weights) for fill in fills[:1]]
         for fill, following in zip(fills, (*fills[1:], None), strict=True):
             array = ahead.pop().result()
             if following is not None:
-                ahead.append(reader.submit(weights.get, following.name))
+                ahead.append(reader.submit(following.read, weights))
             fill.put(array)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.reference.cache import KvStore
+from penstock.backends.reference.cache import Store, layer_stores
 from penstock.backends.reference.numerics import (
     F32,
     attend,
@@ -57,10 +58,9 @@ class ReferenceExecutor(HostExecutor):
         self._weights, self._buffers, self._put = values.weights, values.buffers, values.put
         self._quantized = values.quantized
         self._ropes = [rope_tables(rope, plan.max_positions) for rope in plan.ropes]
-        self._cache: list[tuple[KvStore, KvStore]] = []  # keys and values of each layer
-        for layer in plan.kv_layers:
-            shape = (plan.kv_dtype, limits.num_blocks, layer.kv_heads, layer.head_dim)
-            self._cache.append((KvStore(*shape), KvStore(*shape)))
+        self._cache: list[tuple[Store, ...]] = [
+            layer_stores(layer, plan.kv_dtype, limits.num_blocks) for layer in plan.kv_layers
+        ]
         self._run: dict[type[ops.Op], Callable[[Any, StepInput], None]] = {
             ops.Embed: self._embed,
             ops.Linear: self._linear,
@@ -72,6 +72,8 @@ class ReferenceExecutor(HostExecutor):
             ops.KvWrite: self._kv_write,
             ops.RopeWrite: self._rope_write,
             ops.Features: self._features,
+            ops.AddPositions: self._add_positions,
+            ops.ScaleByPosition: self._scale_by_position,
         }
 
     def run(self, step: StepInput) -> StepResult:
@@ -101,6 +103,7 @@ class ReferenceExecutor(HostExecutor):
             more_logits=tuple(buffers[name] for name in plan.more_logits),
         )
 
+    @cached_property
     def sampler(self) -> NumpySampler:
         return NumpySampler()
 
@@ -136,8 +139,8 @@ class ReferenceExecutor(HostExecutor):
 
     def _attention(self, op: ops.Attention, step: StepInput) -> None:
         q = self._buffers[op.q].reshape(step.num_tokens, op.heads, op.head_dim)
-        out = np.empty_like(q)
-        keys, values = self._cache[op.layer]
+        out = np.empty((*q.shape[:2], op.value_dim or op.head_dim), np.float32)
+        stores = self._cache[op.layer]
         tables = self._tables(op.layer, step)
         for s in range(step.num_sequences):
             rows = slice(step.query_starts[s], step.query_starts[s + 1])
@@ -145,11 +148,11 @@ class ReferenceExecutor(HostExecutor):
             slots = (blocks[:, None] * BLOCK_SIZE + np.arange(BLOCK_SIZE)).reshape(-1)
             slots = slots[: step.context_lens[s]]
             for some, seen in _lines(step, s):
-                line = slots[seen]
+                keys, *values = (store.read(slots[seen]) for store in stores)
                 out[rows][some] = attend(
                     q[rows][some],
-                    keys.read(line),
-                    values.read(line),
+                    keys,
+                    values[0] if values else keys[..., : op.value_dim],
                     step.positions[rows][some],
                     op.scale,
                     op.window,
@@ -190,7 +193,7 @@ class ReferenceExecutor(HostExecutor):
         return rotate(heads, cos, sin, self._plan.ropes[rope].interleaved)
 
     def _kv_write(self, op: ops.KvWrite, step: StepInput) -> None:
-        for store, name in zip(self._cache[op.layer], (op.k, op.v), strict=True):
+        for store, name in zip(self._cache[op.layer], op.reads, strict=True):
             shape = (step.num_tokens, op.kv_heads, op.head_dim)
             store.write(self._tables(op.layer, step).slots, self._buffers[name].reshape(shape))
 
@@ -205,6 +208,15 @@ class ReferenceExecutor(HostExecutor):
         slots = self._tables(op.layer, step).slots
         keys.write(slots, self._rotated(k, op.rope, step))
         values.write(slots, v)
+
+    def _add_positions(self, op: ops.AddPositions, step: StepInput) -> None:
+        rows = self._weights[op.weight][step.positions + op.offset]
+        self._put(op.out, self._buffers[op.x] + rows)
+
+    def _scale_by_position(self, op: ops.ScaleByPosition, step: StepInput) -> None:
+        places = (step.positions + op.scale.offset) // op.scale.period
+        factors = op.scale.factors(self._plan.max_positions)[places]
+        self._put(op.out, self._buffers[op.x] * factors[:, None])
 
     def _features(self, op: ops.Features, step: StepInput) -> None:
         self._put(op.out, step.features[:, op.first : op.first + op.cols])

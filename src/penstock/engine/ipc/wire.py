@@ -1,4 +1,4 @@
-"""How the engine's process and its front end talk: typed messages, one in each frame."""
+"""The typed messages between the engine's process and its front end, one in each frame."""
 
 from __future__ import annotations
 

@@ -97,8 +97,8 @@ class CompletionJob:
             else:
                 prompts.append(_Prompt(None, prompt))
         longest = engine.model.max_model_len
-        room = longest - max(len(prompt.token_ids) for prompt in prompts)
-        params = completion_params(request, engine.model.vocab_size, room, longest)
+        remaining = longest - max(len(prompt.token_ids) for prompt in prompts)
+        params = completion_params(request, engine.model.vocab_size, remaining, longest)
         asked = asked_constraint(request)
         if asked is not None:
             await serving.grammars.check(asked.spec, asked.param, serving.caller.name)

@@ -32,9 +32,9 @@ _SAME_NAME = (
 
 
 def completion_params(
-    request: CompletionRequest, vocab_size: int, room: int, longest: int
+    request: CompletionRequest, vocab_size: int, remaining: int, longest: int
 ) -> SamplingParams:
-    """Options of a completion whose longest prompt leaves ``room`` tokens of the context.
+    """Options of a completion whose longest prompt leaves ``remaining`` tokens of the context.
 
     Raises RequestError or ApiError naming the field that cannot be honoured.
     """
@@ -43,29 +43,29 @@ def completion_params(
     if max_tokens == 0 and request.echo:
         max_tokens = 1  # the engine computes no prompt without a next token; it is not reported
     elif max_tokens is None:
-        # Where the prompt leaves no room, it is the prompt that is refused.
-        max_tokens = max(min(COMPLETION_MAX_TOKENS, room), request.min_tokens or 0, 1)
+        # Where the prompt leaves no tokens, it is the prompt that is refused.
+        max_tokens = max(min(COMPLETION_MAX_TOKENS, remaining), request.min_tokens or 0, 1)
     logprobs, prompt_logprobs = request.logprobs, request.prompt_logprobs
     if request.echo and prompt_logprobs is None:
         prompt_logprobs = logprobs
     if logprobs is None and request.best_of is not None:
-        logprobs = 0  # the best are told by the log-probabilities of their tokens
+        logprobs = 0  # the best are chosen by the log-probabilities of their tokens
     params = _params(
         request, n=n, max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=prompt_logprobs
     )
     params.validate(vocab_size)
-    _check_room("max_tokens", request.max_tokens, room, longest)
+    _check_fits("max_tokens", request.max_tokens, remaining, longest)
     return params
 
 
 def chat_params(
     request: ChatRequest,
     vocab_size: int,
-    room: int,
+    remaining: int,
     longest: int,
     limit: str = "max_completion_tokens",
 ) -> SamplingParams:
-    """Options of a chat whose prompt leaves ``room`` tokens of the context; raises as above.
+    """Options of a chat whose prompt leaves ``remaining`` tokens of the context; raises as above.
 
     ``limit`` is what the client calls ``max_completion_tokens``.
     """
@@ -94,7 +94,7 @@ def chat_params(
         raise ApiError(400, "top_logprobs is only allowed with logprobs=true", param="top_logprobs")
     params = _params(request, max_tokens=asked, logprobs=logprobs)
     params.validate(vocab_size)
-    _check_room(name, asked, room, longest)
+    _check_fits(name, asked, remaining, longest)
     return params
 
 
@@ -135,7 +135,7 @@ def _params(request: Sampling, **values: Any) -> SamplingParams:
     return SamplingParams(**values)
 
 
-def _check_room(name: str, asked: int | None, room: int, longest: int) -> None:
-    """Refuse more output than can be had; a prompt that leaves no room at all fails elsewhere."""
-    if room > 0:
-        check_output(longest - room, name, asked, longest)
+def _check_fits(name: str, asked: int | None, remaining: int, longest: int) -> None:
+    """Refuse more output than can be had; a prompt that leaves none fails elsewhere."""
+    if remaining > 0:
+        check_output(longest - remaining, name, asked, longest)
