@@ -154,8 +154,30 @@ class Shifted:
         return self.source.shape
 
 
+@dataclass(frozen=True)
+class UnitRows:
+    """A matrix each of whose rows is divided by its Euclidean length, in float32. A row that is
+    shorter than 1e-12 is divided by that."""
+
+    source: Source
+
+    @property
+    def shape(self) -> Shape:
+        return self.source.shape
+
+
 Source = (
-    Stored | Packed | RowsOf | RowsOfEach | Stacked | Transposed | Mxfp4 | Flat | Shifted | OneOf
+    Stored
+    | Packed
+    | RowsOf
+    | RowsOfEach
+    | Stacked
+    | Transposed
+    | Mxfp4
+    | Flat
+    | Shifted
+    | UnitRows
+    | OneOf
 )
 
 
@@ -196,7 +218,14 @@ def packed(source: Source) -> Iterator[Packed]:
         case Stacked(sources):
             for each in sources:
                 yield from packed(each)
-        case RowsOf(inner) | RowsOfEach(inner) | Transposed(inner) | Flat(inner) | Shifted(inner):
+        case (
+            RowsOf(inner)
+            | RowsOfEach(inner)
+            | Transposed(inner)
+            | Flat(inner)
+            | Shifted(inner)
+            | UnitRows(inner)
+        ):
             yield from packed(inner)
         case OneOf(sources):
             yield from packed(sources[0])
@@ -215,7 +244,14 @@ def tensors(source: Source) -> Iterator[Stored]:
         case Mxfp4(blocks, scales):
             yield blocks
             yield scales
-        case RowsOf(inner) | RowsOfEach(inner) | Transposed(inner) | Flat(inner) | Shifted(inner):
+        case (
+            RowsOf(inner)
+            | RowsOfEach(inner)
+            | Transposed(inner)
+            | Flat(inner)
+            | Shifted(inner)
+            | UnitRows(inner)
+        ):
             yield from tensors(inner)
         case OneOf(sources):
             yield from tensors(sources[0])
@@ -233,7 +269,7 @@ def chosen(source: Source, stored: Container[str]) -> Source:
             complete = next((i for i, found in enumerate(ways) if all(found)), None)
             begun = next((i for i, found in enumerate(ways) if any(found)), 0)
             return sources[begun if complete is None else complete]
-        case RowsOf() | RowsOfEach() | Transposed() | Flat() | Shifted():
+        case RowsOf() | RowsOfEach() | Transposed() | Flat() | Shifted() | UnitRows():
             return replace(source, source=chosen(source.source, stored))
         case Stacked(sources):
             return Stacked(tuple(chosen(each, stored) for each in sources))

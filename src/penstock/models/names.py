@@ -27,6 +27,7 @@ from penstock.interface.sources import (
     Stacked,
     Stored,
     Transposed,
+    UnitRows,
 )
 
 BIAS = ".bias"
@@ -68,6 +69,8 @@ class Name:
     """Whether a vector is stored as a matrix of one row."""
     otherwise: Name | None = None
     """Where the weight is in checkpoints that do not have it so."""
+    unit_rows: bool = False
+    """Whether each row of the matrix, which is never quantized, is divided by its length."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,8 @@ class NameMap:
             source = Stacked(tuple(parts))
         else:
             source = _part(where, rows, place, entry, bias, form)
+        if entry.unit_rows and not bias:
+            source = UnitRows(source)
         return Shifted(source, entry.shift) if entry.shift and not bias else source
 
     def completed(self, tensors: Collection[str]) -> dict[str, str]:

@@ -33,7 +33,7 @@ from penstock.models.rope_config import RopeFields, read_rope
 from penstock.models.spec import DType, ExpertsSpec, ModelSpec, Routing
 
 ARCHITECTURE = "PhimoeForCausalLM"
-ALSO: Final = ("PhiMoEForCausalLM",)
+ALIASES: Final = ("PhiMoEForCausalLM",)
 """What the published files call the architecture."""
 MODEL_TYPE = "phimoe"
 NAMES: Final = NameMap(

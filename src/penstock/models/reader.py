@@ -57,9 +57,9 @@ def _shown(value: object) -> str:
 class ConfigReader:
     """Typed getters over one JSON object that remember which fields were asked for.
 
-    ``null`` means the same as absent, as it does to transformers. Getters without a default
-    raise :class:`~penstock.errors.ModelError` for an absent field; all raise it for a value of the
-    wrong type or out of range. :meth:`finish` refuses fields that no getter asked for.
+    ``null`` means the same as absent, but that a family's defaults are not for it. Getters without
+    a default raise :class:`~penstock.errors.ModelError` for an absent field; all raise it for a
+    value of the wrong type or out of range. :meth:`finish` refuses fields that no getter asked for.
     """
 
     def __init__(self, fields: Mapping[str, object], where: str) -> None:
@@ -109,9 +109,8 @@ class ConfigReader:
         return ModelError(f"{self._where}: {stored} ({shown}) {problem}")
 
     def has(self, name: str) -> bool:
-        """Whether the field is there and not null, or has a value where it is not."""
-        found = self._fields.get(self._stored(name))
-        return found is not None or self._defaults.get(name) is not None
+        """Whether the field is there and not null, or has a value where it is not there."""
+        return self._value(name) is not None
 
     def contains(self, name: str) -> bool:
         """Whether the field is there, null or not."""
@@ -119,10 +118,14 @@ class ConfigReader:
 
     def raw(self, name: str) -> object:
         """The value as JSON gave it; None where absent."""
+        self._used.add(self._stored(name))
+        return self._value(name)
+
+    def _value(self, name: str) -> object:
+        """What the field is, or what it is where it is absent. A null stays one: transformers
+        writes it where a configuration has no such thing."""
         stored = self._stored(name)
-        self._used.add(stored)
-        found = self._fields.get(stored)
-        return self._defaults.get(name) if found is None else found
+        return self._fields[stored] if stored in self._fields else self._defaults.get(name)
 
     def _required(self, name: str) -> object:
         value = self.raw(name)

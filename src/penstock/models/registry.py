@@ -22,8 +22,6 @@ class Family:
     checkpoints call the weights, where the reader does not say."""
 
     architecture: str
-    also: tuple[str, ...]
-    """What else files call it."""
     model_type: str
     read: Callable[[ConfigReader, DType], ModelSpec]
     names: NameMap | None
@@ -31,6 +29,8 @@ class Family:
     """Further values of ``model_type`` that mean the same."""
     own_code: frozenset[str]
     """Classes that ``auto_map`` may name: code of the checkpoint's own, which computes the same."""
+    aliases: tuple[str, ...]
+    """Other names that ``architectures`` may have for it."""
     idle: frozenset[str]
     """Fields that change nothing in this family, whatever their value."""
 
@@ -38,18 +38,20 @@ class Family:
 def _family(module: ModuleType) -> Family:
     return Family(
         module.ARCHITECTURE,
-        getattr(module, "ALSO", ()),
         module.MODEL_TYPE,
         module.read,
         getattr(module, "NAMES", None),
         getattr(module, "OTHER_MODEL_TYPES", frozenset()),
         getattr(module, "OWN_CODE", frozenset()),
+        getattr(module, "ALIASES", ()),
         getattr(module, "IDLE", frozenset()),
     )
 
 
 FAMILIES: Final[Mapping[str, Family]] = {
-    name: f for f in map(_family, MODULES) for name in (f.architecture, *f.also)
+    name: family
+    for family in map(_family, MODULES)
+    for name in (family.architecture, *family.aliases)
 }
 
 _INSTEAD: Final[Mapping[str, str]] = {
@@ -145,8 +147,8 @@ def refuse_unsupported(
 ) -> None:
     """Raise ModelError for values of common fields that no family supports.
 
-    ``own_code``: classes of the checkpoint's own that ``auto_map`` may name. ``idle``: fields that
-    change nothing here.
+    ``own_code``: classes of the checkpoint's own that ``auto_map`` may name, alone or behind the
+    repository that has them and ``--``. ``idle``: fields that change nothing here.
     """
     for name, value, why in _ONLY:
         if name not in idle:
@@ -154,7 +156,7 @@ def refuse_unsupported(
     code = reader.raw("auto_map")
     # A tokenizer is read from tokenizer.json, whatever code would have read it.
     known = isinstance(code, dict) and all(
-        kind == "AutoTokenizer" or (isinstance(name, str) and name in own_code)
+        kind == "AutoTokenizer" or (isinstance(name, str) and name.split("--")[-1] in own_code)
         for kind, name in code.items()
     )
     if code is not None and not (own_code and known):

@@ -23,6 +23,7 @@ from penstock.interface.sources import (
     Stacked,
     Stored,
     Transposed,
+    UnitRows,
     packed,
     tensors,
 )
@@ -148,6 +149,11 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
             return read_mxfp4(source, found)
         case Shifted(inner, by):
             return _floats(inner, found).astype(np.float32) + np.float32(by)
+        case UnitRows(inner):
+            matrix: NDArray[np.float32] = _floats(inner, found).astype(np.float32)
+            lengths = np.sqrt(np.sum(matrix * matrix, axis=1, keepdims=True))
+            matrix /= np.maximum(lengths, np.float32(1e-12))
+            return matrix
         case Packed():
             raise TypeError(f"{source.name} is quantized: only its rows can be taken")
         case OneOf():
@@ -202,7 +208,7 @@ def spans(source: Source, found: Found) -> Iterator[Span]:
                 yield Span(file.path, tensor.start + first * row, tensor.start + end * row)
         case RowsOf(RowsOf(inner, of), runs):
             yield from spans(RowsOf(inner, _within(of, runs)), found)
-        case RowsOf(Shifted(inner), runs):
+        case RowsOf(Shifted(inner) | UnitRows(inner), runs):
             yield from spans(RowsOf(inner, runs), found)
         case RowsOf(Stacked(sources), runs):
             for first, end in runs:
@@ -211,7 +217,7 @@ def spans(source: Source, found: Found) -> Iterator[Span]:
         case Stacked(sources):
             for each in sources:
                 yield from spans(each, found)
-        case Shifted(inner):
+        case Shifted(inner) | UnitRows(inner):
             yield from spans(inner, found)
         case _:
             for stored in tensors(source):
