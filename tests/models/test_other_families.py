@@ -20,7 +20,6 @@ from penstock.models.rope import inverse_frequencies, rope_tables
 from penstock.models.spec import ExpertsSpec, MlpSpec, QkNormSpec, RopeSpec
 from penstock.plan import ops
 from penstock.plan.lower import lower
-from penstock.quant.scheme import GridScheme, Quantization
 from penstock.weights.model_folder import load_model_spec
 
 
@@ -166,9 +165,10 @@ def test_qwen3_moe() -> None:
     assert renamed == spec
 
 
-def test_experts_are_not_quantized() -> None:
-    with pytest.raises(ConfigError, match="experts cannot be quantized yet"):
-        lower(read_spec(PUBLISHED["qwen3_moe"]), quantization=Quantization(GridScheme(8)))
+def test_experts_that_a_checkpoint_has_quantized_are_refused() -> None:
+    form = {"quant_method": "gptq", "bits": 4}
+    with pytest.raises(ConfigError, match="experts that a checkpoint has quantized"):
+        lower(read_spec(edited("qwen3_moe", quantization_config=form)))
 
 
 def test_gpt_neox() -> None:

@@ -33,16 +33,19 @@ ARRAYS: dict[str, NDArray[Any]] = {
     "a": np.arange(48, dtype=np.float32).reshape(8, 6),
     "b": -np.arange(48, dtype=np.float32).reshape(8, 6),
     "c": np.arange(30, dtype=np.float32).reshape(5, 6).astype(ml_dtypes.bfloat16),
+    "square": np.arange(36, dtype=np.float32).reshape(6, 6),
+}
+
+OTHER_ARRAYS: dict[str, NDArray[Any]] = {
     "stack": np.arange(120, dtype=np.float32).reshape(3, 8, 5),
     "row": np.arange(7, dtype=np.float32).reshape(1, 7),
-    "square": np.arange(36, dtype=np.float32).reshape(6, 6),
 }
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     folder: Path = tmp_path_factory.mktemp("model")
-    save_file(ARRAYS, folder / "model.safetensors")
+    save_file(ARRAYS | OTHER_ARRAYS, folder / "model.safetensors")
     return open_folder(folder)
 
 
@@ -50,7 +53,7 @@ def value(source: Source) -> NDArray[Any]:
     """What the words of ``interface/sources.py`` mean, in NumPy."""
     match source:
         case Stored(name):
-            return ARRAYS[name].astype(np.float32)
+            return (ARRAYS | OTHER_ARRAYS)[name].astype(np.float32)
         case RowsOf(inner, runs):
             return np.concatenate([value(inner)[first:end] for first, end in runs])
         case Stacked(sources):
@@ -136,6 +139,8 @@ def test_stacks(source: Source, shape: tuple[int, ...], found: Found) -> None:
     result = read(source, found, "bfloat16")
     assert isinstance(result, np.ndarray)
     assert source.shape == result.shape == shape
+    some = read(RowsOf(source, ((1, 2), (0, 1))) if shape[0] == 3 else source, found, "bfloat16")
+    np.testing.assert_array_equal(some, result[[1, 0]] if shape[0] == 3 else result)
     wide = isinstance(source, Shifted)
     assert result.dtype == (np.float32 if wide else ml_dtypes.bfloat16)
     np.testing.assert_array_equal(result.astype(np.float32), value(source))
@@ -167,5 +172,7 @@ def test_only_the_bytes_of_wanted_rows_are_looked_at(found: Found) -> None:
     experts = RowsOf(Stacked((a, Stored("b", (8, 6)))), ((1, 2),))
     assert bytes_of(experts, found) == ARRAYS["b"].tobytes()
     assert bytes_of(RowsOf(Shifted(a, 1.0), ((3, 5),)), found) == ARRAYS["a"][3:5].tobytes()
+    each = RowsOf(RowsOfEach(Transposed(STACK), 1, 2, step=2), ((1, 2),))
+    assert bytes_of(each, found) == OTHER_ARRAYS["stack"][1].tobytes()
     # Rows of what is stored the other way lie everywhere.
     assert bytes_of(RowsOf(Transposed(square), ((0, 1),)), found) == ARRAYS["square"].tobytes()
