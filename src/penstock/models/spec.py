@@ -150,6 +150,8 @@ class AttentionSpec:
     """Whether values are made of the projection of keys, before its norm, and have none."""
     clip_qkv: float | None = None
     """Queries, keys and values are clamped to ``-clip_qkv .. clip_qkv`` as they are projected."""
+    clip_normed: bool = False
+    """Whether they are clamped behind norms that stand before rotation, instead of before them."""
     v_norm: NormSpec | None = None
     """The norm of each head of the values, by one weight ``[head_dim]`` if by any."""
     position_scale: PositionScale | None = None
