@@ -13,7 +13,7 @@ from support.checkpoints import tiny_checkpoint
 from support.families import FAMILIES, PUBLISHED, edited
 from support.families.phi3 import PHI4_MINI
 
-from penstock.errors import ConfigError, ModelError, PenstockError
+from penstock.errors import ModelError, PenstockError
 from penstock.interface.sources import RowsOf, Shifted, Stacked, Stored
 from penstock.models.registry import read_spec
 from penstock.models.rope import inverse_frequencies, rope_tables
@@ -164,9 +164,14 @@ def test_qwen3_moe() -> None:
     assert renamed == spec
 
 
-def test_experts_are_not_quantized() -> None:
-    with pytest.raises(ConfigError, match="experts cannot be quantized yet"):
-        lower(read_spec(PUBLISHED["qwen3_moe"]), quantization=Quantization(GridScheme(8)))
+def test_experts_are_quantized_and_routers_are_not() -> None:
+    scheme = GridScheme(4)
+    plan = lower(read_spec(PUBLISHED["qwen3_moe"]), quantization=Quantization(scheme))
+    experts = [op for op in plan.ops if isinstance(op, ops.ExpertLinear)]
+    assert len(experts) == 2 * 3
+    assert {(op.scheme, op.weight_only) for op in experts} == {(scheme, False)}
+    routers = [op for op in plan.ops if isinstance(op, ops.Linear) and "router" in op.out]
+    assert [op.scheme for op in routers] == [None] * 3
 
 
 def test_gpt_neox() -> None:

@@ -117,7 +117,7 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
         case Stored(name):
             file, tensor = found[name]
             return file.view(tensor.name)
-        case RowsOf(Stacked(sources), runs):
+        case RowsOf(Stacked(sources), runs) if any(first < end for first, end in runs):
             wanted = [each for first, end in runs for each in sources[first:end]]
             return _floats(Stacked(tuple(wanted)), found)
         case RowsOf(Shifted(inner, by), runs):
