@@ -79,6 +79,7 @@ class LatentSplits {
   static constexpr int kCols = 2;
 #endif
   static constexpr int kStripe = kCols * f32x16::lanes;  // columns
+  static_assert(kStripe <= 2 * kLeastStripe);
 
   // [component][row], in bfloat16 pairs of components, with zeros for rows that are not there.
   template <class From>
