@@ -154,6 +154,7 @@ def attentions(heads: int, kv_heads: int, dim: int) -> st.SearchStrategy[Attenti
         sinks=st.booleans(),
         key_is_value=st.booleans(),
         clip_qkv=st.sampled_from([None, None, 0.6]),
+        clip_normed=st.booleans(),
         v_norm=st.none() | NORMS,
         position_scale=st.none()
         | st.builds(

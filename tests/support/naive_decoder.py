@@ -122,7 +122,9 @@ def _projected(
     spec: ModelSpec, a: AttentionSpec, x: F64, weight: Weight, at: str, name: str
 ) -> F64:
     """Queries or keys, normed and rotated: ``[tokens, heads, head_dim]``."""
-    y = _clipped(a, _linear(x, weight, at + name, _biased(a, name)))
+    y = _linear(x, weight, at + name, _biased(a, name))
+    if not a.clip_normed:
+        y = _clipped(a, y)
 
     def normed(heads: F64) -> F64:
         assert a.qk_norm is not None
@@ -134,6 +136,8 @@ def _projected(
     heads = y.reshape(len(x), -1, a.head_dim)
     if a.qk_norm is not None and not a.qk_norm.after_rope:
         heads = normed(heads)
+    if a.clip_normed:
+        heads = _clipped(a, heads)
     if a.rope is not None:
         heads = _turned(spec, a.rope, heads)
     if a.qk_norm is not None and a.qk_norm.after_rope:

@@ -81,8 +81,6 @@ class ControlParameters:
     """Factor from one such period to the next: the later, the less there is to correct."""
     longest_period: int = 2048
     """Steps up to which periods grow. Measuring takes 14 steps, so 0.7 % at most is missed then."""
-    prefill_patience: int = 32
-    """Steps with prompts in a row after which drafts do not wait for plain steps any longer."""
 
     # Loss budget
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.scheduler.sequence import Slot
 from penstock.speculate.acceptance import Acceptance
 from penstock.speculate.control_parameters import DEFAULTS, ControlParameters
 from penstock.speculate.loss_budget import LossBudget
@@ -66,6 +67,7 @@ class Controller:
         self._reads = reads
         self._parameters = parameters
         self._common = Acceptance(kinds, num_tokens, trees=trees, parameters=parameters)
+        self._records: Slot[Acceptance] = Slot()
         self._costs = StepCostModel(num_tokens, reads, parameters)
         # By the bits of the number of sequences.
         self._budgets = [LossBudget(bits == 1, parameters) for bits in range(MAX_BITS)]
@@ -222,11 +224,10 @@ class Controller:
         return self._budgets[decoding.bit_length()]
 
     def _record(self, sequence: SequenceState) -> Acceptance:
-        record = sequence.acceptance
+        record = self._records.get(sequence)
         if record is None:
             record = Acceptance(self._kinds, self._num_tokens, self._common)
-            sequence.acceptance = record
-        assert isinstance(record, Acceptance)
+            self._records.set(sequence, record)
         return record
 
 

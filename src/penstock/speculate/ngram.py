@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.cache.prefix import root_key
 from penstock.interface.automaton import Automaton
 from penstock.scheduler.draft import Draft
+from penstock.scheduler.sequence import Slot
 from penstock.speculate.draft import Wanted
 from penstock.speculate.suffix import SuffixAutomaton
 from penstock.speculative_config import Ngram
@@ -28,8 +29,7 @@ _BETWEEN = -1  # in the shared text, between two requests
 class NgramProposer:
     """Drafts what followed the longest suffix of a sequence where it occurred before.
 
-    It looks in the sequence itself, and in finished requests if ``shared_tokens`` is set. The index
-    of a sequence is kept in its ``draft_state``.
+    It looks in the sequence itself, and in finished requests if ``shared_tokens`` is set.
     """
 
     kinds = 4  # by the length of the match: the longer, the likelier that it goes on
@@ -39,6 +39,7 @@ class NgramProposer:
     def __init__(self, config: Ngram, automaton: type[Automaton] = SuffixAutomaton) -> None:
         self._config = config
         self._automaton = automaton
+        self._texts: Slot[Automaton] = Slot()
         self._shared = _Shared(config.shared_tokens, automaton) if config.shared_tokens else None
 
     def propose(self, wanted: Sequence[Wanted]) -> list[Draft | None]:
@@ -65,9 +66,10 @@ class NgramProposer:
         self._shared = None
 
     def _text(self, sequence: SequenceState) -> Automaton:
-        text: Automaton | None = sequence.draft_state
+        text = self._texts.get(sequence)
         if text is None:
-            text = sequence.draft_state = self._automaton()
+            text = self._automaton()
+            self._texts.set(sequence, text)
         return text
 
     def _from_shared(self, shared: _Shared, sequence: SequenceState, most: int) -> Draft | None:

@@ -64,6 +64,7 @@ def bind(
         packed,
         _tuner(binder, limits.threads),
         plan.feature_size,
+        binder.rope_tables,
     )
 
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from penstock.backends.cpu.forms import MatrixPart, form_of
 from penstock.backends.cpu.interface import BufferId, ConstantId, MatrixId, NativeExecutor
 from penstock.backends.cpu.pack import DTYPES, Fill, as_bytes
+from penstock.backends.cpu.rope_tables import RopeTables
 from penstock.backends.cpu.tune import Product
-from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.plan import Plan
 
@@ -40,6 +40,7 @@ class Binder:
         self._matrices: dict[str, list[tuple[MatrixId, int, bool]]] = {}
         """The matrices by shape and format: each with its region and whether it multiplies selected
         rows only."""
+        self.rope_tables = RopeTables(native, plan.max_positions)
         self._ropes: dict[int, tuple[ConstantId, ConstantId]] = {}
 
     def products(self) -> list[Product]:
@@ -136,9 +137,7 @@ class Binder:
     def rope(self, index: int) -> tuple[ConstantId, ConstantId]:
         """Cosine and sine of ``Plan.ropes[index]``, made once."""
         if index not in self._ropes:
-            cos, sin = rope_tables(self.plan.ropes[index], self.plan.max_positions)
-            add = self.native.add_constant
-            self._ropes[index] = (add(as_bytes(cos)), add(as_bytes(sin)))
+            self._ropes[index] = self.rope_tables.add(self.plan.ropes[index])
         return self._ropes[index]
 
     def _size(self, name: ops.WeightName) -> int:
