@@ -23,11 +23,6 @@ from penstock.models.spec import DType, LayerSpec, MlpSpec, ModelSpec
 ARCHITECTURE = "FalconForCausalLM"
 MODEL_TYPE = "falcon"
 _TASKS: Final = ("CausalLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
-OWN_CODE: Final = frozenset(
-    {"configuration_falcon.FalconConfig", "modeling_falcon.FalconModel"}
-    | {f"modeling_falcon.FalconFor{task}" for task in _TASKS}
-)
-"""Code that checkpoints bring along, which computes what transformers' classes of the name do."""
 
 _QKV: Final = ("layers.*.q", "layers.*.k", "layers.*.v")
 _DEFAULTS: Final = {"max_position_embeddings": 2048, "layer_norm_epsilon": 1e-5}

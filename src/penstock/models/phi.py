@@ -41,7 +41,6 @@ NAMES: Final = NameMap(
     ),
     idle=r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
 )
-OWN_CODE: Final = frozenset({"configuration_phi.PhiConfig", "modeling_phi.PhiForCausalLM"})
 """Code that checkpoints bring along, which computes what transformers' class of the name does."""
 
 _ROPE: Final = RopeFields(default_partial=0.5)
