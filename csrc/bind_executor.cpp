@@ -191,6 +191,13 @@ void bind_executor(nb::module_& m) {
           },
           exact("bytes"))
       .def(
+          "add_table", [](PyExecutor& self, size_t bytes) { return self.get().add_table(bytes); },
+          "bytes"_a)
+      .def(
+          "set_known_positions",
+          [](PyExecutor& self, int positions) { self.get().set_known_positions(positions); },
+          "positions"_a)
+      .def(
           "reserve_constant",
           [](PyExecutor& self, size_t bytes) { return self.get().reserve_constant(bytes); },
           "bytes"_a)

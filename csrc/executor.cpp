@@ -13,6 +13,7 @@ Executor::Executor(const ExecutorShape& shape, const KvPages& pages)
     : shape_(shape),
       kv_groups_(pages.groups),
       kv_part_bytes_(pages.part_bytes),
+      known_positions_(shape.max_positions),
       pool_(shape.threads < 1 ? 1 : shape.threads, shape.cpus, shape.crowded) {
   const int least_blocks = pages.layers.empty() ? 0 : 1;
   if (shape.threads < 1 || shape.num_blocks < least_blocks || shape.max_tokens < 1 ||
@@ -102,11 +103,19 @@ ConstantId Executor::reserve_constant(size_t bytes) {
   return ConstantId(constants_.size()) - 1;
 }
 
+ConstantId Executor::add_table(size_t bytes) {
+  constants_.emplace_back(bytes);
+  tables_.emplace_back(ConstantId(constants_.size()) - 1, 0);
+  return tables_.back().first;
+}
+
 void Executor::fill_constant(ConstantId id, size_t offset, std::span<const std::byte> bytes) {
   if (id < 0 || size_t(id) >= constants_.size()) refuse("no such constant");
   const Memory& memory = constants_[size_t(id)];
   if (offset > memory.bytes() || bytes.size() > memory.bytes() - offset)
     refuse("a part lies outside its constant");
+  for (auto& [table, filled] : tables_)
+    if (table == id) filled = std::max(filled, offset + bytes.size());
   pool_.run([&](Worker& worker) {
     const Share mine = share(int64_t(bytes.size()), worker);
     if (mine.empty()) return;
@@ -159,6 +168,8 @@ size_t Executor::weight_bytes() const {
   size_t total = 0;
   for (const Matrix& m : matrices_) total += m.memory.bytes();
   for (const Memory& m : constants_) total += m.bytes();
+  for (const auto& [table, filled] : tables_)
+    total -= constants_[size_t(table)].bytes() - filled;
   return total;
 }
 

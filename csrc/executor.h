@@ -69,6 +69,11 @@ class Executor {
   ConstantId add_constant(std::span<const std::byte> bytes);
   // A constant made of weights: zeros, until they are filled in from `offset` on.
   ConstantId reserve_constant(size_t bytes);
+  // Zeros to be filled later, that are no weight: no region.
+  ConstantId add_table(size_t bytes);
+  // Steps with a position from this one on throw std::out_of_range before they change anything:
+  // tables by position are not filled there yet. All are known at first.
+  void set_known_positions(int positions) { known_positions_ = positions; }
   void fill_constant(ConstantId constant, size_t offset, std::span<const std::byte> bytes);
   // Its panels and bias are set later. `experts`: so many of them, as one region.
   MatrixId add_matrix(AnyMatrix matrix, int64_t experts = 1);
@@ -283,6 +288,8 @@ class Executor {
   std::vector<std::vector<ArgmaxPartial>> partials_;
   std::vector<Op> ops_;
   int64_t feature_cols_ = 0;  // that ops read
+  int known_positions_;
+  std::vector<std::pair<ConstantId, size_t>> tables_;  // and their bytes that are filled
   Pool pool_;  // last: its threads end before what they read
 };
 

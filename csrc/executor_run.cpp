@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <stdexcept>
 
 #include "executor.h"
 #include "kernels/move_slots.h"
@@ -24,6 +25,9 @@ int64_t rows_of(RowKind kind, const StepView& step) {
 void Executor::prepare(const StepView& step, const CacheEdits& edits) {
   const bool moves = movable_.size() == kv_parts_.size();
   check_step(step, edits, shape_, {kv_groups_, feature_cols_, moves});
+  if (known_positions_ < shape_.max_positions &&
+      *std::max_element(step.positions, step.positions + step.tokens) >= known_positions_)
+    throw std::out_of_range("a step has positions beyond the tables that are filled");
   for (const auto& work : works_) build_attention_work(step, *work);
 }
 

@@ -171,6 +171,16 @@ def test_experts_that_a_checkpoint_has_quantized_are_refused() -> None:
         lower(read_spec(edited("qwen3_moe", quantization_config=form)))
 
 
+def test_experts_are_quantized_and_routers_are_not() -> None:
+    scheme = GridScheme(4)
+    plan = lower(read_spec(PUBLISHED["qwen3_moe"]), quantization=Quantization(scheme))
+    experts = [op for op in plan.ops if isinstance(op, ops.ExpertLinear)]
+    assert len(experts) == 2 * 3
+    assert {(op.scheme, op.weight_only) for op in experts} == {(scheme, False)}
+    routers = [op for op in plan.ops if isinstance(op, ops.Linear) and "router" in op.out]
+    assert [op.scheme for op in routers] == [None] * 3
+
+
 def test_gpt_neox() -> None:
     spec = read_spec(PUBLISHED["gpt_neox"])
     layer = spec.layers[0]
@@ -204,11 +214,7 @@ def test_gemma3_norms_are_stored_less_1() -> None:
         ("gemma3", {"final_logit_softcapping": -1.0}, "must be greater than 0"),
         ("gemma3", {"layer_types": ["full_attention"] * 3}, "must be 8 times"),
         ("gemma3", {"rope_parameters": {}}, "only one of them"),
-        (
-            "gemma3",
-            {"architectures": ["Gemma3ForConditionalGeneration"]},
-            "language model must be saved by itself",
-        ),
+        ("gemma3", {"architectures": ["Gemma3ForConditionalGeneration"]}, "is not supported"),
         (
             "gemma3",
             {"rope_theta": None, "rope_local_base_freq": None, "sliding_window": None},
@@ -221,9 +227,6 @@ def test_gemma3_norms_are_stored_less_1() -> None:
         ("phi3", {"partial_rotary_factor": 0.01}, "rotate in pairs"),
         ("phi3", {"partial_rotary_factor": 1.5}, "partial_rotary_factor"),
         ("phi3", {"lm_head_bias": True}, "must be false"),
-        ("phi3", {"auto_map": {"AutoModel": "modeling_mine.Mine"}}, "does not run"),
-        ("phi3", {"auto_map": ["x"]}, "does not run"),
-        ("phi3", {"auto_map": {"AutoModel": ["modeling_phi3.Phi3ForCausalLM"]}}, "does not run"),
         ("qwen3_moe", {"num_experts_per_tok": 129}, "from 1 to 128"),
         ("qwen3_moe", {"num_local_experts": 64}, "contradicts num_experts"),
         ("qwen3_moe", {"num_experts": ...}, ": num_experts .absent. is required"),

@@ -97,11 +97,11 @@ def _make(family: str, seed: int, dtype: str, shard_bytes: int | None, overrides
     model.to(getattr(torch, dtype)).save_pretrained(
         folder, max_shard_size=shard_bytes if shard_bytes else "5GB"
     )
-    _save_tokenizer(folder)
+    add_tokenizer(folder)
     return folder
 
 
-def _save_tokenizer(folder: Path) -> None:
+def add_tokenizer(folder: Path) -> None:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())

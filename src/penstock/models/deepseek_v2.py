@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from penstock.models.blocks import read_mlp, read_num_layers
 from penstock.models.latent import EXPERTS, TRAINING, read_latent_decoder
 from penstock.models.limits import MAX_LAYERS
@@ -13,14 +11,6 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "DeepseekV2ForCausalLM"
 MODEL_TYPE = "deepseek_v2"
-OWN_CODE: Final = frozenset(
-    {
-        "configuration_deepseek.DeepseekV2Config",
-        "modeling_deepseek.DeepseekV2Model",
-        "modeling_deepseek.DeepseekV2ForCausalLM",
-    }
-)
-"""Code that checkpoints bring along, which computes what transformers' class of the name does."""
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:

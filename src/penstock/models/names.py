@@ -145,6 +145,17 @@ class NameMap:
             source = UnitRows(source)
         return Shifted(source, entry.shift) if entry.shift and not bias else source
 
+    def moved(self, prefixes: Mapping[str, str]) -> NameMap:
+        """The map of a checkpoint whose tensors' names begin otherwise: each of ``prefixes`` with
+        what stands in its place."""
+
+        def moved(stored: str) -> str:
+            old = next((each for each in prefixes if stored.startswith(each)), "")
+            return prefixes.get(old, "") + stored.removeprefix(old)
+
+        names = {key: replace(name, stored=moved(name.stored)) for key, name in self.names.items()}
+        return replace(self, names=names, prefix="")
+
     def completed(self, tensors: Collection[str]) -> dict[str, str]:
         """Each of a checkpoint's tensors by the name that this map has for it."""
         head = self.names["head"].stored if "head" in self.names else ""

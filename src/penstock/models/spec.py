@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import ml_dtypes
@@ -16,6 +16,7 @@ from penstock.models.position_scale import PositionScale
 from penstock.models.quantized import QuantizedFormat
 from penstock.models.rope_spec import RopeKind, RopeSpec
 from penstock.models.token_inputs_spec import TokenInputsSpec
+from penstock.sampling.defaults import SamplingDefaults
 
 __all__ = [
     "Activation",
@@ -274,6 +275,10 @@ class ModelSpec:
     logits_scale: float = 1.0
     logits_softcap: float | None = None
     """Logits, once scaled, become ``logits_softcap * tanh(logits / logits_softcap)``."""
+    sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    """How its makers recommend to sample."""
+    notes: tuple[str, ...] = ()
+    """What users should know of how the configuration was read, a line each."""
     head_bias: bool = False
     """Whether the output matrix has a bias (``head.bias``), added before the logits are scaled."""
     token_inputs: TokenInputsSpec | None = None

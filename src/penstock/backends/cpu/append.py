@@ -1,4 +1,4 @@
-"""Every op of a plan, appended to a native executor: ``APPENDERS`` is the list of what there is.
+"""Appends the ops of a plan to a native executor: ``APPENDERS`` lists those that have a kernel.
 
 An op's function here names buffers and weights by their handles and calls one method of the
 executor, whose C++ checks that they fit (``csrc/executor_append*.cpp``).

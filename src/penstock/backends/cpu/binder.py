@@ -1,4 +1,5 @@
-"""What appending ops to a native executor shares: handles of buffers, weights and tables."""
+"""Handles of buffers, weights and tables, for the functions that append ops to a native
+executor."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from numpy.typing import NDArray
 from penstock.backends.cpu.forms import MatrixPart, form_of
 from penstock.backends.cpu.interface import BufferId, ConstantId, MatrixId, NativeExecutor
 from penstock.backends.cpu.pack import DTYPES, Fill, as_bytes
+from penstock.backends.cpu.rope_tables import RopeTables
 from penstock.backends.cpu.tune import Product
-from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.plan import Plan
 
@@ -23,7 +24,7 @@ PANEL_COLUMNS: Final = 16
 
 
 class Binder:
-    """Hands to those who append an op of ``plan`` what the op names, as ``native`` knows it.
+    """Translates what the ops of ``plan`` name into handles of ``native``.
 
     Weights are reserved as ops ask for them, in the order of ``regions``, and filled later.
     """
@@ -39,10 +40,11 @@ class Binder:
         self._matrices: dict[str, list[tuple[MatrixId, int, bool]]] = {}
         """The matrices by shape and format: each with its region and whether it multiplies selected
         rows only."""
+        self.rope_tables = RopeTables(native, plan.max_positions)
         self._ropes: dict[int, tuple[ConstantId, ConstantId]] = {}
 
     def products(self) -> list[Product]:
-        """The matrices, those that are alike together."""
+        """Return the matrices, grouped by shape and format."""
         sizes = self.native.region_bytes
         return [
             Product(
@@ -135,9 +137,7 @@ class Binder:
     def rope(self, index: int) -> tuple[ConstantId, ConstantId]:
         """Cosine and sine of ``Plan.ropes[index]``, made once."""
         if index not in self._ropes:
-            cos, sin = rope_tables(self.plan.ropes[index], self.plan.max_positions)
-            add = self.native.add_constant
-            self._ropes[index] = (add(as_bytes(cos)), add(as_bytes(sin)))
+            self._ropes[index] = self.rope_tables.add(self.plan.ropes[index])
         return self._ropes[index]
 
     def _size(self, name: ops.WeightName) -> int:
@@ -146,7 +146,8 @@ class Binder:
     def _reserve(
         self, parts: Sequence[tuple[ops.WeightName | None, int]], dtype: np.dtype[Any]
     ) -> ConstantId:
-        """Room for weights of so many elements, one after another; what has no name stays zero."""
+        """Reserve a constant for weights of so many elements in a row; parts without a name stay
+        zero."""
         constant = self.native.reserve_constant(sum(n for _, n in parts) * dtype.itemsize)
         self.regions.append("+".join(name for name, _ in parts if name is not None))
         offset = 0

@@ -1,4 +1,4 @@
-"""What a native module offers, as types; ``csrc/`` implements it once per instruction set."""
+"""The types of a native module, which ``csrc/`` implements once per instruction set."""
 
 from __future__ import annotations
 
@@ -44,6 +44,14 @@ class NativeExecutor(Protocol):
     ) -> BufferId: ...
 
     def add_constant(self, bytes: Bytes) -> ConstantId: ...
+
+    def add_table(self, bytes: int) -> ConstantId:
+        """Zeros, of which the system gives what is touched, to be filled little by little."""
+        ...
+
+    def set_known_positions(self, positions: int) -> None:
+        """From this position on tables are not filled: steps with one raise IndexError."""
+        ...
 
     def reserve_constant(self, bytes: int) -> ConstantId: ...
 

@@ -1,4 +1,4 @@
-"""Ops of which each row is made of the same row of other buffers, and of nothing else."""
+"""Ops whose rows each depend on the same row of other buffers, and on nothing else."""
 
 from __future__ import annotations
 
