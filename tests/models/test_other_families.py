@@ -20,6 +20,7 @@ from penstock.models.rope import inverse_frequencies, rope_tables
 from penstock.models.spec import ExpertsSpec, MlpSpec, QkNormSpec, RopeSpec
 from penstock.plan import ops
 from penstock.plan.lower import lower
+from penstock.quant.scheme import GridScheme, Quantization
 from penstock.weights.model_folder import load_model_spec
 
 
