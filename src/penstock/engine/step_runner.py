@@ -122,7 +122,7 @@ class StepRunner:
         if verifies:
             sampling = Sampling(prompts=prompts, features=features, logits=True)
         else:
-            states = [sequence.sampling_state for sequence in step.samples]
+            states: list[Any] = [sequence.sampling_state for sequence in step.samples]
             sampling = Sampling(step.sample_rows, states, masks, prompts, features)
         pending = self._executor.submit(step_input, sampling)
         if self._works_ahead and not verifies:

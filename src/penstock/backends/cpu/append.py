@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from penstock.backends.cpu.binder import Binder
+from penstock.backends.cpu.ordered import GatherColumns
 from penstock.models.spec import ClampedSwiglu, Gating
 from penstock.plan import ops
 
@@ -52,6 +53,11 @@ def _features(b: Binder, op: ops.Features) -> None:
 
 def _join(b: Binder, op: ops.Join) -> None:
     b.native.append_join([b.buffers[x] for x in op.xs], b.buffers[op.out], op.heads or 1)
+
+
+def _gather_columns(b: Binder, op: GatherColumns) -> None:
+    x = b.plan.buffers[op.x]
+    b.native.append_gather_columns(b.buffers[op.x], b.buffers[op.out], b.order(op.weight, x.cols))
 
 
 def _linear(b: Binder, op: ops.Linear) -> None:
@@ -248,6 +254,7 @@ APPENDERS: Final[Mapping[type[ops.Op], Callable[[Binder, Any], None]]] = Mapping
         ops.AddPositions: _add_positions,
         ops.Features: _features,
         ops.Join: _join,
+        GatherColumns: _gather_columns,
         ops.Linear: _linear,
         ops.HeadLinear: _head_linear,
         ops.Route: _route,
