@@ -181,6 +181,8 @@ def _attention(
         kv = h * a.num_kv_heads // a.num_heads
         for t in range(len(x)):
             first = 0 if a.window is None else max(0, t - a.window + 1)
+            if a.chunk is not None:
+                first = t // a.chunk * a.chunk
             scores = keys[first : t + 1, kv] @ queries[t, h] * a.scale
             if a.softcap is not None:
                 scores = a.softcap * np.tanh(scores / a.softcap)

@@ -31,6 +31,13 @@ class Shape:
     head_dim: int = 64
     element: str = "bfloat16"
     window: int = 0
+    chunk: int = 0
+
+    def seen_from(self, positions: Any) -> Any:
+        """The first position that each of ``positions`` sees."""
+        if self.chunk:
+            return positions - positions % self.chunk
+        return np.maximum(positions - self.window + 1, 0) if self.window else 0 * positions
 
     @property
     def group(self) -> int:
