@@ -20,6 +20,7 @@ from penstock.models.rope import inverse_frequencies, rope_tables
 from penstock.models.spec import ExpertsSpec, MlpSpec, QkNormSpec, RopeSpec
 from penstock.plan import ops
 from penstock.plan.lower import lower
+from penstock.quant.scheme import GridScheme, Quantization
 from penstock.weights.model_folder import load_model_spec
 
 
@@ -169,6 +170,16 @@ def test_experts_that_a_checkpoint_has_quantized_are_refused() -> None:
     form = {"quant_method": "gptq", "bits": 4}
     with pytest.raises(ConfigError, match="experts that a checkpoint has quantized"):
         lower(read_spec(edited("qwen3_moe", quantization_config=form)))
+
+
+def test_experts_are_quantized_and_routers_are_not() -> None:
+    scheme = GridScheme(4)
+    plan = lower(read_spec(PUBLISHED["qwen3_moe"]), quantization=Quantization(scheme))
+    experts = [op for op in plan.ops if isinstance(op, ops.ExpertLinear)]
+    assert len(experts) == 2 * 3
+    assert {(op.scheme, op.weight_only) for op in experts} == {(scheme, False)}
+    routers = [op for op in plan.ops if isinstance(op, ops.Linear) and "router" in op.out]
+    assert [op.scheme for op in routers] == [None] * 3
 
 
 def test_gpt_neox() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from penstock.speculate.verify import Verified, verify
 _PATIENCE, _LEAST_PATIENCE_S = 0.5, 0.005
 """How long masks may come behind the logits: a part of the time that these took, and what the
 system may need to let a thread run at all. Grammars that are known to be slow do not take it."""
+
+if TYPE_CHECKING:
+    from penstock.interface.sampler import SamplingState
 
 
 class Executed(msgspec.Struct, frozen=True):
@@ -122,7 +125,10 @@ class StepRunner:
         if verifies:
             sampling = Sampling(prompts=prompts, features=features, logits=True)
         else:
-            states = [sequence.sampling_state for sequence in step.samples]
+            # Sequences have a state from when they start to run.
+            states = cast(
+                "list[SamplingState]", [sequence.sampling_state for sequence in step.samples]
+            )
             sampling = Sampling(step.sample_rows, states, masks, prompts, features)
         pending = self._executor.submit(step_input, sampling)
         if self._works_ahead and not verifies:

@@ -17,7 +17,7 @@ def explain(plan: Plan, memory: MemoryPlan | None = None) -> str:
     lines = [
         f"{spec.architecture}: {len(spec.layers)} layers, hidden {spec.hidden_size}, "
         f"vocabulary {spec.vocab_size:,}, "
-        f"{plan.num_parameters:,} parameters in {plan.weight_dtype}{stored}",
+        f"{plan.num_parameters:,} parameters{_active(plan)} in {plan.weight_dtype}{stored}",
         f"{len(plan.ops)} ops a step; T token rows, S selected, R with logits; "
         f"KV cache in {plan.kv_dtype}{_groups(plan)}",
     ]
@@ -45,6 +45,12 @@ def explain(plan: Plan, memory: MemoryPlan | None = None) -> str:
             f"({memory.unshared_bytes / 2**20:.1f} MiB without sharing)"
         )
     return "\n".join(lines)
+
+
+def _active(plan: Plan) -> str:
+    """How many of the parameters a token is computed with, where those are not all."""
+    active = plan.active_parameters
+    return "" if active == plan.num_parameters else f", {active:,} of them for a token,"
 
 
 def _groups(plan: Plan) -> str:
