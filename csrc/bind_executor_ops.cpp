@@ -82,10 +82,16 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           "x"_a, "by"_a, "out"_a, "sigmoid"_a)
       .def(
           "append_embed",
-          [](PyExecutor& self, ConstantId table, const std::string& elem, BufferId out) {
-            self.get().append_embed(table, parse_elem(elem), out);
+          [](PyExecutor& self, ConstantId table, const std::string& elem, BufferId out,
+             int64_t rows) { self.get().append_embed(table, parse_elem(elem), out, rows); },
+          "table"_a, "elem"_a, "out"_a, "rows"_a)
+      .def(
+          "append_add_positions",
+          [](PyExecutor& self, BufferId x, BufferId out, ConstantId table,
+             const std::string& elem, int64_t rows, int64_t offset) {
+            self.get().append_add_positions(x, out, table, parse_elem(elem), rows, offset);
           },
-          "table"_a, "elem"_a, "out"_a)
+          nb::kw_only(), "x"_a, "out"_a, "table"_a, "elem"_a, "rows"_a, "offset"_a)
       .def(
           "append_add_norm",
           [](PyExecutor& self, BufferId residual, std::optional<BufferId> delta, BufferId out,
@@ -111,9 +117,15 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           "x"_a, "out"_a, "weight"_a.none(), "bias"_a.none(), "eps"_a)
       .def(
           "append_head_norm",
-          [](PyExecutor& self, BufferId x, BufferId out, int head_dim, ConstantId weight,
-             float eps) { self.get().append_head_norm(x, out, head_dim, weight, eps); },
-          "x"_a, "out"_a, "head_dim"_a, "weight"_a, "eps"_a)
+          [](PyExecutor& self, BufferId x, BufferId out, int head_dim,
+             std::optional<ConstantId> weight, float eps, std::optional<ConstantId> bias,
+             bool layer, bool each_head) {
+            self.get().append_head_norm(x, out,
+                                        {head_dim, weight.value_or(kNone), bias.value_or(kNone),
+                                         eps, layer, each_head});
+          },
+          "x"_a, "out"_a, "head_dim"_a, "weight"_a.none(), "eps"_a, nb::kw_only(),
+          "bias"_a.none() = nb::none(), "layer"_a = false, "each_head"_a = false)
       .def(
           "append_rope",
           [](PyExecutor& self, BufferId x, BufferId out, int head_dim, ConstantId cos,
@@ -124,10 +136,16 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           "interleaved"_a)
       .def(
           "append_kv_write",
-          [](PyExecutor& self, int layer, BufferId k, BufferId v) {
-            self.get().append_kv_write(layer, k, v);
+          [](PyExecutor& self, int layer, BufferId k, std::optional<BufferId> v) {
+            self.get().append_kv_write(layer, k, v.value_or(kNone));
           },
-          nb::kw_only(), "layer"_a, "k"_a, "v"_a)
+          nb::kw_only(), "layer"_a, "k"_a, "v"_a.none())
+      .def(
+          "append_head_linear",
+          [](PyExecutor& self, MatrixId matrix, int heads, BufferId x, BufferId out) {
+            self.get().append_head_linear(matrix, heads, x, out);
+          },
+          nb::kw_only(), "matrix"_a, "heads"_a, "x"_a, "out"_a)
       .def(
           "append_rope_write",
           [](PyExecutor& self, int layer, BufferId qkv, BufferId q, int heads, ConstantId cos,
@@ -165,10 +183,16 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           "out"_a, "first"_a)
       .def(
           "append_join",
-          [](PyExecutor& self, const std::vector<BufferId>& xs, BufferId out) {
-            self.get().append_join(xs, out);
+          [](PyExecutor& self, const std::vector<BufferId>& xs, BufferId out, int heads) {
+            self.get().append_join(xs, out, heads);
           },
-          "xs"_a, "out"_a)
+          "xs"_a, "out"_a, "heads"_a = 1)
+      .def(
+          "append_columns",
+          [](PyExecutor& self, BufferId x, BufferId out, int64_t first) {
+            self.get().append_columns(x, out, first);
+          },
+          "x"_a, "out"_a, "first"_a)
       .def(
           "append_add_activated",
           [](PyExecutor& self, std::optional<BufferId> x, BufferId y, BufferId out,
@@ -191,11 +215,30 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           },
           "x"_a, "out"_a, "factor"_a)
       .def(
+          "append_scale_by",
+          [](PyExecutor& self, BufferId x, BufferId out, ConstantId factor) {
+            self.get().append_scale_by(x, out, factor);
+          },
+          "x"_a, "out"_a, "factor"_a)
+      .def(
           "append_soft_cap",
           [](PyExecutor& self, BufferId x, BufferId out, float cap) {
             self.get().append_soft_cap(x, out, cap);
           },
           "x"_a, "out"_a, "cap"_a)
+      .def(
+          "append_clamp",
+          [](PyExecutor& self, BufferId x, BufferId out, float limit) {
+            self.get().append_clamp(x, out, limit);
+          },
+          "x"_a, "out"_a, "limit"_a)
+      .def(
+          "append_scale_by_position",
+          [](PyExecutor& self, BufferId x, BufferId out, ConstantId factors, int64_t period,
+             int64_t offset) {
+            self.get().append_scale_by_position(x, out, factors, period, offset);
+          },
+          nb::kw_only(), "x"_a, "out"_a, "factors"_a, "period"_a, "offset"_a)
       .def(
           "append_argmax",
           [](PyExecutor& self, BufferId x, BufferId out) { self.get().append_argmax(x, out); },

@@ -13,6 +13,7 @@ Executor::Executor(const ExecutorShape& shape, const KvPages& pages)
     : shape_(shape),
       kv_groups_(pages.groups),
       kv_part_bytes_(pages.part_bytes),
+      known_positions_(shape.max_positions),
       pool_(shape.threads < 1 ? 1 : shape.threads, shape.cpus, shape.crowded) {
   const int least_blocks = pages.layers.empty() ? 0 : 1;
   if (shape.threads < 1 || shape.num_blocks < least_blocks || shape.max_tokens < 1 ||
@@ -35,25 +36,32 @@ Executor::Executor(const ExecutorShape& shape, const KvPages& pages)
   bool alike = true;
   for (const KvGeometry& g : pages.layers) {
     if (g.kv_heads < 1 || g.head_dim < 1) refuse("a KV layer needs heads and a head size");
-    if (g.head_dim % 2 != 0 || g.head_dim > kMostHeadDim)
+    if (g.value_dim < 0 || g.value_dim > g.head_dim ||
+        (g.value_dim && (g.kv_heads != 1 || g.head_dim > kMostLatentDim)))
+      refuse("a cache of latents has one head of up to " + std::to_string(kMostLatentDim) +
+             " components, not " + std::to_string(g.kv_heads) + " of " +
+             std::to_string(g.head_dim) + " with values of " + std::to_string(g.value_dim));
+    if (!g.value_dim && (g.head_dim % 2 != 0 || g.head_dim > kMostHeadDim))
       refuse("heads of a KV layer have an even size up to " + std::to_string(kMostHeadDim) +
              ", not " + std::to_string(g.head_dim));
     if (g.group < 0 || g.group >= pages.groups || g.part < 0 || g.part >= pages.parts)
       refuse("a KV layer is of no group, or in no part of its pages");
-    KvLayer layer{nullptr, shape.kv_elem, g.kv_heads, g.head_dim, pages.part_bytes, g.group};
+    KvLayer layer{nullptr, shape.kv_elem, g.kv_heads, g.head_dim, pages.part_bytes, g.group,
+                  g.value_dim};
     if (g.offset % 64 != 0 || g.offset > pages.part_bytes ||
         layer.block_bytes() > pages.part_bytes - g.offset)
       refuse("a KV layer lies outside its page, or not on a cache line");
     layer.base = kv_parts_[size_t(g.part)].data() + g.offset;
     kv_.push_back(layer);
-    const size_t head = 2 * layer.part_bytes();
-    alike = alike && g.head_dim == pages.layers[0].head_dim && g.offset % head == 0 &&
+    const size_t head = layer.head_bytes();
+    alike = alike && g.head_dim == pages.layers[0].head_dim &&
+            g.value_dim == pages.layers[0].value_dim && g.offset % head == 0 &&
             pages.part_bytes % head == 0;
   }
   for (size_t part = 0; alike && part < kv_parts_.size(); ++part) {
     KvLayer all = kv_[0];
     all.base = kv_parts_[part].data();
-    all.kv_heads = int(pages.part_bytes / (2 * all.part_bytes()));
+    all.kv_heads = int(pages.part_bytes / all.head_bytes());
     movable_.push_back(all);
   }
 }
@@ -95,11 +103,19 @@ ConstantId Executor::reserve_constant(size_t bytes) {
   return ConstantId(constants_.size()) - 1;
 }
 
+ConstantId Executor::add_table(size_t bytes) {
+  constants_.emplace_back(bytes);
+  tables_.emplace_back(ConstantId(constants_.size()) - 1, 0);
+  return tables_.back().first;
+}
+
 void Executor::fill_constant(ConstantId id, size_t offset, std::span<const std::byte> bytes) {
   if (id < 0 || size_t(id) >= constants_.size()) refuse("no such constant");
   const Memory& memory = constants_[size_t(id)];
   if (offset > memory.bytes() || bytes.size() > memory.bytes() - offset)
     refuse("a part lies outside its constant");
+  for (auto& [table, filled] : tables_)
+    if (table == id) filled = std::max(filled, offset + bytes.size());
   pool_.run([&](Worker& worker) {
     const Share mine = share(int64_t(bytes.size()), worker);
     if (mine.empty()) return;
@@ -152,6 +168,8 @@ size_t Executor::weight_bytes() const {
   size_t total = 0;
   for (const Matrix& m : matrices_) total += m.memory.bytes();
   for (const Memory& m : constants_) total += m.bytes();
+  for (const auto& [table, filled] : tables_)
+    total -= constants_[size_t(table)].bytes() - filled;
   return total;
 }
 

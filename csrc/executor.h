@@ -39,6 +39,7 @@ struct KvGeometry {
   int group;      // of the step's tables
   int part;       // of the page
   size_t offset;  // bytes in the part
+  int value_dim = 0;  // of KvLayer
 };
 
 // A block id is a page: `part_bytes` at the place of its number in each of `parts` memories. Layers
@@ -68,6 +69,11 @@ class Executor {
   ConstantId add_constant(std::span<const std::byte> bytes);
   // A constant made of weights: zeros, until they are filled in from `offset` on.
   ConstantId reserve_constant(size_t bytes);
+  // Zeros to be filled later, that are no weight: no region.
+  ConstantId add_table(size_t bytes);
+  // Steps with a position from this one on throw std::out_of_range before they change anything:
+  // tables by position are not filled there yet. All are known at first.
+  void set_known_positions(int positions) { known_positions_ = positions; }
   void fill_constant(ConstantId constant, size_t offset, std::span<const std::byte> bytes);
   // Its panels and bias are set later. `experts`: so many of them, as one region.
   MatrixId add_matrix(AnyMatrix matrix, int64_t experts = 1);
@@ -100,7 +106,11 @@ class Executor {
   // Ops run in the order in which they are appended; plan/ops says what each does. Each checks that
   // its buffers and constants are there, of types that its kernel takes, agree in shape, and lie
   // apart where the kernel needs them to.
-  void append_embed(ConstantId table, Elem elem, BufferId out);
+  // `rows` of the table, at least as many as there are tokens.
+  void append_embed(ConstantId table, Elem elem, BufferId out, int64_t rows);
+  // The table has a row for each position, from `offset` on.
+  void append_add_positions(BufferId x, BufferId out, ConstantId table, Elem elem, int64_t rows,
+                            int64_t offset);
   void append_add_norm(BufferId residual, BufferId delta, BufferId out, ConstantId weight,
                        float eps);
   void append_rms_norm(BufferId x, BufferId out, ConstantId weight, float eps);
@@ -114,14 +124,23 @@ class Executor {
   void append_scale_rows(BufferId x, BufferId by, BufferId out, bool sigmoid);
   // Without shares, the sum.
   void append_combine_experts(BufferId x, BufferId shares, BufferId out);
-  void append_head_norm(BufferId x, BufferId out, int head_dim, ConstantId weight, float eps);
+  struct HeadNormSpec {
+    int head_dim;
+    ConstantId weight, bias;
+    float eps;
+    bool layer = false, each_head = false;
+  };
+  void append_head_norm(BufferId x, BufferId out, const HeadNormSpec& spec);
   struct RotationSpec {
     ConstantId cos, sin;
     int dim;
     bool interleaved = false;
   };
   void append_rope(BufferId x, BufferId out, int head_dim, const RotationSpec& rotation);
+  // v: kNone for a cache of latents.
   void append_kv_write(int layer, BufferId k, BufferId v);
+  // The matrix has `heads` heads one after another, each with its columns in whole panels.
+  void append_head_linear(MatrixId matrix, int heads, BufferId x, BufferId out);
   struct RopeWriteSpec {
     int layer;
     BufferId qkv, q;
@@ -145,12 +164,19 @@ class Executor {
   void append_select_rows(BufferId x, BufferId out, int64_t first);
   void append_argmax(BufferId x, BufferId out);
   void append_features(BufferId out, int64_t first);
-  void append_join(std::span<const BufferId> xs, BufferId out);
+  void append_join(std::span<const BufferId> xs, BufferId out, int heads = 1);
+  // The columns of `x` from `first` on.
+  void append_columns(BufferId x, BufferId out, int64_t first);
   // out = x + activation(y); without x, the activation alone.
   void append_add_activated(BufferId x, BufferId y, BufferId out, Activation activation);
   void append_gate(BufferId gate, BufferId up, BufferId out, Gating gating);
   void append_scale(BufferId x, BufferId out, float factor);
+  void append_scale_by(BufferId x, BufferId out, ConstantId factor);
   void append_soft_cap(BufferId x, BufferId out, float cap);
+  void append_clamp(BufferId x, BufferId out, float limit);
+  // A factor for each period of positions.
+  void append_scale_by_position(BufferId x, BufferId out, ConstantId factors, int64_t period,
+                                int64_t offset);
 
   // --- tuning: how products are carried out, of which no result and no region depends
   struct Parameter {
@@ -262,6 +288,8 @@ class Executor {
   std::vector<std::vector<ArgmaxPartial>> partials_;
   std::vector<Op> ops_;
   int64_t feature_cols_ = 0;  // that ops read
+  int known_positions_;
+  std::vector<std::pair<ConstantId, size_t>> tables_;  // and their bytes that are filled
   Pool pool_;  // last: its threads end before what they read
 };
 

@@ -15,13 +15,33 @@ void Executor::require_apart(BufferId a, BufferId b) const {
     refuse("what an op reads and what it writes lie in the same memory");
 }
 
-void Executor::append_embed(ConstantId table, Elem elem, BufferId out) {
+void Executor::append_embed(ConstantId table, Elem elem, BufferId out, int64_t rows) {
   const Array& y = typed(out, {Elem::f32}, "an embedding's output");
   if (bound(out).rows != RowKind::tokens) refuse("an embedding's rows are tokens");
   if (elem == Elem::i32) refuse("an embedding table is of a float type");
-  const int64_t bytes = checked_product("an embedding table",
-                                        {shape_.vocabulary, y.cols, int64_t(elem_bytes(elem))});
+  if (rows < shape_.vocabulary)
+    refuse("an embedding table has a row for each of " + std::to_string(shape_.vocabulary) +
+           " tokens, and not " + std::to_string(rows));
+  const int64_t bytes =
+      checked_product("an embedding table", {rows, y.cols, int64_t(elem_bytes(elem))});
   ops_.push_back(EmbedOp{{constant(table, size_t(bytes), "an embedding table"), elem, y}});
+}
+
+void Executor::append_add_positions(BufferId x, BufferId out, ConstantId table, Elem elem,
+                                    int64_t rows, int64_t offset) {
+  const Array& in = typed(x, {Elem::f32}, "what positions are added to");
+  const Array& y = typed(out, {Elem::f32}, "a sum with positions");
+  if (bound(x).rows != RowKind::tokens || bound(out).rows != RowKind::tokens || in.cols != y.cols)
+    refuse("positions are added to rows of tokens, of one shape");
+  if (elem == Elem::i32 || elem == Elem::i8) refuse("a table of positions is of a float type");
+  if (!lies_within(offset, shape_.max_positions, rows))
+    refuse("a table of " + std::to_string(rows) + " rows has not all of " +
+           std::to_string(shape_.max_positions) + " positions from row " + std::to_string(offset));
+  if (x != out) require_apart(x, out);  // in place, or elsewhere
+  const int64_t bytes =
+      checked_product("a table of positions", {rows, y.cols, int64_t(elem_bytes(elem))});
+  ops_.push_back(AddPositionsOp{
+      {constant(table, size_t(bytes), "a table of positions"), elem, offset, in, y}});
 }
 
 RowKind Executor::check_product(int64_t n, int64_t k, bool gated, BufferId x, BufferId out,
@@ -99,20 +119,50 @@ void Executor::append_features(BufferId out, int64_t first) {
   ops_.push_back(FeaturesOp{{y, first}});
 }
 
-void Executor::append_join(std::span<const BufferId> xs, BufferId out) {
-  JoinArgs args{{}, typed(out, {Elem::f32, Elem::bf16}, "joined columns")};
+void Executor::append_head_linear(MatrixId id, int heads, BufferId x, BufferId out) {
+  const auto* const floats = std::get_if<PackedMatrix>(&matrix(id).packed);
+  if (!floats) refuse("matrices of heads are not quantized");
+  const PackedMatrix& w = *floats;
+  const Array& in = typed(x, {Elem::f32, Elem::bf16}, "the input of a product of heads");
+  const Array& y = typed(out, {Elem::f32, Elem::bf16}, "the output of a product of heads");
+  if (heads < 1 || w.gated || y.cols % heads != 0 || in.cols != heads * w.k ||
+      w.n != heads * ((y.cols / heads + kPanelColumns - 1) / kPanelColumns * kPanelColumns) ||
+      bound(x).rows != bound(out).rows)
+    refuse("input, matrix and output of a product of heads differ in shape");
+  require_apart(x, out);
+  const HeadLinearOp op{{w, in, y, heads}, bound(x).rows};
+  pool_.reserve_scratch(head_linear_scratch_bytes(op.args, most_rows(op.rows)));
+  ops_.push_back(op);
+}
+
+void Executor::append_join(std::span<const BufferId> xs, BufferId out, int heads) {
+  JoinArgs args{{}, typed(out, {Elem::f32, Elem::bf16}, "joined columns"), heads};
   const RowKind rows = bound(out).rows;
   int64_t cols = 0;
   for (BufferId x : xs) {
     args.xs.push_back(typed(x, {Elem::f32, Elem::bf16}, "what is joined"));
     cols += args.xs.back().cols;
     if (bound(x).rows != rows) refuse("what is joined has the rows of what it becomes");
+    if (heads < 1 || args.xs.back().cols % heads != 0) refuse("what is joined is not whole heads");
     require_apart(x, out);
   }
   if (xs.empty() || cols != args.out.cols)
     refuse("joined columns are " + std::to_string(cols) + " for an output of " +
            std::to_string(args.out.cols));
   ops_.push_back(JoinOp{std::move(args), rows});
+}
+
+void Executor::append_columns(BufferId x, BufferId out, int64_t first) {
+  const Array& from = typed(x, {Elem::f32}, "what columns are taken of");
+  const Array& to = typed(out, {Elem::f32}, "columns");
+  if (!lies_within(first, to.cols, from.cols) || bound(x).rows != bound(out).rows)
+    refuse("an output of " + std::to_string(to.cols) + " columns from column " +
+           std::to_string(first) + " on does not lie in the rows of its input");
+  require_apart(x, out);
+  Array columns = from;
+  columns.data += size_t(first) * elem_bytes(columns.elem);
+  columns.cols = to.cols;
+  ops_.push_back(JoinOp{{{columns}, to}, bound(out).rows});
 }
 
 }  // namespace penstock

@@ -35,11 +35,14 @@ Rotation Executor::rotation(const RotationSpec& s, int head_dim) const {
           s.interleaved};
 }
 
-void Executor::append_head_norm(BufferId x, BufferId out, int head_dim, ConstantId weight,
-                                float eps) {
-  check_heads(x, out, head_dim);
+void Executor::append_head_norm(BufferId x, BufferId out, const HeadNormSpec& s) {
+  check_heads(x, out, s.head_dim);
+  if (!s.layer && s.bias != kNone) refuse("a head's RMS norm has no bias");
+  const int64_t count = s.each_head ? bound(x).array.cols : s.head_dim;
   ops_.push_back(HeadNormOp{{bound(x).array, bound(out).array,
-                             floats(weight, head_dim, "a head norm's weight"), head_dim, eps},
+                             optional_floats(s.weight, count, "a head norm's weight"),
+                             optional_floats(s.bias, count, "a head norm's bias"), s.head_dim,
+                             s.eps, s.layer, s.each_head},
                             bound(x).rows});
 }
 
@@ -51,11 +54,14 @@ void Executor::append_rope(BufferId x, BufferId out, int head_dim, const Rotatio
 }
 
 void Executor::append_kv_write(int layer, BufferId k, BufferId v) {
-  const KvWriteArgs args{kv(layer), typed(k, {Elem::f32}, "keys"), typed(v, {Elem::f32}, "values")};
+  KvWriteArgs args{kv(layer), typed(k, {Elem::f32}, "keys"), {}};
+  if (args.kv.latent() != (v == kNone))
+    refuse("values are written where the layer has them beside its keys, and there alone");
+  if (v != kNone) args.v = typed(v, {Elem::f32}, "values");
   const int64_t cols = int64_t(args.kv.kv_heads) * args.kv.head_dim;
-  if (args.k.cols != cols || args.v.cols != cols)
+  if (args.k.cols != cols || (v != kNone && args.v.cols != cols))
     refuse("keys and values do not fit the layer's heads");
-  if (bound(k).rows != RowKind::tokens || bound(v).rows != RowKind::tokens)
+  if (bound(k).rows != RowKind::tokens || (v != kNone && bound(v).rows != RowKind::tokens))
     refuse("the cache is written for token rows");
   check_shares(shape_.max_tokens, 2 * int64_t(args.kv.kv_heads));
   ops_.push_back(KvWriteOp{args});
@@ -65,6 +71,7 @@ void Executor::append_rope_write(const RopeWriteSpec& s) {
   RopeWriteArgs args{};
   args.kv = kv(s.layer);
   const int dim = args.kv.head_dim;
+  if (args.kv.latent()) refuse("a cache of latents has no values to write");
   args.qkv = typed(s.qkv, {Elem::f32}, "joined queries, keys and values");
   args.q = typed(s.q, {Elem::f32, Elem::bf16}, "rotated queries");
   args.heads = s.heads;
@@ -91,7 +98,7 @@ void Executor::append_attention(const AttentionSpec& s) {
   args.scale = s.scale;
   args.window = s.window;
   if (s.heads < 1 || args.q.cols != int64_t(s.heads) * args.kv.head_dim ||
-      args.out.cols != args.q.cols)
+      args.out.cols != int64_t(s.heads) * args.kv.out_dim())
     refuse("queries and output of attention do not fit the layer's heads");
   if (bound(s.q).rows != RowKind::tokens || bound(s.out).rows != RowKind::tokens)
     refuse("attention works on token rows");
@@ -101,7 +108,8 @@ void Executor::append_attention(const AttentionSpec& s) {
   args.slopes = optional_floats(s.slopes, s.heads, "attention's slopes");
   args.sinks = optional_floats(s.sinks, s.heads, "attention's sinks");
   require_apart(s.q, s.out);
-  const AttentionShape shape{s.heads, args.kv.kv_heads, args.kv.head_dim, s.window};
+  const AttentionShape shape{s.heads, args.kv.kv_heads, args.kv.head_dim, s.window,
+                             args.kv.value_dim};
   AttentionWork* work = work_for(shape);
   pool_.reserve_scratch(attention_scratch_bytes(shape));
   ops_.push_back(AttentionOp{args, work});

@@ -18,6 +18,7 @@
 #include "kernels/gemm_grid.h"
 #include "kernels/gemm_int.h"
 #include "kernels/gemm_points.h"
+#include "kernels/head_linear.h"
 #include "kernels/kv_write.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
@@ -52,6 +53,10 @@ struct EmbedOp {
   EmbedArgs args;
   const char* name() const { return "Embed"; }
 };
+struct AddPositionsOp {
+  AddPositionsArgs args;
+  const char* name() const { return "AddPositions"; }
+};
 struct AddNormOp {
   AddNormArgs args;
   RowKind rows;
@@ -74,6 +79,11 @@ struct LinearOp {
   Gating gate;
   RowKind rows;
   const char* name() const { return "Linear"; }
+};
+struct HeadLinearOp {
+  HeadLinearArgs args;
+  RowKind rows;
+  const char* name() const { return "HeadLinear"; }
 };
 struct RouteOp {
   RouteArgs args;
@@ -160,9 +170,20 @@ struct SoftCapOp {
   const char* name() const { return "SoftCap"; }
 };
 
-using Op = std::variant<EmbedOp, AddNormOp, RmsNormOp, LayerNormOp, LinearOp, HeadNormOp, RopeOp,
+struct ClampOp {
+  ClampArgs args;
+  RowKind rows;
+  const char* name() const { return "Clamp"; }
+};
+struct ScaleByPositionOp {
+  ScaleByPositionArgs args;
+  const char* name() const { return "ScaleByPosition"; }
+};
+
+using Op = std::variant<EmbedOp, AddPositionsOp, AddNormOp, RmsNormOp, LayerNormOp, LinearOp, HeadNormOp, RopeOp,
                         KvWriteOp, RopeWriteOp, AttentionOp, SelectRowsOp, ArgmaxOp, FeaturesOp,
-                        JoinOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, RouteOp,
-                        ExpertLinearOp, ScaleRowsOp, CombineExpertsOp>;
+                         JoinOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, ClampOp,
+                         ScaleByPositionOp, HeadLinearOp, RouteOp, ExpertLinearOp, ScaleRowsOp,
+                         CombineExpertsOp>;
 
 }  // namespace penstock

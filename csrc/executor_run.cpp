@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <stdexcept>
 
 #include "executor.h"
 #include "kernels/move_slots.h"
@@ -24,6 +25,9 @@ int64_t rows_of(RowKind kind, const StepView& step) {
 void Executor::prepare(const StepView& step, const CacheEdits& edits) {
   const bool moves = movable_.size() == kv_parts_.size();
   check_step(step, edits, shape_, {kv_groups_, feature_cols_, moves});
+  if (known_positions_ < shape_.max_positions &&
+      *std::max_element(step.positions, step.positions + step.tokens) >= known_positions_)
+    throw std::out_of_range("a step has positions beyond the tables that are filled");
   for (const auto& work : works_) build_attention_work(step, *work);
 }
 
@@ -47,6 +51,7 @@ struct Executor::Runner {
   std::byte* shared;
 
   void operator()(const EmbedOp& op) const { embed(op.args, step, worker); }
+  void operator()(const AddPositionsOp& op) const { add_positions(op.args, step, worker); }
   void operator()(const AddNormOp& op) const {
     add_norm(op.args, rows_of(op.rows, step), worker);
   }
@@ -61,6 +66,9 @@ struct Executor::Runner {
     if (rows == 0) return;
     std::visit([&](const auto& w) { linear(w, op.x, op.out, rows, op.gate, shared, worker); },
                op.w);
+  }
+  void operator()(const HeadLinearOp& op) const {
+    head_linear(op.args, rows_of(op.rows, step), worker);
   }
   void operator()(const RouteOp& op) const { route(op.args, rows_of(op.rows, step), worker); }
   void operator()(const ExpertLinearOp& op) const {
@@ -90,6 +98,10 @@ struct Executor::Runner {
   void operator()(const GateOp& op) const { gate(op.args, rows_of(op.rows, step), worker); }
   void operator()(const ScaleOp& op) const { scale(op.args, rows_of(op.rows, step), worker); }
   void operator()(const SoftCapOp& op) const { soft_cap(op.args, rows_of(op.rows, step), worker); }
+  void operator()(const ClampOp& op) const { clamp(op.args, rows_of(op.rows, step), worker); }
+  void operator()(const ScaleByPositionOp& op) const {
+    scale_by_position(op.args, step, worker);
+  }
 };
 
 void Executor::run(const StepView& step, const CacheEdits& edits) {

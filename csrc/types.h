@@ -13,6 +13,8 @@ constexpr int kBlockSize = 32;  // tokens per KV block; cache/geometry.py has th
 // Heads have at most so many components: what a thread keeps of one is on its stack, and sums of
 // products of an INT8 cache fit 32 bits (attention_bytes.h).
 constexpr int kMostHeadDim = 512;
+// And rows of a cache of latents.
+constexpr int kMostLatentDim = 2048;
 // So that positions, and those of the split of attention behind them, are 32-bit.
 constexpr int kMostPositions = 1 << 30;
 
@@ -80,6 +82,10 @@ struct Array {
 //           multiple of 4 (the codes that are added to keys are zeros); each tile is followed by a
 //           scale per token, bf16 [32]: one cache line.
 // f32, f16: keys [D][32], values [32][D].
+// A cache of latents has no values but the first value_dim components of its keys, and its blocks
+// are rows of tokens, [32][D]: one product of attention takes them as they lie, and the other as it
+// would take values (attention_latent.h). D is rounded up to an even number, in i8 to a multiple of
+// 4, with zeros; i8 has two rows of scales behind, of the values and of the other components.
 // A block id is a page of the cache, which holds a block of tokens in every layer of one group: so
 // from a layer's block to its next it is further than the layer's own bytes, or the layer has a part
 // of all pages for itself (executor.h).
@@ -89,23 +95,34 @@ struct KvLayer {
   int kv_heads;
   int head_dim;
   size_t stride;  // bytes from block to block
-  int group = 0;  // of StepView::groups
+  int group = 0;      // of StepView::groups
+  int value_dim = 0;  // of a cache of latents; 0: values lie beside keys
 
   // A layer whose blocks lie one behind the other.
-  static KvLayer alone(std::byte* base, Elem elem, int kv_heads, int head_dim) {
-    KvLayer layer{base, elem, kv_heads, head_dim, 0};
+  static KvLayer alone(std::byte* base, Elem elem, int kv_heads, int head_dim, int value_dim = 0) {
+    KvLayer layer{base, elem, kv_heads, head_dim, 0, 0, value_dim};
     layer.stride = layer.block_bytes();
     return layer;
   }
 
-  int padded_dim() const { return elem == Elem::i8 ? (head_dim + 3) / 4 * 4 : head_dim; }
-  size_t scale_bytes() const { return elem == Elem::i8 ? 2 * kBlockSize : 0; }
+  bool latent() const { return value_dim > 0; }
+  // Components of what attention makes of values.
+  int out_dim() const { return latent() ? value_dim : head_dim; }
+  int padded_dim() const {
+    if (elem == Elem::i8) return (head_dim + 3) / 4 * 4;
+    return latent() ? (head_dim + 1) / 2 * 2 : head_dim;
+  }
+  size_t scale_bytes() const {
+    return elem == Elem::i8 ? size_t(latent() ? 4 : 2) * kBlockSize : 0;
+  }
   // Of the elements alone; a tile's scales, where it has any, begin here.
   size_t tile_bytes() const { return size_t(padded_dim()) * kBlockSize * elem_bytes(elem); }
   size_t part_bytes() const { return tile_bytes() + scale_bytes(); }
-  size_t block_bytes() const { return 2 * part_bytes() * kv_heads; }
+  // A head's block: keys and values, or latents.
+  size_t head_bytes() const { return latent() ? part_bytes() : 2 * part_bytes(); }
+  size_t block_bytes() const { return head_bytes() * kv_heads; }
   std::byte* keys(int64_t block, int head) const {
-    return base + size_t(block) * stride + 2 * part_bytes() * head;
+    return base + size_t(block) * stride + head_bytes() * head;
   }
   std::byte* values(int64_t block, int head) const { return keys(block, head) + part_bytes(); }
 };

@@ -10,6 +10,7 @@
 #include "attention_bytes_amx.h"
 #include "attention_int8.h"
 #include "attention_item.h"
+#include "attention_latent.h"
 #include "attention_path.h"
 #include "attention_softmax.h"
 #include "attention_tiles.h"
@@ -25,33 +26,6 @@ void pack_queries(const Tile& tile, T* out) {
       convert(out, q.row<const bf16>(tile.token[r]) + tile.column[r], tile.dim());
     else
       convert(out, q.row<const float>(tile.token[r]) + tile.column[r], tile.dim());
-  }
-}
-
-// Rows of scores to rows of weights, with each row's maximum and sum. All maxima come first: the
-// latency of one then does not hold up the next.
-template <class T>
-void softmax(const Tile& tile, int split, const SplitBlocks& blocks, float* scores, T* weights,
-             float* out) {
-  const int dim = tile.dim();
-  const int stride = partial_stride(dim);
-  const bool shaped = tile.args.shapes_scores();
-  const float scale = shaped ? 1.0f : tile.args.scale;
-  for (int r = 0; r < tile.rows; ++r) {
-    const Columns columns(tile.begin[r], tile.end[r], split);
-    if (shaped) tile.shape_row(r, split, columns, tile.args.scale, scores + r * kScoreStride);
-    out[r * stride + dim] =
-        columns.empty() ? kNoScore : mask_and_max(scores + r * kScoreStride, columns) * scale;
-  }
-  const int first = blocks.first * kBlockSize, last = blocks.last * kBlockSize;
-  for (int r = 0; r < tile.rows; ++r) {
-    const Columns columns(tile.begin[r], tile.end[r], split);
-    T* to = weights + r * kScoreStride;
-    if (columns.empty()) std::fill(to + first, to + last, T{});
-    out[r * stride + dim + 1] =
-        columns.empty() ? 0.0f
-                        : exponentials(scores + r * kScoreStride, to, scale,
-                                       out[r * stride + dim], columns, first, last);
   }
 }
 
@@ -91,9 +65,9 @@ void merge_rows(float* merged, const float* partial, int rows, int dim) {
 // a masked product may change.
 template <class T>
 void finish(const Tile& tile, const float* merged) {
-  const int dim = tile.dim();
+  const int dim = tile.out_dim();
   for (int r = 0; r < tile.rows; ++r, merged += partial_stride(dim)) {
-    T* out = tile.args.out.row<T>(tile.token[r]) + tile.column[r];
+    T* out = tile.args.out.row<T>(tile.token[r]) + int64_t(tile.head(r)) * dim;
     const float* sinks = tile.args.sinks;
     const f32x16 factor = f32x16::broadcast(
         sinks ? factor_with_sink(merged[dim], merged[dim + 1], sinks[tile.head(r)])
@@ -129,7 +103,7 @@ struct AttentionUnit {
     return work.partial(row);
   }
 
-  // Splits is FloatSplits, ByteSplits or CodeSplits: run(split, out) puts the rows' partial results
+  // Splits is FloatSplits, ByteSplits, CodeSplits or LatentSplits: run(split, out) puts the rows' partial results
   // at out.
   template <class Splits>
   void run() const {
@@ -148,7 +122,7 @@ struct AttentionUnit {
     splits.run(item.first_split, scratch.merged);
     for (int split = item.first_split + 1; split < end; ++split) {
       splits.run(split, scratch.partial);
-      merge_rows(scratch.merged, scratch.partial, tile.rows, tile.dim());
+      merge_rows(scratch.merged, scratch.partial, tile.rows, tile.out_dim());
     }
     finish(tile, scratch.merged);
   }
@@ -165,11 +139,12 @@ struct AttentionUnit {
   void merge_partials() const {
     float* merged = partial(item.tile_first_split);
     for (int i = 1; i < item.tile_splits; ++i)
-      merge_rows(merged, partial(item.tile_first_split + i), tile.rows, tile.dim());
+      merge_rows(merged, partial(item.tile_first_split + i), tile.rows, tile.out_dim());
     finish(tile, merged);
   }
 
   void dispatch() const {
+    if (tile.args.kv.latent()) return dispatch_latent();
     switch (tile.args.kv.elem) {
       case Elem::bf16:
 #if defined(__AMX_BF16__)
@@ -191,10 +166,19 @@ struct AttentionUnit {
         return run<FloatSplits<VectorTiles<FloatDot<float>>, float>>();
     }
   }
+
+  void dispatch_latent() const {
+    switch (tile.args.kv.elem) {
+      case Elem::bf16: return run<LatentSplits<bf16>>();
+      case Elem::f16: return run<LatentSplits<f16>>();
+      case Elem::i8: return run<LatentSplits<int8_t>>();
+      default: return run<LatentSplits<float>>();
+    }
+  }
 };
 
 size_t attention_scratch_bytes(const AttentionShape& shape) {
-  return Scratch(nullptr, shape.head_dim).bytes;
+  return Scratch(nullptr, shape).bytes;
 }
 
 // Units are taken from a counter, so that a thread that was interrupted takes fewer. Heads vary
@@ -203,7 +187,7 @@ size_t attention_scratch_bytes(const AttentionShape& shape) {
 // before a merge of a few rows.
 void attention(const AttentionArgs& args, const StepView& step, AttentionWork& work,
                Worker& worker) {
-  const Scratch scratch(worker.scratch, args.kv.head_dim);
+  const Scratch scratch(worker.scratch, work.shape());
   const int64_t items = int64_t(work.items_.size());
   const int64_t units = items * args.kv.kv_heads;
   for (;;) {

@@ -32,7 +32,7 @@ constexpr int kSplitBlocks = kSplitTokens / kBlockSize;
 struct AttentionArgs {
   KvLayer kv;
   Array q;    // [T, heads * head_dim] f32 or bf16
-  Array out;  // [T, heads * head_dim] f32 or bf16
+  Array out;  // [T, heads * kv.out_dim()] f32 or bf16
   int heads;
   float scale;  // positive
   int window;  // positions a query sees, itself included; 0 is all
@@ -48,8 +48,11 @@ struct AttentionArgs {
 struct AttentionShape {
   int heads;
   int kv_heads;
-  int head_dim;  // even, 2..kMostHeadDim
+  int head_dim;  // even, 2..kMostHeadDim; of latents 1..kMostLatentDim
   int window;    // 0 is none
+  int value_dim = 0;  // of a cache of latents
+
+  int out_dim() const { return value_dim > 0 ? value_dim : head_dim; }
 
   bool operator==(const AttentionShape&) const = default;
 };
@@ -102,7 +105,7 @@ class AttentionWork {
   AttentionShape shape_;
   AttentionLimits limits_;
   std::vector<AttentionItem> items_;  // largest first; the size is the step's
-  int64_t partial_stride_;            // floats: head_dim values, maximum, sum, padding
+  int64_t partial_stride_;            // floats: out_dim() values, maximum, sum, padding
   int64_t partial_capacity_;          // rows
   Memory partials_;                   // of what is allowed, the system gives what is touched
   int tile_capacity_;                                // split tiles

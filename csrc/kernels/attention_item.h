@@ -18,6 +18,9 @@ constexpr int kStreamRows = 16;  // up to here time goes to reading the cache
 // Blocks that a draft tree's longest path lies in, wherever in a block it begins.
 constexpr int kPathBlocks = (kMostTreeRows + kBlockSize - 2) / kBlockSize + 1;
 
+// Components of a split's latents that are laid out at once are 64 in bfloat16, 32 floats.
+constexpr int kLeastStripe = 32;
+
 // A worker's scratch. Sizes are those of the widest element.
 struct Scratch {
   std::byte* queries;     // [kTileRows][head_dim, padded as an INT8 cache pads it]
@@ -28,23 +31,30 @@ struct Scratch {
   std::byte* values[2];   // value tiles with rows out of sight zeroed
   float* value_scales;    // [kSplitTokens], of an INT8 cache
   std::byte* path;        // [kPathBlocks] keys and values of a KV head, with their scales
+  float* transposed;      // [kBlockSize][kTileRows] scores, of latents
+  std::byte* stripe;      // some columns of a split's latents as values, or all of them as floats
   size_t bytes;
 
-  Scratch(std::byte* base, int dim) {
+  Scratch(std::byte* base, const AttentionShape& shape) {
+    const int dim = (shape.head_dim + 3) / 4 * 4;  // as an INT8 cache pads it
+    const int out_dim = shape.out_dim();
+    const bool latent = shape.value_dim > 0;
     std::byte* at = base;
     const auto take = [&at](int64_t floats) {
       std::byte* start = at;
       at += (floats * int64_t(sizeof(float)) + 63) / 64 * 64;
       return start;
     };
-    queries = take(int64_t(kTileRows) * ((dim + 3) / 4 * 4));
+    queries = take(int64_t(kTileRows) * dim);
     scores = reinterpret_cast<float*>(take(int64_t(kTileRows) * kScoreStride));
     weights = take(int64_t(kTileRows) * kScoreStride);
-    partial = reinterpret_cast<float*>(take(int64_t(kTileRows) * partial_stride(dim)));
-    merged = reinterpret_cast<float*>(take(int64_t(kTileRows) * partial_stride(dim)));
+    partial = reinterpret_cast<float*>(take(int64_t(kTileRows) * partial_stride(out_dim)));
+    merged = reinterpret_cast<float*>(take(int64_t(kTileRows) * partial_stride(out_dim)));
     for (auto& tile : values) tile = take(int64_t(kBlockSize) * dim);
     value_scales = reinterpret_cast<float*>(take(kSplitTokens));
-    path = take(int64_t(kPathBlocks) * 2 * kBlockSize * ((dim + 3) / 4 * 4 + 1));
+    path = take(int64_t(kPathBlocks) * 2 * kBlockSize * (dim + 1));
+    transposed = reinterpret_cast<float*>(take(latent ? kBlockSize * kTileRows : 0));
+    stripe = take(latent ? int64_t(kSplitTokens) * std::max(dim, kLeastStripe) : 0);
     bytes = size_t(at - base);
   }
 };
@@ -105,6 +115,7 @@ struct Tile {
   }
 
   int dim() const { return args.kv.head_dim; }
+  int out_dim() const { return args.kv.out_dim(); }
   int head(int row) const { return int(column[row] / dim()); }
   // Where AttentionArgs::shapes_scores(), a row's scores in a split, which shape_scores() changes.
   void shape_row(int row, int split, const Columns& columns, float scale, float* scores) const {
@@ -115,7 +126,7 @@ struct Tile {
   // The tiles of a block of the sequence; values are kv.part_bytes() behind keys.
   const std::byte* keys(int block) const {
     if (block < first_path) return args.kv.keys(blocks[block], kv_head);
-    return path + int64_t(block - first_path) * 2 * int64_t(args.kv.part_bytes());
+    return path + int64_t(block - first_path) * int64_t(args.kv.head_bytes());
   }
 };
 
@@ -187,6 +198,33 @@ SplitBlocks gather(const Tile& tile, int split, const Scratch& scratch) {
     }
   }
   return out;
+}
+
+// Rows of scores to rows of weights, with each row's maximum and sum. All maxima come first: the
+// latency of one then does not hold up the next.
+template <class T>
+inline void softmax(const Tile& tile, int split, const SplitBlocks& blocks, float* scores, T* weights,
+             float* out) {
+  const int dim = tile.out_dim();
+  const int stride = partial_stride(dim);
+  const bool shaped = tile.args.shapes_scores();
+  const float scale = shaped ? 1.0f : tile.args.scale;
+  for (int r = 0; r < tile.rows; ++r) {
+    const Columns columns(tile.begin[r], tile.end[r], split);
+    if (shaped) tile.shape_row(r, split, columns, tile.args.scale, scores + r * kScoreStride);
+    out[r * stride + dim] =
+        columns.empty() ? kNoScore : mask_and_max(scores + r * kScoreStride, columns) * scale;
+  }
+  const int first = blocks.first * kBlockSize, last = blocks.last * kBlockSize;
+  for (int r = 0; r < tile.rows; ++r) {
+    const Columns columns(tile.begin[r], tile.end[r], split);
+    T* to = weights + r * kScoreStride;
+    if (columns.empty()) std::fill(to + first, to + last, T{});
+    out[r * stride + dim + 1] =
+        columns.empty() ? 0.0f
+                        : exponentials(scores + r * kScoreStride, to, scale,
+                                       out[r * stride + dim], columns, first, last);
+  }
 }
 
 }  // namespace penstock

@@ -37,7 +37,7 @@ class PathSplits {
       return shared_->run(split, out);
     }
     shared_.reset();
-    const int stride = partial_stride(tile_.dim());
+    const int stride = partial_stride(tile_.out_dim());
     for (int row = 0, count; row < tile_.rows; row += count, out += count * stride) {
       count = 1;
       while (row + count < tile_.rows && tile_.token[row + count] == tile_.token[row]) ++count;
@@ -53,7 +53,7 @@ class PathSplits {
 
  private:
   void see_nothing(int rows, float* out) const {
-    const int dim = tile_.dim();
+    const int dim = tile_.out_dim();
     for (int r = 0; r < rows; ++r, out += partial_stride(dim))
       out[dim] = kNoScore, out[dim + 1] = 0.0f;
   }
@@ -62,7 +62,7 @@ class PathSplits {
   // The rest of the last block is left as it is: nothing there is seen.
   void lay_out(const Tile& path) const {
     const KvLayer& kv = path.args.kv;
-    const size_t bytes = 2 * kv.part_bytes();
+    const size_t bytes = kv.head_bytes();
     const auto source = [&](int place) {
       return kv.keys(path.blocks[place / kBlockSize], path.kv_head);
     };

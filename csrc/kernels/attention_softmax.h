@@ -11,7 +11,7 @@ namespace penstock {
 
 constexpr float kNoScore = -std::numeric_limits<float>::infinity();
 
-// Floats of a partial result: head_dim weighted values, the maximum score, the sum of weights.
+// Floats of a partial result: KvLayer::out_dim() weighted values, the maximum score, the sum of weights.
 constexpr int partial_stride(int dim) { return (dim + 2 + 15) / 16 * 16; }
 
 // Columns [begin, end) of a row of scores, rounded out to registers, [low, high).

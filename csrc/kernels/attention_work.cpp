@@ -33,7 +33,13 @@ AttentionWork::AttentionWork(const AttentionShape& shape, const AttentionLimits&
     throw std::invalid_argument("attention: " + std::to_string(shape.heads) +
                                 " query heads are not a multiple of " +
                                 std::to_string(shape.kv_heads) + " KV heads");
-  if (shape.head_dim < 2 || shape.head_dim > kMostHeadDim || shape.head_dim % 2 != 0)
+  const bool latent = shape.value_dim > 0;
+  if (latent ? shape.value_dim > shape.head_dim || shape.head_dim > kMostLatentDim
+             : shape.value_dim < 0)
+    throw std::invalid_argument("attention: latents have up to " + std::to_string(kMostLatentDim) +
+                                " components, and values are the first of them");
+  if (!latent &&
+      (shape.head_dim < 2 || shape.head_dim > kMostHeadDim || shape.head_dim % 2 != 0))
     throw std::invalid_argument("attention: head_dim must be even and at most " +
                                 std::to_string(kMostHeadDim) + ", not " +
                                 std::to_string(shape.head_dim));
@@ -56,7 +62,7 @@ AttentionWork::AttentionWork(const AttentionShape& shape, const AttentionLimits&
   // `cuts`. The rows before a fork and those behind it may each end in a tile that is not full.
   items_.reserve(size_t(rows / kTileRows + 2 * int64_t(limits.max_sequences) + 2 * cuts + 1));
 
-  partial_stride_ = (shape.head_dim + 2 + 15) / 16 * 16;
+  partial_stride_ = (shape.out_dim() + 2 + 15) / 16 * 16;
   const int64_t splits = ceil_div(limits.max_context, kSplitTokens);
   partial_capacity_ = std::min(int64_t(cuts) * std::min<int64_t>(kTileRows, rows) * splits,
                                kPartialBytes / int64_t(partial_stride_ * sizeof(float)));

@@ -56,7 +56,7 @@ inline bf16 quantize_head(const float* x, int n, int8_t* codes) {
     std::fill_n(codes, n, int8_t(0));
     return kept;
   }
-  alignas(64) float rounded[kMostHeadDim];
+  alignas(64) float rounded[kMostLatentDim];
   const f32x16 divisor = f32x16::broadcast(scale);
   const f32x16 low = f32x16::broadcast(-127.0f), high = f32x16::broadcast(127.0f);
   for_lanes(n, [&](int i, int count) {
@@ -103,6 +103,23 @@ struct CacheWriter<int8_t> {
     reinterpret_cast<bf16*>(tile + kv.tile_bytes())[offset] = scale;
   }
 };
+
+// A token's row of a cache of latents.
+template <class T>
+inline void write_latent(const KvLayer& kv, const float* x, int64_t block, int offset) {
+  const int padded = kv.padded_dim();
+  std::byte* const tile = kv.keys(block, 0);
+  T* const row = reinterpret_cast<T*>(tile) + int64_t(offset) * padded;
+  if constexpr (std::is_same_v<T, int8_t>) {
+    auto* const scales = reinterpret_cast<bf16*>(tile + kv.tile_bytes());
+    const int rest = kv.head_dim - kv.value_dim;
+    scales[offset] = quantize_head(x, kv.value_dim, row);
+    scales[kBlockSize + offset] = quantize_head(x + kv.value_dim, rest, row + kv.value_dim);
+  } else {
+    store_row(row, x, kv.head_dim);
+  }
+  std::fill(row + kv.head_dim, row + padded, T{});
+}
 
 // f.operator()<T>() for the cache's element T.
 template <class F>

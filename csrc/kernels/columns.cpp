@@ -25,13 +25,15 @@ void convert(const In* x, Out* out, int64_t cols) {
 template <class Out>
 void join_row(const JoinArgs& args, int64_t r) {
   Out* out = args.out.row<Out>(r);
-  for (const Array& x : args.xs) {
-    if (x.elem == Elem::bf16)
-      convert(x.row<const bf16>(r), out, x.cols);
-    else
-      convert(x.row<const float>(r), out, x.cols);
-    out += x.cols;
-  }
+  for (int head = 0; head < args.heads; ++head)
+    for (const Array& x : args.xs) {
+      const int64_t cols = x.cols / args.heads, first = head * cols;
+      if (x.elem == Elem::bf16)
+        convert(x.row<const bf16>(r) + first, out, cols);
+      else
+        convert(x.row<const float>(r) + first, out, cols);
+      out += cols;
+    }
 }
 
 }  // namespace

@@ -18,9 +18,10 @@ void copy_features(const FeaturesArgs& args, const StepView& step, const Worker&
 struct JoinArgs {
   std::vector<Array> xs;  // each [rows, c], f32 or bf16
   Array out;              // [rows, sum of c] f32 or bf16; aliases none of them
+  int heads = 1;          // equal shares of the columns of each
 };
 
-// out = xs side by side, rounded to out's element type. Each worker takes whole rows.
+// out = xs side by side, head by head, rounded to out's element type. Each worker takes whole rows.
 void join(const JoinArgs& args, int64_t rows, const Worker& worker);
 
 }  // namespace penstock

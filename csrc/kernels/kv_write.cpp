@@ -25,14 +25,24 @@ void kv_write_heads(const KvWriteArgs& args, const StepView& step, Share some) {
   }
 }
 
+// Tokens [some.begin, some.end).
+template <class Cache>
+void write_latents(const KvWriteArgs& args, const StepView& step, Share some) {
+  const int32_t* const slots = step.groups[size_t(args.kv.group)].slots;
+  for (int64_t token = some.begin; token < some.end; ++token)
+    write_latent<Cache>(args.kv, args.k.row<const float>(token), slots[token] / kBlockSize,
+                        slots[token] % kBlockSize);
+}
+
 }  // namespace
 
 void kv_write(const KvWriteArgs& args, const StepView& step, const Worker& worker) {
-  const int64_t heads = int64_t(step.tokens) * 2 * args.kv.kv_heads;
+  const bool latent = args.kv.latent();
+  const int64_t heads = int64_t(step.tokens) * (latent ? 1 : 2 * args.kv.kv_heads);
   with_cache_element(args.kv.elem, [&]<class Cache>() {
-    Tickets::Phase phase = worker.tickets->open(worker, heads, kLeastHeads);
+    Tickets::Phase phase = worker.tickets->open(worker, heads, latent ? 1 : kLeastHeads);
     for (Share some = phase.next(); !some.empty(); some = phase.next())
-      kv_write_heads<Cache>(args, step, some);
+      latent ? write_latents<Cache>(args, step, some) : kv_write_heads<Cache>(args, step, some);
   });
 }
 

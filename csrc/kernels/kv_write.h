@@ -8,7 +8,7 @@ namespace penstock {
 struct KvWriteArgs {
   KvLayer kv;
   Array k;  // [T, kv_heads * head_dim] f32
-  Array v;  // the same
+  Array v;  // the same; of a cache of latents nothing
 };
 
 // Puts each token's heads where its slot is. Workers share (token, head) pairs.

@@ -24,10 +24,20 @@ inline void copy_token_as(const KvLayer& kv, const std::byte* from, int from_at,
   for (int d = 0; d < dim * Lanes; d += Lanes) new_values[d] = values[d];
 }
 
+// A row of latents, and its scales.
+inline void copy_latent(const KvLayer& kv, const std::byte* from, int from_at, std::byte* to,
+                        int to_at) {
+  const size_t row = size_t(kv.padded_dim()) * elem_bytes(kv.elem);
+  std::memcpy(to + size_t(to_at) * row, from + size_t(from_at) * row, row);
+  for (size_t at = kv.tile_bytes(); at < kv.part_bytes(); at += 2 * kBlockSize)
+    std::memcpy(to + at + 2 * to_at, from + at + 2 * from_at, 2);
+}
+
 // Copies one token of one KV head from offset `from_at` of a block to `to_at` of another, or of the
 // same. `from` and `to` are KvLayer::keys() of these, values behind keys. Writes nothing else.
 inline void copy_token(const KvLayer& kv, const std::byte* from, int from_at, std::byte* to,
                        int to_at) {
+  if (kv.latent()) return copy_latent(kv, from, from_at, to, to_at);
   switch (kv.elem) {
     case Elem::bf16:
       return copy_token_as<uint16_t, 2>(kv, from, from_at, to, to_at);

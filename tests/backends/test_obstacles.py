@@ -20,7 +20,9 @@ from penstock.gpu import Gpu, GpuSearch
 from penstock.hardware import Hardware, detect
 from penstock.interface.executor import Limits
 from penstock.models.draft_heads import MedusaSpec
-from penstock.models.spec import ModelSpec
+from penstock.models.spec import ModelSpec, NormSpec, PositionScale, QkNormSpec
+from penstock.plan.fuse import fuse
+from penstock.plan.lower import lower
 from penstock.resolve import resolve
 from penstock.speculative_config import (
     DraftModel,
@@ -150,13 +152,32 @@ def test_auto_passes_over_a_gpu_that_cannot_run_the_models(
     assert "cuda" not in resolved(spec, None, **options).explain()
 
 
-def test_layers_whose_keys_and_values_differ_in_size_are_an_obstacle() -> None:
+def test_a_cache_of_latents_is_an_obstacle_on_a_gpu() -> None:
     plan = plan_of(ALIKE)
     latent = replace(plan, kv_layers=(replace(plan.kv_layers[0], value_dim=8), *plan.kv_layers[1:]))
-    for name in ("cpu", "cuda"):
-        assert BACKENDS[name].obstacle(plan) is None
-        with pytest.raises(ConfigError, match=r"keys and values differ in size; choose"):
-            BACKENDS[name].check_runnable(latent)
+    assert BACKENDS["cuda"].obstacle(plan) is None
+    with pytest.raises(ConfigError, match=r"KV cache of latents yet; choose --backend cpu"):
+        BACKENDS["cuda"].check_runnable(latent)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"clip_qkv": 2.0}, "its op Clamp"),
+        ({"position_scale": PositionScale(0.1, 8)}, "its op ScaleByPosition"),
+        ({"v_norm": NormSpec(1e-5, weight=False)}, "norm of heads"),
+        ({"qk_norm": QkNormSpec(1e-5, kind="layer")}, "norm of heads"),
+        ({"qk_norm": QkNormSpec(1e-5, each_head=True)}, "norm of heads"),
+    ],
+)
+def test_a_gpu_refuses_ops_that_have_no_kernel_there(changes: dict[str, Any], why: str) -> None:
+    spec = make_spec()
+    attention = replace(spec.layers[0].attention, **changes)
+    spec = replace(spec, layers=(replace(spec.layers[0], attention=attention),))
+    for plan in (lower(spec), fuse(lower(spec))):
+        with pytest.raises(ConfigError, match=f"{why}.*choose --backend cpu"):
+            BACKENDS["cuda"].check_runnable(plan)
+        BACKENDS["cpu"].check_runnable(plan)
 
 
 def test_where_no_backend_runs_a_model_the_last_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -116,10 +118,13 @@ def test_layers_of_two_sizes_fill_pages_of_one() -> None:
 
 def test_values_may_be_within_the_keys() -> None:
     """A latent cache: one row a token, of which the values are the first components."""
-    both = KvLayer(1, 64).block_bytes("bfloat16")
-    assert KvLayer(1, 64, value_dim=64).block_bytes("bfloat16") == both
-    assert KvLayer(1, 64, value_dim=0).block_bytes("bfloat16") == both // 2
-    assert KvLayer(1, 64, value_dim=32).block_bytes("bfloat16") == both * 3 // 4
+    both = KvLayer(1, 64)
+    for dtype, row in (("float32", 256), ("bfloat16", 128), ("float16", 128), ("int8", 68)):
+        latent = KvLayer(1, 64, value_dim=48).block_bytes(cast(KvDType, dtype))
+        assert latent == BLOCK_SIZE * row
+        if dtype != "int8":  # which has a scale for the values, and one for the rest
+            assert latent == both.block_bytes(cast(KvDType, dtype)) // 2
+    assert KvLayer(1, 35, value_dim=33).block_bytes("bfloat16") == BLOCK_SIZE * 72
 
 
 def test_a_plan_without_attention_has_no_groups() -> None:

@@ -19,14 +19,18 @@ from penstock.models.spec import (
     EmbeddingScale,
     ExpertsSpec,
     Gating,
+    LatentSpec,
     LayerSpec,
     MlpSpec,
     ModelSpec,
     NormSpec,
+    PositionScale,
+    PositionTable,
     QkNormSpec,
     RopeSpec,
     Routing,
     SharedExpertSpec,
+    TokenInputsSpec,
 )
 from penstock.plan.plan import Plan
 
@@ -40,7 +44,7 @@ NORMS = st.one_of(
         weight=st.booleans(),
     ),
 )
-ACTIVATION_NAMES: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
+ACTIVATION_NAMES: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2", "sigmoid")
 ACTIVATIONS = st.sampled_from(ACTIVATION_NAMES)
 MLPS = st.builds(
     MlpSpec,
@@ -58,6 +62,26 @@ SHARED = st.builds(
     intermediate_size=st.sampled_from([12, 21]),
     bias=st.booleans(),
     gated=st.booleans(),
+)
+
+
+QK_NORMS = st.builds(
+    QkNormSpec,
+    eps=st.just(1e-5),
+    weight=st.booleans(),
+    after_rope=st.booleans(),
+).flatmap(
+    lambda norm: st.sampled_from(
+        [
+            norm,
+            replace(norm, over="projection"),
+            replace(norm, each_head=True),
+            replace(norm, kind="layer"),
+            replace(norm, kind="layer", bias=True),
+            replace(norm, kind="layer", bias=True, each_head=True),
+            replace(norm, kind="layer", over="projection", bias=True),
+        ]
+    )
 )
 
 
@@ -95,6 +119,18 @@ def mixtures(draw: st.DrawFn) -> ExpertsSpec:
     )
 
 
+TOKEN_INPUTS = st.builds(
+    TokenInputsSpec,
+    size=st.sampled_from([6, 17]),
+    vocab_size=st.sampled_from([211, 220]),
+    activation=ACTIVATIONS,
+    eps=st.just(1e-5),
+    factor=st.just(2.5),
+    projection_scale=st.just(0.3),
+    scale=st.just(0.7),
+)
+
+
 def attentions(heads: int, kv_heads: int, dim: int) -> st.SearchStrategy[AttentionSpec]:
     ropes = st.builds(
         RopeSpec,
@@ -112,11 +148,49 @@ def attentions(heads: int, kv_heads: int, dim: int) -> st.SearchStrategy[Attenti
         window=st.sampled_from([None, None, 5]),
         qkv_bias=st.sampled_from([False, True, ("q",), ("q", "v"), ("k",)]),
         output_bias=st.booleans(),
-        qk_norm=st.none()
-        | st.builds(QkNormSpec, st.just(1e-5), st.sampled_from(["head", "projection"])),
-        alibi=st.booleans(),
+        qk_norm=st.none() | QK_NORMS,
+        alibi=st.sampled_from([None, 1.0, 0.3]),
+        alibi_exponent=st.sampled_from([8.0, 4.0]),
         softcap=st.sampled_from([None, 3.0]),
         sinks=st.booleans(),
+        key_is_value=st.booleans(),
+        clip_qkv=st.sampled_from([None, None, 0.6]),
+        clip_normed=st.booleans(),
+        v_norm=st.none() | NORMS,
+        position_scale=st.none()
+        | st.builds(
+            PositionScale, st.just(0.5), st.sampled_from([1, 7, 16]), st.sampled_from([0, 1, 6])
+        ),
+    )
+
+
+def latents(heads: int) -> st.SearchStrategy[AttentionSpec]:
+    """Attention over latents, whose sizes divide nothing."""
+    latent = st.builds(
+        LatentSpec,
+        kv_rank=st.just(11),
+        nope_dim=st.just(6),
+        rope_dim=st.just(4),
+        v_dim=st.just(5),
+        q_rank=st.sampled_from([None, 7]),
+        eps=st.just(1e-4),
+        bias=st.booleans(),
+    )
+    ropes = st.builds(
+        RopeSpec, theta=st.just(100.0), dim=st.sampled_from([4, 2]), interleaved=st.booleans()
+    )
+    return st.builds(
+        AttentionSpec,
+        num_heads=st.just(heads),
+        num_kv_heads=st.just(1),
+        head_dim=st.just(15),
+        rope=st.none() | ropes,
+        scale=st.just(10**-0.5),
+        window=st.sampled_from([None, None, 5]),
+        output_bias=st.booleans(),
+        softcap=st.sampled_from([None, 3.0]),
+        sinks=st.booleans(),
+        latent=latent,
     )
 
 
@@ -127,8 +201,14 @@ def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSp
     dim = draw(st.sampled_from([8, 12]))
     layers: list[LayerSpec] = []
     for _ in range(draw(st.integers(1, max_layers))):
-        attention = draw(attentions(heads, kv_heads, dim))
-        sources = [i for i, layer in enumerate(layers) if layer.attention.kv_from is None]
+        over_latents = draw(st.sampled_from([False, False, True]))
+        attention = draw(latents(heads) if over_latents else attentions(heads, kv_heads, dim))
+        sources = [
+            i
+            for i, layer in enumerate(layers)
+            if layer.attention.kv_from is None
+            and (layer.attention.latent is not None) == over_latents
+        ]
         if sources and draw(st.sampled_from([False, True])):
             source = draw(st.sampled_from(sources))
             window = layers[source].attention.window
@@ -144,6 +224,7 @@ def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSp
                 mlp_post_norm=draw(optional),
                 parallel=draw(st.booleans()),
                 residual_scale=draw(st.sampled_from([1.0, 0.5])),
+                output_scale=draw(st.booleans()),
             )
         )
     return ModelSpec(
@@ -159,6 +240,11 @@ def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSp
         logits_scale=draw(st.sampled_from([1.0, 0.25])),
         logits_softcap=draw(st.sampled_from([None, 2.0])),
         head_bias=draw(st.booleans()),
+        token_inputs=draw(st.none() | TOKEN_INPUTS),
+        learned_positions=draw(
+            st.sampled_from([None, None, PositionTable(64), PositionTable(70, offset=2)])
+        ),
+        embed_norm=draw(st.none() | NORMS),
     )
 
 

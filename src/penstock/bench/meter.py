@@ -61,7 +61,7 @@ class Step:
 class MeteredExecutor(HostExecutor):
     """Passes every call on, and remembers how long the last one took and what it moved.
 
-    It does not work ahead: steps run one after the other, so that each can be told from the next.
+    It does not work ahead: steps run one after the other, so that each can be measured alone.
     """
 
     def __init__(self, executor: Executor, spec: ModelSpec, config: ResolvedConfig) -> None:
@@ -90,8 +90,9 @@ class MeteredExecutor(HostExecutor):
         last, self._last = self._last, None
         return last
 
+    @property
     def sampler(self) -> Sampler[Any]:
-        return self._executor.sampler()
+        return self._executor.sampler
 
     def close(self) -> None:
         self._executor.close()

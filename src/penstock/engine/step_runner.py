@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from penstock.speculate.verify import Verified, verify
 _PATIENCE, _LEAST_PATIENCE_S = 0.5, 0.005
 """How long masks may come behind the logits: a part of the time that these took, and what the
 system may need to let a thread run at all. Grammars that are known to be slow do not take it."""
+
+if TYPE_CHECKING:
+    from penstock.interface.sampler import SamplingState
 
 
 class Executed(msgspec.Struct, frozen=True):
@@ -71,7 +74,7 @@ class StepRunner:
     ) -> None:
         """``typical``: how drafts are accepted, if not exactly."""
         self._executor = executor
-        self._sampler = executor.sampler()
+        self._sampler = executor.sampler
         self._works_ahead = executor.capabilities.depth > 1
         self._scheduler = scheduler
         self._constraints = constraints
@@ -90,14 +93,14 @@ class StepRunner:
         return self._in_flight is None or not self._in_flight.verifies
 
     def advance(
-        self, step: ScheduledStep | None, features: bool = False, unsettled: bool = False
+        self, step: ScheduledStep | None, features: bool = False, may_be_late: bool = False
     ) -> Executed | None:
         """Submit a step, if there is one; return one that was run, if it is time to take one in.
 
-        ``features``: ``Executed.features`` are wanted of this step. ``unsettled``: its masks may
-        not be ready, so that it cannot be drawn from on a device that works ahead.
+        ``features``: ``Executed.features`` are wanted of this step. ``may_be_late``: its masks may
+        not be ready, so that an executor without ``Capabilities.late_masks`` cannot draw from it.
         """
-        submitted = None if step is None else self._submit(step, features, unsettled)
+        submitted = None if step is None else self._submit(step, features, may_be_late)
         before = submitted
         if self._works_ahead:
             before, self._in_flight = self._in_flight, submitted
@@ -108,7 +111,7 @@ class StepRunner:
         before, self._in_flight = self._in_flight, None
         return None if before is None else self._take_in(before)
 
-    def _submit(self, step: ScheduledStep, features: bool, unsettled: bool) -> _InFlight:
+    def _submit(self, step: ScheduledStep, features: bool, may_be_late: bool) -> _InFlight:
         masks = None
         if self._constraints.active:
             masks = _LateMasks(self._constraints, step.samples)
@@ -118,11 +121,14 @@ class StepRunner:
             wanted = self._prompts.wanted(step)
             prompts = [each.rows for each in wanted]
         step_input = build_step_input(step)
-        verifies = step.num_drafted > 0 or unsettled
+        verifies = step.num_drafted > 0 or may_be_late
         if verifies:
             sampling = Sampling(prompts=prompts, features=features, logits=True)
         else:
-            states = [sequence.sampling_state for sequence in step.samples]
+            # Sequences have a state from when they start to run.
+            states = cast(
+                "list[SamplingState]", [sequence.sampling_state for sequence in step.samples]
+            )
             sampling = Sampling(step.sample_rows, states, masks, prompts, features)
         pending = self._executor.submit(step_input, sampling)
         if self._works_ahead and not verifies:
@@ -151,8 +157,8 @@ class StepRunner:
 class _LateMasks:
     """The masks of a step's samples, which may come a little later than its logits.
 
-    Where steps overlap, all are there: a sequence whose mask is late was not scheduled to draw
-    (``Constraints.settle``).
+    For an executor without ``Capabilities.late_masks`` all are there: a sequence whose mask is late
+    was not scheduled to draw (``Constraints.wait_for_all``).
     """
 
     def __init__(self, constraints: Constraints, samples: list[SequenceState]) -> None:

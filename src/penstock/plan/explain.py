@@ -1,4 +1,4 @@
-"""A plan as text: what a step runs, over which buffers, from which weights."""
+"""Prints a plan: the ops of a step, their buffers and their weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from penstock.plan.plan import Plan
 
 
 def explain(plan: Plan, memory: MemoryPlan | None = None) -> str:
-    """One line per op, a layer that repeats the one before printed once."""
+    """Return the plan as text, one line per op; layers that repeat the one before are printed
+    once."""
     spec = plan.spec
     stored = "" if spec.quantized is None else f", matrices as they are stored ({spec.quantized})"
     lines = [
@@ -53,7 +54,7 @@ def _active(plan: Plan) -> str:
 
 
 def _groups(plan: Plan) -> str:
-    """How the cache's layers share its pages, where they do not all live alike."""
+    """Return lines on the KV groups, if layers have different windows."""
     groups = plan.kv_groups
     if set(groups.windows) <= {None}:
         return ""

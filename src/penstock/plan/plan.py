@@ -15,7 +15,7 @@ from penstock.plan.ops import Buffer, BufferName, ExpertLinear, Features, Op, We
 
 @dataclass(frozen=True)
 class Plan:
-    """A straight list of ops over named buffers; the unit that backends bind.
+    """A list of ops over named buffers, run in order; the unit that backends bind.
 
     ``weight_dtype`` is the type of weights in memory, ``kv_dtype`` that of the KV cache; buffers
     carry the element type of activations (bfloat16 where weights are bfloat16, else float32).

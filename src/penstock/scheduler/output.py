@@ -71,7 +71,7 @@ def scheduled(
     ``all_hidden``: for their hidden states, too.
     """
     end = start + count
-    if sequence.pooler is not None:
+    if sequence.pooling is not None:
         hidden = max(0, end - max(start, sequence.num_prompt_rows))
         return ScheduledSequence(sequence, start, count, 0, (), num_hidden=hidden)
     samples: tuple[SequenceState, ...] = ()

@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 
 from penstock.config import DTypeOption, LoadFormat
 from penstock.errors import WeightError
-from penstock.interface.sources import Packed, PlanWeight, Source, Stored, packed, tensors
+from penstock.interface.sources import (
+    Packed,
+    PlanWeight,
+    Source,
+    Stored,
+    chosen,
+    packed,
+    tensors,
+)
 from penstock.interface.weights import WeightSource, WeightValue
 from penstock.models.names import BIAS
 from penstock.models.spec import DType, ModelSpec
@@ -85,15 +93,16 @@ class CheckpointWeights:
         for name, weight in weights.items():
             if name in self._shared:
                 continue
-            for matrix in packed(weight.source):
+            source = chosen(weight.source, found)
+            for matrix in packed(source):
                 refuse_dense(folder, name, matrix, found)
-            for tensor in tensors(weight.source):
+            for tensor in tensors(source):
                 if tensor.name not in found:
                     if spec.published == "heads":
                         raise missing_of_heads(folder, tensor.name)
-                    raise missing(folder, name, weight.source, tensor.name, found, form)
+                    raise missing(folder, name, source, tensor.name, found, form)
                 unused.pop(tensor.name, None)
-            for matrix in packed(weight.source):
+            for matrix in packed(source):
                 for stored in _nil_bias(matrix, found):
                     unused.pop(stored, None)
                 for stored in matrix.format.optional(matrix.name):
@@ -101,12 +110,12 @@ class CheckpointWeights:
                         indexed = True
                     elif stored not in found:
                         lacks = lacks or (name, stored)
-            check(weight.source, found)
-            self._sources[name] = weight.source, found
+            check(source, found)
+            self._sources[name] = source, found
         if lacks is not None and form is not None and (indexed or form.any_order):
-            # No matrix may do without what others have, or what the order of columns is told by.
+            # No matrix may do without what others have, or which define the order of columns.
             name, stored = lacks
-            raise missing(folder, name, weights[name].source, stored, found, form)
+            raise missing(folder, name, self._sources[name][0], stored, found, form)
         if spec.tie_embeddings and names is not None:
             shapes = {"head": weights["embed"].shape}
             for tensor in tensors(names.source("head", shapes)):

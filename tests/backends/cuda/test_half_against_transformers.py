@@ -16,10 +16,10 @@ from support.tiny_plans import Chunk, step_of  # noqa: E402
 
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.interface.executor import Limits  # noqa: E402
-from penstock.models.registry import load_model_spec  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.weights.checkpoint import open_weights  # noqa: E402
+from penstock.weights.model_folder import load_model_spec  # noqa: E402
 
 LIMITS = Limits(num_blocks=4, max_tokens=40, max_logit_rows=40, max_sequences=1, threads=1)
 

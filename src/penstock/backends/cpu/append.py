@@ -1,4 +1,4 @@
-"""Every op of a plan, appended to a native executor: ``APPENDERS`` is the list of what there is.
+"""Appends the ops of a plan to a native executor: ``APPENDERS`` lists those that have a kernel.
 
 An op's function here names buffers and weights by their handles and calls one method of the
 executor, whose C++ checks that they fit (``csrc/executor_append*.cpp``).
@@ -31,7 +31,19 @@ def gating(kind: Gating | None) -> tuple[str, tuple[float, float] | None]:
 
 
 def _embed(b: Binder, op: ops.Embed) -> None:
-    b.native.append_embed(b.table(op.weight), b.plan.weight_dtype, b.buffers[op.out])
+    rows = b.plan.weights[op.weight].shape[0]
+    b.native.append_embed(b.table(op.weight), b.plan.weight_dtype, b.buffers[op.out], rows)
+
+
+def _add_positions(b: Binder, op: ops.AddPositions) -> None:
+    b.native.append_add_positions(
+        x=b.buffers[op.x],
+        out=b.buffers[op.out],
+        table=b.table(op.weight),
+        elem=b.plan.weight_dtype,
+        rows=b.plan.weights[op.weight].shape[0],
+        offset=op.offset,
+    )
 
 
 def _features(b: Binder, op: ops.Features) -> None:
@@ -39,7 +51,7 @@ def _features(b: Binder, op: ops.Features) -> None:
 
 
 def _join(b: Binder, op: ops.Join) -> None:
-    b.native.append_join([b.buffers[x] for x in op.xs], b.buffers[op.out])
+    b.native.append_join([b.buffers[x] for x in op.xs], b.buffers[op.out], op.heads or 1)
 
 
 def _linear(b: Binder, op: ops.Linear) -> None:
@@ -64,6 +76,12 @@ def _route(b: Binder, op: ops.Route) -> None:
         groups_chosen=routing.groups_chosen,
         top2=routing.group_score == "top2",
         jitter=routing.jitter,
+    )
+
+
+def _head_linear(b: Binder, op: ops.HeadLinear) -> None:
+    b.native.append_head_linear(
+        matrix=b.head_matrix(op), heads=op.heads, x=b.buffers[op.x], out=b.buffers[op.out]
     )
 
 
@@ -120,8 +138,30 @@ def _scale(b: Binder, op: ops.Scale) -> None:
     b.native.append_scale(b.buffers[op.x], b.buffers[op.out], op.factor)
 
 
+def _scale_by(b: Binder, op: ops.ScaleBy) -> None:
+    b.native.append_scale_by(b.buffers[op.x], b.buffers[op.out], b.weight(op.weight))
+
+
+def _columns(b: Binder, op: ops.Columns) -> None:
+    b.native.append_columns(b.buffers[op.x], b.buffers[op.out], op.first)
+
+
 def _soft_cap(b: Binder, op: ops.SoftCap) -> None:
     b.native.append_soft_cap(b.buffers[op.x], b.buffers[op.out], op.cap)
+
+
+def _clamp(b: Binder, op: ops.Clamp) -> None:
+    b.native.append_clamp(b.buffers[op.x], b.buffers[op.out], op.limit)
+
+
+def _scale_by_position(b: Binder, op: ops.ScaleByPosition) -> None:
+    b.native.append_scale_by_position(
+        x=b.buffers[op.x],
+        out=b.buffers[op.out],
+        factors=b.floats(op.scale.factors(b.plan.max_positions)),
+        period=op.scale.period,
+        offset=op.scale.offset,
+    )
 
 
 def _add(b: Binder, op: ops.Add) -> None:
@@ -131,7 +171,16 @@ def _add(b: Binder, op: ops.Add) -> None:
 
 def _head_norm(b: Binder, op: ops.HeadNorm) -> None:
     x, out = b.buffers[op.x], b.buffers[op.out]
-    b.native.append_head_norm(x, out, op.head_dim, b.weight(op.weight), op.eps)
+    b.native.append_head_norm(
+        x,
+        out,
+        op.head_dim,
+        b.optional_weight(op.weight),
+        op.eps,
+        bias=b.optional_weight(op.bias),
+        layer=op.centered,
+        each_head=op.each_head,
+    )
 
 
 def _rope(b: Binder, op: ops.Rope) -> None:
@@ -148,7 +197,8 @@ def _rope(b: Binder, op: ops.Rope) -> None:
 
 
 def _kv_write(b: Binder, op: ops.KvWrite) -> None:
-    b.native.append_kv_write(layer=op.layer, k=b.buffers[op.k], v=b.buffers[op.v])
+    v = None if op.v is None else b.buffers[op.v]
+    b.native.append_kv_write(layer=op.layer, k=b.buffers[op.k], v=v)
 
 
 def _gate(b: Binder, op: ops.Gate) -> None:
@@ -195,9 +245,11 @@ def _rope_write(b: Binder, op: ops.RopeWrite) -> None:
 APPENDERS: Final[Mapping[type[ops.Op], Callable[[Binder, Any], None]]] = MappingProxyType(
     {
         ops.Embed: _embed,
+        ops.AddPositions: _add_positions,
         ops.Features: _features,
         ops.Join: _join,
         ops.Linear: _linear,
+        ops.HeadLinear: _head_linear,
         ops.Route: _route,
         ops.ExpertLinear: _expert_linear,
         ops.ScaleRows: _scale_rows,
@@ -208,7 +260,11 @@ APPENDERS: Final[Mapping[type[ops.Op], Callable[[Binder, Any], None]]] = Mapping
         ops.RmsNorm: _rms_norm,
         ops.LayerNorm: _layer_norm,
         ops.Scale: _scale,
+        ops.ScaleBy: _scale_by,
+        ops.Columns: _columns,
         ops.SoftCap: _soft_cap,
+        ops.Clamp: _clamp,
+        ops.ScaleByPosition: _scale_by_position,
         ops.Add: _add,
         ops.HeadNorm: _head_norm,
         ops.Rope: _rope,

@@ -31,11 +31,7 @@ class CpuBackend(Backend):
         return BackendChoice(self, "the native backend")
 
     def obstacle(self, plan: Plan, trees: bool = False) -> Obstacle | None:
-        try:
-            pages = KvPages.of(plan)
-        except ConfigError as error:
-            return Obstacle(str(error), "choose another model")
-        if trees and not pages.movable:
+        if trees and not KvPages.of(plan).movable:
             return Obstacle(
                 f"the cpu backend cannot verify draft trees with {plan.spec.architecture}, whose "
                 "KV cache has heads of several sizes: it moves no slots there",

@@ -1,4 +1,4 @@
-"""What a native module offers, as types; ``csrc/`` implements it once per instruction set."""
+"""The types of a native module, which ``csrc/`` implements once per instruction set."""
 
 from __future__ import annotations
 
@@ -44,6 +44,14 @@ class NativeExecutor(Protocol):
     ) -> BufferId: ...
 
     def add_constant(self, bytes: Bytes) -> ConstantId: ...
+
+    def add_table(self, bytes: int) -> ConstantId:
+        """Zeros, of which the system gives what is touched, to be filled little by little."""
+        ...
+
+    def set_known_positions(self, positions: int) -> None:
+        """From this position on tables are not filled: steps with one raise IndexError."""
+        ...
 
     def reserve_constant(self, bytes: int) -> ConstantId: ...
 
@@ -115,7 +123,13 @@ class NativeExecutor(Protocol):
         self, fd: int, places: list[tuple[int, int]], chunk: int
     ) -> list[list[int]]: ...
 
-    def append_embed(self, table: ConstantId, elem: str, out: BufferId) -> None: ...
+    def append_embed(self, table: ConstantId, elem: str, out: BufferId, rows: int) -> None:
+        """``rows``: of the table, at least as many as there are tokens."""
+        ...
+
+    def append_add_positions(
+        self, *, x: BufferId, out: BufferId, table: ConstantId, elem: str, rows: int, offset: int
+    ) -> None: ...
 
     def append_add_norm(
         self,
@@ -187,7 +201,16 @@ class NativeExecutor(Protocol):
     ) -> None: ...
 
     def append_head_norm(
-        self, x: BufferId, out: BufferId, head_dim: int, weight: ConstantId, eps: float
+        self,
+        x: BufferId,
+        out: BufferId,
+        head_dim: int,
+        weight: ConstantId | None,
+        eps: float,
+        *,
+        bias: ConstantId | None,
+        layer: bool,
+        each_head: bool,
     ) -> None: ...
 
     def append_rope(
@@ -202,7 +225,15 @@ class NativeExecutor(Protocol):
         interleaved: bool,
     ) -> None: ...
 
-    def append_kv_write(self, *, layer: int, k: BufferId, v: BufferId) -> None: ...
+    def append_kv_write(self, *, layer: int, k: BufferId, v: BufferId | None) -> None:
+        """``v``: None for a cache of latents."""
+        ...
+
+    def append_head_linear(
+        self, *, matrix: MatrixId, heads: int, x: BufferId, out: BufferId
+    ) -> None:
+        """``matrix`` has the heads' rows one after another, each head's up to a whole panel."""
+        ...
 
     def append_rope_write(
         self,
@@ -240,7 +271,7 @@ class NativeExecutor(Protocol):
 
     def append_features(self, out: BufferId, first: int) -> None: ...
 
-    def append_join(self, xs: Sequence[BufferId], out: BufferId) -> None: ...
+    def append_join(self, xs: Sequence[BufferId], out: BufferId, heads: int) -> None: ...
 
     def append_add_activated(
         self, x: BufferId | None, y: BufferId, out: BufferId, activation: str
@@ -262,7 +293,17 @@ class NativeExecutor(Protocol):
 
     def append_scale(self, x: BufferId, out: BufferId, factor: float) -> None: ...
 
+    def append_scale_by(self, x: BufferId, out: BufferId, factor: ConstantId) -> None: ...
+
+    def append_columns(self, x: BufferId, out: BufferId, first: int) -> None: ...
+
     def append_soft_cap(self, x: BufferId, out: BufferId, cap: float) -> None: ...
+
+    def append_clamp(self, x: BufferId, out: BufferId, limit: float) -> None: ...
+
+    def append_scale_by_position(
+        self, *, x: BufferId, out: BufferId, factors: ConstantId, period: int, offset: int
+    ) -> None: ...
 
     def parameters(self, matrix: MatrixId) -> dict[str, tuple[int, int, int]]:
         """How its product is carried out: value, least and most of each parameter, by name."""

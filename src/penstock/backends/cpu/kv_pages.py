@@ -1,10 +1,9 @@
-"""How the native executor lays out the pages of its KV cache."""
+"""The layout of the KV cache's pages in the native executor."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.errors import ConfigError
 from penstock.plan.plan import Plan
 
 
@@ -19,21 +18,17 @@ class KvPages:
 
     parts: int
     part_bytes: int
-    layers: tuple[tuple[int, int, int, int, int], ...]
-    """KV heads, head size, group, part, and the offset in the part, of each layer."""
+    layers: tuple[tuple[int, int, int, int, int, int], ...]
+    """KV heads, head size, group, part, the offset in the part, and the size of values in a cache
+    of latents or 0, of each layer."""
 
     @property
     def movable(self) -> bool:
-        """Whether the native executor moves slots: heads have one size in all layers."""
-        return len({head_dim for _, head_dim, *_ in self.layers}) <= 1
+        """Whether the native executor moves slots: heads are of one kind in all layers."""
+        return len({(head_dim, value_dim) for _, head_dim, *_, value_dim in self.layers}) <= 1
 
     @classmethod
     def of(cls, plan: Plan) -> KvPages:
-        """Raises ConfigError where a layer's cache is of a kind that no native kernel reads."""
-        if any(layer.value_dim is not None for layer in plan.kv_layers):
-            raise ConfigError(
-                "the cpu backend has no kernel for a KV cache whose keys and values differ in size"
-            )
         groups = plan.kv_groups
         sizes = {layer.block_bytes(plan.kv_dtype) for layer in plan.kv_layers}
         alike = len(sizes) == 1
@@ -44,6 +39,7 @@ class KvPages:
                 place.group,
                 place.index if alike else 0,
                 0 if alike else place.offset,
+                layer.value_dim or 0,
             )
             for layer, place in zip(plan.kv_layers, groups.places, strict=True)
         )

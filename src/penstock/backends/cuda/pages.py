@@ -11,12 +11,12 @@ HEAD_DIMS = range(8, 257)
 
 def unreadable(plan: Plan) -> str | None:
     """Say why no kernel reads the KV cache of ``plan``; None where kernels do."""
+    if any(layer.value_dim is not None for layer in plan.kv_layers):
+        return "no kernel reads a KV cache of latents yet"
     for layer in plan.kv_layers:
         if layer.head_dim not in HEAD_DIMS:
             return f"a head of {layer.head_dim} is outside 8..256, which attention handles"
-    kinds = {(each.kv_heads, each.head_dim, each.value_dim) for each in plan.kv_layers}
-    if any(value_dim is not None for _, _, value_dim in kinds):
-        return "no kernel reads a KV cache whose keys and values differ in size"
+    kinds = {(each.kv_heads, each.head_dim) for each in plan.kv_layers}
     if len(plan.kv_groups) > 1 and len(kinds) > 1:
         return "layers of several windows have KV caches of different sizes"
     return None

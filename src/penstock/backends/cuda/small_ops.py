@@ -84,6 +84,8 @@ def _layer_norm(b: Weights, op: ops.LayerNorm) -> None:
 
 
 def _head_norm(b: Weights, op: ops.HeadNorm) -> None:
+    if op.weight is None or not op.is_plain:
+        raise ValueError("heads are normed by one weight, and not centered")
     weight = b.weight(op.weight)
     b.launches.append(lambda views, step: head_norm(views[op.x], weight, views[op.out], op.eps))
 
@@ -99,9 +101,11 @@ def _rope(b: Weights, op: ops.Rope) -> None:
 
 def _kv_write(b: Weights, op: ops.KvWrite) -> None:
     cache, group = b.cache_of(op.layer)
+    v = op.v
+    assert v is not None  # caches of latents are refused (pages.py)
 
     def launch(views: Views, step: DeviceStep) -> None:
-        kv_write(views[op.k], views[op.v], cache, step.groups[group].slots)
+        kv_write(views[op.k], views[v], cache, step.groups[group].slots)
 
     b.launches.append(launch)
 
@@ -117,6 +121,20 @@ def _gate(b: Weights, op: ops.Gate) -> None:
 
 def _scale(b: Weights, op: ops.Scale) -> None:
     b.launches.append(lambda views, step: scale(views[op.x], views[op.out], op.factor))
+
+
+def _scale_by(b: Weights, op: ops.ScaleBy) -> None:
+    weight = b.weight(op.weight)
+
+    def launch(views: Views, step: DeviceStep) -> None:
+        torch.mul(views[op.x], weight, out=views[op.out])
+
+    b.launches.append(launch)
+
+
+def _columns(b: Weights, op: ops.Columns) -> None:
+    columns = slice(op.first, op.first + b.plan.buffers[op.out].cols)
+    b.launches.append(lambda views, step: combine(None, views[op.x][:, columns], views[op.out]))
 
 
 def _soft_cap(b: Weights, op: ops.SoftCap) -> None:
@@ -137,6 +155,8 @@ SMALL_OPS: Final[Mapping[type[ops.Op], Callable[[Any, Any], None]]] = MappingPro
         ops.KvWrite: _kv_write,
         ops.Gate: _gate,
         ops.Scale: _scale,
+        ops.ScaleBy: _scale_by,
+        ops.Columns: _columns,
         ops.SoftCap: _soft_cap,
     }
 )

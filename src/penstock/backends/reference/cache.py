@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from penstock.backends.reference.numerics import F32
 from penstock.cache.geometry import BLOCK_SIZE, KvDType
+from penstock.plan.kv_groups import KvLayer
 
 _DTYPES: dict[KvDType, Any] = {
     "bfloat16": ml_dtypes.bfloat16,
@@ -55,6 +56,43 @@ class KvStore:
         for array in (self.data, self.scales):
             if array is not None:
                 array[_block(target)] = array[_block(source)]
+
+
+class LatentStore:
+    """The latents and rotated keys of one layer: each with scales of its own in int8."""
+
+    def __init__(self, dtype: KvDType, num_blocks: int, head_dim: int, value_dim: int) -> None:
+        self._latents = KvStore(dtype, num_blocks, 1, value_dim)
+        self._keys = KvStore(dtype, num_blocks, 1, head_dim - value_dim)
+        self._value_dim = value_dim
+
+    def write(self, slots: NDArray[np.int32], x: F32) -> None:
+        """Store rows ``[n, 1, head_dim]``, rounded to the cache's type."""
+        self._latents.write(slots, x[..., : self._value_dim])
+        self._keys.write(slots, x[..., self._value_dim :])
+
+    def read(self, slots: NDArray[np.int32]) -> F32:
+        """Rows ``[n, 1, head_dim]`` as they were rounded."""
+        return np.concatenate([self._latents.read(slots), self._keys.read(slots)], axis=-1)
+
+    def move_slot(self, source: int, target: int) -> None:
+        self._latents.move_slot(source, target)
+        self._keys.move_slot(source, target)
+
+    def copy_block(self, source: int, target: int) -> None:
+        self._latents.copy_block(source, target)
+        self._keys.copy_block(source, target)
+
+
+Store = KvStore | LatentStore
+
+
+def layer_stores(layer: KvLayer, dtype: KvDType, num_blocks: int) -> tuple[Store, ...]:
+    """The keys and values of a layer, or its latents alone."""
+    if layer.value_dim is not None:
+        return (LatentStore(dtype, num_blocks, layer.head_dim, layer.value_dim),)
+    shape = (dtype, num_blocks, layer.kv_heads, layer.head_dim)
+    return KvStore(*shape), KvStore(*shape)
 
 
 def quantize_heads(x: F32) -> tuple[NDArray[np.int8], NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""Ops of which each row is made of the same row of other buffers, and of nothing else."""
+"""Ops whose rows each depend on the same row of other buffers, and on nothing else."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from penstock.backends.reference.numerics import (
     as_bfloat16,
     gated,
     layer_norm,
+    product,
     rms_norm,
     sigmoid,
     soft_cap,
@@ -77,7 +78,12 @@ def _layer_norm(v: Values, op: ops.LayerNorm) -> None:
 def _head_norm(v: Values, op: ops.HeadNorm) -> None:
     x = v.buffers[op.x]
     heads = x.reshape(len(x), -1, op.head_dim)
-    v.put(op.out, rms_norm(heads, v.weights[op.weight], op.eps).reshape(x.shape))
+    weight, bias = v.optional(op.weight), v.optional(op.bias)
+    if op.centered:
+        normed = layer_norm(heads, weight, bias, op.eps)
+    else:
+        normed = rms_norm(heads, weight, op.eps)
+    v.put(op.out, normed.reshape(x.shape))
 
 
 def _add_norm(v: Values, op: ops.AddNorm) -> None:
@@ -90,8 +96,22 @@ def _scale(v: Values, op: ops.Scale) -> None:
     v.put(op.out, v.buffers[op.x] * np.float32(op.factor))
 
 
+def _scale_by(v: Values, op: ops.ScaleBy) -> None:
+    v.put(op.out, v.buffers[op.x] * v.weights[op.weight][0])
+
+
+def _columns(v: Values, op: ops.Columns) -> None:
+    count = v.plan.buffers[op.out].cols
+    v.put(op.out, v.buffers[op.x][:, op.first : op.first + count])
+
+
 def _soft_cap(v: Values, op: ops.SoftCap) -> None:
     v.put(op.out, soft_cap(v.buffers[op.x], op.cap))
+
+
+def _clamp(v: Values, op: ops.Clamp) -> None:
+    limit = np.float32(op.limit)
+    v.put(op.out, np.clip(v.buffers[op.x], -limit, limit))
 
 
 def _add(v: Values, op: ops.Add) -> None:
@@ -111,7 +131,19 @@ def _add_activated(v: Values, op: ops.AddActivated) -> None:
 
 
 def _join(v: Values, op: ops.Join) -> None:
-    v.put(op.out, np.concatenate([v.buffers[x] for x in op.xs], axis=1))
+    parts = [np.split(v.buffers[x], op.heads or 1, axis=1) for x in op.xs]
+    columns = [part for head in zip(*parts, strict=True) for part in head]
+    v.put(op.out, np.concatenate(columns, axis=1))
+
+
+def _head_linear(v: Values, op: ops.HeadLinear) -> None:
+    matrices = v.weights[op.weight]
+    matrices = matrices.reshape(op.heads, -1, matrices.shape[1])
+    if op.transposed:
+        matrices = matrices.transpose(0, 2, 1)
+    columns = np.split(v.buffers[op.x], op.heads, axis=1)
+    outs = [product(x, matrix) for x, matrix in zip(columns, matrices, strict=True)]
+    v.put(op.out, np.concatenate(outs, axis=1))
 
 
 def _route(v: Values, op: ops.Route) -> None:
@@ -152,12 +184,16 @@ ROW_OPS: Final[Mapping[type[ops.Op], Callable[[Values, Any], None]]] = {
     ops.HeadNorm: _head_norm,
     ops.AddNorm: _add_norm,
     ops.Scale: _scale,
+    ops.ScaleBy: _scale_by,
+    ops.Columns: _columns,
     ops.SoftCap: _soft_cap,
+    ops.Clamp: _clamp,
     ops.Add: _add,
     ops.Gate: _gate,
     ops.Activate: _activate,
     ops.AddActivated: _add_activated,
     ops.Join: _join,
+    ops.HeadLinear: _head_linear,
     ops.Route: _route,
     ops.ExpertLinear: _expert_linear,
     ops.ScaleRows: _scale_rows,

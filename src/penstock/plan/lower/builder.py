@@ -5,18 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.cache.geometry import KvDType
+from penstock.errors import ConfigError, ModelError
 from penstock.interface.sources import PlanWeight, Shape, Shifted, Stored
 from penstock.models.names import own_names
-from penstock.models.spec import DType, ModelSpec, NormSpec, RopeSpec
+from penstock.models.spec import DType, ModelSpec, NormSpec, PositionTable, RopeSpec
 from penstock.plan.kv_groups import kv_layers
 from penstock.plan.ops import (
     Add,
+    AddPositions,
     Argmax,
     Buffer,
     BufferName,
     Element,
     Embed,
     Features,
+    HeadLinear,
     Join,
     LayerNorm,
     Linear,
@@ -165,9 +168,11 @@ class PlanBuilder:
         self.append(Join((x,), out))
         return out
 
-    def linear(self, x: BufferName, at: str, n: int, bias: bool) -> BufferName:
-        """A product of x with weight ``at``, into a float32 buffer of the same name."""
-        out = self.new(at, n, rows=self._buffers[x].rows)
+    def linear(
+        self, x: BufferName, at: str, n: int, bias: bool, element: Element = "float32"
+    ) -> BufferName:
+        """A product of x with weight ``at``, into a buffer of the same name."""
+        out = self.new(at, n, element, self._buffers[x].rows)
         part = LinearPart(at, n, f"{at}.bias" if bias else None)
         self.append(self.product(x, out, part))
         return out
@@ -189,6 +194,25 @@ class PlanBuilder:
             self.weight(part.bias, part.n)
         return Linear(x, out, k, (part,), scheme=scheme, weight_only=weight_only)
 
+    def head_linear(
+        self, x: BufferName, at: str, heads: int, n: int, transposed: bool = False
+    ) -> BufferName:
+        """A product of each head of x with its matrix in weight ``at``, for products to read.
+
+        Raises ModelError where the checkpoint has the weight quantized.
+        """
+        stored = self._spec.quantized
+        if stored is not None and stored.stores(at):
+            raise ModelError(
+                f"the checkpoint has {at} quantized ({stored}), and matrices of single heads are "
+                "not read so; take the unquantized checkpoint"
+            )
+        k = self._buffers[x].cols // heads
+        shape = (heads * k, n) if transposed else (heads * n, k)
+        out = self.new(f"{at}.out", heads * n, self.activation, self._buffers[x].rows)
+        self.append(HeadLinear(x, out, self.weight(at, *shape), heads, k, n, transposed))
+        return out
+
     def add(self, delta: BufferName, scale: float = 1.0) -> None:
         """Add ``scale * delta`` to the residual stream."""
         if scale != 1.0:
@@ -207,9 +231,21 @@ class PlanBuilder:
         return sum(earlier.attention.kv_from is None for earlier in self._spec.layers[:layer])
 
     def embed(self, out: BufferName) -> None:
-        spec = self._spec
-        weight = self.weight("embed", spec.vocab_size, spec.hidden_size)
-        self.append(Embed(weight, self.new(out, spec.hidden_size)))
+        self.look_up(out, "embed", self._spec.vocab_size, self._spec.hidden_size)
+
+    def look_up(self, out: BufferName, table: WeightName, rows: int, cols: int) -> None:
+        """Each token's row of a table, in float32."""
+        self.append(Embed(self.weight(table, rows, cols), self.new(out, cols)))
+
+    def add_positions(self, x: BufferName, table: PositionTable) -> None:
+        """Add to x the embeddings of positions."""
+        if table.offset + self._max_positions > table.rows:
+            raise ConfigError(
+                f"the model has embeddings of {table.rows - table.offset} positions, and contexts "
+                f"of {self._max_positions} tokens are asked for; lower max_model_len"
+            )
+        weight = self.weight("positions", table.rows, self._buffers[x].cols)
+        self.append(AddPositions(x, x, weight, table.offset))
 
     def features(self, at: str, first: int, columns: int) -> BufferName:
         """These columns of the step's features."""

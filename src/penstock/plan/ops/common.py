@@ -35,12 +35,16 @@ class Join(Op):
 
     Each of ``xs`` ``[rows, c]`` in float32 or bfloat16, at least one; out ``[rows, sum of c]``,
     none of ``xs``. Of one alone this is a conversion.
+
+    With ``heads`` all of them have so many heads: equal shares of their columns. Then a head's
+    columns of ``xs`` stand side by side in the same head of out.
     """
 
     _reads = ("xs",)
     _writes = ("out",)
     xs: tuple[BufferName, ...]
     out: BufferName
+    heads: int | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,9 @@ class Attention(Op):
     ``softcap * tanh(score / softcap)``. With ``slopes`` (ALiBi; one for each head) it then gets
     ``slopes[h] * (key's position - query's)``. With ``sinks``, a weight ``[heads]``, the softmax
     has one more score, ``sinks[h]``, that has no value.
+
+    With ``value_dim`` the layer's cache is of latents: a key's first ``value_dim`` components are
+    its value, and out is ``[T, heads * value_dim]``.
     """
 
     _reads = ("q",)
@@ -134,6 +141,7 @@ class Attention(Op):
     softcap: float | None = None
     slopes: tuple[float, ...] | None = None
     sinks: WeightName | None = None
+    value_dim: int | None = None
 
 
 @dataclass(frozen=True)
