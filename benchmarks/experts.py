@@ -39,7 +39,7 @@ class Products:
         hidden = a.hidden
         wide = a.intermediate if experts else a.intermediate * a.chosen
         times = a.chosen if experts else 1
-        self._native = native.load().Executor(
+        self._native: Any = native.load().Executor(
             threads=a.threads,
             cpus=list(detect().placement)[: a.threads],
             crowded=a.threads > detect().compute_threads,
@@ -79,7 +79,7 @@ class Products:
         self.bytes = sum(self._native.region_bytes) / max(experts, 1)
         """Of one expert in every layer, or of plain products."""
 
-    def _route(self, layer: int, experts: int, ids: int) -> None:
+    def _route(self, layer: int, experts: int, ids: Any) -> None:
         logits, shares = self._buffer("float32", experts), self._buffer("float32", self._chosen)
         values = np.random.default_rng(layer).standard_normal((self._tokens, experts))
         self._native.view(logits)[:] = values.astype(np.float32).view(np.uint8)
@@ -99,12 +99,12 @@ class Products:
             jitter=0.0,
         )
 
-    def _buffer(self, elem: str, cols: int, times: int = 1) -> int:
+    def _buffer(self, elem: str, cols: int, times: int = 1) -> Any:
         row = -(-cols * (2 if elem == "bfloat16" else 4) // 64) * 64
         row += 64 if row % 1024 == 0 else 0
         buffer = self._native.add_buffer(self._end, elem, cols, row, f"{times}T")
         self._end += row * times * self._tokens
-        return int(buffer)
+        return buffer
 
     def seconds(self, tokens: int) -> float:
         """The time of a step."""
