@@ -17,6 +17,7 @@ import gc
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from time import thread_time_ns
 from typing import Any
@@ -70,6 +71,7 @@ class NullExecutor(HostExecutor):
         rows = len(step.logit_rows)
         return StepResult(self._logits[:rows], self._argmax[:rows])
 
+    @cached_property
     def sampler(self) -> Sampler[Any]:
         return self._own
 
@@ -168,7 +170,7 @@ class HostBench:
         for owner, name, phase in (
             (core._scheduler, "schedule", "schedule"),
             (step_runner, "build_step_input", "build"),
-            (core._executor.sampler(), "sample", "sample"),
+            (core._executor.sampler, "sample", "sample"),
             (self, "_core_step", "step"),
             (self, "_encode", "encode"),
             (self, "_receive", "front"),

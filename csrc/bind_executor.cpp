@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <optional>
 #include <system_error>
@@ -33,11 +34,18 @@ std::span<int8_t> or_empty(const std::optional<MutableCodes>& codes) {
   return {codes->data(), codes->size()};
 }
 
+// "T", or "8T" for eight of each.
 RowKind parse_rows(std::string_view name) {
-  if (name == "T") return RowKind::tokens;
-  if (name == "S") return RowKind::selected;
-  if (name == "R") return RowKind::logits;
-  throw std::invalid_argument("rows of a buffer are 'T', 'S' or 'R'");
+  int times = 1;
+  const char* const end = name.data() + name.size();
+  const auto [rest, error] = std::from_chars(name.data(), end, times);
+  const bool is_number = rest != name.data();
+  if (end - rest == 1 && (!is_number || error == std::errc())) {
+    if (*rest == 'T') return {RowBase::tokens, times};
+    if (*rest == 'S') return {RowBase::selected, times};
+    if (*rest == 'R') return {RowBase::logits, times};
+  }
+  throw std::invalid_argument("rows of a buffer are 'T', 'S' or 'R', or several of each, as '8T'");
 }
 
 void construct(PyExecutor* self, int threads, const std::vector<int>& cpus, bool crowded,
@@ -183,6 +191,13 @@ void bind_executor(nb::module_& m) {
           },
           exact("bytes"))
       .def(
+          "add_table", [](PyExecutor& self, size_t bytes) { return self.get().add_table(bytes); },
+          "bytes"_a)
+      .def(
+          "set_known_positions",
+          [](PyExecutor& self, int positions) { self.get().set_known_positions(positions); },
+          "positions"_a)
+      .def(
           "reserve_constant",
           [](PyExecutor& self, size_t bytes) { return self.get().reserve_constant(bytes); },
           "bytes"_a)
@@ -195,10 +210,12 @@ void bind_executor(nb::module_& m) {
           "constant"_a, "offset"_a, exact("bytes"))
       .def(
           "add_matrix",
-          [](PyExecutor& self, const std::string& elem, int64_t n, int64_t k, bool gated) {
-            return self.get().add_matrix(PackedMatrix{parse_elem(elem), n, k, gated, {}, {}});
+          [](PyExecutor& self, const std::string& elem, int64_t n, int64_t k, bool gated,
+             int64_t experts) {
+            return self.get().add_matrix(PackedMatrix{parse_elem(elem), n, k, gated, {}, {}},
+                                         experts);
           },
-          "elem"_a, "n"_a, "k"_a, "gated"_a)
+          "elem"_a, "n"_a, "k"_a, "gated"_a, "experts"_a = 1)
       .def(
           "pack_rows",
           [](PyExecutor& self, MatrixId matrix, int64_t first, int64_t count, const Bytes& rows) {
@@ -209,12 +226,12 @@ void bind_executor(nb::module_& m) {
       .def(
           "add_int_matrix",
           [](PyExecutor& self, int bits, int64_t group, int64_t n, int64_t k, bool gated,
-             bool zero_points, bool weight_only) {
+             bool zero_points, bool weight_only, int64_t experts) {
             return self.get().add_matrix(
-                IntMatrix{bits, group, n, k, gated, {}, {}, zero_points, weight_only});
+                IntMatrix{bits, group, n, k, gated, {}, {}, zero_points, weight_only}, experts);
           },
           nb::kw_only(), "bits"_a, "group"_a, "n"_a, "k"_a, "gated"_a, "zero_points"_a,
-          "weight_only"_a)
+          "weight_only"_a, "experts"_a = 1)
       .def(
           "pack_int_rows",
           [](PyExecutor& self, MatrixId matrix, int64_t first, int64_t count, const Codes& codes,
@@ -226,10 +243,12 @@ void bind_executor(nb::module_& m) {
           "matrix"_a, "first"_a, "count"_a, exact("codes"), exact("scales"), exact("zeros").none())
       .def(
           "add_grid_matrix",
-          [](PyExecutor& self, int bits, int64_t n, int64_t k, bool gated, bool weight_only) {
-            return self.get().add_matrix(GridMatrix{bits, n, k, gated, {}, {}, weight_only});
+          [](PyExecutor& self, int bits, int64_t n, int64_t k, bool gated, bool weight_only,
+             int64_t experts) {
+            return self.get().add_matrix(GridMatrix{bits, n, k, gated, {}, {}, weight_only},
+                                         experts);
           },
-          nb::kw_only(), "bits"_a, "n"_a, "k"_a, "gated"_a, "weight_only"_a)
+          nb::kw_only(), "bits"_a, "n"_a, "k"_a, "gated"_a, "weight_only"_a, "experts"_a = 1)
       .def(
           "pack_grid_rows",
           [](PyExecutor& self, MatrixId matrix, int64_t first, int64_t count,

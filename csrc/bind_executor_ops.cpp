@@ -1,6 +1,7 @@
 // The ops of a penstock::Executor in Python, one call to append each.
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -14,22 +15,83 @@ namespace penstock {
 using namespace nb::literals;
 using PENSTOCK_MODULE::PyExecutor;
 
+namespace {
+
+Scores parse_scores(std::string_view name) {
+  if (name == "softmax") return Scores::softmax;
+  if (name == "softmax_chosen") return Scores::softmax_chosen;
+  if (name == "sigmoid") return Scores::sigmoid;
+  if (name == "sparsemixer") return Scores::sparsemixer;
+  throw std::invalid_argument("no scores of experts are called '" + std::string(name) + "'");
+}
+
+// clamp: limit and alpha.
+Gating parse_gating(std::string_view name, std::optional<std::pair<float, float>> clamp) {
+  const Gating plain = parse_activation(name);
+  if (!clamp) return plain;
+  expect(plain.activation == Activation::silu && clamp->first >= 0,
+         "a clamped gate is silu, and its limit no negative number");
+  return Gating::clamped_swiglu(clamp->first, clamp->second);
+}
+
+}  // namespace
+
 void bind_ops(nb::class_<PyExecutor>& executor) {
   executor
       .def(
           "append_linear",
           [](PyExecutor& self, MatrixId matrix, std::optional<ConstantId> bias, BufferId x,
-             BufferId out, const std::string& gate) {
+             BufferId out, const std::string& gate, std::optional<std::pair<float, float>> clamp) {
             self.get().append_linear(matrix, bias.value_or(kNone), x, out,
-                                     parse_activation(gate));
+                                     parse_gating(gate, clamp));
           },
-          "matrix"_a, "bias"_a.none(), "x"_a, "out"_a, "gate"_a)
+          "matrix"_a, "bias"_a.none(), "x"_a, "out"_a, "gate"_a, "clamp"_a = nb::none())
+      .def(
+          "append_route",
+          [](PyExecutor& self, BufferId logits, BufferId ids, BufferId shares,
+             std::optional<ConstantId> choice_bias, const std::string& scores, bool normalize,
+             float normalize_eps, float normalize_least, float scale, int groups,
+             int groups_chosen, bool top2, float jitter) {
+            self.get().append_route(logits, ids, shares, choice_bias.value_or(kNone),
+                                    {parse_scores(scores), normalize, normalize_eps,
+                                     normalize_least, scale, groups, groups_chosen, top2, jitter});
+          },
+          nb::kw_only(), "logits"_a, "ids"_a, "shares"_a, "choice_bias"_a.none(), "scores"_a,
+          "normalize"_a, "normalize_eps"_a, "normalize_least"_a, "scale"_a, "groups"_a,
+          "groups_chosen"_a, "top2"_a, "jitter"_a)
+      .def(
+          "append_expert_linear",
+          [](PyExecutor& self, MatrixId matrix, std::optional<ConstantId> bias, BufferId x,
+             BufferId ids, BufferId out, const std::string& gate,
+             std::optional<std::pair<float, float>> clamp) {
+            self.get().append_expert_linear(matrix, bias.value_or(kNone), x, ids, out,
+                                            parse_gating(gate, clamp));
+          },
+          "matrix"_a, "bias"_a.none(), "x"_a, "ids"_a, "out"_a, "gate"_a, "clamp"_a = nb::none())
+      .def(
+          "append_combine_experts",
+          [](PyExecutor& self, BufferId x, std::optional<BufferId> shares, BufferId out) {
+            self.get().append_combine_experts(x, shares.value_or(kNone), out);
+          },
+          "x"_a, "shares"_a.none(), "out"_a)
+      .def(
+          "append_scale_rows",
+          [](PyExecutor& self, BufferId x, BufferId by, BufferId out, bool sigmoid) {
+            self.get().append_scale_rows(x, by, out, sigmoid);
+          },
+          "x"_a, "by"_a, "out"_a, "sigmoid"_a)
       .def(
           "append_embed",
-          [](PyExecutor& self, ConstantId table, const std::string& elem, BufferId out) {
-            self.get().append_embed(table, parse_elem(elem), out);
+          [](PyExecutor& self, ConstantId table, const std::string& elem, BufferId out,
+             int64_t rows) { self.get().append_embed(table, parse_elem(elem), out, rows); },
+          "table"_a, "elem"_a, "out"_a, "rows"_a)
+      .def(
+          "append_add_positions",
+          [](PyExecutor& self, BufferId x, BufferId out, ConstantId table,
+             const std::string& elem, int64_t rows, int64_t offset) {
+            self.get().append_add_positions(x, out, table, parse_elem(elem), rows, offset);
           },
-          "table"_a, "elem"_a, "out"_a)
+          nb::kw_only(), "x"_a, "out"_a, "table"_a, "elem"_a, "rows"_a, "offset"_a)
       .def(
           "append_add_norm",
           [](PyExecutor& self, BufferId residual, std::optional<BufferId> delta, BufferId out,
@@ -55,9 +117,15 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           "x"_a, "out"_a, "weight"_a.none(), "bias"_a.none(), "eps"_a)
       .def(
           "append_head_norm",
-          [](PyExecutor& self, BufferId x, BufferId out, int head_dim, ConstantId weight,
-             float eps) { self.get().append_head_norm(x, out, head_dim, weight, eps); },
-          "x"_a, "out"_a, "head_dim"_a, "weight"_a, "eps"_a)
+          [](PyExecutor& self, BufferId x, BufferId out, int head_dim,
+             std::optional<ConstantId> weight, float eps, std::optional<ConstantId> bias,
+             bool layer, bool each_head) {
+            self.get().append_head_norm(x, out,
+                                        {head_dim, weight.value_or(kNone), bias.value_or(kNone),
+                                         eps, layer, each_head});
+          },
+          "x"_a, "out"_a, "head_dim"_a, "weight"_a.none(), "eps"_a, nb::kw_only(),
+          "bias"_a.none() = nb::none(), "layer"_a = false, "each_head"_a = false)
       .def(
           "append_rope",
           [](PyExecutor& self, BufferId x, BufferId out, int head_dim, ConstantId cos,
@@ -120,6 +188,12 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           },
           "xs"_a, "out"_a, "heads"_a = 1)
       .def(
+          "append_columns",
+          [](PyExecutor& self, BufferId x, BufferId out, int64_t first) {
+            self.get().append_columns(x, out, first);
+          },
+          "x"_a, "out"_a, "first"_a)
+      .def(
           "append_add_activated",
           [](PyExecutor& self, std::optional<BufferId> x, BufferId y, BufferId out,
              const std::string& activation) {
@@ -130,14 +204,20 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
       .def(
           "append_gate",
           [](PyExecutor& self, BufferId gate, BufferId up, BufferId out,
-             const std::string& activation) {
-            self.get().append_gate(gate, up, out, parse_activation(activation));
+             const std::string& activation, std::optional<std::pair<float, float>> clamp) {
+            self.get().append_gate(gate, up, out, parse_gating(activation, clamp));
           },
-          "gate"_a, "up"_a, "out"_a, "activation"_a)
+          "gate"_a, "up"_a, "out"_a, "activation"_a, "clamp"_a = nb::none())
       .def(
           "append_scale",
           [](PyExecutor& self, BufferId x, BufferId out, float factor) {
             self.get().append_scale(x, out, factor);
+          },
+          "x"_a, "out"_a, "factor"_a)
+      .def(
+          "append_scale_by",
+          [](PyExecutor& self, BufferId x, BufferId out, ConstantId factor) {
+            self.get().append_scale_by(x, out, factor);
           },
           "x"_a, "out"_a, "factor"_a)
       .def(
@@ -146,6 +226,19 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
             self.get().append_soft_cap(x, out, cap);
           },
           "x"_a, "out"_a, "cap"_a)
+      .def(
+          "append_clamp",
+          [](PyExecutor& self, BufferId x, BufferId out, float limit) {
+            self.get().append_clamp(x, out, limit);
+          },
+          "x"_a, "out"_a, "limit"_a)
+      .def(
+          "append_scale_by_position",
+          [](PyExecutor& self, BufferId x, BufferId out, ConstantId factors, int64_t period,
+             int64_t offset) {
+            self.get().append_scale_by_position(x, out, factors, period, offset);
+          },
+          nb::kw_only(), "x"_a, "out"_a, "factors"_a, "period"_a, "offset"_a)
       .def(
           "append_argmax",
           [](PyExecutor& self, BufferId x, BufferId out) { self.get().append_argmax(x, out); },

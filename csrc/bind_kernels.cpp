@@ -49,6 +49,7 @@ std::vector<float> elementwise(const std::string& function, const Floats& x) {
   else if (function == "silu") map_lanes(x, out, [](f32x16 v) { return silu(v); });
   else if (function == "gelu") map_lanes(x, out, [](f32x16 v) { return gelu(v); });
   else if (function == "gelu_tanh") map_lanes(x, out, [](f32x16 v) { return gelu_tanh(v); });
+  else if (function == "sigmoid") map_lanes(x, out, [](f32x16 v) { return sigmoid(v); });
   else if (function == "relu") map_lanes(x, out, [](f32x16 v) { return relu(v); });
   else if (function == "tanh") map_lanes(x, out, [](f32x16 v) { return tanh(v); });
   else if (function == "rsqrt") map_lanes(x, out, [](f32x16 v) { return rsqrt(v); });

@@ -33,7 +33,7 @@ struct PySampler {
   }
   PySampler(const PySampler&) = delete;
 
-  // Calls fn(RowSampler&, i) for each i < count, whoever is free taking the next.
+  // Calls fn(RowSampler&, i) for each i < count, a free thread taking the next.
   template <class F>
   void each(int64_t count, F fn) {
     Executor& running = executor.get();

@@ -88,6 +88,7 @@ inline Activation parse_activation(std::string_view name) {
   if (name == "gelu_tanh") return Activation::gelu_tanh;
   if (name == "gelu") return Activation::gelu;
   if (name == "relu") return Activation::relu;
+  if (name == "sigmoid") return Activation::sigmoid;
   if (name == "relu2") return Activation::relu2;
   throw std::invalid_argument("no activation is called '" + std::string(name) + "'");
 }

@@ -13,6 +13,7 @@ Executor::Executor(const ExecutorShape& shape, const KvPages& pages)
     : shape_(shape),
       kv_groups_(pages.groups),
       kv_part_bytes_(pages.part_bytes),
+      known_positions_(shape.max_positions),
       pool_(shape.threads < 1 ? 1 : shape.threads, shape.cpus, shape.crowded) {
   const int least_blocks = pages.layers.empty() ? 0 : 1;
   if (shape.threads < 1 || shape.num_blocks < least_blocks || shape.max_tokens < 1 ||
@@ -69,7 +70,9 @@ Executor::Executor(const ExecutorShape& shape, const KvPages& pages)
 
 BufferId Executor::add_buffer(size_t offset, Elem elem, int64_t cols, size_t row_bytes,
                               RowKind rows) {
-  const int64_t most = rows == RowKind::tokens ? shape_.max_tokens : shape_.max_logits;
+  if (rows.times < 1 || rows.times > kMostRowsOfOne)
+    refuse("a buffer has 1 to " + std::to_string(kMostRowsOfOne) + " rows for each of a step");
+  const int64_t most = most_rows(rows);
   const size_t element = elem_bytes(elem), arena = arena_->bytes();
   if (cols < 1 || row_bytes / element < size_t(cols) || row_bytes % element != 0 ||
       offset % 64 != 0 || offset > arena || row_bytes > (arena - offset) / size_t(most))
@@ -100,11 +103,19 @@ ConstantId Executor::reserve_constant(size_t bytes) {
   return ConstantId(constants_.size()) - 1;
 }
 
+ConstantId Executor::add_table(size_t bytes) {
+  constants_.emplace_back(bytes);
+  tables_.emplace_back(ConstantId(constants_.size()) - 1, 0);
+  return tables_.back().first;
+}
+
 void Executor::fill_constant(ConstantId id, size_t offset, std::span<const std::byte> bytes) {
   if (id < 0 || size_t(id) >= constants_.size()) refuse("no such constant");
   const Memory& memory = constants_[size_t(id)];
   if (offset > memory.bytes() || bytes.size() > memory.bytes() - offset)
     refuse("a part lies outside its constant");
+  for (auto& [table, filled] : tables_)
+    if (table == id) filled = std::max(filled, offset + bytes.size());
   pool_.run([&](Worker& worker) {
     const Share mine = share(int64_t(bytes.size()), worker);
     if (mine.empty()) return;
@@ -151,14 +162,14 @@ const KvLayer& Executor::kv(int layer) const {
   return kv_[size_t(layer)];
 }
 
-int64_t Executor::max_rows(BufferId id) const {
-  return bound(id).rows == RowKind::tokens ? shape_.max_tokens : shape_.max_logits;
-}
+int64_t Executor::max_rows(BufferId id) const { return most_rows(bound(id).rows); }
 
 size_t Executor::weight_bytes() const {
   size_t total = 0;
   for (const Matrix& m : matrices_) total += m.memory.bytes();
   for (const Memory& m : constants_) total += m.bytes();
+  for (const auto& [table, filled] : tables_)
+    total -= constants_[size_t(table)].bytes() - filled;
   return total;
 }
 

@@ -56,6 +56,8 @@ using BufferId = int;
 using ConstantId = int;
 constexpr int kNone = -1;
 
+constexpr int kMostRowsOfOne = 1 << 16;  // RowKind::times
+
 class Executor {
  public:
   Executor(const ExecutorShape& shape, const KvPages& pages);
@@ -67,11 +69,17 @@ class Executor {
   ConstantId add_constant(std::span<const std::byte> bytes);
   // A constant made of weights: zeros, until they are filled in from `offset` on.
   ConstantId reserve_constant(size_t bytes);
+  // Zeros to be filled later, that are no weight: no region.
+  ConstantId add_table(size_t bytes);
+  // Steps with a position from this one on throw std::out_of_range before they change anything:
+  // tables by position are not filled there yet. All are known at first.
+  void set_known_positions(int positions) { known_positions_ = positions; }
   void fill_constant(ConstantId constant, size_t offset, std::span<const std::byte> bytes);
-  // Its panels and bias are set later.
-  MatrixId add_matrix(AnyMatrix matrix);
+  // Its panels and bias are set later. `experts`: so many of them, as one region.
+  MatrixId add_matrix(AnyMatrix matrix, int64_t experts = 1);
   // Of a PackedMatrix: `rows` [count, k] in its element type become its rows from `first`; a gated
-  // matrix are n of gate, then n of up. Packs on all threads.
+  // matrix are n of gate, then n of up. Rows of experts follow those of the one before, and a part
+  // is one expert's. Packs on all threads.
   void pack_rows(MatrixId matrix, int64_t first, int64_t count, std::span<const std::byte> rows);
   // As pack_rows, of an IntMatrix: codes [count, k], their scales [count, groups] and, with zero
   // points, zeros [count, groups].
@@ -98,14 +106,31 @@ class Executor {
   // Ops run in the order in which they are appended; plan/ops says what each does. Each checks that
   // its buffers and constants are there, of types that its kernel takes, agree in shape, and lie
   // apart where the kernel needs them to.
-  void append_embed(ConstantId table, Elem elem, BufferId out);
+  // `rows` of the table, at least as many as there are tokens.
+  void append_embed(ConstantId table, Elem elem, BufferId out, int64_t rows);
+  // The table has a row for each position, from `offset` on.
+  void append_add_positions(BufferId x, BufferId out, ConstantId table, Elem elem, int64_t rows,
+                            int64_t offset);
   void append_add_norm(BufferId residual, BufferId delta, BufferId out, ConstantId weight,
                        float eps);
   void append_rms_norm(BufferId x, BufferId out, ConstantId weight, float eps);
   void append_layer_norm(BufferId x, BufferId out, ConstantId weight, ConstantId bias, float eps);
   void append_linear(MatrixId matrix, ConstantId bias, BufferId x, BufferId out,
-                     Activation gate);
-  void append_head_norm(BufferId x, BufferId out, int head_dim, ConstantId weight, float eps);
+                     Gating gate);
+  void append_route(BufferId logits, BufferId ids, BufferId shares, ConstantId choice_bias,
+                    const Routing& routing);
+  void append_expert_linear(MatrixId matrix, ConstantId bias, BufferId x, BufferId ids,
+                            BufferId out, Gating gate);
+  void append_scale_rows(BufferId x, BufferId by, BufferId out, bool sigmoid);
+  // Without shares, the sum.
+  void append_combine_experts(BufferId x, BufferId shares, BufferId out);
+  struct HeadNormSpec {
+    int head_dim;
+    ConstantId weight, bias;
+    float eps;
+    bool layer = false, each_head = false;
+  };
+  void append_head_norm(BufferId x, BufferId out, const HeadNormSpec& spec);
   struct RotationSpec {
     ConstantId cos, sin;
     int dim;
@@ -140,11 +165,18 @@ class Executor {
   void append_argmax(BufferId x, BufferId out);
   void append_features(BufferId out, int64_t first);
   void append_join(std::span<const BufferId> xs, BufferId out, int heads = 1);
+  // The columns of `x` from `first` on.
+  void append_columns(BufferId x, BufferId out, int64_t first);
   // out = x + activation(y); without x, the activation alone.
   void append_add_activated(BufferId x, BufferId y, BufferId out, Activation activation);
-  void append_gate(BufferId gate, BufferId up, BufferId out, Activation activation);
+  void append_gate(BufferId gate, BufferId up, BufferId out, Gating gating);
   void append_scale(BufferId x, BufferId out, float factor);
+  void append_scale_by(BufferId x, BufferId out, ConstantId factor);
   void append_soft_cap(BufferId x, BufferId out, float cap);
+  void append_clamp(BufferId x, BufferId out, float limit);
+  // A factor for each period of positions.
+  void append_scale_by_position(BufferId x, BufferId out, ConstantId factors, int64_t period,
+                                int64_t offset);
 
   // --- tuning: how products are carried out, of which no result and no region depends
   struct Parameter {
@@ -187,10 +219,17 @@ class Executor {
     RowKind rows;
     size_t offset;                   // in the arena
     std::shared_ptr<Memory> memory;  // the arena; where addresses are checked, the buffer's own
+    int64_t below = 0;  // ids of experts: which an op before this one has written, all below this
   };
   struct Matrix {
-    AnyMatrix packed;
+    AnyMatrix packed;  // the first expert's, where there are several
     Memory memory;
+    int64_t experts;
+  };
+  // Where a part goes.
+  struct Destination {
+    std::byte* panels;
+    PartPlace place;
   };
   struct Runner;
 
@@ -207,6 +246,8 @@ class Executor {
   Matrix& matrix(MatrixId id);
   template <class Kind>
   const Kind& matrix_of(MatrixId id);
+  template <class Kind>
+  Destination destination(const Kind& w, MatrixId id, int64_t first, int64_t count);
   // An op of heads: input and output are the same whole heads, and the same buffer or apart.
   void check_heads(BufferId x, BufferId out, int head_dim) const;
   Rotation rotation(const RotationSpec& spec, int head_dim) const;
@@ -215,14 +256,15 @@ class Executor {
   NormArgs norm(BufferId x, BufferId out, ConstantId weight, ConstantId bias, float eps) const;
   // Input, output and row kind of a product, checked against n, k and gated of its matrix.
   RowKind check_product(int64_t n, int64_t k, bool gated, BufferId x, BufferId out,
-                        Activation gate) const;
+                        Gating gate) const;
   // The first product with the matrix.
   const LinearOp& product_of(MatrixId matrix, int64_t rows) const;
   void reserve_for(const LinearOp& op);
   void place(const Memory& weights);
   void reserve_shared(size_t bytes);
   int64_t most_rows(RowKind rows) const {
-    return rows == RowKind::tokens ? shape_.max_tokens : shape_.max_logits;
+    const int64_t each = rows.base == RowBase::tokens ? shape_.max_tokens : shape_.max_logits;
+    return each * rows.times;
   }
   AttentionWork* work_for(const AttentionShape& shape);
   void prepare(const StepView& step, const CacheEdits& edits);
@@ -246,6 +288,8 @@ class Executor {
   std::vector<std::vector<ArgmaxPartial>> partials_;
   std::vector<Op> ops_;
   int64_t feature_cols_ = 0;  // that ops read
+  int known_positions_;
+  std::vector<std::pair<ConstantId, size_t>> tables_;  // and their bytes that are filled
   Pool pool_;  // last: its threads end before what they read
 };
 

@@ -15,24 +15,44 @@ void Executor::require_apart(BufferId a, BufferId b) const {
     refuse("what an op reads and what it writes lie in the same memory");
 }
 
-void Executor::append_embed(ConstantId table, Elem elem, BufferId out) {
+void Executor::append_embed(ConstantId table, Elem elem, BufferId out, int64_t rows) {
   const Array& y = typed(out, {Elem::f32}, "an embedding's output");
   if (bound(out).rows != RowKind::tokens) refuse("an embedding's rows are tokens");
   if (elem == Elem::i32) refuse("an embedding table is of a float type");
-  const int64_t bytes = checked_product("an embedding table",
-                                        {shape_.vocabulary, y.cols, int64_t(elem_bytes(elem))});
+  if (rows < shape_.vocabulary)
+    refuse("an embedding table has a row for each of " + std::to_string(shape_.vocabulary) +
+           " tokens, and not " + std::to_string(rows));
+  const int64_t bytes =
+      checked_product("an embedding table", {rows, y.cols, int64_t(elem_bytes(elem))});
   ops_.push_back(EmbedOp{{constant(table, size_t(bytes), "an embedding table"), elem, y}});
 }
 
+void Executor::append_add_positions(BufferId x, BufferId out, ConstantId table, Elem elem,
+                                    int64_t rows, int64_t offset) {
+  const Array& in = typed(x, {Elem::f32}, "what positions are added to");
+  const Array& y = typed(out, {Elem::f32}, "a sum with positions");
+  if (bound(x).rows != RowKind::tokens || bound(out).rows != RowKind::tokens || in.cols != y.cols)
+    refuse("positions are added to rows of tokens, of one shape");
+  if (elem == Elem::i32 || elem == Elem::i8) refuse("a table of positions is of a float type");
+  if (!lies_within(offset, shape_.max_positions, rows))
+    refuse("a table of " + std::to_string(rows) + " rows has not all of " +
+           std::to_string(shape_.max_positions) + " positions from row " + std::to_string(offset));
+  if (x != out) require_apart(x, out);  // in place, or elsewhere
+  const int64_t bytes =
+      checked_product("a table of positions", {rows, y.cols, int64_t(elem_bytes(elem))});
+  ops_.push_back(AddPositionsOp{
+      {constant(table, size_t(bytes), "a table of positions"), elem, offset, in, y}});
+}
+
 RowKind Executor::check_product(int64_t n, int64_t k, bool gated, BufferId x, BufferId out,
-                                Activation gate) const {
+                                Gating gate) const {
   const Array& in = typed(x, {Elem::f32, Elem::bf16}, "a matrix product's input");
   const Array& y = typed(out, {Elem::f32, Elem::bf16}, "a matrix product's output");
   const RowKind from = bound(x).rows, to = bound(out).rows;
   const bool narrows = from == RowKind::selected && to == RowKind::logits;
   if (in.cols != k || y.cols != n || (from != to && !narrows))
     refuse("input, matrix and output of a product differ in shape");
-  if (gated != (gate != Activation::none)) refuse("a gated matrix needs an activation");
+  if (gated == gate.is_none()) refuse("a gated matrix needs an activation");
   require_apart(x, out);
   return to;
 }
@@ -51,7 +71,8 @@ void Executor::reserve_for(const LinearOp& op) {
 }
 
 void Executor::append_linear(MatrixId id, ConstantId bias, BufferId x, BufferId out,
-                             Activation gate) {
+                             Gating gate) {
+  if (matrix(id).experts != 1) refuse("a product has one matrix, not experts");
   AnyMatrix w = matrix(id).packed;  // the bias is of this product, not of all with the matrix
   const RowKind rows = std::visit(
       [&](auto& m) {
@@ -129,6 +150,19 @@ void Executor::append_join(std::span<const BufferId> xs, BufferId out, int heads
     refuse("joined columns are " + std::to_string(cols) + " for an output of " +
            std::to_string(args.out.cols));
   ops_.push_back(JoinOp{std::move(args), rows});
+}
+
+void Executor::append_columns(BufferId x, BufferId out, int64_t first) {
+  const Array& from = typed(x, {Elem::f32}, "what columns are taken of");
+  const Array& to = typed(out, {Elem::f32}, "columns");
+  if (!lies_within(first, to.cols, from.cols) || bound(x).rows != bound(out).rows)
+    refuse("an output of " + std::to_string(to.cols) + " columns from column " +
+           std::to_string(first) + " on does not lie in the rows of its input");
+  require_apart(x, out);
+  Array columns = from;
+  columns.data += size_t(first) * elem_bytes(columns.elem);
+  columns.cols = to.cols;
+  ops_.push_back(JoinOp{{{columns}, to}, bound(out).rows});
 }
 
 }  // namespace penstock

@@ -35,11 +35,14 @@ Rotation Executor::rotation(const RotationSpec& s, int head_dim) const {
           s.interleaved};
 }
 
-void Executor::append_head_norm(BufferId x, BufferId out, int head_dim, ConstantId weight,
-                                float eps) {
-  check_heads(x, out, head_dim);
+void Executor::append_head_norm(BufferId x, BufferId out, const HeadNormSpec& s) {
+  check_heads(x, out, s.head_dim);
+  if (!s.layer && s.bias != kNone) refuse("a head's RMS norm has no bias");
+  const int64_t count = s.each_head ? bound(x).array.cols : s.head_dim;
   ops_.push_back(HeadNormOp{{bound(x).array, bound(out).array,
-                             floats(weight, head_dim, "a head norm's weight"), head_dim, eps},
+                             optional_floats(s.weight, count, "a head norm's weight"),
+                             optional_floats(s.bias, count, "a head norm's bias"), s.head_dim,
+                             s.eps, s.layer, s.each_head},
                             bound(x).rows});
 }
 

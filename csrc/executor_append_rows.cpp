@@ -30,11 +30,11 @@ void Executor::append_add_activated(BufferId x, BufferId y, BufferId out, Activa
       args, x == kNone ? check_elements({y}, out) : check_elements({x, y}, out)});
 }
 
-void Executor::append_gate(BufferId gate, BufferId up, BufferId out, Activation activation) {
+void Executor::append_gate(BufferId gate, BufferId up, BufferId out, Gating gating) {
   const RowKind rows = check_elements({gate, up}, out);
-  if (activation == Activation::none) refuse("a gate needs an activation");
+  if (gating.is_none()) refuse("a gate needs an activation");
   ops_.push_back(
-      GateOp{{bound(gate).array, bound(up).array, bound(out).array, activation}, rows});
+      GateOp{{bound(gate).array, bound(up).array, bound(out).array, gating}, rows});
 }
 
 void Executor::append_scale(BufferId x, BufferId out, float factor) {
@@ -43,10 +43,33 @@ void Executor::append_scale(BufferId x, BufferId out, float factor) {
   ops_.push_back(ScaleOp{{bound(x).array, bound(out).array, factor}, rows});
 }
 
+void Executor::append_scale_by(BufferId x, BufferId out, ConstantId factor) {
+  const RowKind rows = check_elements({x}, out);
+  ops_.push_back(
+      ScaleOp{{bound(x).array, bound(out).array, 0, floats(factor, 1, "a factor")}, rows});
+}
+
 void Executor::append_soft_cap(BufferId x, BufferId out, float cap) {
   const RowKind rows = check_elements({x}, out);
   if (!(cap > 0) || !std::isfinite(cap)) refuse("a soft cap is a positive number");
   ops_.push_back(SoftCapOp{{bound(x).array, bound(out).array, cap}, rows});
+}
+
+void Executor::append_clamp(BufferId x, BufferId out, float limit) {
+  const RowKind rows = check_elements({x}, out);
+  if (!(limit >= 0)) refuse("a limit of values is a number from 0 on");
+  ops_.push_back(ClampOp{{bound(x).array, bound(out).array, limit}, rows});
+}
+
+void Executor::append_scale_by_position(BufferId x, BufferId out, ConstantId factors,
+                                        int64_t period, int64_t offset) {
+  if (check_elements({x}, out) != RowKind::tokens) refuse("positions are of token rows");
+  if (period < 1 || offset < 0 || offset > kMostPositions)
+    refuse("factors of positions have a period from 1 and an offset from 0 on");
+  const int64_t count = (shape_.max_positions - 1 + offset) / period + 1;
+  ops_.push_back(ScaleByPositionOp{{bound(x).array, bound(out).array,
+                                    floats(factors, count, "factors of positions"), period,
+                                    offset}});
 }
 
 void Executor::append_add_norm(BufferId residual, BufferId delta, BufferId out,

@@ -12,7 +12,9 @@
 #include "kernels/columns.h"
 #include "kernels/elementwise.h"
 #include "kernels/embed.h"
+#include "kernels/experts.h"
 #include "kernels/gemm.h"
+#include "kernels/gemm_experts.h"
 #include "kernels/gemm_grid.h"
 #include "kernels/gemm_int.h"
 #include "kernels/gemm_points.h"
@@ -28,7 +30,19 @@
 namespace penstock {
 
 // `logits` are the first of the `selected`.
-enum class RowKind : uint8_t { tokens, selected, logits };
+enum class RowBase : uint8_t { tokens, selected, logits };
+
+// What rows a buffer has: `times` for each of its base, one behind the other.
+struct RowKind {
+  RowBase base;
+  int times = 1;
+
+  static const RowKind tokens, selected, logits;
+  bool operator==(const RowKind&) const = default;
+};
+inline constexpr RowKind RowKind::tokens{RowBase::tokens};
+inline constexpr RowKind RowKind::selected{RowBase::selected};
+inline constexpr RowKind RowKind::logits{RowBase::logits};
 
 using MatrixId = int;
 
@@ -38,6 +52,10 @@ using AnyMatrix = std::variant<PackedMatrix, IntMatrix, GridMatrix>;
 struct EmbedOp {
   EmbedArgs args;
   const char* name() const { return "Embed"; }
+};
+struct AddPositionsOp {
+  AddPositionsArgs args;
+  const char* name() const { return "AddPositions"; }
 };
 struct AddNormOp {
   AddNormArgs args;
@@ -58,7 +76,7 @@ struct LinearOp {
   MatrixId matrix;
   AnyMatrix w;
   Array x, out;
-  Activation gate;
+  Gating gate;
   RowKind rows;
   const char* name() const { return "Linear"; }
 };
@@ -66,6 +84,27 @@ struct HeadLinearOp {
   HeadLinearArgs args;
   RowKind rows;
   const char* name() const { return "HeadLinear"; }
+};
+struct RouteOp {
+  RouteArgs args;
+  RowKind rows;
+  const char* name() const { return "Route"; }
+};
+struct ExpertLinearOp {
+  AnyMatrix w;
+  ExpertsArgs args;
+  RowKind rows;  // tokens of the args
+  const char* name() const { return "ExpertLinear"; }
+};
+struct ScaleRowsOp {
+  ScaleRowsArgs args;
+  RowKind rows;  // tokens of the args
+  const char* name() const { return "ScaleRows"; }
+};
+struct CombineExpertsOp {
+  CombineArgs args;
+  RowKind rows;
+  const char* name() const { return "CombineExperts"; }
 };
 struct HeadNormOp {
   HeadNormArgs args;
@@ -131,8 +170,20 @@ struct SoftCapOp {
   const char* name() const { return "SoftCap"; }
 };
 
-using Op = std::variant<EmbedOp, AddNormOp, RmsNormOp, LayerNormOp, LinearOp, HeadNormOp, RopeOp,
+struct ClampOp {
+  ClampArgs args;
+  RowKind rows;
+  const char* name() const { return "Clamp"; }
+};
+struct ScaleByPositionOp {
+  ScaleByPositionArgs args;
+  const char* name() const { return "ScaleByPosition"; }
+};
+
+using Op = std::variant<EmbedOp, AddPositionsOp, AddNormOp, RmsNormOp, LayerNormOp, LinearOp, HeadNormOp, RopeOp,
                         KvWriteOp, RopeWriteOp, AttentionOp, SelectRowsOp, ArgmaxOp, FeaturesOp,
-                        JoinOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, HeadLinearOp>;
+                         JoinOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, ClampOp,
+                         ScaleByPositionOp, HeadLinearOp, RouteOp, ExpertLinearOp, ScaleRowsOp,
+                         CombineExpertsOp>;
 
 }  // namespace penstock

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <stdexcept>
 
 #include "executor.h"
 #include "kernels/move_slots.h"
@@ -11,12 +12,12 @@ namespace penstock {
 namespace {
 
 int64_t rows_of(RowKind kind, const StepView& step) {
-  switch (kind) {
-    case RowKind::tokens: return step.tokens;
-    case RowKind::selected: return step.selected();
-    case RowKind::logits: break;
+  switch (kind.base) {
+    case RowBase::tokens: return int64_t(step.tokens) * kind.times;
+    case RowBase::selected: return int64_t(step.selected()) * kind.times;
+    case RowBase::logits: break;
   }
-  return step.logits;
+  return int64_t(step.logits) * kind.times;
 }
 
 }  // namespace
@@ -24,6 +25,9 @@ int64_t rows_of(RowKind kind, const StepView& step) {
 void Executor::prepare(const StepView& step, const CacheEdits& edits) {
   const bool moves = movable_.size() == kv_parts_.size();
   check_step(step, edits, shape_, {kv_groups_, feature_cols_, moves});
+  if (known_positions_ < shape_.max_positions &&
+      *std::max_element(step.positions, step.positions + step.tokens) >= known_positions_)
+    throw std::out_of_range("a step has positions beyond the tables that are filled");
   for (const auto& work : works_) build_attention_work(step, *work);
 }
 
@@ -47,6 +51,7 @@ struct Executor::Runner {
   std::byte* shared;
 
   void operator()(const EmbedOp& op) const { embed(op.args, step, worker); }
+  void operator()(const AddPositionsOp& op) const { add_positions(op.args, step, worker); }
   void operator()(const AddNormOp& op) const {
     add_norm(op.args, rows_of(op.rows, step), worker);
   }
@@ -65,6 +70,17 @@ struct Executor::Runner {
   void operator()(const HeadLinearOp& op) const {
     head_linear(op.args, rows_of(op.rows, step), worker);
   }
+  void operator()(const RouteOp& op) const { route(op.args, rows_of(op.rows, step), worker); }
+  void operator()(const ExpertLinearOp& op) const {
+    std::visit(
+        [&](const auto& w) { expert_linear(w, op.args, rows_of(op.rows, step), worker); }, op.w);
+  }
+  void operator()(const ScaleRowsOp& op) const {
+    scale_rows(op.args, rows_of(op.rows, step), worker);
+  }
+  void operator()(const CombineExpertsOp& op) const {
+    combine_experts(op.args, rows_of(op.rows, step), worker);
+  }
   void operator()(const HeadNormOp& op) const {
     head_norm(op.args, rows_of(op.rows, step), worker);
   }
@@ -82,6 +98,10 @@ struct Executor::Runner {
   void operator()(const GateOp& op) const { gate(op.args, rows_of(op.rows, step), worker); }
   void operator()(const ScaleOp& op) const { scale(op.args, rows_of(op.rows, step), worker); }
   void operator()(const SoftCapOp& op) const { soft_cap(op.args, rows_of(op.rows, step), worker); }
+  void operator()(const ClampOp& op) const { clamp(op.args, rows_of(op.rows, step), worker); }
+  void operator()(const ScaleByPositionOp& op) const {
+    scale_by_position(op.args, step, worker);
+  }
 };
 
 void Executor::run(const StepView& step, const CacheEdits& edits) {

@@ -17,6 +17,8 @@ const Kind& Executor::matrix_of(MatrixId id) {
 namespace {
 
 // So that bytes of panels, which pad rows and columns, are numbers.
+constexpr int64_t kMostExperts = 1 << 16;
+
 void check_extent(int64_t n, int64_t k, bool gated) {
   checked_product("a matrix", {n, k, gated ? 2 : 1, int64_t(sizeof(float))});
   if (n > INT32_MAX || k > INT32_MAX) refuse("a matrix has more rows or columns than 2^31 - 1");
@@ -58,11 +60,15 @@ void Executor::place(const Memory& weights) {
   pool_.run([&](Worker& worker) { weights.touch(worker.id, worker.count); });
 }
 
-MatrixId Executor::add_matrix(AnyMatrix matrix) {
+MatrixId Executor::add_matrix(AnyMatrix matrix, int64_t experts) {
+  if (experts < 1 || experts > kMostExperts)
+    refuse("there are 1 to " + std::to_string(kMostExperts) + " experts");
   Memory memory = std::visit(
-      [](auto& w) {
+      [&](auto& w) {
         check_shape(w);
-        Memory panels(packed_bytes(w));
+        Memory panels(experts == 1 ? packed_bytes(w)
+                                   : size_t(checked_product("the matrices of experts",
+                                                            {experts, int64_t(expert_bytes(w))})));
         w.panels = panels.data();
         w.bias = nullptr;
         return panels;
@@ -70,7 +76,7 @@ MatrixId Executor::add_matrix(AnyMatrix matrix) {
       matrix);
   place(memory);
   regions_.emplace_back(memory.data(), memory.bytes());
-  matrices_.push_back({matrix, std::move(memory)});
+  matrices_.push_back({matrix, std::move(memory), experts});
   return MatrixId(matrices_.size()) - 1;
 }
 
@@ -86,11 +92,21 @@ PartPlace place_of(int64_t n, bool gated, int64_t first, int64_t count) {
 
 }  // namespace
 
+template <class Kind>
+Executor::Destination Executor::destination(const Kind& w, MatrixId id, int64_t first,
+                                            int64_t count) {
+  const Matrix& stack = matrix(id);
+  const int64_t rows = w.gated ? 2 * w.n : w.n;
+  const int64_t expert = first < 0 ? -1 : first / rows;
+  if (expert < 0 || expert >= stack.experts) refuse("a part lies outside its matrix");
+  return {stack.memory.data() + size_t(expert) * expert_bytes(w),
+          place_of(w.n, w.gated, first % rows, count)};
+}
+
 void Executor::pack_rows(MatrixId id, int64_t first, int64_t count,
                          std::span<const std::byte> rows) {
   const PackedMatrix& w = matrix_of<PackedMatrix>(id);
-  std::byte* const panels = matrix(id).memory.data();
-  const PartPlace place = place_of(w.n, w.gated, first, count);
+  const auto [panels, place] = destination(w, id, first, count);
   if (rows.size() != size_t(count * w.k) * elem_bytes(w.elem))
     refuse("a part's bytes are not its rows times the matrix's columns");
   pool_.run([&](Worker& worker) {
@@ -102,8 +118,7 @@ void Executor::pack_int_rows(MatrixId id, int64_t first, int64_t count,
                              std::span<const int8_t> codes, std::span<const float> scales,
                              std::span<const int8_t> zeros) {
   const IntMatrix& w = matrix_of<IntMatrix>(id);
-  std::byte* const panels = matrix(id).memory.data();
-  const PartPlace place = place_of(w.n, w.gated, first, count);
+  const auto [panels, place] = destination(w, id, first, count);
   if (codes.size() != size_t(count * w.k) ||
       scales.size() != size_t(count * int_groups(w.k, w.group)) ||
       zeros.size() != (w.zero_points ? scales.size() : 0))
@@ -116,8 +131,7 @@ void Executor::pack_int_rows(MatrixId id, int64_t first, int64_t count,
 bool Executor::pack_grid_rows(MatrixId id, int64_t first, int64_t count, Elem elem,
                               std::span<const std::byte> rows) {
   const GridMatrix& w = matrix_of<GridMatrix>(id);
-  std::byte* const panels = matrix(id).memory.data();
-  const PartPlace place = place_of(w.n, w.gated, first, count);
+  const auto [panels, place] = destination(w, id, first, count);
   if (elem == Elem::i32 || rows.size() != size_t(count * w.k) * elem_bytes(elem))
     refuse("a part's bytes are not its rows times the matrix's columns");
   std::atomic<bool> finite = true;

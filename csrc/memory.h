@@ -1,4 +1,4 @@
-// Large memory: anonymous mappings, zero until touched, placed on the node of whoever touches first.
+// Large memory: anonymous mappings, zero until touched, placed on the memory node of the thread that touches them first.
 #pragma once
 
 #include <cstddef>

@@ -23,7 +23,7 @@ struct Patience {
 // threads of an idle pool cost nothing, and those of a busy one wake without the kernel.
 constexpr Patience kBetweenSteps{32, 1024};  // about 1 and 50 us
 
-// Between the ops of a step, where each worker has a core to itself. Whoever sleeps gives its core
+// Between the ops of a step, where each worker has a core to itself. A thread that sleeps gives its core
 // to any process that wants it, for a whole time slice of milliseconds, while everybody else waits;
 // so no spin is cut short for one that did not pay. Who spins for milliseconds, though, uses up its
 // own slice while the one it waits for is stopped, and is stopped when that one runs. (Two threads
@@ -123,7 +123,7 @@ class Tickets {
   static constexpr int64_t kMostTasks = (int64_t(1) << 32) - 1;
 
   // Pieces are of at least `least` tasks, 1 or more, and larger while much is left. At most
-  // kMostTasks; whoever computes `tasks` from sizes that are not known checks them beforehand.
+  // kMostTasks; a caller that computes `tasks` from sizes that are not known checks them beforehand.
   Phase open(const Worker& worker, int64_t tasks, int64_t least) {
     Slot& own = slots_[size_t(worker.id)];
     const uint64_t number = ++own.opened;
@@ -137,7 +137,7 @@ class Tickets {
     alignas(64) uint64_t opened = 0;             // phases, by this worker: nobody else's business
   };
   static constexpr int kBits = 32;
-  // Phases are told apart modulo 2^32: a share that stays empty for half of these, hours of work,
+  // Phases are distinguished modulo 2^32: a share that stays empty for half of these, hours of work,
   // must not come to look as if it belonged to a later one.
   static constexpr uint64_t kRefresh = uint64_t(1) << 28;
 

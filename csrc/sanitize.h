@@ -21,7 +21,7 @@ namespace penstock {
 
 #if defined(PENSTOCK_CHECKS_ADDRESSES)
 constexpr bool kChecksAddresses = true;
-// Whoever reads or writes these bytes is reported, until they are freed.
+// Reads and writes of these bytes are reported until they are freed.
 inline void forbid_access(const void* bytes, size_t count) {
   ASAN_POISON_MEMORY_REGION(bytes, count);
 }

@@ -58,6 +58,12 @@ PENSTOCK_INLINE f32x16 gelu(f32x16 x) {
   return x * select_less(x, f32x16::zero(), e, c(1.0f) - e);
 }
 
+// 1 / (1 + e^-x)
+PENSTOCK_INLINE f32x16 sigmoid(f32x16 x) {
+  const f32x16 one = f32x16::broadcast(1.0f);
+  return one / (one + exp(f32x16::zero() - x));
+}
+
 // x, or 0 where it is less; NaN stays NaN.
 PENSTOCK_INLINE f32x16 relu(f32x16 x) {
   return select_less(x, f32x16::zero(), f32x16::zero(), x);

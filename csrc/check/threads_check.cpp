@@ -101,7 +101,7 @@ class Layer {
     logits_ = buffer(Elem::f32, kVocabulary, RowKind::logits);
     best_ = buffer(Elem::i32, 1, RowKind::logits);
     const ConstantId angles = executor_.add_constant({});
-    executor_.append_embed(constant(kVocabulary * kHidden), Elem::f32, x);
+    executor_.append_embed(constant(kVocabulary * kHidden), Elem::f32, x, kVocabulary);
     executor_.append_add_norm(x, kNone, normed, constant(kHidden), 1e-5f);
     executor_.append_linear(int_matrix(kJoined, 8), kNone, normed, qkv, Activation::none);
     executor_.append_rope_write({0, qkv, q, kHeads, {angles, angles, 0}, kNone, kNone, 0});
@@ -169,7 +169,7 @@ class Layer {
     executor_.append_linear(int_matrix(kHidden, 8), kNone, normed, q, Activation::none);
     executor_.append_linear(int_matrix(kWidth, 4), kNone, normed, k, Activation::none);
     executor_.append_linear(int_matrix(kWidth, 8), kNone, normed, v, Activation::none);
-    executor_.append_head_norm(q, q, kDim, constant(kDim), 1e-5f);
+    executor_.append_head_norm(q, q, {kDim, constant(kDim), kNone, 1e-5f});
     executor_.append_rope(q, q, kDim, rotation);
     executor_.append_rope(k, k, kDim, rotation);
     executor_.append_kv_write(1, k, v);
@@ -178,7 +178,13 @@ class Layer {
     executor_.append_layer_norm(out, out, constant(kHidden), constant(kHidden), 1e-5f);
     executor_.append_gate(out, q, out, Activation::silu);
     executor_.append_scale(out, out, 0.5f);
+    executor_.append_scale_by(out, out, constant(1));
+    executor_.append_columns(out, k, kWidth);
     executor_.append_soft_cap(out, out, 2.0f);
+    executor_.append_clamp(out, out, 1.0f);
+    executor_.append_scale_by_position(out, out, constant(256), 1, 0);
+    executor_.append_head_norm(out, out, {kDim, constant(kHidden), kNone, 1e-5f, true, true});
+    executor_.append_add_positions(x, x, constant(256 * kHidden), Elem::f32, 256, 0);
     executor_.append_add_activated(x, out, x, Activation::none);
   }
 

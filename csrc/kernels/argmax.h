@@ -25,7 +25,7 @@ struct ArgmaxArgs {
 };
 
 // out[r] is the lowest index of the largest of x[r], and of the first NaN where there is one, as
-// NumPy has it: so that whoever looks at x[r][out[r]] knows whether the row can be trusted. A row of
+// NumPy has it: so that x[r][out[r]] tells whether the row can be trusted. A row of
 // negative infinities gives 0. Two phases with a barrier between.
 void argmax(const ArgmaxArgs& args, int64_t rows, const Worker& worker);
 

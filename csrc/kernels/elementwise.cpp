@@ -52,13 +52,12 @@ void add_activated(const AddActivatedArgs& args, int64_t rows, const Worker& wor
 
 void gate(const GateArgs& args, int64_t rows, const Worker& worker) {
   fill(args.out, rows, worker, [&](int64_t row, int64_t column, int n) {
-    return activate(args.activation, load(args.gate, row, column, n)) *
-           load(args.up, row, column, n);
+    return gated(args.gating, load(args.gate, row, column, n), load(args.up, row, column, n));
   });
 }
 
 void scale(const ScaleArgs& args, int64_t rows, const Worker& worker) {
-  const f32x16 factor = f32x16::broadcast(args.factor);
+  const f32x16 factor = f32x16::broadcast(args.learned ? *args.learned : args.factor);
   fill(args.out, rows, worker, [&](int64_t row, int64_t column, int n) {
     return load(args.x, row, column, n) * factor;
   });
@@ -68,6 +67,23 @@ void soft_cap(const SoftCapArgs& args, int64_t rows, const Worker& worker) {
   const f32x16 cap = f32x16::broadcast(args.cap);
   fill(args.out, rows, worker, [&](int64_t row, int64_t column, int n) {
     return cap * tanh(load(args.x, row, column, n) / cap);
+  });
+}
+
+void clamp(const ClampArgs& args, int64_t rows, const Worker& worker) {
+  const f32x16 high = f32x16::broadcast(args.limit), low = f32x16::broadcast(-args.limit);
+  fill(args.out, rows, worker, [&](int64_t row, int64_t column, int n) {
+    const f32x16 x = load(args.x, row, column, n);
+    const f32x16 raised = select_less(x, low, low, x);
+    return select_less(high, raised, high, raised);
+  });
+}
+
+void scale_by_position(const ScaleByPositionArgs& args, const StepView& step,
+                       const Worker& worker) {
+  fill(args.out, step.tokens, worker, [&](int64_t row, int64_t column, int n) {
+    const int64_t place = (step.positions[row] + args.offset) / args.period;
+    return load(args.x, row, column, n) * f32x16::broadcast(args.factors[place]);
   });
 }
 

@@ -1,4 +1,4 @@
-// Token embeddings: the `Embed` op of plan/ops.
+// Embeddings of tokens and of positions: the `Embed` and `AddPositions` ops of plan/ops.
 #pragma once
 
 #include "../types.h"
@@ -13,5 +13,16 @@ struct EmbedArgs {
 
 // out[t] = table[token_ids[t]]. Each worker takes whole rows.
 void embed(const EmbedArgs& args, const StepView& step, const Worker& worker);
+
+struct AddPositionsArgs {
+  const std::byte* table;  // [rows, cols] row-major
+  Elem elem;               // of the table: f32, bf16 or f16
+  int64_t offset;          // the row of position 0
+  Array x;                 // [T, cols] f32
+  Array out;               // [T, cols] f32; may be x
+};
+
+// out[t] = x[t] + table[positions[t] + offset]. Each worker takes whole rows.
+void add_positions(const AddPositionsArgs& args, const StepView& step, const Worker& worker);
 
 }  // namespace penstock

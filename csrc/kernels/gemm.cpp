@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "gemm_kernels.h"
+#include "gemm_units.h"
 
 namespace penstock {
 namespace {
@@ -94,7 +95,7 @@ size_t linear_shared_bytes(const PackedMatrix& w, int64_t rows) {
   return 0;
 }
 
-void linear(const PackedMatrix& w, const Array& x, const Array& out, int64_t rows, Activation gate,
+void linear(const PackedMatrix& w, const Array& x, const Array& out, int64_t rows, Gating gate,
             [[maybe_unused]] std::byte* shared, const Worker& worker) {
   const Panels p(w);
   const Epilogue epilogue{w.bias, out, w.n, w.gated, gate};
@@ -110,6 +111,30 @@ void linear(const PackedMatrix& w, const Array& x, const Array& out, int64_t row
     return linear_dot(p, x, epilogue, rows, units, worker.scratch);
 #endif
   linear_fma(w.elem, p, x, epilogue, rows, units, worker.scratch);
+}
+
+void linear_units(const PackedMatrix& w, const InputRows& x, const Epilogue& e, int64_t rows,
+                  Range units, bool, std::byte* scratch) {
+  const Panels p(w);
+#if defined(__AMX_BF16__)
+  if (w.elem == Elem::bf16 && x.elem == Elem::bf16)
+    return linear_amx_units(p, x, e, rows, units, scratch);
+#elif defined(__AVX512BF16__)
+  if (w.elem == Elem::bf16 && x.elem == Elem::bf16)
+    return linear_dot(p, x, e, rows, units, scratch);
+#endif
+  linear_fma(w.elem, p, x, e, rows, units, scratch);
+}
+
+size_t linear_units_scratch_bytes(const PackedMatrix& w, int64_t rows) {
+  const Panels p(w);
+  int64_t most = fma_scratch_bytes(w.elem, p, rows);
+#if defined(__AMX_BF16__)
+  if (w.elem == Elem::bf16) most = std::max(most, amx_units_scratch_bytes(p, rows));
+#elif defined(__AVX512BF16__)
+  if (w.elem == Elem::bf16) most = std::max(most, dot_scratch_bytes(p, rows));
+#endif
+  return size_t(most);
 }
 
 }  // namespace penstock

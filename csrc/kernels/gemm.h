@@ -19,7 +19,34 @@ namespace penstock {
 
 constexpr int kPanelColumns = 16;
 
-enum class Activation : uint8_t { none, silu, gelu_tanh, gelu, relu, relu2 };
+enum class Activation : uint8_t { none, silu, gelu_tanh, gelu, relu, relu2, sigmoid };
+
+// What becomes of a gate and an up: activation(gate) * up; or, clamped, (u + 1) * g * sigmoid(alpha *
+// g) with g = min(gate, limit) and u = up, clamped to -limit .. limit.
+struct Gating {
+  Activation activation;
+  bool clamped = false;
+  float limit = 0, alpha = 0;
+
+  constexpr Gating(Activation kind = Activation::none) : activation(kind) {}
+  static constexpr Gating clamped_swiglu(float limit, float alpha) {
+    Gating gating(Activation::silu);
+    gating.clamped = true, gating.limit = limit, gating.alpha = alpha;
+    return gating;
+  }
+  constexpr bool is_none() const { return activation == Activation::none; }
+};
+
+// What a product reads: the rows of an array, or those of them that a list names, in its order.
+struct InputRows : Array {
+  const int32_t* list;
+
+  InputRows(const Array& all, const int32_t* some = nullptr) : Array(all), list(some) {}
+  template <class T>
+  T* row(int64_t r) const {
+    return Array::row<T>(list ? list[r] : r);
+  }
+};
 
 struct PackedMatrix {
   Elem elem;   // f32, bf16 or f16
@@ -73,6 +100,6 @@ size_t linear_shared_bytes(const PackedMatrix& w, int64_t rows);
 // each is enough. Instruction sets with tile registers: the process must have been granted their
 // use (arch_prctl) before.
 void linear(const PackedMatrix& w, const Array& x, const Array& out, int64_t rows,
-            Activation gate, std::byte* shared, const Worker& worker);
+            Gating gate, std::byte* shared, const Worker& worker);
 
 }  // namespace penstock

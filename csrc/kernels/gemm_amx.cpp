@@ -48,7 +48,7 @@ class AmxKernel {
   int64_t sum_rows(int64_t rows) const { return round_up(rows, tile_rows_); }
 
   // To [row tile][step][tile_rows][32].
-  void pack(const Array& x, int64_t first, int64_t rows, int64_t k, int64_t steps,
+  void pack(const InputRows& x, int64_t first, int64_t rows, int64_t k, int64_t steps,
             std::byte* to) const {
     const int64_t row_step = tile_rows_ * 64;
     const int64_t whole = std::min(steps, std::max<int64_t>(0, x.cols - k) / kTileK);
@@ -133,9 +133,18 @@ class AmxKernel {
 
 }  // namespace
 
-void linear_amx(const Panels& p, const Array& x, const Epilogue& e, int64_t rows,
+void linear_amx(const Panels& p, const InputRows& x, const Epilogue& e, int64_t rows,
                 std::byte* shared, const Worker& worker) {
   Walk<AmxKernel>(p, x, e, worker.scratch).run_shared(rows, shared, worker);
+}
+
+void linear_amx_units(const Panels& p, const InputRows& x, const Epilogue& e, int64_t rows,
+                      Range units, std::byte* scratch) {
+  Walk<AmxKernel>(p, x, e, scratch).run(rows, units);
+}
+
+int64_t amx_units_scratch_bytes(const Panels& p, int64_t rows) {
+  return Walk<AmxKernel>::scratch_bytes(p, rows);
 }
 
 int64_t amx_scratch_bytes(const Panels& p, int64_t rows) {

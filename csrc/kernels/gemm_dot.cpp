@@ -14,7 +14,7 @@ struct DotFormat {
   static constexpr int64_t kStepBytes = kPanelColumns * 4;
 
   static PENSTOCK_INLINE Weights load(const std::byte* from) { return _mm512_load_si512(from); }
-  static void pack(const Array& x, int64_t row, int64_t k, int64_t steps, Packed* to,
+  static void pack(const InputRows& x, int64_t row, int64_t k, int64_t steps, Packed* to,
                    int64_t stride) {
     const int64_t there = std::clamp<int64_t>(x.cols - k, 0, 2 * steps);
     const bf16* in = x.row<bf16>(row) + k;
@@ -31,7 +31,7 @@ struct DotFormat {
 
 }  // namespace
 
-void linear_dot(const Panels& p, const Array& x, const Epilogue& e, int64_t rows, Range units,
+void linear_dot(const Panels& p, const InputRows& x, const Epilogue& e, int64_t rows, Range units,
                 std::byte* scratch) {
   Walk<RegisterKernel<DotFormat>>(p, x, e, scratch).run(rows, units);
 }

@@ -13,9 +13,18 @@ PENSTOCK_INLINE f32x16 activate(Activation a, f32x16 x) {
     case Activation::gelu: return gelu(x);
     case Activation::relu: return relu(x);
     case Activation::relu2: return relu(x) * relu(x);
+    case Activation::sigmoid: return sigmoid(x);
     case Activation::none: break;
   }
   return x;
+}
+
+PENSTOCK_INLINE f32x16 gated(const Gating& kind, f32x16 gate, f32x16 up) {
+  if (!kind.clamped) return activate(kind.activation, gate) * up;
+  const f32x16 one = f32x16::broadcast(1.0f), limit = f32x16::broadcast(kind.limit);
+  const f32x16 g = min(limit, gate), u = max(f32x16::zero() - limit, min(limit, up));
+  const f32x16 e = exp(f32x16::zero() - f32x16::broadcast(kind.alpha) * g);
+  return (u + one) * (g * (one / (one + e)));
 }
 
 // Accumulators as they are: [part][rows][16].
@@ -33,7 +42,8 @@ struct Epilogue {
   Array out;
   int64_t n;
   bool gated;
-  Activation gate;
+  Gating gate;
+  const int32_t* list = nullptr;  // the rows of `out` that rows go to; null: by their numbers
 
   // Finish 16 columns from `column` on of `rows` rows from `row` on. sums.get(part, r) is row r of
   // the first part, or of up.
@@ -49,12 +59,13 @@ struct Epilogue {
       if (gated) {
         f32x16 u = sums.get(1, r);
         if (bias) u += up_b;
-        y = activate(gate, y) * u;
+        y = penstock::gated(gate, y, u);
       }
+      const int64_t to = list ? list[row + r] : row + r;
       if (out.elem == Elem::bf16)
-        y.store_n(out.row<bf16>(row + r) + column, columns);
+        y.store_n(out.row<bf16>(to) + column, columns);
       else
-        y.store_n(out.row<float>(row + r) + column, columns);
+        y.store_n(out.row<float>(to) + column, columns);
     }
   }
 };

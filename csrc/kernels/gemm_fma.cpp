@@ -7,7 +7,7 @@ namespace {
 
 // Row `row` of x from column k on, as float32, `stride` apart; zeros beyond its end.
 template <class T>
-void widen_row(const Array& x, int64_t row, int64_t k, int64_t count, float* to, int64_t stride) {
+void widen_row(const InputRows& x, int64_t row, int64_t k, int64_t count, float* to, int64_t stride) {
   const T* in = x.row<T>(row) + k;
   const int64_t there = std::clamp<int64_t>(x.cols - k, 0, count);
   for (int64_t i = 0; i < there; ++i) to[i * stride] = to_f32(in[i]);
@@ -25,7 +25,7 @@ struct SingleFormat {
   static PENSTOCK_INLINE Weights load(const std::byte* from) {
     return f32x16::load(reinterpret_cast<const Weight*>(from));
   }
-  static void pack(const Array& x, int64_t row, int64_t k, int64_t steps, Packed* to,
+  static void pack(const InputRows& x, int64_t row, int64_t k, int64_t steps, Packed* to,
                    int64_t stride) {
     widen_row<X>(x, row, k, steps, to, stride);
   }
@@ -69,7 +69,7 @@ struct PairFormat {
     return {f32x16::load(even), f32x16::load(odd)};
 #endif
   }
-  static void pack(const Array& x, int64_t row, int64_t k, int64_t steps, Packed* to,
+  static void pack(const InputRows& x, int64_t row, int64_t k, int64_t steps, Packed* to,
                    int64_t stride) {
     const int64_t there = std::clamp<int64_t>(x.cols - k, 0, 2 * steps);
     const X* in = x.row<X>(row) + k;
@@ -99,7 +99,7 @@ auto with_format(Elem weights, Elem x, F&& f) {
 
 }  // namespace
 
-void linear_fma(Elem weights, const Panels& p, const Array& x, const Epilogue& e, int64_t rows,
+void linear_fma(Elem weights, const Panels& p, const InputRows& x, const Epilogue& e, int64_t rows,
                 Range units, std::byte* scratch) {
   with_format(weights, x.elem, [&]<class Format>(Format) {
     Walk<RegisterKernel<Format>>(p, x, e, scratch).run(rows, units);

@@ -8,6 +8,7 @@
 #include "gemm_int_blocks.h"
 #include "gemm_int_simd.h"
 #include "gemm_points.h"
+#include "gemm_units.h"
 
 namespace penstock {
 namespace {
@@ -92,7 +93,7 @@ void quantize_row(const T* x, int64_t k, const QuantizedRows& to, int64_t row) {
   to.starts[row] = -kept_zero(8) * int32_t(hsum(total));
 }
 
-void quantize_rows(const Array& x, Range rows, const QuantizedRows& to) {
+void quantize_rows(const InputRows& x, Range rows, const QuantizedRows& to) {
   for (int64_t r = rows.first; r < rows.last; ++r) {
     if (x.elem == Elem::bf16) quantize_row(x.row<bf16>(r), x.cols, to, r);
     else quantize_row(x.row<float>(r), x.cols, to, r);
@@ -188,18 +189,35 @@ size_t linear_shared_bytes(const GridMatrix& w, int64_t rows) {
   return size_t(rows_bytes(GridPanels(w), rows));
 }
 
-size_t linear_scratch_bytes(const GridMatrix& w, int64_t rows) {
-  if (w.weight_only) return size_t(points_scratch_bytes(PointPanels(w), rows));
-  const GridPanels p(w);
+namespace {
+
+int64_t work_bytes(const GridPanels& p, [[maybe_unused]] int64_t rows) {
   int64_t work = grid_registers_scratch_bytes(p);
 #if defined(__AMX_INT8__)
   work = std::max(work, grid_amx_scratch_bytes(p, rows));
 #endif
-  return size_t(rows_bytes(p, std::min(rows, kOwnRows)) + work);
+  return work;
+}
+
+// Quantized rows by some units, with the kernel that is the fastest for so many.
+void multiply(const GridPanels& p, const QuantizedRows& x, const Epilogue& e, int64_t rows,
+              Range units, std::byte* work) {
+#if defined(__AMX_INT8__)
+  if (takes_tiles(p, rows)) return grid_linear_amx(p, x, e, rows, units, work);
+#endif
+  grid_linear_registers(p, x, e, rows, units, work);
+}
+
+}  // namespace
+
+size_t linear_scratch_bytes(const GridMatrix& w, int64_t rows) {
+  if (w.weight_only) return size_t(points_scratch_bytes(PointPanels(w), rows));
+  const GridPanels p(w);
+  return size_t(rows_bytes(p, std::min(rows, kOwnRows)) + work_bytes(p, rows));
 }
 
 void linear(const GridMatrix& w, const Array& x, const Array& out, int64_t rows,
-                 Activation gate, std::byte* shared, const Worker& worker) {
+                 Gating gate, std::byte* shared, const Worker& worker) {
   if (rows == 0) return;
   const Epilogue epilogue{w.bias, out, w.n, w.gated, gate};
   if (w.weight_only) return linear_points(PointPanels(w), x, epilogue, rows, shared, worker);
@@ -214,11 +232,24 @@ void linear(const GridMatrix& w, const Array& x, const Array& out, int64_t rows,
   }
   const Range units = even_share(p.units, worker.id, worker.count);
   if (units.size() == 0) return;
-  std::byte* work = worker.scratch + rows_bytes(p, std::min(rows, kOwnRows));
-#if defined(__AMX_INT8__)
-  if (takes_tiles(p, rows)) return grid_linear_amx(p, quantized, epilogue, rows, units, work);
-#endif
-  grid_linear_registers(p, quantized, epilogue, rows, units, work);
+  multiply(p, quantized, epilogue, rows, units,
+           worker.scratch + rows_bytes(p, std::min(rows, kOwnRows)));
+}
+
+void linear_units(const GridMatrix& w, const InputRows& x, const Epilogue& e, int64_t rows,
+                  Range units, bool ready, std::byte* scratch) {
+  if (w.weight_only)
+    return linear_points_units(PointPanels(w), x, e, rows, units, ready, scratch);
+  const GridPanels p(w);
+  const QuantizedRows quantized = rows_in(scratch, p, rows);
+  if (!ready) quantize_rows(x, {0, rows}, quantized);
+  multiply(p, quantized, e, rows, units, scratch + rows_bytes(p, rows));
+}
+
+size_t linear_units_scratch_bytes(const GridMatrix& w, int64_t rows) {
+  if (w.weight_only) return size_t(points_units_scratch_bytes(PointPanels(w), rows));
+  const GridPanels p(w);
+  return size_t(rows_bytes(p, rows) + work_bytes(p, rows));
 }
 
 }  // namespace penstock

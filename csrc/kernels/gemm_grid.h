@@ -79,6 +79,6 @@ size_t linear_shared_bytes(const GridMatrix& w, int64_t rows);
 // As linear(). `shared` is the same memory on every thread and may serve every product in turn:
 // the barrier after each is enough. There is a barrier inside too, so every thread must call.
 void linear(const GridMatrix& w, const Array& x, const Array& out, int64_t rows,
-                 Activation gate, std::byte* shared, const Worker& worker);
+                 Gating gate, std::byte* shared, const Worker& worker);
 
 }  // namespace penstock

@@ -7,6 +7,7 @@
 #include "gemm_int_blocks.h"
 #include "gemm_int_simd.h"
 #include "gemm_points.h"
+#include "gemm_units.h"
 
 namespace penstock {
 namespace {
@@ -58,7 +59,7 @@ void quantize_group(const T* x, int64_t count, int64_t group, int32_t zero, int8
 }
 
 template <class T>
-void quantize_row(const IntPanels& p, const Array& x, int64_t row, const IntRows& to,
+void quantize_row(const IntPanels& p, const InputRows& x, int64_t row, const IntRows& to,
                   int64_t at) {
   for (int64_t g = 0; g < p.groups; ++g) {
     const int64_t first = g * p.group;
@@ -68,7 +69,7 @@ void quantize_row(const IntPanels& p, const Array& x, int64_t row, const IntRows
   }
 }
 
-void quantize_rows(const IntPanels& p, const Array& x, Range rows, const IntRows& to) {
+void quantize_rows(const IntPanels& p, const InputRows& x, Range rows, const IntRows& to) {
   for (int64_t r = rows.first; r < rows.last; ++r) {
     if (x.elem == Elem::bf16) quantize_row<bf16>(p, x, r, to, r);
     else quantize_row<float>(p, x, r, to, r);
@@ -140,9 +141,9 @@ size_t linear_shared_bytes(const IntMatrix& w, int64_t rows) {
   return size_t(rows_bytes(IntPanels(w), rows));
 }
 
-size_t linear_scratch_bytes(const IntMatrix& w, int64_t rows) {
-  if (w.weight_only) return size_t(points_scratch_bytes(PointPanels(w), rows));
-  const IntPanels p(w);
+namespace {
+
+int64_t hot_bytes([[maybe_unused]] const IntPanels& p) {
 #if defined(__aarch64__)
   int64_t hot = int_neon_hot_bytes();
 #else
@@ -151,11 +152,32 @@ size_t linear_scratch_bytes(const IntMatrix& w, int64_t rows) {
 #if defined(__AMX_INT8__)
   hot = std::max(hot, int_amx_hot_bytes(p));
 #endif
-  return size_t(rows_bytes(p, std::min(rows, kOwnRows)) + hot);
+  return hot;
+}
+
+// Quantized rows by some units, with the kernel that is the fastest for so many.
+void multiply(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows, Range units,
+              std::byte* hot) {
+#if defined(__AMX_INT8__)
+  if (rows >= amx_rows(p.bits)) return int_linear_amx(p, x, e, rows, units, hot);
+#endif
+#if defined(__aarch64__)
+  int_linear_neon(p, x, e, rows, units, hot);
+#else
+  int_linear_registers(p, x, e, rows, units, hot);
+#endif
+}
+
+}  // namespace
+
+size_t linear_scratch_bytes(const IntMatrix& w, int64_t rows) {
+  if (w.weight_only) return size_t(points_scratch_bytes(PointPanels(w), rows));
+  const IntPanels p(w);
+  return size_t(rows_bytes(p, std::min(rows, kOwnRows)) + hot_bytes(p));
 }
 
 void linear(const IntMatrix& w, const Array& x, const Array& out, int64_t rows,
-                Activation gate, std::byte* shared, const Worker& worker) {
+                Gating gate, std::byte* shared, const Worker& worker) {
   if (rows == 0) return;
   const Epilogue epilogue{w.bias, out, w.n, w.gated, gate};
   if (w.weight_only) return linear_points(PointPanels(w), x, epilogue, rows, shared, worker);
@@ -170,14 +192,24 @@ void linear(const IntMatrix& w, const Array& x, const Array& out, int64_t rows,
   }
   const Range units = even_share(p.units, worker.id, worker.count);
   if (units.size() == 0) return;
-  std::byte* hot = worker.scratch + rows_bytes(p, std::min(rows, kOwnRows));
-#if defined(__AMX_INT8__)
-  if (rows >= amx_rows(w.bits)) return int_linear_amx(p, quantized, epilogue, rows, units, hot);
-#endif
-#if defined(__aarch64__)
-  return int_linear_neon(p, quantized, epilogue, rows, units, hot);
-#endif
-  int_linear_registers(p, quantized, epilogue, rows, units, hot);
+  multiply(p, quantized, epilogue, rows, units,
+           worker.scratch + rows_bytes(p, std::min(rows, kOwnRows)));
+}
+
+void linear_units(const IntMatrix& w, const InputRows& x, const Epilogue& e, int64_t rows,
+                  Range units, bool ready, std::byte* scratch) {
+  if (w.weight_only)
+    return linear_points_units(PointPanels(w), x, e, rows, units, ready, scratch);
+  const IntPanels p(w);
+  const IntRows quantized(p, scratch);
+  if (!ready) quantize_rows(p, x, {0, rows}, quantized);
+  multiply(p, quantized, e, rows, units, scratch + rows_bytes(p, rows));
+}
+
+size_t linear_units_scratch_bytes(const IntMatrix& w, int64_t rows) {
+  if (w.weight_only) return size_t(points_units_scratch_bytes(PointPanels(w), rows));
+  const IntPanels p(w);
+  return size_t(rows_bytes(p, rows) + hot_bytes(p));
 }
 
 }  // namespace penstock

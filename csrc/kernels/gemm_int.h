@@ -66,6 +66,6 @@ size_t linear_shared_bytes(const IntMatrix& w, int64_t rows);
 // As linear(). `shared` is the same memory on every thread and may serve every product in turn:
 // the barrier after each is enough. There is a barrier inside too, so every thread must call.
 void linear(const IntMatrix& w, const Array& x, const Array& out, int64_t rows,
-                Activation gate, std::byte* shared, const Worker& worker);
+                Gating gate, std::byte* shared, const Worker& worker);
 
 }  // namespace penstock

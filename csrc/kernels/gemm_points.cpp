@@ -21,7 +21,7 @@ struct FloatFormat {
   static PENSTOCK_INLINE Weights load(const std::byte* from) {
     return f32x16::load(reinterpret_cast<const float*>(from));
   }
-  static void pack(const Array& x, int64_t row, int64_t k, int64_t steps, Packed* to,
+  static void pack(const InputRows& x, int64_t row, int64_t k, int64_t steps, Packed* to,
                    int64_t stride) {
     const X* in = x.row<X>(row) + k;
     const int64_t there = std::clamp<int64_t>(x.cols - k, 0, steps);
@@ -45,7 +45,7 @@ struct PairFormat {
   static constexpr int64_t kStepBytes = 2 * PairPoints::kBytes;
 
   static PENSTOCK_INLINE Weights load(const std::byte* from) { return _mm512_load_si512(from); }
-  static void pack(const Array& x, int64_t row, int64_t k, int64_t steps, Packed* to,
+  static void pack(const InputRows& x, int64_t row, int64_t k, int64_t steps, Packed* to,
                    int64_t stride) {
     const bf16* in = x.row<bf16>(row);
     const auto value = [&](int64_t i) { return i < x.cols ? uint32_t(in[i].bits) : 0u; };
@@ -98,14 +98,34 @@ PointPanels::PointPanels(const GridMatrix& w) {
   per_unit = p.per_unit;
 }
 
-void linear_points(const PointPanels& p, const Array& x, const Epilogue& e, int64_t rows,
+void linear_points(const PointPanels& p, const InputRows& x, const Epilogue& e, int64_t rows,
                    std::byte* shared, const Worker& worker) {
   if (rows == 0) return;
-  if (x.elem != Elem::bf16) return FloatWalk<float>(p, x, e, worker, rows).run(shared);
+  if (x.elem != Elem::bf16) return FloatWalk<float>::run(p, x, e, rows, shared, worker);
 #if defined(__AMX_BF16__)
   linear_points_amx(p, x, e, rows, shared, worker);
 #else
-  Bf16Walk(p, x, e, worker, rows).run(shared);
+  Bf16Walk::run(p, x, e, rows, shared, worker);
+#endif
+}
+
+void linear_points_units(const PointPanels& p, const InputRows& x, const Epilogue& e, int64_t rows,
+                         Range units, bool ready, std::byte* scratch) {
+  if (x.elem != Elem::bf16)
+    return FloatWalk<float>::run_units(p, x, e, rows, units, ready, scratch);
+#if defined(__AMX_BF16__)
+  linear_points_amx_units(p, x, e, rows, units, ready, scratch);
+#else
+  Bf16Walk::run_units(p, x, e, rows, units, ready, scratch);
+#endif
+}
+
+int64_t points_units_scratch_bytes(const PointPanels& p, int64_t rows) {
+  const int64_t wide = FloatWalk<float>::units_scratch_bytes(p, rows);
+#if defined(__AMX_BF16__)
+  return std::max(wide, points_amx_units_scratch_bytes(p, rows));
+#else
+  return std::max(wide, Bf16Walk::units_scratch_bytes(p, rows));
 #endif
 }
 

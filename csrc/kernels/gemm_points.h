@@ -61,15 +61,23 @@ constexpr bool has_points(int64_t group) {
 }
 
 // As linear(), linear_scratch_bytes() and linear_shared_bytes() of the matrices.
-void linear_points(const PointPanels& p, const Array& x, const Epilogue& e, int64_t rows,
+void linear_points(const PointPanels& p, const InputRows& x, const Epilogue& e, int64_t rows,
                    std::byte* shared, const Worker& worker);
 int64_t points_scratch_bytes(const PointPanels& p, int64_t rows);
 int64_t points_shared_bytes(const PointPanels& p, int64_t rows);
 
+// As linear_units() of the matrices (gemm_units.h).
+void linear_points_units(const PointPanels& p, const InputRows& x, const Epilogue& e, int64_t rows,
+                         Range units, bool ready, std::byte* scratch);
+int64_t points_units_scratch_bytes(const PointPanels& p, int64_t rows);
+
 // x in bfloat16 on tile registers.
-void linear_points_amx(const PointPanels& p, const Array& x, const Epilogue& e, int64_t rows,
+void linear_points_amx(const PointPanels& p, const InputRows& x, const Epilogue& e, int64_t rows,
                        std::byte* shared, const Worker& worker);
 int64_t points_amx_scratch_bytes(const PointPanels& p, int64_t rows);
 int64_t points_amx_shared_bytes(const PointPanels& p, int64_t rows);
+void linear_points_amx_units(const PointPanels& p, const InputRows& x, const Epilogue& e,
+                             int64_t rows, Range units, bool ready, std::byte* scratch);
+int64_t points_amx_units_scratch_bytes(const PointPanels& p, int64_t rows);
 
 }  // namespace penstock

@@ -37,7 +37,7 @@ class PointTiles {
   int64_t sum_rows(int64_t rows) const { return round_up(rows, tile_rows_); }
 
   // To [row tile][step][tile_rows][32].
-  void pack(const Array& x, int64_t first, int64_t rows, int64_t k, int64_t steps,
+  void pack(const InputRows& x, int64_t first, int64_t rows, int64_t k, int64_t steps,
             std::byte* to) const {
     // Of four k the inner two change places.
     const __m512i order = _mm512_set4_epi32(0x0f0e0b0a, 0x0d0c0908, 0x07060302, 0x05040100);
@@ -88,9 +88,18 @@ using TileWalk = PointsWalk<PointTiles, PairPoints>;
 
 }  // namespace
 
-void linear_points_amx(const PointPanels& p, const Array& x, const Epilogue& e, int64_t rows,
+void linear_points_amx(const PointPanels& p, const InputRows& x, const Epilogue& e, int64_t rows,
                        std::byte* shared, const Worker& worker) {
-  TileWalk(p, x, e, worker, rows).run(shared);
+  TileWalk::run(p, x, e, rows, shared, worker);
+}
+
+void linear_points_amx_units(const PointPanels& p, const InputRows& x, const Epilogue& e,
+                             int64_t rows, Range units, bool ready, std::byte* scratch) {
+  TileWalk::run_units(p, x, e, rows, units, ready, scratch);
+}
+
+int64_t points_amx_units_scratch_bytes(const PointPanels& p, int64_t rows) {
+  return TileWalk::units_scratch_bytes(p, rows);
 }
 
 int64_t points_amx_scratch_bytes(const PointPanels& p, int64_t rows) {

@@ -37,48 +37,73 @@ template <class Kernel, class Points>
 class PointsWalk {
  public:
   static int64_t scratch_bytes(const PointPanels& p, int64_t rows) {
-    return rows_bytes(p, std::min(rows, kOwnRows)) + 2 * kPointsBytes + 2 * kDotsBytes +
-           kCarryBytes;
+    return units_scratch_bytes(p, std::min(rows, kOwnRows));
+  }
+  // For run_units().
+  static int64_t units_scratch_bytes(const PointPanels& p, int64_t rows) {
+    return rows_bytes(p, rows) + 2 * kPointsBytes + 2 * kDotsBytes + kCarryBytes;
   }
   static int64_t shared_bytes(const PointPanels& p, int64_t rows) {
     return rows > kOwnRows ? rows_bytes(p, rows) : 0;
   }
 
-  PointsWalk(const PointPanels& p, const Array& x, const Epilogue& epilogue, const Worker& worker,
-             int64_t rows)
+  // private_rows: those that scratch has room for.
+  PointsWalk(const PointPanels& p, const InputRows& x, const Epilogue& epilogue,
+             std::byte* scratch, int64_t rows, int64_t private_rows)
       : p_(p),
         x_(x),
         epilogue_(epilogue),
-        worker_(worker),
+        scratch_(scratch),
         rows_(rows),
         expand_(p),
         slice_(Kernel::bands(rows) <= kFewBands ? std::min(kFewSlice, kMostSlice) : kMostSlice),
         piece_(p.scaled ? p.scaled : slice_),
-        points_(worker.scratch + rows_bytes(p, std::min(rows, kOwnRows))),
+        points_(scratch + rows_bytes(p, private_rows)),
         dots_(reinterpret_cast<float*>(points_ + 2 * kPointsBytes)),
         carry_(reinterpret_cast<float*>(points_ + 2 * (kPointsBytes + kDotsBytes))) {}
 
-  void run(std::byte* shared) {
-    const Range share = even_share(p_.units, worker_.id, worker_.count);
+  // As linear_points().
+  static void run(const PointPanels& p, const InputRows& x, const Epilogue& e, int64_t rows,
+                  std::byte* shared, const Worker& worker) {
+    PointsWalk(p, x, e, worker.scratch, rows, std::min(rows, kOwnRows)).run(shared, worker);
+  }
+
+  // As linear_points_units().
+  static void run_units(const PointPanels& p, const InputRows& x, const Epilogue& e, int64_t rows,
+                        Range units, bool ready, std::byte* scratch) {
+    PointsWalk(p, x, e, scratch, rows, rows).run_units(units, ready);
+  }
+
+ private:
+  void run(std::byte* shared, const Worker& worker) {
+    const Range share = even_share(p_.units, worker.id, worker.count);
     const bool own = rows_ <= kOwnRows;
     const int64_t row_blocks = ceil_div(rows_, kRowBlock);
     for (int64_t i = 0; i < row_blocks; ++i) {
       const Range rows = even_share(rows_, i, row_blocks);
       const Kernel kernel(rows.size());
-      packed_ = own ? worker_.scratch : shared;
+      packed_ = own ? scratch_ : shared;
       padded_ = Kernel::padded_rows(rows.size());
       if (own) {
         pack(kernel, rows, 0, 1);
       } else {
-        if (i) worker_.barrier->wait(worker_);  // before what others may still read is written over
-        pack(kernel, rows, worker_.id, worker_.count);
-        worker_.barrier->wait(worker_);
+        if (i) worker.barrier->wait(worker);  // before what others may still read is written over
+        pack(kernel, rows, worker.id, worker.count);
+        worker.barrier->wait(worker);
       }
       multiply(kernel, rows, share);
     }
   }
 
- private:
+  void run_units(Range units, bool ready) {
+    const Range rows{0, rows_};
+    const Kernel kernel(rows_);
+    packed_ = scratch_;
+    padded_ = Kernel::padded_rows(rows_);
+    if (!ready) pack(kernel, rows, 0, 1);
+    multiply(kernel, rows, units);
+  }
+
   // Up to so many rows are packed by every thread for itself, which takes less than a barrier.
   static constexpr int64_t kOwnRows = 4;
   static constexpr int kBlockPanels = std::max(Kernel::kPanels, 2);
@@ -271,9 +296,9 @@ class PointsWalk {
   }
 
   const PointPanels p_;
-  const Array x_;
+  const InputRows x_;
   const Epilogue epilogue_;
-  const Worker& worker_;
+  std::byte* const scratch_;
   const int64_t rows_;
   const Expand<Points> expand_;
   const int64_t slice_;  // k whose points are expanded at once

@@ -44,7 +44,7 @@ class RegisterKernel {
   int64_t sum_rows(int64_t rows) const { return rows; }
 
   // To [step][row].
-  void pack(const Array& x, int64_t first, int64_t rows, int64_t k, int64_t steps,
+  void pack(const InputRows& x, int64_t first, int64_t rows, int64_t k, int64_t steps,
             std::byte* to) const {
     Packed* out = reinterpret_cast<Packed*>(to);
     for (int64_t r = 0; r < rows; ++r) Format::pack(x, first + r, k, steps, out + r, rows);

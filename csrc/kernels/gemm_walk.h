@@ -80,7 +80,7 @@ class Walk {
     return Kernel::padded_rows(std::min(rows, kRowBlock)) * p.depth * Kernel::kElement;
   }
 
-  Walk(const Panels& p, const Array& x, const Epilogue& epilogue, std::byte* scratch)
+  Walk(const Panels& p, const InputRows& x, const Epilogue& epilogue, std::byte* scratch)
       : p_(p), x_(x), epilogue_(epilogue), scratch_(scratch) {}
 
   // Output columns of the units in `share`, for all rows.
@@ -253,7 +253,7 @@ class Walk {
   }
 
   Panels p_;
-  Array x_;
+  InputRows x_;
   Epilogue epilogue_;
   std::byte* scratch_;
 };

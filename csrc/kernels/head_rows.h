@@ -31,6 +31,40 @@ inline void norm_head(float* x, int n, const float* weight, float eps) {
   });
 }
 
+// The same without a weight.
+inline void norm_head(float* x, int n, float eps) {
+  f32x16 squares = f32x16::zero();
+  for_lanes(n, [&](int i, int count) {
+    const f32x16 v = f32x16::load_n(x + i, count);
+    squares = fma(v, v, squares);
+  });
+  const f32x16 factor = rsqrt(f32x16::broadcast(hsum(squares) / float(n) + eps));
+  for_lanes(n, [&](int i, int count) {
+    (f32x16::load_n(x + i, count) * factor).store_n(x + i, count);
+  });
+}
+
+// x = (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias, either of which may be null.
+inline void layer_norm_head(float* x, int n, const float* weight, const float* bias, float eps) {
+  f32x16 sum = f32x16::zero();
+  for_lanes(n, [&](int i, int count) { sum += f32x16::load_n(x + i, count); });
+  const f32x16 mean = f32x16::broadcast(hsum(sum) / float(n));
+  f32x16 squares = f32x16::zero();
+  for_lanes(n, [&](int i, int count) {
+    const f32x16 v =
+        select_first(count, f32x16::load_n(x + i, count) - mean, f32x16::zero());
+    v.store_n(x + i, count);
+    squares = fma(v, v, squares);
+  });
+  const f32x16 factor = rsqrt(f32x16::broadcast(hsum(squares) / float(n) + eps));
+  for_lanes(n, [&](int i, int count) {
+    f32x16 y = f32x16::load_n(x + i, count) * factor;
+    if (weight) y *= f32x16::load_n(weight + i, count);
+    if (bias) y += f32x16::load_n(bias + i, count);
+    y.store_n(x + i, count);
+  });
+}
+
 inline void rotate_halves(float* x, const float* cos, const float* sin, int half) {
   for_lanes(half, [&](int i, int count) {
     const f32x16 a = f32x16::load_n(x + i, count);

@@ -48,7 +48,7 @@ def results(executor: Executor, groups: int) -> NDArray[np.float32]:
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-@given(spec=specs(experts=False))
+@given(spec=specs())
 def test_a_drawn_model_agrees_with_the_reference(isa: str, spec: ModelSpec) -> None:
     """And fusion changes no bit of it."""
     primitive, module = lower(spec), native.load(isa)

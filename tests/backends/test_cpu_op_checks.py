@@ -45,6 +45,10 @@ def test_what_an_op_writes_is_not_what_it_reads(module: Any) -> None:
     norm = executor.add_constant(as_bytes(np.ones(16, np.float32)))
     empty = executor.add_constant(np.empty(0, np.uint8))
     angles = {"cos": empty, "sin": empty, "rope_dim": 0, "interleaved": False}
+    table = executor.add_constant(as_bytes(np.ones((64, 16), np.float32)))
+    positions = {"table": table, "elem": "float32", "rows": 64, "offset": 0}
+    ones = executor.add_constant(as_bytes(np.ones(8, np.float32)))
+    factors = {"factors": ones, "period": 8, "offset": 0}
     narrow = executor.add_buffer(0, "float32", 8, 32, "T")
     appended: list[Callable[[], Any]] = [
         lambda: executor.append_linear(matrix, None, a, inside, "none"),
@@ -63,7 +67,12 @@ def test_what_an_op_writes_is_not_what_it_reads(module: Any) -> None:
         lambda: executor.append_gate(a, inside, a, "silu"),
         lambda: executor.append_gate(inside, a, a, "silu"),
         lambda: executor.append_scale(a, inside, 2.0),
+        lambda: executor.append_scale_by(a, inside, norm),
+        lambda: executor.append_columns(a, narrow, 3),
         lambda: executor.append_soft_cap(a, inside, 2.0),
+        lambda: executor.append_clamp(a, inside, 2.0),
+        lambda: executor.append_add_positions(x=a, out=inside, **positions),
+        lambda: executor.append_scale_by_position(x=a, out=inside, **factors),
         lambda: executor.append_rope_write(
             layer=0,
             qkv=executor.add_buffer(0, "float32", 24, 128, "T"),
@@ -87,10 +96,58 @@ def test_what_an_op_writes_is_not_what_it_reads(module: Any) -> None:
     executor.append_layer_norm(a, a, norm, norm, 0.0)
     executor.append_head_norm(a, a, 16, norm, 0.0)
     executor.append_rope(x=a, out=a, head_dim=16, **angles)
+    executor.append_clamp(a, a, 2.0)
+    executor.append_add_positions(x=a, out=a, **positions)
+    executor.append_scale_by_position(x=a, out=a, **factors)
     assert executor.op_names == [
         *("AddActivated", "Gate", "Scale", "SoftCap"),
         *("RmsNorm", "LayerNorm", "HeadNorm", "Rope"),
+        *("Clamp", "AddPositions", "ScaleByPosition"),
     ]
+
+
+def test_tables_by_position_have_all_positions(executor: Any) -> None:
+    """Of which an executor here has 64."""
+    x = Buffers(executor).add()
+    table = executor.add_constant(as_bytes(np.ones((65, COLUMNS), np.float32)))
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"offset": 2}, "has not all of 64 positions"),
+        ({"offset": -1}, "has not all"),
+        ({"rows": 63}, "has not all"),
+        ({"rows": HUGE, "offset": HUGE}, "has not all"),
+        ({"rows": HUGE}, "table of positions"),
+        ({"rows": 64, "offset": 0}, "bytes where"),
+        ({"elem": "int32"}, "float type"),
+    ]
+    good = {"table": table, "elem": "float32", "rows": 65, "offset": 1}
+    for changes, reported in bad:
+        with pytest.raises(ValueError, match=reported):
+            executor.append_add_positions(x=x, out=x, **(good | changes))
+    executor.append_add_positions(x=x, out=x, **good)
+    factors = executor.add_constant(as_bytes(np.ones(9, np.float32)))
+    for period, offset in ((8, 0), (9, 8), (0, 0), (-1, 0), (8, -1), (8, HUGE), (HUGE, 0)):
+        with pytest.raises(ValueError, match="factors of positions"):
+            executor.append_scale_by_position(
+                x=x, out=x, factors=factors, period=period, offset=offset
+            )
+    executor.append_scale_by_position(x=x, out=x, factors=factors, period=8, offset=1)
+
+
+@pytest.mark.parametrize("limit", [-1.0, np.nan])
+def test_a_limit_of_values_is_not_negative(executor: Any, limit: float) -> None:
+    x = Buffers(executor).add()
+    with pytest.raises(ValueError, match="limit"):
+        executor.append_clamp(x, x, limit)
+
+
+def test_an_rms_norm_of_heads_has_no_bias(executor: Any) -> None:
+    x = Buffers(executor).add()
+    bias = executor.add_constant(as_bytes(np.ones(8, np.float32)))
+    with pytest.raises(ValueError, match="no bias"):
+        executor.append_head_norm(x, x, 8, None, 0.0, bias=bias)
+    for each_head, layer in ((True, True), (True, False)):
+        with pytest.raises(ValueError, match="head norm's weight"):
+            executor.append_head_norm(x, x, 8, bias, 0.0, layer=layer, each_head=each_head)
 
 
 def test_columns_that_are_selected_or_given_lie_in_their_rows(executor: Any) -> None:
@@ -109,8 +166,12 @@ def test_a_table_of_embeddings_is_of_floats(executor: Any) -> None:
     out = Buffers(executor).add()
     table = executor.reserve_constant(8 * COLUMNS * 4)
     with pytest.raises(ValueError, match="float type"):
-        executor.append_embed(table, "int32", out)
-    executor.append_embed(table, "float32", out)
+        executor.append_embed(table, "int32", out, 8)
+    with pytest.raises(ValueError, match="a row for each of 8 tokens, and not 7"):
+        executor.append_embed(table, "float32", out, 7)
+    with pytest.raises(ValueError, match="an embedding table has"):
+        executor.append_embed(table, "float32", out, 9)
+    executor.append_embed(table, "float32", out, 8)
 
 
 def test_a_matrix_in_two_products_has_the_bias_of_each(executor: Any) -> None:
@@ -119,7 +180,7 @@ def test_a_matrix_in_two_products_has_the_bias_of_each(executor: Any) -> None:
     matrix = executor.add_matrix("float32", COLUMNS, COLUMNS, False)
     bias = executor.add_constant(as_bytes(np.full(COLUMNS, 7, np.float32)))
     features = executor.add_constant(as_bytes(np.zeros((8, COLUMNS), np.float32)))
-    executor.append_embed(features, "float32", x)
+    executor.append_embed(features, "float32", x, 8)
     executor.append_linear(matrix, bias, x, biased, "none")
     executor.append_linear(matrix, None, x, plain, "none")
     one, none = np.zeros(1, np.int32), np.empty(0, np.int32)
@@ -220,9 +281,11 @@ def test_ops_of_elements_agree_in_shape(executor: Any) -> None:
     buffers = Buffers(executor)
     x, wide, selected = buffers.add(), buffers.add(2 * COLUMNS), buffers.add(rows="S")
     rounded = buffers.add(elem="bfloat16")
+    one, two = (executor.add_constant(as_bytes(np.ones(n, np.float32))) for n in (1, 2))
     appended: list[Callable[[int, int], Any]] = [
         lambda a, b: executor.append_gate(a, x, b, "silu"),
         lambda a, b: executor.append_scale(a, b, 2.0),
+        lambda a, b: executor.append_scale_by(a, b, one),
         lambda a, b: executor.append_soft_cap(a, b, 2.0),
         lambda a, b: executor.append_add_activated(x, a, b, "silu"),
     ]
@@ -238,8 +301,24 @@ def test_ops_of_elements_agree_in_shape(executor: Any) -> None:
     for factor in (np.nan, np.inf):
         with pytest.raises(ValueError, match="factor"):
             executor.append_scale(x, x, factor)
+    with pytest.raises(ValueError, match="a factor"):
+        executor.append_scale_by(x, x, two)
     with pytest.raises(ValueError, match="activation"):
         executor.append_gate(x, x, x, "none")
+
+
+def test_columns_lie_in_their_rows(executor: Any) -> None:
+    buffers = Buffers(executor)
+    x, wide, selected = buffers.add(), buffers.add(2 * COLUMNS), buffers.add(rows="S")
+    for first in (HUGE, HUGE - 31, -1, COLUMNS + 1):
+        with pytest.raises(ValueError, match="does not lie in the rows"):
+            executor.append_columns(wide, x, first)
+    for a, b in ((x, wide), (wide, selected)):
+        with pytest.raises(ValueError, match="does not lie in the rows"):
+            executor.append_columns(a, b, 0)
+    with pytest.raises(ValueError, match="element type"):
+        executor.append_columns(wide, buffers.add(elem="bfloat16"), 0)
+    executor.append_columns(wide, x, COLUMNS)
 
 
 def test_norms_agree_in_shape(executor: Any) -> None:

@@ -14,6 +14,7 @@ from support.native_cache import ELEMENTS, Cache, Shape
 
 from penstock.backends.reference import numerics
 from penstock.cache.geometry import BLOCK_SIZE
+from penstock.models.position_scale import PositionScale
 
 F32 = NDArray[np.float32]
 Append = Callable[[Any, list[int], int], None]
@@ -165,16 +166,38 @@ def test_layer_norm(
 
 
 @pytest.mark.parametrize(("heads", "head_dim"), [(1, 1), (3, 7), (4, 16), (2, 50), (2, 512)])
-def test_head_norm(module: Any, heads: int, head_dim: int) -> None:
-    x, weight = draw(9, heads * head_dim), draw(1, head_dim, 1)[0]
+@pytest.mark.parametrize("centered", [False, True])
+@pytest.mark.parametrize("each_head", [False, True])
+@pytest.mark.parametrize("with_weight", [False, True])
+def test_head_norm(
+    module: Any, heads: int, head_dim: int, centered: bool, each_head: bool, with_weight: bool
+) -> None:
+    """With a bias where it is centered, by weights of all heads or of each."""
+    x, (weight, bias) = draw(9, heads * head_dim), draw(2, heads * head_dim, 1)
+    if not each_head:
+        weight, bias = weight[:head_dim].copy(), bias[:head_dim].copy()
     wide = x.reshape(9, heads, head_dim).astype(np.float64)
-    expected = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6) * weight
+    if centered:
+        wide = wide - wide.mean(-1, keepdims=True)
+    expected = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6)
+    if with_weight:
+        expected = expected * weight.reshape(-1, head_dim)
+    if centered:
+        expected = expected + bias.reshape(-1, head_dim)
 
     def append(executor: Any, inputs: list[int], out: int) -> None:
-        constant = floats(executor, weight)
-        executor.append_head_norm(inputs[0], out, head_dim, constant, 1e-6)
+        executor.append_head_norm(
+            inputs[0],
+            out,
+            head_dim,
+            floats(executor, weight) if with_weight else None,
+            1e-6,
+            bias=floats(executor, bias) if centered else None,
+            layer=centered,
+            each_head=each_head,
+        )
 
-    check(module, append, [x], expected.reshape(x.shape))
+    check(module, append, [x], expected.reshape(x.shape), 3e-6)
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
@@ -232,7 +255,7 @@ def test_rotations_of_neighbours_are_those_of_halves_in_another_order(module: An
 
 
 @pytest.mark.parametrize("cols", [1, 17, 64, 4096, 9000])
-@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu", "relu2"])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu", "relu2", "sigmoid"])
 def test_gate(module: Any, cols: int, activation: Any) -> None:
     gate, up = 2 * draw(5, cols), draw(5, cols, 1)
     expected = numerics.activate(gate, activation) * up
@@ -255,6 +278,30 @@ def test_scale(module: Any, cols: int) -> None:
 
 
 @pytest.mark.parametrize("cols", [1, 17, 4096, 9000])
+def test_scale_by_a_weight(module: Any, cols: int) -> None:
+    x, factor = draw(5, cols), np.array([-1.7], np.float32)
+
+    def append(executor: Any, inputs: list[int], out: int) -> None:
+        executor.append_scale_by(inputs[0], out, floats(executor, factor))
+
+    np.testing.assert_array_equal(run(module, append, [x]), x * factor)
+    check(module, append, [x], x * factor)
+
+
+@pytest.mark.parametrize(("first", "cols"), [(0, 40), (0, 7), (3, 16), (23, 17), (39, 1)])
+def test_columns(module: Any, first: int, cols: int) -> None:
+    """Columns of an op's input, here of the second of two buffers, which decides out's size."""
+    x, narrow = draw(5, 40), draw(5, cols)
+
+    def append(executor: Any, inputs: list[int], out: int) -> None:
+        executor.append_columns(inputs[1], out, first)
+
+    for threads in (1, 2):
+        got = run(module, append, [narrow, x], threads=threads)
+        np.testing.assert_array_equal(got, x[:, first : first + cols])
+
+
+@pytest.mark.parametrize("cols", [1, 17, 4096, 9000])
 def test_soft_cap(module: Any, cols: int) -> None:
     x = 40 * draw(5, cols)
     expected = 30 * np.tanh(x.astype(np.float64) / 30)
@@ -268,6 +315,68 @@ def test_soft_cap(module: Any, cols: int) -> None:
     np.testing.assert_array_equal(got[0, :2], [0, 0])
     np.testing.assert_array_equal(got[0, 3:7], np.float32([30, -30, np.nan, 30]))
     np.testing.assert_allclose(got[0, [2, 7]], edges[0, [2, 7]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("cols", [1, 17, 4096, 9000])
+def test_clamp(module: Any, cols: int) -> None:
+    x = draw(5, cols)
+
+    def append(executor: Any, inputs: list[int], out: int) -> None:
+        executor.append_clamp(inputs[0], out, 0.5)
+
+    np.testing.assert_array_equal(run(module, append, [x]), x.clip(-0.5, 0.5))
+    check(module, append, [x], x.clip(-0.5, 0.5))
+    edges = np.array([[np.inf, -np.inf, np.nan, 0.5, -0.5, 1e-45]], np.float32)
+    expected = np.float32([[0.5, -0.5, np.nan, 0.5, -0.5, 1e-45]])
+    np.testing.assert_array_equal(run(module, append, [edges]), expected)
+
+
+@pytest.mark.parametrize("cols", [1, 17, 4096])
+@pytest.mark.parametrize(("period", "offset"), [(1, 0), (7, 1), (64, 100), (1000, 0)])
+def test_scale_by_position(module: Any, cols: int, period: int, offset: int) -> None:
+    x = draw(9, cols)
+    positions = np.random.default_rng(1).integers(0, POSITIONS, 9).astype(np.int32)
+    positions[:2] = 0, POSITIONS - 1
+    by = 1 + 0.3 * np.log(1 + (positions + offset) // period)
+    factors = PositionScale(0.3, period, offset).factors(POSITIONS)
+
+    def append(executor: Any, inputs: list[int], out: int) -> None:
+        executor.append_scale_by_position(
+            x=inputs[0],
+            out=out,
+            factors=floats(executor, factors),
+            period=period,
+            offset=offset,
+        )
+
+    expected = x * by[:, None].astype(np.float32)
+    np.testing.assert_array_equal(run(module, append, [x], positions=positions), expected)
+    check(module, append, [x], expected, positions=positions)
+
+
+@pytest.mark.parametrize("cols", [1, 16, 33, 576])
+@pytest.mark.parametrize("element", list(TYPES) + ["float16"])
+@pytest.mark.parametrize("offset", [0, 2])
+def test_add_positions(module: Any, cols: int, element: str, offset: int) -> None:
+    x = draw(9, cols)
+    table = draw(POSITIONS + offset, cols, 1).astype(TYPES.get(element, np.float16))
+    positions = np.random.default_rng(1).integers(0, POSITIONS, 9).astype(np.int32)
+    positions[:2] = 0, POSITIONS - 1
+    expected = x + table[positions + offset].astype(np.float32)
+
+    def append(executor: Any, inputs: list[int], out: int) -> None:
+        executor.append_add_positions(
+            x=inputs[0],
+            out=out,
+            table=executor.add_constant(as_bytes(table)),
+            elem=element,
+            rows=len(table),
+            offset=offset,
+        )
+
+    for threads, in_place in ((1, False), (3, False), (2, True)):
+        got = run(module, append, [x], threads=threads, in_place=in_place, positions=positions)
+        np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize("element", ELEMENTS)

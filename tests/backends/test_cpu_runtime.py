@@ -130,6 +130,8 @@ def exact(function: str, x: float) -> float:
         return x / (1 + math.exp(min(700, -2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
     if function == "tanh":
         return math.tanh(x)
+    if function == "sigmoid":
+        return 1 / (1 + math.exp(-x))
     if function == "relu":
         return max(x, 0.0)
     return 1 / math.sqrt(x)
@@ -145,6 +147,7 @@ BOUNDS = {
     "rsqrt": 1.3e-7,
     "tanh": 1.5e-7,
     "relu": 1e-9,
+    "sigmoid": 4e-7,
 }
 
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.checkpoints import tiny_checkpoint
 
-from penstock import LLM
 from penstock.backends.reference.experts import combine, expert_product, route
+from penstock.backends.reference.schemes import SCHEMES
 from penstock.backends.registry import BACKENDS
 from penstock.errors import ConfigError
 from penstock.models.spec import Routing
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
-from penstock.speculative_config import DraftModel, QuantizedSelf
+from penstock.quant import GridScheme, GroupScheme, QuantScheme
 from penstock.weights.model_folder import load_model_spec
 
 SCORES = st.lists(st.sampled_from([-1.5, -1.0, 0.0, 0.5, 2.0]), min_size=4, max_size=6)
@@ -71,30 +69,33 @@ def test_products_take_each_row_to_the_matrix_of_its_expert(
         np.testing.assert_allclose(sums[t], parts.sum(axis=0), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["cpu", "cuda"])
-def test_a_backend_without_kernels_for_experts_refuses_them_by_name(name: Any) -> None:
+@pytest.mark.parametrize("weight_only", [False, True])
+@pytest.mark.parametrize(
+    "scheme",
+    [GridScheme(8), GridScheme(4), GroupScheme(4, 32), GroupScheme(8, None, True)],
+    ids=str,
+)
+def test_quantized_products_are_those_of_the_experts_own_matrices(
+    scheme: QuantScheme, weight_only: bool
+) -> None:
+    generator = np.random.default_rng(3)
+    products = SCHEMES[type(scheme)]
+    multiply = products.weight_only if weight_only else products.integers
+    matrices = generator.standard_normal((5, 7, 70)).astype(np.float32)
+    experts = [products.round(matrix, scheme, "experts") for matrix in matrices]
+    ids = np.array([[4, 0, 2], [2, 3, 4]], np.int32)
+    x = generator.standard_normal((2, 70)).astype(np.float32)
+    out = expert_product(x, ids, (experts,), (None,), None, multiply)
+    for r, expert in enumerate(ids.reshape(-1)):
+        alone = multiply(x[r // 3, None], experts[expert])
+        np.testing.assert_array_equal(out[r, None], alone)
+
+
+def test_a_backend_without_kernels_for_experts_refuses_them_by_name() -> None:
     plan = fuse(lower(load_model_spec(tiny_checkpoint("qwen3_moe"))))
-    with pytest.raises(ConfigError, match=rf"Qwen3Moe.* mixtures of experts, which the {name} "):
+    with pytest.raises(ConfigError, match=r"Qwen3Moe.* mixtures of experts, which the cuda "):
+        BACKENDS["cuda"].check_runnable(plan)
+    for name in ("cpu", "reference"):
         BACKENDS[name].check_runnable(plan)
-    BACKENDS["reference"].check_runnable(plan)
     for family in ("llama", "gemma3", "phi3", "gpt_neox"):
-        BACKENDS[name].check_runnable(fuse(lower(load_model_spec(tiny_checkpoint(family)))))
-
-
-def test_an_engine_refuses_experts_before_it_reads_weights() -> None:
-    folder = str(tiny_checkpoint("qwen3_moe"))
-    with pytest.raises(ConfigError, match=r"mixtures of experts.*--backend reference"):
-        LLM(folder, backend="cpu", load_format="dummy")
-    with pytest.raises(ConfigError, match="experts cannot be quantized yet"):
-        LLM(folder, backend="reference", quantization="int8")
-
-
-@pytest.mark.parametrize("bits", ["int8", "int4"])
-def test_drafting_with_rounded_experts_is_refused_by_name(bits: Any) -> None:
-    folder = str(tiny_checkpoint("qwen3_moe"))
-    options: dict[str, Any] = {"backend": "reference", "load_format": "dummy"}
-    with pytest.raises(ConfigError, match=rf"speculative self would draft .* {bits}.*of experts"):
-        LLM(folder, speculative=QuantizedSelf(quantization=bits), **options)
-    target = str(tiny_checkpoint("llama"))
-    with pytest.raises(ConfigError, match=rf"the draft has experts.*quantization {bits} holds"):
-        LLM(target, quantization=bits, speculative=DraftModel(model=folder), **options)
+        BACKENDS["cuda"].check_runnable(fuse(lower(load_model_spec(tiny_checkpoint(family)))))

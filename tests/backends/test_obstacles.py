@@ -20,7 +20,9 @@ from penstock.gpu import Gpu, GpuSearch
 from penstock.hardware import Hardware, detect
 from penstock.interface.executor import Limits
 from penstock.models.draft_heads import MedusaSpec
-from penstock.models.spec import ModelSpec
+from penstock.models.spec import ModelSpec, NormSpec, PositionScale, QkNormSpec
+from penstock.plan.fuse import fuse
+from penstock.plan.lower import lower
 from penstock.resolve import resolve
 from penstock.speculative_config import (
     DraftModel,
@@ -158,8 +160,30 @@ def test_a_cache_of_latents_is_an_obstacle_on_a_gpu() -> None:
         BACKENDS["cuda"].check_runnable(latent)
 
 
-def test_where_no_backend_runs_a_model_the_last_says_why() -> None:
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"clip_qkv": 2.0}, "its op Clamp"),
+        ({"position_scale": PositionScale(0.1, 8)}, "its op ScaleByPosition"),
+        ({"v_norm": NormSpec(1e-5, weight=False)}, "norm of heads"),
+        ({"qk_norm": QkNormSpec(1e-5, kind="layer")}, "norm of heads"),
+        ({"qk_norm": QkNormSpec(1e-5, each_head=True)}, "norm of heads"),
+    ],
+)
+def test_a_gpu_refuses_ops_that_have_no_kernel_there(changes: dict[str, Any], why: str) -> None:
+    spec = make_spec()
+    attention = replace(spec.layers[0].attention, **changes)
+    spec = replace(spec, layers=(replace(spec.layers[0], attention=attention),))
+    for plan in (lower(spec), fuse(lower(spec))):
+        with pytest.raises(ConfigError, match=f"{why}.*choose --backend cpu"):
+            BACKENDS["cuda"].check_runnable(plan)
+        BACKENDS["cpu"].check_runnable(plan)
+
+
+def test_where_no_backend_runs_a_model_the_last_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = load_model_spec(tiny_checkpoint("qwen3_moe"))
+    assert resolved(spec, H100).backend == "cpu"  # without a choice: the GPU's does not run them
+    monkeypatch.setattr(type(BACKENDS["cpu"]), "runs_experts", False)
     for gpu in (None, H100):
         with pytest.raises(ConfigError, match=r"the cpu backend does not .*--backend reference"):
             resolved(spec, gpu)

@@ -200,8 +200,9 @@ class Poisoned(HostExecutor):
                 result.argmax[row] = 0
         return result
 
+    @property
     def sampler(self) -> object:
-        return self._inner.sampler()  # type: ignore[attr-defined]
+        return self._inner.sampler  # type: ignore[attr-defined]
 
     def close(self) -> None:
         self._inner.close()  # type: ignore[attr-defined]

@@ -309,8 +309,9 @@ class Spoiled(HostExecutor):
         result.hidden[-1] = np.nan
         return result
 
+    @property
     def sampler(self) -> Sampler[Any]:
-        return self._inner.sampler()
+        return self._inner.sampler
 
     def close(self) -> None:
         self._inner.close()

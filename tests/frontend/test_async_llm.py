@@ -259,10 +259,10 @@ def test_a_request_id_cannot_be_used_twice_at_once(folder: Path) -> None:
 def test_more_sequences_than_may_be_open_are_refused(folder: Path) -> None:
     async def main() -> None:
         async with engine(folder, step_ms=2) as llm:
-            llm.room.places = 4
+            llm.open_sequences.limit = 4
             first = llm.generate("a", greedy(30, n=3), request_id="r")
             await anext(first)
-            assert llm.room.taken == 3
+            assert llm.open_sequences.count == 3
             with pytest.raises(OverloadedError, match="3 sequences are running and waiting"):
                 await last(llm, "b", greedy(1, n=2))
             with pytest.raises(RequestError, match="n is 5"):
@@ -270,7 +270,7 @@ def test_more_sequences_than_may_be_open_are_refused(folder: Path) -> None:
             assert (await last(llm, "b", greedy(1))).finished
             outputs = [output async for output in first]
             assert outputs[-1].outputs[0].token_ids == completion([97], 30)
-            assert llm.room.taken == 0
+            assert llm.open_sequences.count == 0
             assert (await last(llm, "b", greedy(1, n=4))).finished
 
     run(main)

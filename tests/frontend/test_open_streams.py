@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from penstock.errors import EngineDeadError, OverloadedError, RequestError
+from penstock.frontend.open_sequences import OpenSequences
 from penstock.frontend.open_streams import OpenStreams
 from penstock.frontend.output_processor import OutputProcessor
 from penstock.frontend.pacing import Pacer
-from penstock.frontend.room import Room
 from penstock.frontend.stream import OutputStream
 from penstock.interface.messages import (
     EngineRequest,
@@ -29,9 +29,9 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
 
 
-def streams_of(places: int | None = None) -> tuple[OpenStreams, Room]:
-    room = Room(places)
-    return OpenStreams(OutputProcessor(None), room, Pacer()), room
+def streams_of(limit: int | None = None) -> tuple[OpenStreams, OpenSequences]:
+    opened = OpenSequences(limit)
+    return OpenStreams(OutputProcessor(None), opened, Pacer()), opened
 
 
 def asked(name: str, n: int = 1) -> EngineRequest:
@@ -46,13 +46,13 @@ def token(stream: OutputStream, token_id: int, last: bool = False) -> SequenceUp
 
 def test_an_id_is_free_again_when_its_request_has_ended() -> None:
     async def main() -> None:
-        streams, room = streams_of()
+        streams, opened = streams_of()
         first = streams.open(asked("r"), None)
         with pytest.raises(RequestError, match="'r' is in use"):
             streams.open(asked("r"), None)
         streams.update([token(first, 5), token(first, 6, last=True)])
         assert (await first.next()).outputs[0].token_ids == [5, 6]
-        assert (streams.find("r"), room.taken) == (None, 0)
+        assert (streams.find("r"), opened.count) == (None, 0)
         second = streams.open(asked("r"), None)
         assert second.wire_id != first.wire_id
         assert streams.holds(second)
@@ -78,20 +78,20 @@ def test_what_comes_late_reaches_no_later_request_of_the_same_id() -> None:
 
 def test_a_refusal_ends_its_request_alone() -> None:
     async def main() -> None:
-        streams, room = streams_of()
+        streams, opened = streams_of()
         bad, good = streams.open(asked("bad", n=3), None), streams.open(asked("good"), None)
-        assert room.taken == 4
+        assert opened.count == 4
         streams.refuse(bad.wire_id, RequestError("not so", "n"))
         with pytest.raises(RequestError, match="not so"):
             await bad.next()
-        assert (streams.find("good"), room.taken) == (good, 1)
+        assert (streams.find("good"), opened.count) == (good, 1)
 
     run(main)
 
 
 def test_a_death_fails_all_that_are_open_after_what_they_have() -> None:
     async def main() -> None:
-        streams, room = streams_of()
+        streams, opened = streams_of()
         open_ones = [streams.open(asked(name), None) for name in ("a", "b")]
         streams.update([token(open_ones[0], 3)])
         streams.fail(EngineDeadError("gone"))
@@ -99,18 +99,18 @@ def test_a_death_fails_all_that_are_open_after_what_they_have() -> None:
         for stream in open_ones:
             with pytest.raises(EngineDeadError, match="gone"):
                 await stream.next()
-        assert room.taken == 0
+        assert opened.count == 0
 
     run(main)
 
 
-def test_where_there_is_no_room_nothing_is_opened() -> None:
+def test_where_the_limit_is_reached_nothing_is_opened() -> None:
     async def main() -> None:
-        streams, room = streams_of(places=2)
+        streams, opened = streams_of(limit=2)
         streams.open(asked("a", n=2), None)
         with pytest.raises(OverloadedError):
             streams.open(asked("b"), None)
-        assert (streams.matching("b"), room.taken) == ([], 2)
+        assert (streams.matching("b"), opened.count) == ([], 2)
 
     run(main)
 

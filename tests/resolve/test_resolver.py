@@ -1,4 +1,4 @@
-"""Of several mistakes in the options, the first in the documented order is told."""
+"""Of several mistakes in the options, the first in the documented order is reported."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ MISTAKES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("min_match must be", {"speculative": Ngram(min_match=0)}, {"speculative": Ngram()}),
     ("artifact_dir engines has no effect", {"artifact_dir": "engines"}, {"artifact_dir": None}),
 ]
-"""What is told of each mistake, the options that make it, and those that mend it."""
+"""The message of each mistake, the options that make it, and those that correct it."""
 
 
 def resolved(options: dict[str, Any]) -> Resolved:
     return resolve(EngineConfig(**options), detect(), make_spec(), Path("m"), Path("m"))
 
 
-def test_the_first_mistake_is_told_until_all_are_mended() -> None:
+def test_the_first_mistake_is_reported_until_all_are_corrected() -> None:
     options: dict[str, Any] = {}
     for _, wrong, _ in MISTAKES:
         options |= wrong

@@ -15,7 +15,7 @@ from support.waiting import PATIENCE_S
 from penstock.grammar.spec import GrammarSpec
 from penstock.processes.frames import FrameReader
 from penstock.sandbox import worker
-from penstock.sandbox.jobs import Checked, CheckGrammar, Started, Told
+from penstock.sandbox.jobs import Checked, CheckGrammar, FromWorker, Started
 from penstock.sandbox.local import LocalWorker
 
 SCARCE = """
@@ -32,14 +32,14 @@ sys.exit(worker.main(["--fd", sys.argv[1]]))
 """
 
 
-def order(server: socket.socket) -> list[Told]:
+def order(server: socket.socket) -> list[FromWorker]:
     """What a worker says first; nothing, if none was started."""
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
             socket.send_fds(server, [b"+"], [theirs.fileno()])
         ours.settimeout(PATIENCE_S)
-        frames: FrameReader[Told] = FrameReader(Told)
+        frames: FrameReader[FromWorker] = FrameReader(FromWorker)
         return frames.receive(ours)
 
 

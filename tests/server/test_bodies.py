@@ -14,7 +14,7 @@ from support.waiting import PATIENCE_S
 
 from penstock.server.bodies import MAX_IN_LOOP_BYTES, Bodies
 from penstock.server.body_decoder import BodyDecoder, Decoded
-from penstock.server.body_room import ALWAYS_BYTES
+from penstock.server.body_memory import ALWAYS_BYTES
 from penstock.server.errors import ApiError
 
 MIB = 1 << 20
@@ -74,7 +74,7 @@ def test_the_loop_goes_on_while_a_long_body_is_decoded() -> None:
 
 def test_there_is_room_for_so_many_bytes_and_for_every_small_body() -> None:
     async def main() -> None:
-        bodies = Bodies(MIB, PATIENCE_S, room=2 * MIB)
+        bodies = Bodies(MIB, PATIENCE_S, memory=2 * MIB)
         decoder = Held(lambda: None)
         half = b" " * (MIB // 2)
         going_on = asyncio.Event()
@@ -94,7 +94,7 @@ def test_there_is_room_for_so_many_bytes_and_for_every_small_body() -> None:
                 )
             )
         async with asyncio.timeout(PATIENCE_S):
-            while bodies.room.left:
+            while bodies.memory.left:
                 await asyncio.sleep(0.001)
         for announced in (None, ALWAYS_BYTES):  # told at once, or found while it comes
             with pytest.raises(ApiError) as refused:
@@ -106,10 +106,10 @@ def test_there_is_room_for_so_many_bytes_and_for_every_small_body() -> None:
         await bodies.decoded(asked(b" " * ALWAYS_BYTES), decoder)
         slow[0].cancel()
         await asyncio.gather(slow[0], return_exceptions=True)
-        assert bodies.room.left == MIB // 2
+        assert bodies.memory.left == MIB // 2
         going_on.set()
         answers = await asyncio.gather(*slow[1:], return_exceptions=True)
-        assert bodies.room.left == 2 * MIB
+        assert bodies.memory.left == 2 * MIB
         assert any(isinstance(each, Decoded) for each in answers)
         await bodies.decoded(asked(half, half), decoder)
 
@@ -119,7 +119,7 @@ def test_there_is_room_for_so_many_bytes_and_for_every_small_body() -> None:
 @pytest.mark.parametrize("fault", ["left", "too long", "slow", "bad", "type"])
 def test_room_is_given_back_on_every_path(fault: str) -> None:
     async def main() -> None:
-        bodies = Bodies(MIB, 0.05 if fault == "slow" else PATIENCE_S, room=MIB)
+        bodies = Bodies(MIB, 0.05 if fault == "slow" else PATIENCE_S, memory=MIB)
         request = asked(b"{" * MIB, announced=MIB)
         first = request.receive
         pieces = 0
@@ -139,6 +139,6 @@ def test_room_is_given_back_on_every_path(fault: str) -> None:
             request.scope["headers"][0] = (b"content-type", b"text/plain")
         with pytest.raises((ApiError, ClientDisconnect)):
             await bodies.decoded(Request(request.scope, receive), BodyDecoder(Anything))
-        assert bodies.room.taken == 0
+        assert bodies.memory.taken == 0
 
     asyncio.run(main())

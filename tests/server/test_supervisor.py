@@ -37,7 +37,7 @@ class Engine:
     process: Looks
     model: Any = None
     ready: Any = field(default_factory=lambda: Mock(config=None))
-    room: Any = field(default_factory=Mock)
+    open_sequences: Any = field(default_factory=Mock)
     pacer: Any = field(default_factory=Mock)
     death: EngineDeadError | None = None
 

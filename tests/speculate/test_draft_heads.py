@@ -21,9 +21,21 @@ from penstock.speculate.medusa import MedusaProposer
 from penstock.speculate.tree import Node, independent, likeliest
 
 
-def eagle(head: FakeEagle, depth: int = 4, width: int = 1, max_tokens: int = 64) -> EagleProposer:
+def eagle(
+    head: FakeEagle,
+    depth: int = 4,
+    width: int = 1,
+    max_tokens: int = 64,
+    windows: tuple[int | None, ...] = (None,),
+) -> EagleProposer:
     return EagleProposer(
-        head, features=2, target_columns=1, depth=depth, width=width, max_tokens=max_tokens
+        head,
+        features=2,
+        target_columns=1,
+        depth=depth,
+        width=width,
+        max_tokens=max_tokens,
+        windows=windows,
     )
 
 
@@ -88,6 +100,25 @@ def test_a_chain_of_right_drafts_is_accepted_whole(engine_plan: EnginePlan) -> N
     same(stories, plain)
     assert stats.drafts is not None
     assert stats.drafts.steps == 24
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_head_with_a_window_gives_blocks_back(engine_plan: EnginePlan, width: int) -> None:
+    """A text of 134 tokens goes through a cache of 96: what lies behind the window is free again,
+    and nothing that a row sees."""
+    params = SamplingParams(
+        temperature=0.8, seed=4, max_tokens=97, ignore_eos=True, logit_bias={POISON: -100.0}
+    )
+    listed = [Arrival(0, list(range(3, 40)), params, 0, None, None, False)]
+    recorder = Recorder()
+    limits = {"max_num_seqs": 2, "max_num_batched_tokens": 20}
+    plain, _ = run_core(engine_plan, listed, recorder, **limits)
+    head = FakeEagle(Truth(recorder.texts()), 3, VOCAB, window=20)
+    proposer = eagle(head, 3, width, windows=(20,))
+    stories, stats = run_core(engine_plan, listed, proposer, num_tokens=3 * width, **limits)
+    same(stories, plain)
+    assert stats.drafts is not None
+    assert stats.drafts.steps == 24, "three drafts and one token more in each"
 
 
 def test_a_head_whose_cache_is_small_drafts_less_and_breaks_nothing(

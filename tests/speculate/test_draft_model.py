@@ -92,6 +92,21 @@ def test_the_same_model_as_its_own_draft(
         assert sequence.num_accepted == sequence.num_drafted
 
 
+def test_a_draft_model_with_a_window_gives_blocks_back(engine_plan: EnginePlan) -> None:
+    """A text of 160 tokens goes through a cache of 96, and every draft is right."""
+    model = windowed(engine_plan, (20, 20))
+    executor = HashExecutor(20, VOCAB, windows=(20,))
+    proposer = ModelProposer(HashExecutor(3, VOCAB, windows=(20,)), 40, True, (20,))
+    core = make_core(model, executor, Speculation(proposer, 4))
+    params = SamplingParams(temperature=0, max_tokens=150, ignore_eos=True)
+    core.add_request(EngineRequest(request_id="a", prompt_token_ids=[3] * 10, params=params))
+    finish(core)
+    stats = core.stats()
+    assert stats.drafts is not None
+    assert stats.steps == 1 + stats.drafts.steps
+    assert stats.drafts.accepted_tokens == stats.drafts.draft_tokens > 0
+
+
 def test_the_draft_reads_every_token_once(engine_plan: EnginePlan) -> None:
     inner = Counted(20)
     proposer = ModelProposer(inner, 512, True)
@@ -151,13 +166,13 @@ def test_a_reset_while_the_draft_reads_changes_nothing(engine_plan: EnginePlan) 
     for _ in range(6):
         for update in core.step():
             reported.setdefault((update.request_id, update.index), []).extend(update.token_ids)
-    assert proposer._cache.num_used_blocks > 0
+    assert proposer._cache._cache.num_used_blocks > 0
     core.reset_prefix_cache()
     core.check_integrity()
     for name, tokens in finish(core).items():
         reported.setdefault(name, []).extend(tokens)
     assert reported == finish(plain)
-    assert proposer._cache.num_cached_blocks == 0
+    assert proposer._cache._cache.num_cached_blocks == 0
 
 
 def test_blocks_come_back(engine_plan: EnginePlan) -> None:
@@ -167,10 +182,10 @@ def test_blocks_come_back(engine_plan: EnginePlan) -> None:
         core.add_request(request)
     core.step()
     core.step()
-    assert proposer._cache.num_used_blocks > 0
+    assert proposer._cache._cache.num_used_blocks > 0
     core.abort([request.request_id for request in requests()])
     assert proposer.propose([]) == []
-    assert proposer._cache.num_used_blocks == 0
+    assert proposer._cache._cache.num_used_blocks == 0
 
 
 # --- with real models -------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import pytest
 from support.oracle import Oracle, name
@@ -35,6 +37,7 @@ class Reciter(HostExecutor):
         logits[np.arange(len(tokens)), tokens] = 1.0
         return StepResult(logits, tokens)
 
+    @cached_property
     def sampler(self) -> NumpySampler:
         return NumpySampler()
 

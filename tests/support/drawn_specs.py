@@ -24,10 +24,13 @@ from penstock.models.spec import (
     MlpSpec,
     ModelSpec,
     NormSpec,
+    PositionScale,
+    PositionTable,
     QkNormSpec,
     RopeSpec,
     Routing,
     SharedExpertSpec,
+    TokenInputsSpec,
 )
 from penstock.plan.plan import Plan
 
@@ -41,7 +44,7 @@ NORMS = st.one_of(
         weight=st.booleans(),
     ),
 )
-ACTIVATION_NAMES: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
+ACTIVATION_NAMES: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2", "sigmoid")
 ACTIVATIONS = st.sampled_from(ACTIVATION_NAMES)
 MLPS = st.builds(
     MlpSpec,
@@ -59,6 +62,26 @@ SHARED = st.builds(
     intermediate_size=st.sampled_from([12, 21]),
     bias=st.booleans(),
     gated=st.booleans(),
+)
+
+
+QK_NORMS = st.builds(
+    QkNormSpec,
+    eps=st.just(1e-5),
+    weight=st.booleans(),
+    after_rope=st.booleans(),
+).flatmap(
+    lambda norm: st.sampled_from(
+        [
+            norm,
+            replace(norm, over="projection"),
+            replace(norm, each_head=True),
+            replace(norm, kind="layer"),
+            replace(norm, kind="layer", bias=True),
+            replace(norm, kind="layer", bias=True, each_head=True),
+            replace(norm, kind="layer", over="projection", bias=True),
+        ]
+    )
 )
 
 
@@ -96,6 +119,18 @@ def mixtures(draw: st.DrawFn) -> ExpertsSpec:
     )
 
 
+TOKEN_INPUTS = st.builds(
+    TokenInputsSpec,
+    size=st.sampled_from([6, 17]),
+    vocab_size=st.sampled_from([211, 220]),
+    activation=ACTIVATIONS,
+    eps=st.just(1e-5),
+    factor=st.just(2.5),
+    projection_scale=st.just(0.3),
+    scale=st.just(0.7),
+)
+
+
 def attentions(heads: int, kv_heads: int, dim: int) -> st.SearchStrategy[AttentionSpec]:
     ropes = st.builds(
         RopeSpec,
@@ -113,11 +148,19 @@ def attentions(heads: int, kv_heads: int, dim: int) -> st.SearchStrategy[Attenti
         window=st.sampled_from([None, None, 5]),
         qkv_bias=st.sampled_from([False, True, ("q",), ("q", "v"), ("k",)]),
         output_bias=st.booleans(),
-        qk_norm=st.none()
-        | st.builds(QkNormSpec, st.just(1e-5), st.sampled_from(["head", "projection"])),
-        alibi=st.booleans(),
+        qk_norm=st.none() | QK_NORMS,
+        alibi=st.sampled_from([None, 1.0, 0.3]),
+        alibi_exponent=st.sampled_from([8.0, 4.0]),
         softcap=st.sampled_from([None, 3.0]),
         sinks=st.booleans(),
+        key_is_value=st.booleans(),
+        clip_qkv=st.sampled_from([None, None, 0.6]),
+        clip_normed=st.booleans(),
+        v_norm=st.none() | NORMS,
+        position_scale=st.none()
+        | st.builds(
+            PositionScale, st.just(0.5), st.sampled_from([1, 7, 16]), st.sampled_from([0, 1, 6])
+        ),
     )
 
 
@@ -181,6 +224,7 @@ def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSp
                 mlp_post_norm=draw(optional),
                 parallel=draw(st.booleans()),
                 residual_scale=draw(st.sampled_from([1.0, 0.5])),
+                output_scale=draw(st.booleans()),
             )
         )
     return ModelSpec(
@@ -196,6 +240,11 @@ def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSp
         logits_scale=draw(st.sampled_from([1.0, 0.25])),
         logits_softcap=draw(st.sampled_from([None, 2.0])),
         head_bias=draw(st.booleans()),
+        token_inputs=draw(st.none() | TOKEN_INPUTS),
+        learned_positions=draw(
+            st.sampled_from([None, None, PositionTable(64), PositionTable(70, offset=2)])
+        ),
+        embed_norm=draw(st.none() | NORMS),
     )
 
 
@@ -214,6 +263,9 @@ class TameWeights:
         if weight.share is not None:
             return self._whole(weight.share.name, weight.share.shape)[slice(*weight.share.rows)]
         return self._whole(name, weight.shape)
+
+    def member(self, name: str, index: int) -> NDArray[Any]:
+        return self.get(name)[index]
 
     @staticmethod
     def _whole(name: str, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -7,6 +7,7 @@ drafts nonsense.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -53,8 +54,8 @@ class Truth:
 
 
 class _Past(FakeModel):
-    def __init__(self) -> None:
-        super().__init__(BLOCK_SIZE)
+    def __init__(self, window: int | None) -> None:
+        super().__init__(BLOCK_SIZE, windows=(window,))
         self.pasts: list[tuple[Entry, ...]] = []
 
     def seen(self, entries: tuple[Entry, ...]) -> int:
@@ -65,11 +66,13 @@ class _Past(FakeModel):
 class FakeEagle(HostExecutor):
     """Features ``[T, 2]``: the target's hidden state, and its own; one of them is 0."""
 
-    def __init__(self, truth: Truth, num_blocks: int, vocab: int) -> None:
+    def __init__(
+        self, truth: Truth, num_blocks: int, vocab: int, window: int | None = None
+    ) -> None:
         self.num_blocks = num_blocks
         self._truth = truth
         self._vocab = vocab
-        self._model = _Past()
+        self._model = _Past(window)
         self.rows = self.right = 0
 
     def run(self, step: StepInput) -> StepResult:
@@ -89,6 +92,7 @@ class FakeEagle(HostExecutor):
             hidden[i] = self._truth.state(Place(place.text, place.position + 1))
         return StepResult(logits, logits.argmax(axis=1).astype(np.int32), hidden)
 
+    @cached_property
     def sampler(self) -> NumpySampler:
         return NumpySampler()
 
@@ -118,6 +122,7 @@ class FakeMedusa(HostExecutor):
         argmax = heads[0].argmax(axis=1).astype(np.int32)
         return StepResult(heads[0], argmax, None, None, tuple(heads[1:]))
 
+    @cached_property
     def sampler(self) -> NumpySampler:
         return NumpySampler()
 

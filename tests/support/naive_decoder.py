@@ -19,7 +19,10 @@ from penstock.models.spec import (
     MlpSpec,
     ModelSpec,
     NormSpec,
+    Projection,
+    RopeSpec,
     Routing,
+    TokenInputsSpec,
 )
 
 F64 = Any  # of float64; arithmetic of arrays is typed too loosely to be checked
@@ -35,6 +38,13 @@ def logits_of(spec: ModelSpec, get: Callable[[str], NDArray[Any]], tokens: NDArr
     x = weight("embed")[tokens]
     if spec.embedding_scale is not None:
         x = x * spec.embedding_scale.factor
+    if spec.learned_positions is not None:
+        first = spec.learned_positions.offset
+        x = x + weight("positions")[first : first + len(tokens)]
+    if spec.embed_norm is not None:
+        x = _norm(x, spec.embed_norm, weight, "embed_norm")
+    inputs = spec.token_inputs
+    given = None if inputs is None else _token_inputs(spec, inputs, x, tokens, weight)
     kept: dict[int, tuple[F64, F64]] = {}
     for i, layer in enumerate(spec.layers):
         at = f"layers.{i}."
@@ -64,6 +74,13 @@ def logits_of(spec: ModelSpec, get: Callable[[str], NDArray[Any]], tokens: NDArr
         x = x + layer.residual_scale * out
         if layer.parallel:
             x = x + attended
+        if inputs is not None and given is not None:
+            own = given[:, i * inputs.size : (i + 1) * inputs.size]
+            gate = _activated(x @ weight(at + "token_gate").T, inputs.activation)
+            made = (gate * own) @ weight(at + "token_up").T
+            x = x + _norm(made, NormSpec(inputs.eps), weight, at + "token_norm")
+        if layer.output_scale:
+            x = x * weight(at + "output_scale")
     if spec.final_norm is not None:
         x = _norm(x, spec.final_norm, weight, "final_norm")
     logits = x @ weight("embed" if spec.tie_embeddings else "head").T
@@ -72,6 +89,16 @@ def logits_of(spec: ModelSpec, get: Callable[[str], NDArray[Any]], tokens: NDArr
     logits = logits * spec.logits_scale
     cap = spec.logits_softcap
     return logits if cap is None else cap * np.tanh(logits / cap)
+
+
+def _token_inputs(
+    spec: ModelSpec, t: TokenInputsSpec, x: F64, tokens: NDArray[Any], weight: Weight
+) -> F64:
+    """The inputs of all layers, ``[tokens, layers * size]``."""
+    projected = t.projection_scale * (x @ weight("token_inputs.project").T)
+    rows = projected.reshape(len(tokens), len(spec.layers), t.size)
+    normed = _norm(rows, NormSpec(t.eps), weight, "token_inputs.norm").reshape(projected.shape)
+    return t.scale * (normed + t.factor * weight("token_inputs.embed")[tokens])
 
 
 def _norm(x: F64, norm: NormSpec, weight: Weight, name: str) -> F64:
@@ -96,25 +123,48 @@ def _projected(
 ) -> F64:
     """Queries or keys, normed and rotated: ``[tokens, heads, head_dim]``."""
     y = _linear(x, weight, at + name, _biased(a, name))
-    rms = None if a.qk_norm is None else NormSpec(a.qk_norm.eps)
-    if rms is not None and a.qk_norm is not None and a.qk_norm.over == "projection":
-        y = _norm(y, rms, weight, f"{at}{name}_norm")
+    if not a.clip_normed:
+        y = _clipped(a, y)
+
+    def normed(heads: F64) -> F64:
+        assert a.qk_norm is not None
+        q = a.qk_norm
+        norm = NormSpec(q.eps, q.kind, q.bias, q.weight)
+        together = heads.reshape(len(x), -1) if q.over == "projection" else heads
+        return _norm(together, norm, weight, f"{at}{name}_norm").reshape(heads.shape)
+
     heads = y.reshape(len(x), -1, a.head_dim)
-    if rms is not None and a.qk_norm is not None and a.qk_norm.over == "head":
-        heads = _norm(heads, rms, weight, f"{at}{name}_norm")
-    return _rotated(spec, a, heads)
+    if a.qk_norm is not None and not a.qk_norm.after_rope:
+        heads = normed(heads)
+    if a.clip_normed:
+        heads = _clipped(a, heads)
+    if a.rope is not None:
+        heads = _turned(spec, a.rope, heads)
+    if a.qk_norm is not None and a.qk_norm.after_rope:
+        heads = normed(heads)
+    scale = a.position_scale
+    if scale is not None and name == "q":
+        for t in range(len(x)):
+            heads[t] *= 1 + scale.beta * math.log(1 + (t + scale.offset) // scale.period)
+    return heads
+
+
+def _clipped(a: AttentionSpec, x: F64) -> F64:
+    return x if a.clip_qkv is None else np.clip(x, -a.clip_qkv, a.clip_qkv)
 
 
 def _rotated(spec: ModelSpec, a: AttentionSpec, heads: F64) -> F64:
     """Heads ``[tokens, heads, components]`` of the tokens from position 0 on, rotated."""
-    if a.rope is None:
-        return heads
-    rope = a.rope.for_context(spec.max_positions)
+    return heads if a.rope is None else _turned(spec, a.rope, heads)
+
+
+def _turned(spec: ModelSpec, rope: RopeSpec, heads: F64) -> F64:
+    rope = rope.for_context(spec.max_positions)
     cos, sin = (table[: len(heads), None] for table in rope_tables(rope, spec.max_positions))
-    half = a.rope.dim // 2
+    half = rope.dim // 2
     turned = heads.copy()
     for i in range(half):
-        p, q = (2 * i, 2 * i + 1) if a.rope.interleaved else (i, i + half)
+        p, q = (2 * i, 2 * i + 1) if rope.interleaved else (i, i + half)
         turned[..., p] = heads[..., p] * cos[..., i] - heads[..., q] * sin[..., i]
         turned[..., q] = heads[..., q] * cos[..., i] + heads[..., p] * sin[..., i]
     return turned
@@ -123,7 +173,11 @@ def _rotated(spec: ModelSpec, a: AttentionSpec, heads: F64) -> F64:
 def _keys_and_values(
     spec: ModelSpec, a: AttentionSpec, x: F64, weight: Weight, at: str
 ) -> tuple[F64, F64]:
-    values = _linear(x, weight, at + "v", _biased(a, "v")).reshape(len(x), -1, a.head_dim)
+    source: Projection = "k" if a.key_is_value else "v"
+    values = _clipped(a, _linear(x, weight, at + source, _biased(a, source)))
+    values = values.reshape(len(x), -1, a.head_dim)
+    if a.v_norm is not None:
+        values = _norm(values, a.v_norm, weight, at + "v_norm")
     return _projected(spec, a, x, weight, at, "k"), values
 
 
@@ -174,10 +228,11 @@ def _attention(
             scores = keys[first : t + 1, kv] @ queries[t, h] * a.scale
             if a.softcap is not None:
                 scores = a.softcap * np.tanh(scores / a.softcap)
-            if a.alibi:
+            if a.alibi is not None:
                 assert a.num_heads in (2, 4, 8)
                 distance = np.arange(first, t + 1) - t
-                scores = scores + distance * 2.0 ** (-8.0 * (h + 1) / a.num_heads)
+                slope = a.alibi * 2.0 ** (-a.alibi_exponent * (h + 1) / a.num_heads)
+                scores = scores + distance * slope
             seen = values[first : t + 1, kv]
             if a.sinks:
                 scores = np.append(scores, weight(at + "sinks")[h])
@@ -190,6 +245,8 @@ def _attention(
 def _activated(x: F64, kind: Activation) -> F64:
     if kind == "silu":
         return x / (1 + np.exp(-x))
+    if kind == "sigmoid":
+        return 1 / (1 + np.exp(-x))
     if kind in ("relu", "relu2"):
         return np.maximum(x, 0) ** (2 if kind == "relu2" else 1)
     if kind == "gelu_tanh":

@@ -9,6 +9,7 @@ a device may be.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import msgspec
@@ -59,6 +60,7 @@ class HashExecutor(HostExecutor):
                 logits[row] = np.nan
         return StepResult(logits, logits.argmax(axis=1).astype(np.int32), as_hidden(hashes))
 
+    @cached_property
     def sampler(self) -> NumpySampler:
         return NumpySampler()
 
@@ -93,8 +95,9 @@ class Deferred:
     def __post_init__(self) -> None:
         self.num_blocks = self.inner.num_blocks
         self.capabilities = Capabilities(2, placeholders=True, draws_ahead=self.draws_ahead)
-        self.choose: Sampler[Any] = self.inner.sampler()
+        self.choose: Sampler[Any] = self.inner.sampler
 
+    @property
     def sampler(self) -> Sampler[Any]:
         return self.choose
 
@@ -129,7 +132,7 @@ class DeferredStep:
         self._owner, self.step = owner, step
         if sampling is not None and sampling.masks is not None:
             masks = sampling.masks.take()
-            assert not masks.late, "a sequence draws without its mask"
+            assert masks.in_time is masks.masks
             sampling = msgspec.structs.replace(sampling, masks=_Taken(masks))
         self.sampling = sampling
         self._arrays = {name: array.copy() for name, array in arrays_of(step).items()}

@@ -2,9 +2,8 @@
 
 Beside an artifact ``NAME`` there may be, while one is written or removed and after a process that
 did so was killed: ``NAME.lock``, held (flock) by the one that works on it, ``NAME.partial`` and
-``NAME.discarded``. Whoever can take the lock knows that the owner is done or dead, and may remove
-the others. An artifact appears under its name whole, by a rename.
-"""
+``NAME.discarded``. A process that can take the lock knows that the owner is done or dead, and may
+remove the others. An artifact appears under its name whole, by a rename."""
 
 from __future__ import annotations
 

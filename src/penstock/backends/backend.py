@@ -1,6 +1,7 @@
-"""What a backend says of itself: is it there, what does it prefer, what does it take, how it binds.
+"""The interface of a backend: whether it can run, its defaults, its memory, and how it binds a
+plan.
 
-Nothing of a backend is imported before it is asked to bind, or what its kernels take.
+Nothing of a backend is imported before it binds a plan, or is asked for the memory of its kernels.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from penstock.threads import Threads, choose_threads
 
 @dataclass(frozen=True)
 class Defaults:
-    """What options are on a backend where the user leaves them open."""
+    """A backend's values of options that the user leaves open."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -43,7 +44,7 @@ class BackendChoice:
     gpu: Gpu | None = None
     """The GPU that it uses; None for backends that use none."""
     notes: tuple[str, ...] = ()
-    """Lines that whoever starts the engine should see."""
+    """Lines for the user who starts the engine."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +60,18 @@ class Obstacle:
 
 
 class Backend(ABC):
-    """One way to compute. ``penstock.backends.registry`` knows all of them."""
+    """A way to compute plans. ``penstock.backends.registry`` lists all of them."""
 
     name: ClassVar[ChosenBackend]
     defaults: ClassVar[Defaults]
     on_gpu: ClassVar[bool] = False
-    """Whether it computes on a GPU, in that one's memory, and threads of the CPU only feed it."""
+    """Whether it computes on a GPU and in its memory, fed by threads of the CPU."""
     keeps_weights: ClassVar[bool] = False
     """Whether it packs weights into a form that can be kept on disk (:meth:`packing`)."""
     half_rows: ClassVar[bool] = False
     """Whether its products read activations in float16 where weights are float16."""
     can_be_nondeterministic: ClassVar[bool] = False
-    """Whether there is a faster way that is not deterministic."""
+    """Whether it has faster kernels whose results may depend on other rows."""
 
     runs_experts: ClassVar[bool] = False
     """Whether it has kernels for mixtures of experts."""
@@ -82,21 +83,23 @@ class Backend(ABC):
 
     @abstractmethod
     def asked(self, hardware: Hardware) -> BackendChoice:
-        """The choice of this backend by its name; raises ConfigError if it cannot run here.
+        """Return the choice of this backend, which the user named; raises ConfigError if it cannot
+        run here.
 
-        ``hardware`` has been looked through for what the backend needs.
+        ``hardware`` includes the result of looking for what the backend needs, such as a GPU.
         """
 
     def offered(self, hardware: Hardware) -> BackendChoice | None:
-        """The choice of this backend where none is named; None if it does not serve here."""
+        """Return the choice of this backend where the user named none; None if it cannot run
+        here."""
         return None
 
     def why_not(self, hardware: Hardware) -> tuple[str, ...]:
-        """What a user should know who named no backend and would expect this one to serve."""
+        """Return lines on why this backend is not used, for a user who named none."""
         return ()
 
     def threads(self, asked: int | str | None, hardware: Hardware) -> Threads:
-        """The compute threads; raises ConfigError for what cannot be had."""
+        """Return the compute threads; raises ConfigError if they cannot be had."""
         return choose_threads(asked, hardware)
 
     def check_deterministic(self, deterministic: bool) -> None:
@@ -135,17 +138,17 @@ class Backend(ABC):
 
     @abstractmethod
     def budget(self, demand: Demand, choice: BackendChoice, hardware: Hardware) -> Budget:
-        """Divide the memory that it computes in between weights and KV cache.
+        """Divide the memory in which it computes between weights and KV cache.
 
-        Raises ConfigError, with what would fit, where the model does not.
+        Raises ConfigError, which says what would fit, if the model does not.
         """
 
     def notes(self) -> tuple[str, ...]:
-        """Lines on the kernels of this machine, for whoever starts the engine."""
+        """Return lines on this machine's kernels for the user who starts the engine."""
         return ()
 
     def packing(self) -> Packing | None:
-        """The form in which weights are packed on this machine; None if they are not.
+        """Return the form in which weights are packed on this machine; None if they are not.
 
         Raises ConfigError if the backend cannot run here.
         """
@@ -153,7 +156,7 @@ class Backend(ABC):
 
     @abstractmethod
     def bind(self, plan: Plan, weights: WeightSource | PackedWeights, limits: Limits) -> Executor:
-        """An executor for ``plan``; raises ConfigError if it cannot run here.
+        """Return an executor for ``plan``; raises ConfigError if it cannot run here.
 
         Only a backend that :attr:`keeps_weights` takes PackedWeights.
         """

@@ -1,4 +1,4 @@
-"""What cache, scheduler and kernels share: the size of a block, in tokens and in bytes."""
+"""The size of a KV cache block in tokens and bytes, which cache, scheduler and kernels share."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def latent_block_bytes(dtype: KvDType, latent_dim: int, rope_dim: int) -> int:
 
 
 def window_blocks(window: int, block_size: int = BLOCK_SIZE) -> int:
-    """The most blocks that hold what a token sees within its window, and those before it in the
-    same blocks."""
+    """Return the maximum number of blocks that a token's window touches."""
     return -(-(window - 1) // block_size) + 1
 
 
 def first_seen_block(window: int, position: int, block_size: int = BLOCK_SIZE) -> int:
-    """The first block that the token at ``position``, or any after it, sees in part."""
+    """Return the first block of which the token at ``position``, or any after it, sees a part."""
     return max(position - window + 1, 0) // block_size
 
 
 def sequence_blocks(
     windows: Sequence[int | None], num_tokens: int, block_size: int = BLOCK_SIZE
 ) -> int:
-    """Blocks, of groups with these windows (None: none), that a sequence of so many tokens keeps.
+    """Return how many blocks a sequence of so many tokens keeps in groups with these windows (None:
+    no window).
 
     A step that computes many of them at once takes more until it is done.
     """
@@ -56,8 +56,8 @@ def sequence_blocks(
 
 
 def tokens_in(windows: Sequence[int | None], num_blocks: int, most: int) -> int:
-    """The most tokens, in whole blocks, of a sequence that ``num_blocks`` can hold; at most
-    ``most``, rounded up to whole blocks."""
+    """Return the length, in whole blocks, of the longest sequence that ``num_blocks`` can hold; at
+    most ``most``, rounded up to whole blocks."""
     low, high = 0, -(-most // BLOCK_SIZE)
     while low < high:
         middle = (low + high + 1) // 2

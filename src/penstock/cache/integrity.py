@@ -1,4 +1,5 @@
-"""Checks that the parts of a cache's books agree, for tests and for administrators who ask."""
+"""Checks that the cache's bookkeeping is consistent, for tests and on an administrator's
+request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The KV cache's books: which blocks a sequence holds, and what can be found by content.
+"""The KV cache's bookkeeping: which blocks a sequence holds, and what can be found by content.
 
 No tensor is touched here. Blocks of ``block_size`` token slots are numbered; the executor owns
 the memory behind the numbers. Layers are in *groups* (``Plan.kv_groups``), and a block holds the
@@ -40,7 +40,7 @@ from penstock.cache.prefix import PrefixIndex
 from penstock.cache.prefix_cache import CachedPrefix, PrefixCache
 
 BlockCopy = tuple[int, int]
-"""(from, to) block ids."""
+"""Source and target block id of a copy."""
 
 _NOWHERE = 0  # what forgotten places of a prefix name: a block that there always is
 
@@ -187,8 +187,8 @@ class KvCache:
         self._grow(table, end)
         return True
 
-    def room(self, table: BlockTable, start: int) -> int:
-        """The most tokens after ``start`` that ``extend`` could make room for now."""
+    def num_fitting(self, table: BlockTable, start: int) -> int:
+        """Return the maximum number of tokens after ``start`` that ``extend`` could take now."""
         free = self._pool.num_free // self._num_groups
         if self._writes_to_shared(table, start):
             free -= 1  # for the copy
@@ -207,8 +207,8 @@ class KvCache:
         table.num_committed = num_computed
 
     def publish(self, table: BlockTable, tokens: array[int], num_computed: int) -> None:
-        """The steps that wrote slots below ``num_computed`` were executed: publish full blocks, and
-        give back what tokens from there on do not see.
+        """Publish full blocks below ``num_computed``, whose steps were executed, and give back
+        those that tokens from there on do not see.
 
         ``tokens`` are known that far; the table may be committed further. No later step computes
         tokens below ``num_computed`` again.
@@ -261,7 +261,7 @@ class KvCache:
                 for block in blocks[forgotten:]:
                     self._pool.share(block)
             self._tables.add(child)
-        parent.writable = 0  # of whoever writes first, the last blocks are copied
+        parent.writable = 0  # the first of the two to write gets copies of the last blocks
         return child
 
     def free(self, table: BlockTable) -> None:

@@ -1,4 +1,4 @@
-"""Which block is whose: reference counts, and the order in which free blocks are handed out."""
+"""Reference counts of blocks, and the order in which free blocks are handed out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prefixes that can be found: what is cached of a sequence's first tokens, in every group."""
+"""Finds the longest cached prefix of a sequence, over all groups of layers."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class CachedPrefix(NamedTuple):
 class PrefixCache:
     """Finds the blocks of a sequence's first tokens by content, and publishes those it computes.
 
-    It owns no block: ``index`` says which blocks can be found, and whoever hands out a block drops
-    it there. ``windows`` has the window of each group of layers, or None.
+    It owns no block: ``index`` says which blocks can be found, and the cache drops a block there
+    when it hands it out. ``windows`` has the window of each group of layers, or None.
     """
 
     def __init__(self, index: PrefixIndex, windows: Sequence[int | None], block_size: int) -> None:
@@ -77,19 +77,19 @@ class PrefixCache:
         """How many of ``count`` blocks are the longest prefix that groups with windows have, too;
         puts their blocks into ``found``."""
         keys, find, size = table.keys, self._index.find, self._block_size
-        settled = 0  # groups in a row that have what a prefix of `count` blocks needs
+        agreeing = 0  # groups in a row that have what a prefix of `count` blocks needs
         at = 0
-        while count and settled < len(self._windowed):
+        while count and agreeing < len(self._windowed):
             group, window = self._windowed[at]
             blocks: list[int] = []
             for i in range(count - 1, first_seen_block(window, count * size, size) - 1, -1):
                 block = find(keys[i], group)
                 if block is None:  # nor does any longer prefix that sees it
-                    count, settled = i, -1
+                    count, agreeing = i, -1
                     break
                 blocks.append(block)
             found[group] = blocks[::-1]
-            settled += 1
+            agreeing += 1
             at = (at + 1) % len(self._windowed)
         if not count:
             for group, _ in self._windowed:

@@ -1,6 +1,6 @@
 """Serve a model over the OpenAI API: completions, chats, responses and embeddings, below /v1.
 
-Also /health, /ready, /metrics (Prometheus), /version, and /admin for whoever has the admin key.
+Also /health, /ready, /metrics (Prometheus), /version, and /admin with the admin key.
 Ctrl-C or SIGTERM stops taking requests, lets open ones finish for --grace seconds, and exits; a
 second one exits at once. docs/serve.md says more.
 """

@@ -1,4 +1,4 @@
-"""The grammars of an engine's requests: they are compiled, and masks computed, beside its steps."""
+"""Compiles the grammars of requests, and computes their token masks, while steps run."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from penstock.scheduler.sequence import SequenceState
 
 _PATIENCE_S = 0.02
-"""The seconds that a step with nothing else to do waits for a grammar. Arrivals wait as long."""
+"""Seconds for which a step with nothing else to do waits for a grammar. New requests may wait as
+long."""
 _COMPILING_THREADS = 2
 """The number of compiling threads; a tenant uses at most one of these, since its grammars may take
 seconds each."""
 _KEPT = 32
-"""Compiled grammars: one whose lexer has all the states it may have takes some 8 MB, and up to 50
-where its expressions hold thousands of characters."""
+"""Number of compiled grammars that are kept. One whose lexer has reached its limit of states takes
+about 8 MB, and up to 50 MB where its expressions hold thousands of characters."""
 _COMPILE_STACK_BYTES = 64 << 20
 """The stack size of a compiling thread, sixteen times that of the worker that has checked the
 grammar (``sandbox.worker``): compiling recurses along references, computing a mask does not."""
@@ -36,7 +37,7 @@ grammar (``sandbox.worker``): compiling recurses along references, computing a m
 
 @dataclass
 class _Compilation:
-    """A grammar that is compiled, or will be, for all requests that wait for it."""
+    """The compilation of one grammar, for all requests that wait for it."""
 
     spec: GrammarSpec
     owner: str
@@ -165,10 +166,10 @@ class Constraints:
         """See ``Masks.release``."""
         return [] if self._masks is None else self._masks.release()
 
-    def settle(self, seconds: float) -> None:
-        """See ``Masks.settle``."""
+    def wait_for_all(self, seconds: float) -> None:
+        """See ``Masks.wait_for_all``."""
         if self._masks is not None:
-            self._masks.settle(seconds)
+            self._masks.wait_for_all(seconds)
 
     def masks(self, sequences: list[SequenceState], seconds: float) -> StepMasks:
         """The masks of the sequences' next tokens, as far as they are done within ``seconds``."""
@@ -196,7 +197,7 @@ class Constraints:
         def compile_it() -> None:
             try:
                 future.set_result(self._compile(spec))
-            except BaseException as error:  # a panic too must be told to those who wait
+            except BaseException as error:  # a panic too must reach those who wait
                 future.set_exception(error)
 
         self._compiling.submit([(tenant, compile_it)])

@@ -1,4 +1,5 @@
-"""Turns a configuration into an executor that is ready to run: everything that happens once."""
+"""Turns a configuration into an executor that is ready to run: all that happens once, at the
+start."""
 
 from __future__ import annotations
 
@@ -43,12 +44,12 @@ from penstock.weights.token_map import Int32s, read_token_map
 _log = logging.getLogger("penstock.artifact")
 
 Mark = Callable[[str], None]
-"""Callback that is told the name of each phase of the start as it ends."""
+"""Callback that receives the name of each phase of the start as it ends."""
 
 
 @dataclass(frozen=True)
 class EnginePlan:
-    """What a configuration amounts to on this machine, decided before any weight is read."""
+    """The resolved options and the plan of a model, decided before any weight is read."""
 
     config: ResolvedConfig
     spec: ModelSpec
@@ -69,7 +70,7 @@ def plan_engine(config: EngineConfig) -> EnginePlan:
     # The revision is the model's; a tokenizer from elsewhere has its own history.
     tokenizer = resolve_model_folder(config.tokenizer) if config.tokenizer else folder
     refuse_draft_heads(folder, config.load_format == "dummy")
-    return _draw(config, folder, tokenizer, load_model_spec(folder))
+    return _draw(config, folder, tokenizer, load_model_spec(folder, config.ignore_config_field))
 
 
 def _draw(
@@ -150,10 +151,10 @@ class LoadedModels:
     executor: Executor
     draft: LoadedDraft | None = None
     automaton: type[Automaton] | None = None
-    """What n-grams are looked up in, where they are asked for."""
+    """The index for n-gram drafting; None if that is not used."""
 
     def close(self) -> None:
-        """Close what has not become part of an engine, which closes it itself."""
+        """Close the executors; not to be called once an engine owns them."""
         if self.draft is not None:
             self.draft.executor.close()
         self.executor.close()
@@ -165,7 +166,7 @@ def load_models(
     note: Note = _log.log,
     keeping: Keeping = "worthwhile",
 ) -> LoadedModels:
-    """Load an engine plan's model, and that of its draft; either both or none stays open.
+    """Load an engine plan's model and that of its draft. If either fails, neither stays open.
 
     Parameters and errors are those of :func:`load`. Phases of the draft have "draft: " before them.
     """
@@ -201,10 +202,11 @@ def load(
 ) -> Executor:
     """An executor with its weights: restored from an engine artifact, or read and packed.
 
-    ``keeping`` says whether what was packed becomes an artifact: where that saves the next start
-    some time, always, or never. What is kept, or was, is also tuned, unless never is the word.
-    Raises WeightError or ConfigError; ArtifactError only where it is ``always`` kept and cannot be.
-    Any other trouble with artifacts is a note, and the weights are packed.
+    ``keeping`` says whether packed weights are kept as an artifact: where that saves the next start
+    some time, always, or never. Unless it is "never", products are also tuned, and the measurements
+    kept with the artifact. Raises WeightError or ConfigError; ArtifactError only if ``keeping`` is
+    "always" and the artifact cannot be kept. Any other trouble with artifacts is logged, and the
+    weights are packed.
     """
     config, limits = engine_plan.config, step_limits(engine_plan)
     binds = backend(config.backend)
@@ -249,7 +251,7 @@ def _open(engine_plan: EnginePlan) -> WeightSource:
 def _tune_restored(
     executor: Executor, artifacts: ArtifactSession, kept: Artifact, mark: Mark, keeping: Keeping
 ) -> None:
-    """As the artifact says, or by measuring, where what is measured can be kept."""
+    """Tune products by the artifact's measurements, or measure where the results can be kept."""
     tunable = executor.tunable
     if tunable is None or artifacts.tune(kept, tunable):
         return

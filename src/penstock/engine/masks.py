@@ -1,4 +1,4 @@
-"""The masks of a step's sequences, which are computed beside it and never delay it for long."""
+"""Computes the grammar masks of sequences while steps run, without delaying a step for long."""
 
 from __future__ import annotations
 
@@ -47,29 +47,29 @@ class MaskJob:
                 self.matcher.compute()
             else:
                 self.matcher.compute(consumer())
-        except BaseException as error:  # nobody else is told what happens in this thread
+        except BaseException as error:  # nothing else reports it in this thread
             _log.exception("a mask could not be computed")
             self.matcher.fail(f"its mask could not be computed: {first_line(error)}")
         self.done = True
 
 
 class MaskThreads(Protocol):
-    """Where masks are computed: :class:`Pools`, or a double in tests."""
+    """Threads that compute masks: :class:`Pools`, or a double in tests."""
 
     def begin(self, jobs: Iterable[tuple[str, MaskJob]]) -> None:
-        """Begin to compute these masks, each on its owner's account."""
+        """Begin to compute these masks; the time of each is charged to its tenant."""
         ...
 
     def wait(self, jobs: Sequence[MaskJob], seconds: float, *, all_of_them: bool) -> None:
-        """Return when one of the jobs is done, or all of them are, or after so many seconds."""
+        """Return when one of the jobs is done (or all of them), or after so many seconds."""
         ...
 
     def close(self) -> None: ...
 
 
 class Pools:
-    """Two kinds of threads: for quick masks, and for those of grammars whose masks were slow. The
-    latter give way to a step's own threads."""
+    """Two pools of threads: one for quick masks, and one of low priority for grammars whose masks
+    were slow."""
 
     def __init__(self, bell: Bell) -> None:
         count = min(max((os.cpu_count() or 1) // _CPUS_PER_THREAD, 1), _MOST_THREADS)
@@ -150,7 +150,7 @@ class Masks:
         """
         if self._begun:
             begun = (self._begun.get(s.matcher) for s in sequences if s.matcher is not None)
-            self._wait_for_all((job for job in begun if job is not None), seconds)
+            self._wait_for((job for job in begun if job is not None), seconds)
         masks: list[TokenMask | None] = []
         late: list[int] = []
         for i, sequence in enumerate(sequences):
@@ -169,13 +169,13 @@ class Masks:
             self._begun = {m: job for m, job in self._begun.items() if not job.done}
         return StepMasks(masks, frozenset(late))
 
-    def settle(self, seconds: float) -> None:
+    def wait_for_all(self, seconds: float) -> None:
         """Wait for the masks that were begun, for so many seconds at most.
 
         Sequences whose masks are late are not scheduled before these are done. Call it before a
         step that must have its masks when it is submitted.
         """
-        for job in self._wait_for_all(self._begun.values(), seconds):
+        for job in self._wait_for(self._begun.values(), seconds):
             if not job.done:
                 self._await(job.sequence, job)
 
@@ -203,7 +203,7 @@ class Masks:
     def close(self) -> None:
         self._threads.close()
 
-    def _wait_for_all(self, jobs: Iterable[MaskJob], seconds: float) -> list[MaskJob]:
+    def _wait_for(self, jobs: Iterable[MaskJob], seconds: float) -> list[MaskJob]:
         """Wait for the jobs not yet marked late (``awaits_mask``); returns them."""
         pending = [
             job

@@ -1,4 +1,4 @@
-"""Log-probabilities of prompts: which rows of a step they want, kept until the first output."""
+"""Collects the log-probabilities of prompts over steps, until a request's first output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WantedRows(NamedTuple):
 
 
 class PromptLogprobsTracker:
-    """The log-probabilities so far of each live request that asks for its prompt's.
+    """Keeps the prompt log-probabilities computed so far, for each live request that asks for them.
 
     There is one list per request, whose first entry is None.
     """

@@ -16,7 +16,7 @@ from penstock.interface.messages import EngineRequest, EngineStats, SequenceUpda
 
 
 class Inbox(NamedTuple):
-    """The updates of the requests of one call that were not taken yet."""
+    """The updates of one call's requests that the caller has not received yet."""
 
     request_ids: tuple[str, ...]
     updates: deque[SequenceUpdate]
@@ -25,7 +25,7 @@ class Inbox(NamedTuple):
 class SharedCore:
     """An EngineCore that threads step in turn, each for the requests of all.
 
-    A call enters its requests with :meth:`submit` and takes what comes of them with :meth:`next`,
+    A call submits its requests with :meth:`submit` and receives their updates from :meth:`next`,
     which steps the core unless another thread has done so meanwhile. Requests of several threads,
     or of several iterators of one, are computed together. Turns last a step at most and are given
     in the order in which they were asked for, so nobody waits for a whole request of another.
@@ -54,7 +54,7 @@ class SharedCore:
                 self._core.check(request)
 
     def submit(self, requests: Sequence[EngineRequest]) -> Inbox:
-        """Enter all of the requests; raises RequestError and enters none if one cannot be served.
+        """Submit all of the requests; raises RequestError and submits none if one cannot be served.
 
         Leave the inbox in the end, whatever happens.
         """
@@ -112,7 +112,7 @@ class SharedCore:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """Within, only the calling thread uses the core."""
+        """Give the calling thread the core to itself."""
         if os.getpid() != self._process:
             raise EngineDeadError(
                 "this LLM belongs to the process that this one was forked from; make another here"

@@ -1,1 +1,1 @@
-"""The text side: prompts into token ids, tokens into texts, streams, and who may have one open."""
+"""The text side of the engine: tokenizing prompts, detokenizing outputs, and streaming them."""

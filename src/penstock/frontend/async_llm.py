@@ -16,11 +16,11 @@ from penstock.engine.ipc.spawn import DEFAULT_CORE, EngineChild
 from penstock.engine.ipc.wire import ModelFacts, Ready, Refused
 from penstock.errors import EngineDeadError, PenstockError, RequestError
 from penstock.frontend.input_processor import InputProcessor
+from penstock.frontend.open_sequences import OpenSequences
 from penstock.frontend.open_streams import OpenStreams
 from penstock.frontend.output_processor import OutputProcessor
 from penstock.frontend.outputs import RequestOutput
 from penstock.frontend.pacing import Pacer
-from penstock.frontend.room import Room
 from penstock.frontend.stream import OutputStream
 from penstock.interface.messages import (
     Abort,
@@ -51,7 +51,7 @@ class AsyncLLM:
     def __init__(
         self, max_sequences: int | None = None, inputs: InputProcessor | None = None
     ) -> None:
-        self.room = Room(max_sequences)
+        self.open_sequences = OpenSequences(max_sequences)
         """Limits the number of open sequences. A request counts ``n`` for each of its prompts."""
         self.pacer = Pacer()
         """Decides when tokens that come in quick succession are delivered together. The first and
@@ -101,7 +101,7 @@ class AsyncLLM:
         try:
             llm._ready = await llm._engine.ready(timeout)
             tokenizer = await llm.inputs.serve(llm.model)
-            llm._streams = OpenStreams(OutputProcessor(tokenizer), llm.room, llm.pacer)
+            llm._streams = OpenStreams(OutputProcessor(tokenizer), llm.open_sequences, llm.pacer)
         except BaseException:
             await llm.aclose()
             raise
@@ -127,7 +127,7 @@ class AsyncLLM:
         return self._death
 
     async def wait_dead(self) -> None:
-        """Wait until the engine is gone and every open request has been told."""
+        """Wait until the engine is gone and every open request has failed."""
         await self._dead.wait()
 
     @property
@@ -167,14 +167,13 @@ class AsyncLLM:
     ) -> AsyncGenerator[RequestOutput, None]:
         """Complete ``prompt``, text or token ids, yielding the request's output so far as it grows.
 
-        The last output has ``finished`` set. Leaving the iteration early, or cancelling the task
+        Without ``params``, they are as the model's makers recommend. The last output has
+        ``finished`` set. Leaving the iteration early, or cancelling the task
         that iterates, stops the request in the engine. ``prompt_text`` is what the outputs report
         as the prompt of token ids. Raises RequestError if the request cannot be served,
         OverloadedError if too many are open, and EngineDeadError if the engine dies.
         """
-        return self._encoded_outputs(
-            prompt, params or SamplingParams(), request_id, options, prompt_text
-        )
+        return self._encoded_outputs(prompt, params, request_id, options, prompt_text)
 
     def embed(
         self,
@@ -216,7 +215,7 @@ class AsyncLLM:
     async def _encoded_outputs(
         self,
         prompt: str | Sequence[int],
-        asked: SamplingParams | PoolingParams,
+        asked: SamplingParams | PoolingParams | None,
         request_id: str | None,
         options: RequestOptions,
         text: str | None = None,
@@ -224,6 +223,9 @@ class AsyncLLM:
         """Tokenize the prompt where it is text, and serve the request."""
         if isinstance(prompt, str):
             text, prompt = prompt, await self.encode(prompt, tenant=options.tenant.name)
+        if asked is None:
+            room = self.model.max_model_len - len(prompt)
+            asked = self.model.sampling_defaults.params(room)
         name = request_id or f"async-{uuid.uuid4().hex}"
         request = EngineRequest.of(name, list(prompt), asked, options)
         async with contextlib.aclosing(self.outputs(request, text)) as outputs:

@@ -1,4 +1,4 @@
-"""What a front end does with the text of requests before an engine sees token ids."""
+"""Turns the texts and chats of requests into token ids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ for less than 5 ms."""
 
 
 class InputProcessor:
-    """A model's tokenizer, and the workers that do with it what must not happen here.
+    """A model's tokenizer, and the worker processes that do its slow or risky work.
 
     Short texts are tokenized in this process. Long ones, chat templates and checks of grammars
     are left to workers. It may serve one engine after another. Belongs to one event loop.

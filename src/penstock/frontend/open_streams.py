@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 
 from penstock.errors import EngineDeadError, PenstockError, RequestError
+from penstock.frontend.open_sequences import OpenSequences
 from penstock.frontend.output_processor import OutputProcessor
 from penstock.frontend.outputs import RequestOutput
 from penstock.frontend.pacing import Pacer
-from penstock.frontend.room import Room
 from penstock.frontend.stream import OutputStream
 from penstock.interface.messages import Abort, EngineRequest, SequenceUpdate
 
@@ -21,9 +21,9 @@ class OpenStreams:
     not reach a later one of the same public id. Belongs to one event loop.
     """
 
-    def __init__(self, processor: OutputProcessor, room: Room, pacer: Pacer) -> None:
+    def __init__(self, processor: OutputProcessor, sequences: OpenSequences, pacer: Pacer) -> None:
         self._processor = processor
-        self._room = room
+        self._sequences = sequences
         self._pacer = pacer
         self._streams: dict[str, OutputStream] = {}
         self._public_ids: dict[str, str] = {}
@@ -32,18 +32,18 @@ class OpenStreams:
     def open(self, request: EngineRequest, text: str | None) -> OutputStream:
         """Enter a request, whose prompt's text is ``text`` where it is known.
 
-        Raises RequestError if its id is in use, and OverloadedError if there is no room for it.
+        Raises RequestError if its id is in use, and OverloadedError if too many sequences are open.
         """
         public_id, n = request.request_id, request.params.n
         if public_id in self._streams:
             raise RequestError(f"request id {public_id!r} is in use", "request_id")
-        self._room.check(request.tenant, n)
+        self._sequences.check(request.tenant, n)
         stream = OutputStream(public_id, f"{next(self._ids)}", n, request.tenant)
         self._processor.add_request(
             stream.wire_id, text, request.prompt_token_ids, request.params, public_id
         )
         self._streams[public_id] = stream
-        self._room.enter(request.tenant, n)
+        self._sequences.add(request.tenant, n)
         self._public_ids[stream.wire_id] = public_id
         return stream
 
@@ -64,7 +64,7 @@ class OpenStreams:
         return self._processor.abort([stream.wire_id])
 
     def update(self, updates: list[SequenceUpdate]) -> list[Abort]:
-        """Put what came of a step into the streams; returns what the engine is to stop."""
+        """Put a step's updates into the streams; return the aborts to send to the engine."""
         requests, aborts = self._processor.take(updates)
         for request in requests:
             stream = self._streams[request.request_id]
@@ -76,7 +76,7 @@ class OpenStreams:
                 self._pacer.grown(stream)
             if request.finished:
                 self._remove(stream)
-        self._pacer.flush(self._room.taken)
+        self._pacer.flush(self._sequences.count)
         return aborts
 
     def refuse(self, wire_id: str, error: RequestError) -> None:
@@ -95,4 +95,4 @@ class OpenStreams:
 
     def _remove(self, stream: OutputStream) -> None:
         del self._streams[stream.request_id], self._public_ids[stream.wire_id]
-        self._room.leave(stream.tenant, stream.num_sequences)
+        self._sequences.remove(stream.tenant, stream.num_sequences)

@@ -69,7 +69,7 @@ class OutputProcessor:
     def process(self, updates: Iterable[SequenceUpdate]) -> tuple[list[RequestOutput], list[Abort]]:
         """Take in updates from the engine.
 
-        Returns one output for each request that has news, and what to tell the engine of
+        Returns one output for each request that has news, and the aborts to send to the engine for
         sequences that it still runs though stop strings have ended them. Updates of unknown
         requests and of ended sequences are ignored.
         """
@@ -122,7 +122,7 @@ class _Sequence:
         self._held = ""  # may be the beginning of a stop string
 
     def take(self, update: SequenceUpdate, logprobs: list[PositionLogprobs] | None) -> bool:
-        """Returns whether this was the end."""
+        """Append an update; return whether it ended the sequence."""
         record, tokens, reason = self.record, update.token_ids, update.finish_reason
         stopped = reason is FinishReason.STOP and not update.ends_in_text
         hidden = stopped and not self._params.include_stop_str_in_output
@@ -213,8 +213,8 @@ class GrowingRequest:
         self._refused = False
         self.finished = False
         self.stopped: list[int] = []
-        """Indices of sequences that stop strings have ended, of which the engine has not been told
-        yet."""
+        """Indices of sequences that stop strings have ended, which the engine has not been asked to
+        stop yet."""
         stops = StopStrings(params.stop) if params.stop else None
         self._sequences = [
             _Sequence(
@@ -228,7 +228,7 @@ class GrowingRequest:
         ]
 
     def take(self, update: SequenceUpdate, now: float) -> bool:
-        """Returns whether there is news."""
+        """Append an update; return whether the output has changed."""
         sequence = self._sequences[update.index]
         if update.prompt_logprobs is not None:
             self._prompt_logprobs = [
@@ -262,7 +262,7 @@ class GrowingRequest:
         self._finish(now)
 
     def output(self) -> RequestOutput:
-        """The request as of now."""
+        """Return the request's output as of now."""
         return RequestOutput(
             self.request_id,
             self._prompt,

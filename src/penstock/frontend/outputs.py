@@ -1,4 +1,4 @@
-"""What a caller reads: a request's sequences, as of one moment."""
+"""The outputs that a caller reads: a request's sequences, as of one moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When those who read growing outputs are woken: often enough to see text flow, and no oftener."""
+"""Decides when readers of growing outputs are woken: often enough for text to flow, no oftener."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits between the engine's updates and the consumer of one request."""
+"""The stream of one request's outputs, between the engine's updates and their consumer."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ class ConsumeBeside:
         before = _threads()
         self._executor = LLExecutor(num_threads=1)
         begun = _threads() - before
-        # If other threads began in the same instant, ours cannot be told from them, and its time
-        # is not charged.
+        # If other threads began in the same instant, ours cannot be distinguished from them, and
+        # its time is not charged.
         self._clock = _clock_of(begun.pop()) if len(begun) == 1 else None
         self._failed = LLMatcher(tokenizer, "start: nowhere", log_level=0)
 

@@ -15,7 +15,7 @@ class Vocabulary:
     """Made once a model; about a microsecond a token, and for 150,000 tokens some 40 MB.
 
     A token's bytes are what the detokenizer makes of it, so that the text which a client sees is
-    the text that the grammar was told. Special tokens stand for no text, and the model's padding
+    the text that the grammar has read. Special tokens stand for no text, and the model's padding
     (ids behind the tokenizer's) and end-of-sequence tokens are never part of one.
 
     llguidance wants one token that ends a text, and decides about it. The model's own ends are

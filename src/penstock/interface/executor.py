@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from numpy.typing import NDArray
 
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.mask import MaskSource
-from penstock.interface.sampler import Sampled, Sampler
+from penstock.interface.sampler import Sampled, Sampler, SamplingState
 from penstock.interface.step import StepInput, StepResult
 from penstock.interface.tuning import Tunable
 from penstock.interface.weights import PackedRegions
@@ -70,6 +70,10 @@ class Capabilities:
     draws_ahead: bool = False
     """Whether any sequence may be sampled again before the host was told its token. If not, only
     one whose sampling state is ``greedy`` may. Neither may one with a grammar."""
+    late_masks: bool = False
+    """Whether masks are taken when the logits are there, and a row whose mask is late then draws
+    nothing (``StepOutcome.late``). If not, all must be there when a step is submitted, or the host
+    asks for its logits and draws."""
 
 
 class PromptRows(NamedTuple):
@@ -98,9 +102,9 @@ class Sampling(msgspec.Struct, frozen=True):
 
     rows: Sequence[int] = ()
     """Rows of the step's logits that are drawn from; several may be the same."""
-    states: Sequence[Any] = ()
-    """The sampling state, for each of ``rows``, of its sequence. The executor tells it the token
-    (``SamplingState.append``): no one else must."""
+    states: Sequence[SamplingState] = ()
+    """The sampling state, for each of ``rows``, of its sequence, made by ``Executor.sampler``. The
+    executor tells it the token (``SamplingState.append``): no one else must."""
     masks: MaskSource | None = None
     """The masks of the states whose options have a grammar; None if no state's have."""
     prompts: Sequence[PromptRows] = ()
@@ -121,7 +125,7 @@ class StepOutcome(msgspec.Struct, frozen=True):
     """
 
     sampled: Sampled = _NOTHING
-    """Tokens drawn from ``Sampling.rows``. ``particular`` is not read: states know their tokens."""
+    """Tokens drawn from ``Sampling.rows``. ``not_plain`` is not read: states know their tokens."""
     late: frozenset[int] = frozenset()
     """Indices into ``Sampling.rows`` that drew nothing, since their masks were not ready."""
     prompts: Sequence[PromptReport] = ()
@@ -170,13 +174,16 @@ class Executor(Protocol):
         Steps run in the order of their submissions, each seeing all that those before it wrote.
         The step's arrays must not change before it is waited for. What a placeholder stands for,
         if drawing it failed, is any token of the vocabulary. Raises ValueError on a step that is
-        malformed or exceeds the limits of ``bind``, before anything is written; RuntimeError after
-        :meth:`close`. After any other exception the executor can only be closed.
+        malformed or exceeds the limits of ``bind``, or whose masks are late where they may not be,
+        before anything is written; RuntimeError after :meth:`close`. After any other exception the
+        executor can only be closed.
         """
         ...
 
+    @property
+    @property
     def sampler(self) -> Sampler[Any]:
-        """Return a sampler, which chooses tokens from this executor's logits."""
+        """What chooses tokens from this executor's logits: one, whoever asks."""
         ...
 
     def close(self) -> None:
@@ -184,6 +191,27 @@ class Executor(Protocol):
 
         Submissions that were not waited for are abandoned."""
         ...
+
+
+class _Rows(Protocol):
+    def __getitem__(self, rows: slice, /) -> Any: ...
+
+
+_Array = TypeVar("_Array", bound=_Rows)
+
+
+def picked(
+    step: StepInput, sampling: Sampling, hidden: _Array, taps: _Array | None
+) -> tuple[_Array | None, _Array | None]:
+    """Return ``StepOutcome.hidden`` and ``.features`` of what a step computed.
+
+    ``hidden`` and ``taps``, arrays on the host or a device, have a row for each of the step's
+    ``logit_rows``, then for each of its ``hidden_rows``, and then any of padding.
+    """
+    rows = len(step.logit_rows)
+    end = rows + len(step.hidden_rows)
+    source = hidden if taps is None else taps
+    return hidden[rows:end] if end > rows else None, source[:end] if sampling.features else None
 
 
 def run(executor: Executor, step: StepInput) -> StepResult:

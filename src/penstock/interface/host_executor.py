@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -16,9 +15,10 @@ from penstock.interface.executor import (
     PromptRows,
     Sampling,
     StepOutcome,
+    picked,
 )
 from penstock.interface.mask import StepMasks, TokenMask
-from penstock.interface.sampler import Sampled, Sampler
+from penstock.interface.sampler import Sampled, Sampler, SamplingState
 from penstock.interface.step import StepInput, StepResult
 from penstock.interface.tuning import Tunable
 from penstock.interface.weights import PackedRegions
@@ -39,7 +39,7 @@ class HostExecutor(ABC):
     Masks are asked for when the logits are there: they are computed meanwhile.
     """
 
-    capabilities = Capabilities()
+    capabilities = Capabilities(late_masks=True)
     num_blocks: int
     packed: PackedRegions | None = None
     tunable: Tunable | None = None
@@ -51,6 +51,7 @@ class HostExecutor(ABC):
         Raises what ``Executor.submit`` does.
         """
 
+    @property
     @abstractmethod
     def sampler(self) -> Sampler[Any]: ...
 
@@ -67,13 +68,10 @@ class HostExecutor(ABC):
             sampled, late = self._draw(result, sampling.rows, sampling.states), _NONE
         else:
             sampled, late = _NOTHING, _NONE
-        features = None
-        if sampling.features:
-            features = result.hidden if result.taps is None else result.taps
-        hidden = None
-        if len(step.hidden_rows):
+        hidden = features = None
+        if sampling.features or len(step.hidden_rows):
             assert result.hidden is not None
-            hidden = result.hidden[len(step.logit_rows) :]
+            hidden, features = picked(step, sampling, result.hidden, result.taps)
         return FinishedStep(
             StepOutcome(
                 sampled,
@@ -87,19 +85,15 @@ class HostExecutor(ABC):
             )
         )
 
-    @cached_property
-    def _sampler(self) -> Sampler[Any]:
-        return self.sampler()
-
     def _draw(
         self,
         result: StepResult,
         rows: Sequence[int],
-        states: Sequence[Any],
+        states: Sequence[SamplingState],
         masks: Sequence[TokenMask | None] | None = None,
     ) -> Sampled:
-        sampled = self._sampler.sample(result, rows, states, masks)
-        for i in sampled.particular:
+        sampled = self.sampler.sample(result, rows, states, masks)
+        for i in sampled.not_plain:
             if i not in sampled.errors:
                 states[i].append(sampled.token_ids[i])
         return sampled
@@ -122,7 +116,7 @@ class HostExecutor(ABC):
     def _report(self, result: StepResult, wanted: PromptRows) -> PromptReport:
         rows = result.logits[wanted.first_row : wanted.first_row + len(wanted.targets)]
         try:
-            return self._sampler.prompt_logprobs(rows, wanted.targets, wanted.num_top)
+            return self.sampler.prompt_logprobs(rows, wanted.targets, wanted.num_top)
         except RequestError as error:
             return str(error)
 

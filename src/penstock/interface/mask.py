@@ -21,6 +21,19 @@ class StepMasks(NamedTuple):
     late: frozenset[int]
     """The indices of samples whose mask is not computed yet: they cannot draw in this step."""
 
+    @property
+    def in_time(self) -> list[TokenMask | None] | None:
+        """The masks, for an executor without ``Capabilities.late_masks``.
+
+        Raises ValueError if one is late.
+        """
+        if self.late:
+            raise ValueError(
+                f"the masks of samples {sorted(self.late)} are late, and this executor draws from "
+                "all: leave these out of the step, or ask for its logits and draw on the host"
+            )
+        return self.masks
+
 
 NO_MASKS = StepMasks(None, frozenset())
 

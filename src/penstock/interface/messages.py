@@ -151,4 +151,4 @@ class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
     kv_slots_filled: int = 0  # of these, slots that hold a computed token
     step_seconds: Buckets | None = None  # how long steps took
     step_tokens: Buckets | None = None  # token positions that steps computed
-    drafts: DraftStats | None = None  # what came of speculation, where there is any
+    drafts: DraftStats | None = None  # the results of speculation, where it is used

@@ -1,6 +1,6 @@
-"""What a model refuses of a request before it is queued, whoever asks: values and lengths.
+"""Checks whether a model can serve a request, by its values and lengths, before it is queued.
 
-What depends on the size of a cache is the scheduler's to say.
+The scheduler checks what depends on the size of the cache.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ def check_length(
 def check_output(prompt: int, name: str, asked: int | None, max_model_len: int) -> None:
     """Raise RequestError if the option ``name`` asks for more tokens of output than the context
     leaves after a prompt of ``prompt`` tokens, which is shorter than the context."""
-    room = max_model_len - prompt
-    if asked is None or asked <= room:
+    remaining = max_model_len - prompt
+    if asked is None or asked <= remaining:
         return
     instead = "" if name == "min_tokens" else ", leave it out"
     raise ContextLengthError(
         f"the prompt has {prompt} tokens and {name} asks for {shown(asked)} more, together "
         f"{shown(prompt + asked)}, but the context (max_model_len) holds {max_model_len}; lower "
-        f"{name} to at most {room}{instead} or shorten the prompt",
+        f"{name} to at most {remaining}{instead} or shorten the prompt",
         name,
     )

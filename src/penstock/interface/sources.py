@@ -8,11 +8,14 @@ weight (``models/names.py``) writes one; who reads weights (``weights/sources.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Literal, Protocol
 
 Shape = tuple[int, ...]
+
+MXFP4_BLOCK: Final = 32
+"""Columns that share a scale in MXFP4."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Stored:
 
     name: str
     shape: Shape
-    element: Literal["float", "int32", "integer"] = "float"
+    element: Literal["float", "int32", "integer", "uint8"] = "float"
     """float: any type that models are served from; integer: of 32 or 64 bits."""
 
 
@@ -73,13 +76,70 @@ class Stacked:
 
 @dataclass(frozen=True)
 class Transposed:
-    """A matrix that is stored as ``[inputs, outputs]``."""
+    """A matrix that is stored as ``[inputs, outputs]``, or a stack of such."""
 
     source: Source
 
     @property
     def shape(self) -> Shape:
-        return self.source.shape[::-1]
+        *stack, rows, columns = self.source.shape
+        return (*stack, columns, rows)
+
+
+@dataclass(frozen=True)
+class RowsOfEach:
+    """Some rows of each matrix of a stack ``[number, n, k]``, or of each bias of one
+    ``[number, n]``: ``count`` of them, from ``first`` on, ``step`` apart."""
+
+    source: Source
+    first: int
+    count: int
+    step: int = 1
+
+    @property
+    def shape(self) -> Shape:
+        return (self.source.shape[0], self.count, *self.source.shape[2:])
+
+
+@dataclass(frozen=True)
+class Mxfp4:
+    """A stack of matrices ``[number, n, k]`` in MXFP4, read as floats, which hold it exactly.
+
+    ``blocks`` uint8 ``[number, n, k / 32, 16]`` has the codes of 32 columns, two a byte, the first
+    in the low bits: a sign, and 0, 0.5, 1, 1.5, 2, 3, 4 or 6. ``scales`` uint8
+    ``[number, n, k / 32]`` has the power of two that they are multiplied by, plus 127.
+    """
+
+    blocks: Stored
+    scales: Stored
+
+    @property
+    def shape(self) -> Shape:
+        *stack, blocks, _ = self.blocks.shape
+        return (*stack, blocks * MXFP4_BLOCK)
+
+
+@dataclass(frozen=True)
+class Flat:
+    """A vector that is stored as a matrix of one row."""
+
+    source: Source
+
+    @property
+    def shape(self) -> Shape:
+        return self.source.shape[1:]
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """A weight that checkpoints store in one of several ways: the first of which one has all
+    tensors. All are of one shape."""
+
+    sources: tuple[Source, ...]
+
+    @property
+    def shape(self) -> Shape:
+        return self.sources[0].shape
 
 
 @dataclass(frozen=True)
@@ -94,7 +154,31 @@ class Shifted:
         return self.source.shape
 
 
-Source = Stored | Packed | RowsOf | Stacked | Transposed | Shifted
+@dataclass(frozen=True)
+class UnitRows:
+    """A matrix each of whose rows is divided by its Euclidean length, in float32. A row that is
+    shorter than 1e-12 is divided by that."""
+
+    source: Source
+
+    @property
+    def shape(self) -> Shape:
+        return self.source.shape
+
+
+Source = (
+    Stored
+    | Packed
+    | RowsOf
+    | RowsOfEach
+    | Stacked
+    | Transposed
+    | Mxfp4
+    | Flat
+    | Shifted
+    | UnitRows
+    | OneOf
+)
 
 
 @dataclass(frozen=True)
@@ -134,12 +218,21 @@ def packed(source: Source) -> Iterator[Packed]:
         case Stacked(sources):
             for each in sources:
                 yield from packed(each)
-        case RowsOf(inner) | Transposed(inner) | Shifted(inner):
+        case (
+            RowsOf(inner)
+            | RowsOfEach(inner)
+            | Transposed(inner)
+            | Flat(inner)
+            | Shifted(inner)
+            | UnitRows(inner)
+        ):
             yield from packed(inner)
+        case OneOf(sources):
+            yield from packed(sources[0])
 
 
 def tensors(source: Source) -> Iterator[Stored]:
-    """The tensors of a checkpoint that ``source`` is made of."""
+    """The tensors of a checkpoint that ``source`` is made of; of several ways, in the first."""
     match source:
         case Stored():
             yield source
@@ -148,5 +241,40 @@ def tensors(source: Source) -> Iterator[Stored]:
         case Stacked(sources):
             for each in sources:
                 yield from tensors(each)
-        case RowsOf(inner) | Transposed(inner) | Shifted(inner):
+        case Mxfp4(blocks, scales):
+            yield blocks
+            yield scales
+        case (
+            RowsOf(inner)
+            | RowsOfEach(inner)
+            | Transposed(inner)
+            | Flat(inner)
+            | Shifted(inner)
+            | UnitRows(inner)
+        ):
             yield from tensors(inner)
+        case OneOf(sources):
+            yield from tensors(sources[0])
+
+
+def chosen(source: Source, stored: Mapping[str, Shape]) -> Source:
+    """``source`` as a checkpoint with tensors of these shapes has it, without any :class:`OneOf`.
+
+    Where it has none of several ways in full, it is the first whose tensors are there in other
+    shapes, the first that it has a tensor of, or else the first.
+    """
+    match source:
+        case OneOf(sources):
+
+            def rank(way: Source) -> tuple[bool, ...]:
+                wanted = list(tensors(way))
+                there = [each.name in stored for each in wanted]
+                fits = all(stored.get(each.name) == each.shape for each in wanted)
+                return fits, all(there), any(there)
+
+            return max(sources, key=rank)
+        case RowsOf() | RowsOfEach() | Transposed() | Flat() | Shifted() | UnitRows():
+            return replace(source, source=chosen(source.source, stored))
+        case Stacked(sources):
+            return Stacked(tuple(chosen(each, stored) for each in sources))
+    return source

@@ -4,8 +4,8 @@ A sequence whose next tokens are guessed may run a *draft tree*: several continu
 which at most one path is accepted. Its rows are given parent before child and take consecutive
 slots in that order, whatever their depth; ``tree_parents`` says which token each one follows.
 Nothing else tells a row of a tree from any other, and a chain is a tree that does not branch.
-Whoever accepts a path that is not at the start of these slots has the next step move its keys and
-values there (``slot_moves``), and until then treats the slots as not computed.
+If the accepted path is not at the start of these slots, the next step moves its keys and values
+there (``slot_moves``); until then the slots count as not computed.
 """
 
 from __future__ import annotations

@@ -35,6 +35,11 @@ class WeightSource(Protocol):
         """
         ...
 
+    def member(self, name: str, index: int) -> WeightValue:
+        """Matrix ``index`` of a stack ``[number, n, k]``, such as a layer's experts, as :meth:`get`
+        has it, without reading the others."""
+        ...
+
     def names(self) -> Iterable[str]: ...
 
 

@@ -75,6 +75,7 @@ def read_decoder(
     qkv_bias: bool = False,
     output_bias: bool = False,
     mlp_bias: bool = False,
+    gated: bool = True,
     qk_norm: bool = False,
     rope: RopeSpec | None = None,
     norm: NormSpec | None = None,
@@ -96,7 +97,7 @@ def read_decoder(
         output_bias=output_bias,
         qk_norm=QkNormSpec(norm.eps) if qk_norm else None,
     )
-    mlp = read_mlp(config, bias=mlp_bias)
+    mlp = read_mlp(config, bias=mlp_bias, gated=gated)
     return read_model(
         config,
         architecture,

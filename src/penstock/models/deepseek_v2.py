@@ -17,14 +17,6 @@ from penstock.models.spec import DType, ModelSpec, Routing
 
 ARCHITECTURE = "DeepseekV2ForCausalLM"
 MODEL_TYPE = "deepseek_v2"
-OWN_CODE: Final = frozenset(
-    {
-        "configuration_deepseek.DeepseekV2Config",
-        "modeling_deepseek.DeepseekV2Model",
-        "modeling_deepseek.DeepseekV2ForCausalLM",
-    }
-)
-"""Code that checkpoints bring along, which computes what transformers' class of the name does."""
 
 
 IDLE: Final = TRAINING

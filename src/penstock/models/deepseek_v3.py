@@ -18,14 +18,6 @@ from penstock.models.spec import DType, ModelSpec, Routing
 ARCHITECTURE = "DeepseekV3ForCausalLM"
 MODEL_TYPE = "deepseek_v3"
 OTHER_MODEL_TYPES: Final = frozenset({"kimi_k2"})
-OWN_CODE: Final = frozenset(
-    {
-        "configuration_deepseek.DeepseekV3Config",
-        "modeling_deepseek.DeepseekV3Model",
-        "modeling_deepseek.DeepseekV3ForCausalLM",
-    }
-)
-"""Code that checkpoints bring along, which computes what transformers' class of the name does."""
 
 
 IDLE: Final = TRAINING

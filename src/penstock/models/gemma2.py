@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.models.blocks import (
-    FULL,
     SLIDING,
+    every,
     read_attention,
+    read_layer_kinds,
     read_mlp,
     read_model,
     read_norm,
@@ -66,7 +67,7 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
                 attn_post_norm=norm,
                 mlp_post_norm=norm,
             )
-            for kind in _layer_kinds(config)
+            for kind in read_layer_kinds(config, every(2, read_num_layers(config)))
         ],
         final_norm=norm,
         max_positions=extended_positions(rope, positions),
@@ -84,14 +85,3 @@ def _cap(config: ConfigReader, name: str, default: float) -> float | None:
     if config.contains(name) and config.raw(name) is None:
         return None
     return config.number(name, default, high=MAX_FACTOR)
-
-
-def _layer_kinds(config: ConfigReader) -> tuple[str, ...]:
-    """Which layers have a window: by ``layer_types``, else every other one, from the first on."""
-    layers = read_num_layers(config)
-    types = config.texts("layer_types")
-    if types is None:
-        return tuple(FULL if i % 2 else SLIDING for i in range(layers))
-    if len(types) != layers or not set(types) <= {FULL, SLIDING}:
-        raise config.error("layer_types", f"must be {layers} times {FULL!r} or {SLIDING!r}")
-    return types

@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from penstock.interface.sources import (
+    MXFP4_BLOCK,
+    Flat,
+    Mxfp4,
+    OneOf,
     Packed,
     PackedFormat,
     RowsOf,
+    RowsOfEach,
     Shape,
     Shifted,
     Source,
     Stacked,
     Stored,
     Transposed,
+    UnitRows,
 )
 
 BIAS = ".bias"
@@ -51,6 +57,20 @@ class Name:
     """Whether the matrix is stored as ``[inputs, outputs]``. Its bias is as any other."""
     shift: float = 0.0
     """Added to the stored values, in float32."""
+    stacked: bool = False
+    """Whether the tensor is a stack of matrices, or of biases, one for each expert. Fused are then
+    the rows of each matrix."""
+    interleaved: bool = False
+    """Of a stack: whether rows of the fused weights take turns."""
+    mxfp4: bool = False
+    """Of a stack: whether it is in MXFP4, as tensors ``..._blocks`` and ``..._scales``. Matrices
+    whose columns are not in whole blocks are never so."""
+    flat: bool = False
+    """Whether a vector is stored as a matrix of one row."""
+    otherwise: Name | None = None
+    """Where the weight is in checkpoints that do not have it so."""
+    unit_rows: bool = False
+    """Whether each row of the matrix, which is never quantized, is divided by its length."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +99,6 @@ class NameMap:
         formats keep ``[n, k]``, it is then never transposed. Raises KeyError where the map does not
         have it.
         """
-        numbers = [part for part in name.split(".") if part.isdigit()]
         pattern = ".".join("*" if part.isdigit() else part for part in name.split("."))
         stem = pattern.removesuffix(BIAS)
         entry, bias = self.names.get(pattern), False
@@ -87,20 +106,59 @@ class NameMap:
             entry, bias = self.names.get(stem), True
         if entry is None:
             raise KeyError(name)
+        ways: list[Source] = []
+        each: Name | None = entry
+        while each is not None:
+            if not each.mxfp4 or shapes[name][-1] % MXFP4_BLOCK == 0:
+                ways.append(self._way(name, each, bias, shapes, form))
+            each = each.otherwise
+        return ways[0] if len(ways) == 1 else OneOf(tuple(ways))
+
+    def _way(
+        self,
+        name: str,
+        entry: Name,
+        bias: bool,
+        shapes: Mapping[str, Shape],
+        form: PackedFormat | None,
+    ) -> Source:
+        """The source of a weight that is where ``entry`` says; ``bias``: beside what is there."""
+        numbers = [part for part in name.split(".") if part.isdigit()]
         where = _filled(entry.stored, numbers)
         if form is None:
             where += BIAS if bias else entry.suffix
         group = [_filled(each, numbers) + (BIAS if bias else "") for each in entry.fused] or [name]
         rows = [shapes[each] for each in group]
         place = group.index(name)
-        if "#" in where:
+        if entry.flat:
+            source: Source = Flat(Stored(where, (1, *rows[place])))
+        elif entry.stacked:
+            source = _of_stack(where, rows, place, entry, bias)
+        elif "#" in where:
             each = [shape[1:] for shape in rows]
             names = [where.replace("#", str(i)) for i in range(rows[place][0])]
             parts = [_part(one, each, place, entry, bias, form) for one in names]
-            source: Source = Stacked(tuple(parts))
+            source = Stacked(tuple(parts))
         else:
             source = _part(where, rows, place, entry, bias, form)
+        if entry.unit_rows and not bias:
+            source = UnitRows(source)
         return Shifted(source, entry.shift) if entry.shift and not bias else source
+
+    def moved(self, prefixes: Mapping[str, str]) -> NameMap:
+        """The map of a checkpoint whose tensors' names begin otherwise: each of ``prefixes`` with
+        what stands in its place."""
+
+        def moved(name: Name) -> Name:
+            old = next((each for each in prefixes if name.stored.startswith(each)), "")
+            return replace(
+                name,
+                stored=prefixes.get(old, "") + name.stored.removeprefix(old),
+                otherwise=None if name.otherwise is None else moved(name.otherwise),
+            )
+
+        names = {pattern: moved(name) for pattern, name in self.names.items()}
+        return replace(self, names=names, prefix="")
 
     def completed(self, tensors: Collection[str]) -> dict[str, str]:
         """Each of a checkpoint's tensors by the name that this map has for it."""
@@ -136,6 +194,39 @@ def plain(names: Mapping[str, str]) -> dict[str, Name]:
     return {pattern: Name(stored) for pattern, stored in names.items()}
 
 
+def stacked(
+    stored: str,
+    *patterns: str,
+    suffix: str = "",
+    transposed: bool = False,
+    interleaved: bool = False,
+    mxfp4: bool = False,
+) -> dict[str, Name]:
+    """The names of weights, one for each expert, that a checkpoint has in one tensor, the rows of
+    one weight behind those of another, or in turns."""
+    several = patterns if len(patterns) > 1 else ()
+    return {
+        pattern: Name(
+            stored,
+            suffix,
+            several,
+            transposed=transposed,
+            stacked=True,
+            interleaved=interleaved,
+            mxfp4=mxfp4,
+        )
+        for pattern in patterns
+    }
+
+
+def either(first: Mapping[str, Name], *others: Mapping[str, Name]) -> dict[str, Name]:
+    """Names of which a checkpoint has those of one mapping, weight by weight."""
+    if not others:
+        return dict(first)
+    rest = either(*others)
+    return {pattern: replace(name, otherwise=rest.get(pattern)) for pattern, name in first.items()}
+
+
 def own_names(shapes: Mapping[str, Shape]) -> dict[str, Source]:
     """The sources of weights that are stored under their canonical names."""
     return {name: Stored(name, shape) for name, shape in shapes.items()}
@@ -144,6 +235,34 @@ def own_names(shapes: Mapping[str, Shape]) -> dict[str, Source]:
 def _filled(pattern: str, numbers: list[str]) -> str:
     values = iter(numbers)
     return re.sub(r"\*", lambda _: next(values), pattern)
+
+
+def _of_stack(where: str, rows: list[Shape], place: int, entry: Name, bias: bool) -> Source:
+    """The rows of weight ``place`` in each matrix of the stack in tensor ``where``."""
+    number, _, *columns = rows[place]
+    whole: Shape = (number, sum(shape[1] for shape in rows), *columns)
+    source: Source
+    if entry.mxfp4:
+        source = _mxfp4(where, whole)
+    elif entry.transposed and columns:
+        source = Transposed(Stored(where, (*whole[:-2], whole[-1], whole[-2])))
+    else:
+        source = Stored(where, whole)
+    if len(rows) == 1:
+        return source
+    first, step = sum(shape[1] for shape in rows[:place]), 1
+    if entry.interleaved:
+        first, step = place, len(rows)
+    return RowsOfEach(source, first, rows[place][1], step)
+
+
+def _mxfp4(where: str, whole: Shape) -> Mxfp4:
+    *stack, columns = whole
+    blocks = (*stack, columns // MXFP4_BLOCK)
+    return Mxfp4(
+        Stored(f"{where}_blocks", (*blocks, 16), "uint8"),
+        Stored(f"{where}_scales", blocks, "uint8"),
+    )
 
 
 def _part(

@@ -11,8 +11,10 @@ from penstock.models.blocks import (
     default_head_dim,
     read_decoder,
     read_kv_heads,
+    read_norm,
     read_positions,
     uniform_windows,
+    with_attention,
 )
 from penstock.models.llama import NAMES as LLAMA_NAMES
 from penstock.models.names import NameMap, plain
@@ -66,20 +68,28 @@ def read_olmo(
         output_bias=bias,
         rope=ropes[FULL],
     )
-    layers = tuple(
+    qk_norm = QkNormSpec(read_norm(config).eps, over="projection")
+    return norms_behind(
+        with_attention(
+            model,
+            [
+                replace(layer.attention, rope=ropes[kind], qk_norm=qk_norm)
+                for layer, kind in zip(model.layers, kinds, strict=True)
+            ],
+        )
+    )
+
+
+def norms_behind(model: ModelSpec) -> ModelSpec:
+    """The model with the norms before each part behind it."""
+    layers = (
         replace(
             layer,
-            attention=replace(
-                layer.attention,
-                rope=ropes[kind],
-                qk_norm=QkNormSpec(layer.attn_norm.eps, over="projection"),
-            ),
             attn_norm=None,
             mlp_norm=None,
             attn_post_norm=layer.attn_norm,
             mlp_post_norm=layer.mlp_norm,
         )
-        for layer, kind in zip(model.layers, kinds, strict=True)
-        if layer.attn_norm is not None
+        for layer in model.layers
     )
-    return replace(model, layers=layers)
+    return replace(model, layers=tuple(layers))

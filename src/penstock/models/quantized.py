@@ -34,8 +34,13 @@ FORMATS: Final[Mapping[str, Callable[[ConfigReader], QuantizedFormat]]] = {gptq.
 """Readers of ``quantization_config``, by ``quant_method``."""
 
 
+MXFP4: Final = "mxfp4"
+"""What checkpoints are called whose experts are in MXFP4."""
+
+
 def read_quantized(config: ConfigReader) -> QuantizedFormat | None:
-    """What ``config.json`` says of quantization; None where it says nothing.
+    """What ``config.json`` says of quantization; None where it says nothing, or that experts are in
+    MXFP4: these become floats as they are read.
 
     Raises ModelError for formats, fields and values that Penstock does not know.
     """
@@ -43,6 +48,10 @@ def read_quantized(config: ConfigReader) -> QuantizedFormat | None:
     if section is None:
         return None
     method = section.text("quant_method")
+    if method == MXFP4:  # tensors tell which matrices are so, and they are read as floats
+        section.raw("modules_to_not_convert"), section.raw("dequantize")
+        section.finish()
+        return None
     if method not in FORMATS:
         raise _unknown(section)
     return FORMATS[method](section)

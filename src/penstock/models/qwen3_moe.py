@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from penstock.models.blocks import read_activation, read_decoder, uniform_windows
-from penstock.models.limits import MAX_EXPERTS, MAX_HEAD_DIM, MAX_INTERMEDIATE
-from penstock.models.llama import NAMES as LLAMA_NAMES
-from penstock.models.names import NameMap, plain
+from penstock.models.limits import MAX_EXPERTS, MAX_HEAD_DIM
+from penstock.models.mixtures import (
+    QWEN_NAMES,
+    TRAINING,
+    read_expert_size,
+    read_top_k,
+    with_experts,
+)
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import DType, ExpertsSpec, ModelSpec, Routing
 
 ARCHITECTURE = "Qwen3MoeForCausalLM"
 MODEL_TYPE = "qwen3_moe"
-NAMES: Final = NameMap(
-    dict(LLAMA_NAMES.names)
-    | plain(
-        {
-            "layers.*.router": "model.layers.*.mlp.gate",
-            "layers.*.experts.gate": "model.layers.*.mlp.experts.#.gate_proj",
-            "layers.*.experts.up": "model.layers.*.mlp.experts.#.up_proj",
-            "layers.*.experts.down": "model.layers.*.mlp.experts.#.down_proj",
-        }
-    ),
-    LLAMA_NAMES.idle,
-)
+NAMES: Final = QWEN_NAMES
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     bias = config.boolean("attention_bias", False)
     config.only("mlp_bias", False, "must be false: Qwen3 has no MLP biases")
-    for name in ("output_router_logits", "router_aux_loss_coef"):  # of training
+    for name in TRAINING:
         config.raw(name)
     config.raw("max_window_layers")  # of Qwen3; here all layers have the window, or none
     window = config.optional_integer("sliding_window")
@@ -50,15 +43,8 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         output_bias=bias,
         qk_norm=True,
     )
-    experts, dense = _experts(config), config.integers("mlp_only_layers")
-    step = config.integer("decoder_sparse_step", 1)
-    return replace(
-        spec,
-        layers=tuple(
-            layer if i in dense or (i + 1) % step else replace(layer, mlp=experts)
-            for i, layer in enumerate(spec.layers)
-        ),
-    )
+    dense, step = config.integers("mlp_only_layers"), config.integer("decoder_sparse_step", 1)
+    return with_experts(spec, _experts(config), lambda i: i not in dense and (i + 1) % step == 0)
 
 
 def _experts(config: ConfigReader) -> ExpertsSpec:
@@ -73,8 +59,8 @@ def _experts(config: ConfigReader) -> ExpertsSpec:
         config.raw("num_experts")
     return ExpertsSpec(
         num_experts=number,
-        top_k=config.integer("num_experts_per_tok", high=number),
-        intermediate_size=config.integer("moe_intermediate_size", high=MAX_INTERMEDIATE),
+        top_k=read_top_k(config, number),
+        intermediate_size=read_expert_size(config),
         activation=read_activation(config),
         routing=Routing(normalize=config.boolean("norm_topk_prob", False)),
     )

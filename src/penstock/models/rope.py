@@ -20,6 +20,11 @@ from penstock.models.rope_spec import RopeSpec
 
 Floats = NDArray[np.float32]
 
+ROWS_AT_FIRST = 131_072
+"""Positions of most models that people serve: their tables never grow."""
+ROWS_AT_ONCE = 16_384
+"""For heads of 128 components, some 40 ms."""
+
 _CHUNK = 4096  # positions at a time: keeps the float64 temporaries of a 128-wide head at 2 MiB
 
 
@@ -39,18 +44,23 @@ def rope_tables(spec: RopeSpec, max_positions: int) -> tuple[Floats, Floats]:
 
     Raises ModelError where a frequency is no positive number.
     """
-    if not is_computable(spec, max_positions):
-        raise ModelError(f"rotations of {spec} cannot be computed for {max_positions} positions")
+    check_computable(spec, max_positions)
+    return rope_rows(spec, 0, max_positions)
+
+
+def rope_rows(spec: RopeSpec, first: int, end: int) -> tuple[Floats, Floats]:
+    """The rows of :func:`rope_tables` for positions from ``first`` up to ``end``."""
     half = spec.dim // 2
-    cos = np.empty((max_positions, half), np.float32)
-    sin = np.empty((max_positions, half), np.float32)
+    cos = np.empty((end - first, half), np.float32)
+    sin = np.empty((end - first, half), np.float32)
     fixed = None if spec.kind == "dynamic" else inverse_frequencies(spec)
     scale = np.float32(spec.attention_factor)
-    for start in range(0, max_positions, _CHUNK):
-        rows = slice(start, min(start + _CHUNK, max_positions))
-        positions = np.arange(rows.start, rows.stop, dtype=np.float32)
-        frequencies = _dynamic(spec, rows.start, rows.stop) if fixed is None else fixed
+    for start in range(first, end, _CHUNK):
+        stop = min(start + _CHUNK, end)
+        positions = np.arange(start, stop, dtype=np.float32)
+        frequencies = _dynamic(spec, start, stop) if fixed is None else fixed
         angles = (positions[:, None] * frequencies).astype(np.float64)
+        rows = slice(start - first, stop - first)
         cos[rows] = np.cos(angles)
         sin[rows] = np.sin(angles)
     if scale != 1.0:
@@ -59,8 +69,26 @@ def rope_tables(spec: RopeSpec, max_positions: int) -> tuple[Floats, Floats]:
     return cos, sin
 
 
+def check_computable(spec: RopeSpec, max_positions: int) -> None:
+    """Raise ModelError where a frequency is no positive number."""
+    if not is_computable(spec, max_positions):
+        raise ModelError(f"rotations of {spec} cannot be computed for {max_positions} positions")
+
+
+def positions_to_fill(positions: int, max_positions: int) -> int:
+    """How many rows a table of ``max_positions`` is filled to that must have ``positions``.
+
+    Most contexts are far shorter than a model allows, and a table for 16 million positions takes
+    minutes and gigabytes. So tables are filled as far as contexts come, in steps of
+    :data:`ROWS_AT_ONCE`, and at first up to :data:`ROWS_AT_FIRST`.
+    """
+    beyond = max(positions - ROWS_AT_FIRST, 0)
+    return min(ROWS_AT_FIRST + -(-beyond // ROWS_AT_ONCE) * ROWS_AT_ONCE, max_positions)
+
+
 def is_computable(spec: RopeSpec, max_positions: int) -> bool:
-    """Whether all entries of the tables would be finite: every frequency is a positive number.
+    """Whether all entries of the tables would be finite: every frequency is a positive number, but
+    for those of pairs that do not rotate.
 
     The stretch of ``dynamic`` grows with the position, so its last one stands for all. Where a list
     of ``longrope`` is yet to be chosen, it holds for both.
@@ -73,7 +101,8 @@ def is_computable(spec: RopeSpec, max_positions: int) -> bool:
         if spec.kind == "dynamic":
             last = _dynamic(spec, max_positions - 1, max_positions)[0]
             frequencies = np.concatenate([frequencies, last])
-    positive = np.isfinite(frequencies) & (frequencies > 0)
+    least = frequencies[: spec.rotating] if spec.kind == "proportional" else frequencies
+    positive = np.isfinite(least) & (least > 0)
     return bool(positive.all()) and 0 < spec.attention_factor < math.inf
 
 
@@ -83,6 +112,9 @@ def inverse_frequencies(spec: RopeSpec) -> Floats:
     Raises ValueError for ``longrope`` of which no list is chosen.
     """
     plain = _base_frequencies(np.float32(spec.theta), spec.dim)
+    if spec.kind == "proportional":
+        plain[spec.rotating :] = 0.0
+        return plain / np.float32(spec.factor)
     if spec.kind == "linear":
         return plain / np.float32(spec.factor)
     if spec.kind == "llama3":

@@ -26,6 +26,9 @@ def read_kind(
         return RopeSpec(theta=theta, dim=dim)
     if kind == "linear":
         return RopeSpec(theta=theta, dim=dim, kind=kind, factor=_scale(rope, "factor"))
+    if kind == "proportional":
+        factor = _scale(rope, "factor", 1.0)
+        return RopeSpec(theta=theta, dim=dim, kind=kind, factor=factor, rotating=dim // 2)
     if kind == "dynamic":
         return _dynamic(rope, theta, dim, max_positions)
     name = "original_max_position_embeddings"
@@ -121,7 +124,11 @@ def _longrope(
         lists.append(factors)
     rope.raw("factor"), rope.raw("attention_factor")
     factor = _scale(rope, "factor", max_positions / original)
-    if rope.has("attention_factor"):
+    long = _scale(rope, "long_mscale") if rope.has("long_mscale") else None
+    if long is not None:  # PhiMoE names the attention factor of each list, and needs both
+        rope.only("short_mscale", long, f"must equal long_mscale ({long:g})")
+        attention = _scale(rope, "short_mscale")
+    elif rope.has("attention_factor"):
         attention = _scale(rope, "attention_factor")
     elif factor <= 1.0:
         attention = 1.0

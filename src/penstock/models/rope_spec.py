@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
+RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,9 @@ class RopeSpec:
     beta_slow: float = 1.0  # yarn
     attention_factor: float = 1.0  # yarn, longrope: multiplies cosine and sine
     truncate: bool = True  # yarn: round the correction range to whole dimensions
+    rotating: int = 0
+    """For ``proportional``: how many pairs of components rotate, the fastest ones. Frequencies are
+    those of all ``dim`` components, and the others stay as they are."""
     interleaved: bool = False
     """Whether neighbouring components are rotated together; else component i and i + dim / 2."""
     short_factors: tuple[float, ...] = ()

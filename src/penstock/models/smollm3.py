@@ -71,7 +71,6 @@ def _rotating(config: ConfigReader) -> tuple[bool, ...]:
     if not config.has("no_rope_layers"):
         config.raw("no_rope_layers")
         return tuple((i + 1) % interval != 0 for i in range(layers))
-    config = config.adapted({}, _DEFAULTS)
     rotates = config.integers("no_rope_layers", high=1)
     if len(rotates) < layers:
         raise config.error("no_rope_layers", f"must have a number for each of {layers} layers")

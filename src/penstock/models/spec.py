@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+import ml_dtypes
+import numpy as np
 
 from penstock.errors import ModelError
 from penstock.models.activation import Activation, ClampedSwiglu, Gating, plain_activation
 from penstock.models.experts_spec import ExpertsSpec, Routing, SharedExpertSpec
 from penstock.models.names import NameMap, Published
+from penstock.models.position_scale import PositionScale
 from penstock.models.quantized import QuantizedFormat
 from penstock.models.rope_spec import RopeKind, RopeSpec
+from penstock.models.token_inputs_spec import TokenInputsSpec
+from penstock.sampling.defaults import SamplingDefaults
 
 __all__ = [
     "Activation",
@@ -26,12 +32,15 @@ __all__ = [
     "ModelSpec",
     "NormKind",
     "NormSpec",
+    "PositionScale",
+    "PositionTable",
     "Projection",
     "QkNormSpec",
     "RopeKind",
     "RopeSpec",
     "Routing",
     "SharedExpertSpec",
+    "TokenInputsSpec",
     "plain_activation",
 ]
 
@@ -57,12 +66,30 @@ class NormSpec:
 
 @dataclass(frozen=True)
 class QkNormSpec:
-    """RMS norms of queries and of keys, before rotation."""
+    """Norms of queries and of keys, by weights of their own.
+
+    Raises ModelError where an RMS norm is to have a bias, or heads that are not normed by
+    themselves weights of their own.
+    """
 
     eps: float
     over: Literal["head", "projection"] = "head"
     """What is normed at a time: a head's components, all heads by one weight ``[head_dim]``, or
     all columns of the projection, by a weight for each."""
+    kind: NormKind = "rms"
+    weight: bool = True
+    bias: bool = False
+    """Whether a LayerNorm adds a bias, of the shape of its weight."""
+    each_head: bool = False
+    """Whether heads have weights of their own, ``[heads, head_dim]``."""
+    after_rope: bool = False
+    """Whether queries and keys are normed behind their rotation; else before it."""
+
+    def __post_init__(self) -> None:
+        if self.bias and self.kind == "rms":
+            raise ModelError("an RMS norm of queries and keys has no bias")
+        if self.each_head and self.over != "head":
+            raise ModelError("heads that are normed together have no weights of their own")
 
 
 @dataclass(frozen=True)
@@ -108,14 +135,27 @@ class AttentionSpec:
     """Which projections have biases: all three, none, or those named."""
     output_bias: bool = False
     qk_norm: QkNormSpec | None = None
-    alibi: bool = False
-    """Whether scores fall with distance, by a slope for each head (arXiv 2108.12409)."""
+    alibi: float | None = None
+    """Scores fall with distance, by a slope for each head (ALiBi, arXiv 2108.12409) times this
+    number. None: they do not."""
+    alibi_exponent: float = 8.0
+    """ALiBi's slopes fall to ``2**-alibi_exponent``."""
     softcap: float | None = None
     """Scores become ``softcap * tanh(score / softcap)``."""
     sinks: bool = False
     """Whether each head has a learned score that takes part in the softmax and has no value."""
     kv_from: int | None = None
     """The layer before this one whose keys and values are read; None: the layer's own."""
+    key_is_value: bool = False
+    """Whether values are made of the projection of keys, before its norm, and have none."""
+    clip_qkv: float | None = None
+    """Queries, keys and values are clamped to ``-clip_qkv .. clip_qkv`` as they are projected."""
+    clip_normed: bool = False
+    """Whether they are clamped behind norms that stand before rotation, instead of before them."""
+    v_norm: NormSpec | None = None
+    """The norm of each head of the values, by one weight ``[head_dim]`` if by any."""
+    position_scale: PositionScale | None = None
+    """What queries, rotated and normed, are multiplied by."""
     latent: LatentSpec | None = None
     """Where keys and values are made of latents. Then there is one KV head of
     ``latent.key_dim`` components, heads are not normed, and scores have no slopes."""
@@ -129,8 +169,11 @@ class AttentionSpec:
                 f"attention over latents has one KV head of {latent.key_dim} components, not "
                 f"{self.num_kv_heads} of {self.head_dim}"
             )
-        if self.qk_norm is not None or self.alibi:
-            raise ModelError("heads that attend to latents are not normed, and have no slopes")
+        others = (self.qk_norm, self.v_norm, self.clip_qkv, self.position_scale)
+        if self.alibi or any(each is not None for each in others):
+            raise ModelError(
+                "heads that attend to latents are not normed, clamped or scaled, and have no slopes"
+            )
         if self.rope is not None and self.rope.dim > latent.rope_dim:
             raise ModelError(
                 f"{self.rope.dim} components of a head rotate, and attention over latents has "
@@ -176,6 +219,9 @@ class LayerSpec:
     mlp_post_norm: NormSpec | None = None
     parallel: bool = False
     residual_scale: float = 1.0
+    output_scale: bool = False
+    """Whether the residual stream that leaves the layer is multiplied by a learned number
+    (``layers.3.output_scale``)."""
 
 
 @dataclass(frozen=True)
@@ -186,12 +232,29 @@ class EmbeddingScale:
     rounded: bool = False
     """Whether the factor is rounded to the type in which the weights are served."""
 
+    def in_type(self, dtype: DType) -> float:
+        """The factor for weights of this type."""
+        if not self.rounded:
+            return self.factor
+        kinds = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+        return float(kinds[dtype](np.float32(self.factor)))  # by way of float32, as torch does
+
+
+@dataclass(frozen=True)
+class PositionTable:
+    """A table of learned position embeddings, one of which is added to each token's."""
+
+    rows: int
+    offset: int = 0
+    """The row of position 0."""
+
 
 @dataclass(frozen=True)
 class ModelSpec:
     """A decoder-only transformer.
 
-    Raises ModelError where a layer reads keys and values of a layer that has none like it.
+    Raises ModelError where a layer reads keys and values of a layer that has none like it, and
+    where the table of positions has not all of them.
     """
 
     architecture: str
@@ -212,8 +275,18 @@ class ModelSpec:
     logits_scale: float = 1.0
     logits_softcap: float | None = None
     """Logits, once scaled, become ``logits_softcap * tanh(logits / logits_softcap)``."""
+    sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    """How its makers recommend to sample."""
+    notes: tuple[str, ...] = ()
+    """What users should know of how the configuration was read, a line each."""
     head_bias: bool = False
     """Whether the output matrix has a bias (``head.bias``), added before the logits are scaled."""
+    token_inputs: TokenInputsSpec | None = None
+    """What each layer is given of a token besides the residual stream; None: nothing."""
+    learned_positions: PositionTable | None = None
+    """Added to embeddings once these are scaled (weight ``positions``)."""
+    embed_norm: NormSpec | None = None
+    """The norm of embeddings, positions added, before the first layer."""
 
     @property
     def published(self) -> Published:
@@ -221,6 +294,12 @@ class ModelSpec:
         return "model" if self.names is None else self.names.published
 
     def __post_init__(self) -> None:
+        table = self.learned_positions
+        if table is not None and table.offset + self.max_positions > table.rows:
+            raise ModelError(
+                f"a table of {table.rows} position embeddings, from row {table.offset} on, has not "
+                f"all of {self.max_positions} positions"
+            )
         for index, layer in enumerate(self.layers):
             source = layer.attention.kv_from
             if source is None:

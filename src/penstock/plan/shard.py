@@ -1,4 +1,4 @@
-"""Sharding: what one of several ranks runs of a plan, between lowering and fusion.
+"""Sharding: a pass between lowering and fusion that returns the plan of one of several ranks.
 
 Products are cut by output columns, those of attention by KV groups: a rank has some of the KV heads
 and the query heads that use them, so that it caches its own keys and values alone. What works
@@ -21,6 +21,7 @@ from penstock.plan.ops import (
     Attention,
     Buffer,
     BufferName,
+    Clamp,
     Gate,
     HeadNorm,
     Join,
@@ -31,20 +32,22 @@ from penstock.plan.ops import (
     Rope,
     RopeWrite,
     Scale,
+    ScaleByPosition,
     SoftCap,
     WeightName,
 )
 from penstock.plan.plan import Plan
 
 Columns = tuple[int, int]
-"""The first of a buffer's columns that a rank has, and the one behind the last."""
+"""The range of a buffer's columns that a rank has."""
 
-_BY_COLUMN: Final = (Activate, Gate, Scale, SoftCap)
+_BY_COLUMN: Final = (Activate, Clamp, Gate, Scale, ScaleByPosition, SoftCap)
 _BY_HEAD: Final = (HeadNorm, Rope)
 
 
 def shard(plan: Plan, rank: int, world: int) -> Plan:
-    """What ``rank`` of ``world`` ranks runs of the primitive ``plan``; the plan itself for one.
+    """Return the part of the primitive ``plan`` that ``rank`` of ``world`` ranks runs; all of it
+    for one rank.
 
     Its weights are those rows that it reads, their sources too. Raises ConfigError where the ranks
     cannot share the KV heads.
@@ -115,8 +118,11 @@ class _Sharding:
         elif _is_local(op) and self._stays_cut(op):
             columns = self._cut[op.reads[0]]
             (written,) = op.writes
-            for name in op.weights:  # of a head's components, which all heads share
-                self._weights[name] = self._whole.weights[name]
+            if isinstance(op, HeadNorm) and op.each_head:
+                op = self._own_norms(op, columns)
+            else:
+                for name in op.weights:  # of a head's components, which all heads share
+                    self._weights[name] = self._whole.weights[name]
             names = {name: _share_name(name) for name in op.reads}
             names[written] = self._write_cut(written, columns)
             self._ops.append(op.renamed(names))
@@ -146,6 +152,15 @@ class _Sharding:
             None if part.bias is None else self._rows(part.bias, columns),
         )
         self._ops.append(replace(op, out=self._write_cut(op.out, columns), parts=(own,)))
+
+    def _own_norms(self, op: HeadNorm, columns: Columns) -> HeadNorm:
+        """The norm of the rank's heads, by their weights."""
+        heads = (columns[0] // op.head_dim, columns[1] // op.head_dim)
+        return replace(
+            op,
+            weight=None if op.weight is None else self._rows(op.weight, heads),
+            bias=None if op.bias is None else self._rows(op.bias, heads),
+        )
 
     def _attention(self, op: Attention) -> None:
         groups = op.kv_heads // self._world

@@ -1,10 +1,10 @@
-"""How much memory the weights of a plan take."""
+"""Computes the memory that the weights of a plan take."""
 
 from __future__ import annotations
 
 import math
 
-from penstock.plan.ops import Linear, WeightName
+from penstock.plan.ops import ExpertLinear, Linear, WeightName
 from penstock.plan.plan import Plan
 from penstock.quant.scheme import QuantScheme
 
@@ -15,11 +15,14 @@ def weight_bytes(plan: Plan) -> int:
     element = 4 if plan.weight_dtype == "float32" else 2
     forms: set[tuple[WeightName, QuantScheme | None]] = set()
     for op in plan.ops:
-        scheme = op.scheme if isinstance(op, Linear) else None
-        matrices = {part.weight for part in op.parts} if isinstance(op, Linear) else set()
+        scheme: QuantScheme | None = None
+        matrices: set[WeightName] = set()
+        if isinstance(op, Linear | ExpertLinear):
+            scheme, matrices = op.scheme, {part.weight for part in op.parts}
         forms |= {(name, scheme if name in matrices else None) for name in op.weights}
     total = 0
     for name, scheme in forms:
         shape = plan.weights[name].shape
-        total += math.prod(shape) * element if scheme is None else scheme.nbytes(*shape)
+        rows = math.prod(shape[:-1])  # of all experts, where there are some
+        total += rows * shape[-1] * element if scheme is None else scheme.nbytes(rows, shape[-1])
     return total

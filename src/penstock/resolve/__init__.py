@@ -13,7 +13,7 @@ decided before it, and returns a frozen record of its values, with the reason fo
     decide_artifacts       backend.py       the folder of packed weights
 
 A decider raises ConfigError, which names the fix, as soon as something cannot be had; so of several
-mistakes the first in this order is told.
+mistakes the first in this order is reported.
 """
 
 from penstock.resolve.plans import draft_block_bytes

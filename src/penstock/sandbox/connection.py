@@ -7,7 +7,7 @@ import time
 
 from penstock.errors import UnavailableError
 from penstock.processes.frames import FrameReader, WireError
-from penstock.sandbox.jobs import Answer, Died, End, Started, Told
+from penstock.sandbox.jobs import Answer, Died, End, FromWorker, Started
 from penstock.sandbox.process import START_S, WALL_S, ForkServer, WorkerDied, WorkerProcess
 
 
@@ -15,7 +15,7 @@ class Connection(asyncio.Protocol):
     """A worker, which does one job at a time. All methods belong to one event loop."""
 
     def __init__(self) -> None:
-        self._frames: FrameReader[Told] = FrameReader(Told)
+        self._frames: FrameReader[FromWorker] = FrameReader(FromWorker)
         self._transport: asyncio.Transport | None = None
         self._started: asyncio.Future[WorkerProcess]
         self._started = asyncio.get_running_loop().create_future()

@@ -236,7 +236,7 @@ class Died(msgspec.Struct, tag="died", frozen=True):
 
 Job = CheckGrammar | TokenizeChat | Tokenize
 Answer = Checked | Tokens | Refused | Exhausted | Failed
-Told = Answer | Started | Died
+FromWorker = Answer | Started | Died
 
 
 class Task(msgspec.Struct, frozen=True):

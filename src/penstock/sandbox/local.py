@@ -8,7 +8,7 @@ import time
 
 from penstock.errors import UnavailableError
 from penstock.processes.frames import FrameReader, WireError
-from penstock.sandbox.jobs import Answer, Died, Job, Started, Told, encode_job
+from penstock.sandbox.jobs import Answer, Died, FromWorker, Job, Started, encode_job
 from penstock.sandbox.process import START_S, WALL_S, ForkServer, WorkerDied, WorkerProcess
 from penstock.sandbox.results import failure, result
 
@@ -24,7 +24,7 @@ class LocalWorker:
         self._owner = os.getpid()
         self._server = ForkServer()
         self._socket: socket.socket | None = None
-        self._frames: FrameReader[Told] = FrameReader(Told)
+        self._frames: FrameReader[FromWorker] = FrameReader(FromWorker)
         self._process: WorkerProcess | None = None
 
     @property
@@ -93,7 +93,7 @@ class LocalWorker:
         if self._server.has_ended:
             self.close()
         if self._socket is None:
-            self._socket, self._frames = self._server.fork(), FrameReader(Told)
+            self._socket, self._frames = self._server.fork(), FrameReader(FromWorker)
             self._socket.settimeout(START_S)
             try:
                 first = self._frames.receive(self._socket)

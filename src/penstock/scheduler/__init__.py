@@ -1,1 +1,2 @@
-"""What each step computes: sequences, their queues and shares, and the rule that fills a step."""
+"""Decides what each step computes: sequences, their queues and shares, and the rule that fills a
+step."""

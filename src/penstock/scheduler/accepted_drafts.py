@@ -1,4 +1,4 @@
-"""The drafts that were accepted: how far sequences come by them, and which slots must move."""
+"""Accepted drafts: how far they advance sequences, and which KV cache slots must move."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.scheduler.output import ScheduledSequence, SlotMove
 
 
 class AcceptedDrafts:
-    """Takes in what was drawn along drafts, and keeps the moves of slots that follow from it.
+    """Advances sequences over accepted drafts, and keeps the slot moves that this requires.
 
     Keys and values of rejected drafts lie beyond ``num_computed``: they are overwritten by the
     next step, and never published.
@@ -18,7 +18,7 @@ class AcceptedDrafts:
     def __init__(self, cache: KvCache) -> None:
         self._cache = cache
         self.moves: list[SlotMove] = []
-        """Moves that the next step must make before anything else, whoever owns the slots."""
+        """Moves that the next step must make first, whichever sequence owns the slots by then."""
 
     def take_in(self, each: ScheduledSequence, tokens: list[int]) -> list[int]:
         """Append the tokens that were drawn along the draft of a running sequence.
@@ -44,9 +44,9 @@ def moves_of(each: ScheduledSequence, accepted: Sequence[int], block_size: int) 
     """Return the moves that bring the keys and values of these accepted tokens to the slots of
     their positions.
 
-    A tree's tokens were computed in slots behind the known ones, one after the other. To be asked
-    before the sequence gives blocks back. A token never moves up, so in ascending order none is
-    overwritten before it was moved itself.
+    A tree's tokens were computed in consecutive slots after the known ones. Call it before the
+    sequence gives blocks back. A token never moves up, so in ascending order none is overwritten
+    before it was moved itself.
     """
     draft, table = each.draft, each.sequence.table
     if draft is None or draft.parents is None:

@@ -1,4 +1,4 @@
-"""The admission of waiting sequences to a step that is composed."""
+"""Admits waiting sequences to the step being composed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.scheduler.step_budget import StepBudget
 
 class Admission:
     """Admits waiting sequences in turn, without overtaking, as far as places, blocks and the step's
-    budget last; and names the sequence that gives way to one that finds no room.
+    budget last; also names the sequence to preempt for one that does not fit.
 
     The scheduler owns the queues, the cache and the steps in flight, and preempts.
     """
@@ -44,7 +44,7 @@ class Admission:
     def admit(
         self, left: StepBudget, chosen: list[ScheduledSequence], before: Turn | None = None
     ) -> None:
-        """Add waiting sequences to the ``chosen`` ones of a step, as far as they find room.
+        """Add waiting sequences to the ``chosen`` ones of a step, as far as they fit.
 
         With ``before``, only those whose turn is before that.
         """
@@ -65,8 +65,8 @@ class Admission:
                     queues.shares.serve(sequence.tenant, count)
 
     def victim(self) -> SequenceState | None:
-        """The running sequence to preempt for the first waiting one, which there must be, if one of
-        a tenant below its share finds no room. Call it once in each step."""
+        """Return the running sequence to preempt for the first waiting one (there must be one), if
+        that is of a tenant below its share and does not fit. Call it once in each step."""
         if not self._give_way.due():
             return None
         newcomer = self._queues.first()
@@ -81,7 +81,7 @@ class Admission:
         return self._give_way.victim(self._queues, newcomer, fits)
 
     def _cached(self, sequence: SequenceState) -> CachedPrefix:
-        """What is cached of its first tokens, of those that need not be computed."""
+        """Return the cached prefix of its tokens, without those that must be computed."""
         known = len(sequence.token_ids)
         limit = sequence.num_prompt_rows if sequence.wants_prompt_rows else known - 1
         return self._cache.lookup(sequence.table, sequence.token_ids, limit)

@@ -1,4 +1,4 @@
-"""The choice of sequences that make room for a tenant that is below its share."""
+"""Chooses sequences to preempt for a tenant that is below its share."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ remains a small part of what is computed."""
 class GiveWay:
     """Chooses a running sequence that is preempted for the first one that waits.
 
-    It does so at most once in ``STEPS_BETWEEN`` steps, if the waiting sequence finds no room and
-    its tenant would not exceed its share with it. The victim is the newest sequence of the tenant
+    It does so at most once in ``STEPS_BETWEEN`` steps, if the waiting sequence does not fit and its
+    tenant would not exceed its share with it. The victim is the newest sequence of the tenant
     furthest above its own share. It is never one of the newcomer's own tenant, nor one of a better
     priority. Giving way never takes a tenant below its share of sequences, and below its share of
     blocks by less than one sequence's, so places do not go back and forth.

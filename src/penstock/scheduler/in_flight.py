@@ -1,4 +1,4 @@
-"""Steps that were submitted and not taken in yet, where one is scheduled behind another."""
+"""The steps in flight: submitted to the executor, with results not taken in yet."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from penstock.scheduler.sequence import SequenceState, Status
 
 
 class InFlight:
-    """The steps in flight: at most one when a step is scheduled, two between its submission and the
-    taking in of the first.
+    """The steps in flight: at most one while a step is scheduled, and two between its submission
+    and taking in the first.
 
-    Empty, and asked for nothing but that, where every step is taken in before the next.
+    It stays empty where every step is taken in before the next.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class InFlight:
         )
 
     def bar(self, sequence: SequenceState) -> None:
-        """Note that it went to wait while it is in flight.
+        """Note that the sequence was made to wait while a step computes it.
 
         It may not be admitted before it has landed: its token is not known, and what its step
         wrote must not be taken for the content of new blocks.
@@ -60,7 +60,7 @@ class InFlight:
         return sequence in self._barred
 
     def land(self, step: ScheduledStep) -> None:
-        """The step is taken in; steps land in the order of their submissions."""
+        """Note that the step is taken in; steps land in the order of their submissions."""
         first = self.steps.popleft()
         assert first is step, "a step was taken in out of order"
         if self._barred:

@@ -1,4 +1,4 @@
-"""What a scheduler refuses before it starts: limits that contradict, requests that cannot fit."""
+"""Checks that step limits agree, and that a request can fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ thousand."""
 
 
 def most_logit_rows(max_num_seqs: int, rows_per_sequence: int, max_num_batched_tokens: int) -> int:
-    """Rows of a step that may get logits: those of all sequences with drafts, and of prompts."""
+    """Return the maximum number of rows with logits in a step: of sequences, drafts and prompts."""
     rows = max_num_seqs * rows_per_sequence + PROMPT_LOGIT_ROWS
     return min(rows, max_num_batched_tokens)
 

@@ -1,4 +1,4 @@
-"""Room in a step for tokens that may follow the known ones."""
+"""Places draft tokens in the step being composed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def place_drafts(
     budget: int,
     copies: list[BlockCopy],
 ) -> int:
-    """Put drafts behind those in the step, as far as there is room; returns how many tokens.
+    """Add drafts to the step's sequences as far as budget and blocks last; return the tokens added.
 
     None reaches the length at which its sequence ends: of what a step draws, the last token
     is not drafted.
@@ -33,12 +33,12 @@ def place_drafts(
             len(draft),
             left,
             sequence.max_total_tokens - end - 1,
-            cache.room(sequence.table, each.start) - 1,
+            cache.num_fitting(sequence.table, each.start) - 1,
         )
         if count <= 0:
             continue
         fits = cache.extend(sequence.table, each.start, end + count, copies)
-        assert fits, "there was room"
+        assert fits, "more than num_fitting"
         rows = 1 + count
         chosen[i] = ScheduledSequence(
             sequence, each.start, rows, rows, each.samples, draft=draft.cut(count)

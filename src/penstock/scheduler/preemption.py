@@ -1,4 +1,4 @@
-"""Running sequences that lose their blocks to others, and wait."""
+"""Preempts running sequences: they lose their blocks to others, and wait."""
 
 from __future__ import annotations
 

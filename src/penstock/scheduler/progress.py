@@ -1,4 +1,4 @@
-"""The running sequences that go on in a step that is composed."""
+"""Chooses what running sequences compute in the step being composed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Progress:
         if contended:  # before anybody is charged for this step
             prefills = [s for s in running if len(s.token_ids) - s.num_computed > 1]
             prefills.sort(key=queues.turn)
-        particular = contended or masks_pending  # one look for each sequence in place of two
+        uncommon = contended or masks_pending  # one look for each sequence in place of two
         for sequence in running:
             start = sequence.num_computed
             count = len(sequence.token_ids) - start
@@ -73,7 +73,7 @@ class Progress:
                 continue
             if sequence.status is not RUNNING:
                 continue  # preempted for one before it
-            if particular:
+            if uncommon:
                 if sequence.awaits_mask:
                     continue
                 if contended:
@@ -114,10 +114,10 @@ class Progress:
             while not cache.extend(sequence.table, start, start + count, copies):
                 # A prompt is read in smaller steps before anybody is preempted for blocks that
                 # windows give back after the step.
-                room = cache.room(sequence.table, start)
-                shrinks = cache.forgets and count > 1 and room > 0
+                fitting = cache.num_fitting(sequence.table, start)
+                shrinks = cache.forgets and count > 1 and fitting > 0
                 if shrinks or not self._make_room(sequence, chosen):
-                    count = room
+                    count = fitting
                     if count == 0:
                         break
             else:
@@ -125,7 +125,8 @@ class Progress:
                 left.take(chosen[-1])
 
     def _make_room(self, sequence: SequenceState, chosen: list[ScheduledSequence]) -> bool:
-        """Preempt for a sequence that finds no block; False: it makes do with what there is."""
+        """Preempt others for a sequence that lacks a block; False if it must do with what it
+        has."""
         if self._left_out:
             return False
         in_flight = self._in_flight

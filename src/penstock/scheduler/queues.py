@@ -48,12 +48,12 @@ class Queues:
         """The key by which tenants take turns. The smaller goes first."""
         return (sequence.priority, self.shares.rank(sequence.tenant), sequence.order)
 
-    def add(self, group: list[SequenceState]) -> None:
+    def add(self, sequences: list[SequenceState]) -> None:
         """Add a request, whose first sequence begins to wait."""
-        self.requests[group[0].request_id] = group
-        for sequence in group:
+        self.requests[sequences[0].request_id] = sequences
+        for sequence in sequences:
             self.shares.enter(sequence.tenant)
-        self.wait(group[0])
+        self.wait(sequences[0])
 
     def run(self, sequence: SequenceState) -> None:
         """Move a sequence, which waits or is in no list yet, to the running ones."""

@@ -7,16 +7,16 @@ only. The loop around it, ``step_input`` being the step's arrays (``interface/st
     leader = make_sequences(request, seed, eos_token_ids)
     scheduler.add(leader)
     while (step := scheduler.schedule()) is not None:
-        states = [sequence.sampling_state for sequence in step.samples]
-        pending = executor.submit(step_input, Sampling(step.sample_rows, states))
+        sampling = Sampling(step.sample_rows, step.sampling_states)
+        pending = executor.submit(step_input, sampling)
         tokens = [[token] for token in pending.wait().sampled.token_ids]
         for update in scheduler.update(step, tokens):
             ...  # a sequence got update.token_ids; finish_reason says whether that was all
 
 Tenants (penstock.scheduler.fair_shares) take turns where there are several, and their users: those
 that wait are let in, and prompts are computed, in the order of what each was served, within a
-priority. When a tenant below its share of sequences, or of blocks, finds no room, the newest
-sequence of the tenant furthest above its own gives way, once in some steps.
+priority. When a sequence of a tenant below its share of sequences, or of blocks, does not fit, the
+newest sequence of the tenant furthest above its own gives way, once in some steps.
 
 Order within a step: running sequences that need one token (decode), running ones that need more
 (chunked prefill), then the waiting, first come first served within their priority, without
@@ -34,12 +34,12 @@ which is left for later; one whose mask did not come while its step ran (``updat
 that token computed again. While all running ones wait so, there is work and no step.
 
 Drafts of what follows a sequence's known tokens (penstock.speculate) take what is then left of
-the budget and of the free blocks; nobody is preempted for them, and what finds no room is dropped.
+the budget and of the free blocks; nothing is preempted for them, and what does not fit is dropped.
 They are computed behind the last known token. ``update`` brings as many tokens as were drawn in
 their place, and ``num_computed`` advances over those that were drafted. Keys and values of rejected
 drafts lie beyond it: the next step overwrites them, and they are never published. Those of a path
 through a tree are moved to the slots of their positions by the next step before it does anything
-else, whoever owns these by then.
+else, whichever sequence owns these by then.
 
 When blocks run out, the last running sequence in that order of priority and arrival loses its
 blocks and waits, output kept, at its old place; what it computed may still be found as cached
@@ -133,16 +133,16 @@ class Scheduler:
         Raises RequestError if it is a duplicate, empty, longer than the context, or could not
         finish even with the whole cache to itself.
         """
-        answer = leader.params if leader.pooler is None else None
+        answer = leader.params if leader.pooling is None else None
         total = self.check(leader.num_prompt_tokens, answer)
         if leader.request_id in self._queues.requests:
             raise RequestError(f"request id {leader.request_id!r} is in use", "request_id")
         self._arrivals += 1
-        group = [leader, *leader.siblings]
-        for sequence in group:
+        sequences = [leader, *leader.siblings]
+        for sequence in sequences:
             sequence.arrival = self._arrivals
             sequence.max_total_tokens = total
-        self._queues.add(group)
+        self._queues.add(sequences)
 
     def holds(self, request_id: str) -> bool:
         return request_id in self._queues.requests
@@ -161,8 +161,8 @@ class Scheduler:
         ignored. Unknown ids and ended sequences are ignored. One sequence alone can
         only be ended once it has output: before, it shares the others' prefill (ValueError).
         """
-        group = self._queues.requests.get(request_id, [])
-        ended = [s for s in group if index is None or s.index == index]
+        sequences = self._queues.requests.get(request_id, [])
+        ended = [s for s in sequences if index is None or s.index == index]
         if index is not None and any(s.num_output_tokens == 0 for s in ended):
             raise ValueError(f"sequence {index} of {request_id!r} has no output yet")
         for sequence in ended:
@@ -201,7 +201,7 @@ class Scheduler:
         self._steps += 1
         num_tokens = self.max_num_batched_tokens - left.tokens + drafted
         if not shares.contended:
-            shares.unsettled += num_tokens
+            shares.uncharged += num_tokens
         moves, self._accepted.moves = self._accepted.moves, []
         return step_of(chosen, copies, moves, num_tokens, drafted)
 
@@ -261,7 +261,7 @@ class Scheduler:
                     sequence.prompt_rows_given(end)
                 if len(samples) > 1:
                     self._fork(sequence)
-            if sequence.pooler is not None:
+            if sequence.pooling is not None:
                 if sequence.status is RUNNING and end == len(sequence.token_ids):
                     sequence.finish_reason = FinishReason.STOP
                     self._finish(sequence)
@@ -271,7 +271,7 @@ class Scheduler:
                 tokens = next(new_tokens)
                 if sequence.status is FINISHED:
                     continue  # aborted, or a row too many
-                accepted = sequence.settle(end, tokens) if ahead else sequence.append(tokens)
+                accepted = sequence.append_at(end, tokens) if ahead else sequence.append(tokens)
                 generated += len(accepted)
                 updates.append(sequence_update(sequence, accepted))
                 if sequence.finish_reason is not None:
@@ -309,7 +309,8 @@ class Scheduler:
         assert len(self.running) <= self.max_num_seqs
         held = sum(s.table.num_held for s in self.running)
         assert held == self.cache.num_held_blocks, "a sequence that is not running holds blocks"
-        self._in_flight.check_integrity(s for g in self._queues.requests.values() for s in g)
+        requests = self._queues.requests.values()
+        self._in_flight.check_integrity(s for sequences in requests for s in sequences)
 
     def _take_in_draft(self, each: ScheduledSequence, drawn: list[int]) -> SequenceUpdate:
         """Advance a running sequence over the drafts that were accepted."""

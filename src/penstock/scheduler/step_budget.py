@@ -1,4 +1,4 @@
-"""What a step still has room for while it is composed."""
+"""What still fits in the step being composed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class StepBudget:
     prompt_rows: int
 
     def most(self, sequence: SequenceState, count: int) -> int:
-        """How many of the sequence's next ``count`` tokens there is room for."""
+        """Return how many of the sequence's next ``count`` tokens still fit."""
         if count > self.tokens:
             count = self.tokens
         if sequence.wants_prompt_rows:

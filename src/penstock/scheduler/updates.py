@@ -1,4 +1,4 @@
-"""Updates: what a step gave a sequence, for the client that sent its request."""
+"""Makes updates, which report a sequence's new tokens to the client of its request."""
 
 from __future__ import annotations
 

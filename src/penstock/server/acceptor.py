@@ -53,7 +53,7 @@ class Place:
 
     def __init__(self, refused: bool, free: Callable[[], None]) -> None:
         self.refused = refused
-        """Whether there was no room, so that the connection only gets a refusal."""
+        """Whether the limit was reached, so that the connection only gets a refusal."""
         self._free: Callable[[], None] | None = free
 
     def leave(self) -> None:

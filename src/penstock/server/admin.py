@@ -1,4 +1,4 @@
-"""What an administrator may ask of a running server: ``/admin/...``, with the admin key."""
+"""The administrator's endpoints: ``/admin/...``, with the admin key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from starlette.responses import Response
 from penstock.errors import PenstockError
 from penstock.server import logs
 from penstock.server.body_decoder import BodyDecoder
-from penstock.server.body_room import BodyRoom
+from penstock.server.body_memory import BodyMemory
 from penstock.server.errors import ApiError, aborted
 from penstock.server.open_requests import OpenRequests
 from penstock.server.openapi import Endpoint
@@ -127,7 +127,7 @@ class Admin:
                     pid=llm.process.pid,
                     trouble=engine.trouble,
                     restarts=engine.restarts,
-                    open_sequences=llm.room.taken,
+                    open_sequences=llm.open_sequences.count,
                     max_sequences=engine.max_sequences,
                 ),
                 draining=self._requests.draining,
@@ -145,7 +145,7 @@ class Admin:
         )
 
     async def abort(self, request: Request) -> Response:
-        """Stop requests; their clients are told."""
+        """Stop requests; their clients get an error."""
         body = await self._body(request, self._abort_decoder)
         if body.all == (body.request_id is not None):
             raise ApiError(400, "give either request_id or all", param="request_id")
@@ -178,7 +178,7 @@ class Admin:
         return _json(Cleared(True))
 
     async def check(self, request: Request) -> Response:
-        """Compare the engine's books: queues, sequences, blocks."""
+        """Check that the engine's bookkeeping is consistent: queues, sequences, blocks."""
         try:
             await _of_engine(self._engine.llm.check_integrity())
         except PenstockError as error:
@@ -200,7 +200,7 @@ class Admin:
 
     async def _body(self, request: Request, decoder: BodyDecoder[Body]) -> Body:
         """The body as JSON, {} where there is none. Raises ApiError."""
-        with BodyRoom(MAX_BODY_BYTES).share() as share:
+        with BodyMemory(MAX_BODY_BYTES).share() as share:
             data = await read_body(request, MAX_BODY_BYTES, self._options.body_timeout_s, share)
         return decoder.decode(data or b"{}").request
 

@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 
 from penstock.server.body_decoder import BodyDecoder, Decoded
-from penstock.server.body_room import ROOM_BYTES, BodyRoom
+from penstock.server.body_memory import BODIES_BYTES, BodyMemory
 from penstock.server.read_body import read_body
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -27,15 +27,15 @@ class Bodies:
     bounded: a long one that does not fit is refused.
     """
 
-    def __init__(self, limit: int, seconds: float, room: int = ROOM_BYTES) -> None:
+    def __init__(self, limit: int, seconds: float, memory: int = BODIES_BYTES) -> None:
         self._limit = limit
-        self.room = BodyRoom(max(room, limit))
+        self.memory = BodyMemory(max(memory, limit))
         self._seconds = seconds
         self._decoding = asyncio.Lock()
 
     async def decoded(self, request: Request, decoder: BodyDecoder[Body]) -> Decoded[Body]:
         """Return the decoded body. Raises ApiError if it cannot be read or used."""
-        with self.room.share() as share:
+        with self.memory.share() as share:
             data = await read_body(request, self._limit, self._seconds, share)
             if len(data) <= MAX_IN_LOOP_BYTES:
                 return decoder.decode(data)

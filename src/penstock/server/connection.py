@@ -21,7 +21,7 @@ from penstock.server.strict_http import StrictConnection
 
 HEADERS_TIMEOUT_S = 30.0
 REFUSAL_S = 2.0
-"""Seconds allowed for the request head on a connection that will be refused for want of room."""
+"""Seconds allowed for the request head on a connection that will be refused: too many are open."""
 LINGER_S = 2.0
 """Seconds for which a client may go on sending unread data after its answer: if the connection were
 closed before, the kernel would reset it and the answer would be lost."""
@@ -128,7 +128,7 @@ class Connection(H11Protocol):
         reading."""
         cycle = self.cycle
         if self._answering:
-            # Its request is broken off: whoever waits for the rest of it learns that.
+            # Its request is broken off: the handler that waits for the rest of it learns that.
             cycle.disconnected = True
             cycle.message_event.set()
             if cycle.response_started:

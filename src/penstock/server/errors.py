@@ -37,7 +37,7 @@ class ApiError(PenstockError):
     """An error response: the HTTP status and the body that explains it.
 
     ``close`` ends the connection after the response, where the rest of the request would follow.
-    Without ``retry``, OpenAI's clients are told not to retry by themselves.
+    Without ``retry``, a header asks OpenAI's clients not to retry by themselves.
     """
 
     def __init__(

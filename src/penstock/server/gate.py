@@ -1,4 +1,4 @@
-"""What every HTTP request passes: it gets an id, is registered, and leaves a line in the log."""
+"""Gives every HTTP request an id, registers it, and writes the access log."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Guardian:
         """Start ``serve`` in a child process until it exits on purpose; returns the exit code.
 
         ``serve`` returns the exit code of its process and raises nothing. A start that fails is
-        tried again only if an earlier one succeeded and this one told no error of its own.
+        tried again only if an earlier one succeeded and this one reported no error of its own.
         Raises PenstockError if the server dies before it is ready, or too often.
         """
         adopt_orphans()
@@ -132,7 +132,7 @@ class Guardian:
     def _live(
         self, serve: Callable[[Life], int], restarts: int, mask: set[signal.Signals]
     ) -> _Death:
-        """One life of the server, from its start to its end."""
+        """Run the server once, from its start to its end."""
         guardian = os.getpid()
         reading, writing = os.pipe()
         sys.stdout.flush()
@@ -173,7 +173,7 @@ class Guardian:
                 os.kill(self._pid, signal.SIGKILL)
 
     def _pause(self, seconds: float) -> bool:
-        """Wait for some seconds, and for the dead server's own children; False if told to stop."""
+        """Wait for some seconds, and for the dead server's own children; False if asked to stop."""
         began = time.monotonic()
         while self._stop is None:
             alone = _reap()

@@ -3,9 +3,8 @@
 What writes may block (a pipe that nobody reads) or fail (a full disk); the server must do neither.
 So lines go through a bounded queue, and those that find it full, or cannot be written, are counted
 and dropped. The next line that can be written says how many were. A line that comes more than a few
-times within a second is left out too, and told with its number once the second is over; lines of
-requests never are.
-"""
+times within a second is left out too, and reported with its number once the second is over; lines
+of requests never are."""
 
 from __future__ import annotations
 
@@ -148,7 +147,7 @@ def _line(record: logging.LogRecord) -> Line:
     """The content of ``record`` without its time, by which repeated lines are recognized."""
     try:
         text = record.getMessage()
-    except Exception:  # told when it is formatted
+    except Exception:  # reported when it is formatted
         text = str(record.msg)
     error = repr(record.exc_info[1]) if record.exc_info else ""
     return Line(record.name, record.levelno, text, error)

@@ -133,7 +133,7 @@ class OpenRequests:
         self._ended_at = now
 
     def retry_after_s(self) -> int:
-        """When one that was refused for want of room should come again: half have ended."""
+        """Return when a request that was refused should be sent again: when half have ended."""
         return max(1, min(60, math.ceil(self._gap_s * len(self._open) / 2)))
 
     def end(self, request_id: str, failure: ApiError) -> int:

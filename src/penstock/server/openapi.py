@@ -20,7 +20,7 @@ _REF = "#/components/schemas/{name}"
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One route: what serves it, and what the document says of it."""
+    """One route: its handler, and how the OpenAPI document describes it."""
 
     method: str
     path: str

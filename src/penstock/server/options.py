@@ -1,4 +1,4 @@
-"""What may be chosen of a server beside its engine."""
+"""The server's options, without those of its engine."""
 
 from __future__ import annotations
 

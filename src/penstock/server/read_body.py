@@ -8,7 +8,7 @@ import re
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
-from penstock.server.body_room import Share
+from penstock.server.body_memory import Share
 from penstock.server.errors import ApiError, body_timeout
 
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"

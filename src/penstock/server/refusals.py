@@ -1,4 +1,4 @@
-"""Responses on connections that there is no room for."""
+"""Responses on connections beyond the limit."""
 
 from __future__ import annotations
 

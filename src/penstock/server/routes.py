@@ -1,4 +1,4 @@
-"""The routes of the server: what serves each, and what the OpenAPI document says of it."""
+"""The routes of the server: the handler of each, and its entry in the OpenAPI document."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Tls:
 @dataclass(frozen=True)
 class RunOptions:
     grace_s: float = 30
-    """Seconds that open requests may go on after the server was told to stop."""
+    """Seconds that open requests may go on after the server was asked to stop."""
     request_timeout_s: float | None = None
     """Most seconds for a request, from its arrival to its last token; None means no limit."""
     headers_timeout_s: float = HEADERS_TIMEOUT_S
@@ -136,7 +136,7 @@ def _tracing(options: TraceOptions | None) -> Generator[Tracing | None, None, No
 async def _start(
     child: EngineChild, stop: asyncio.Event, inputs: InputProcessor
 ) -> AsyncLLM | None:
-    """The engine once it is ready; None if the server was told to stop before."""
+    """Return the engine once it is ready; None if the server was asked to stop before."""
     starting = asyncio.ensure_future(AsyncLLM.attach(child, inputs=inputs))
     stopping = asyncio.ensure_future(stop.wait())
     try:
@@ -220,7 +220,7 @@ def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
 
 class _Server(uvicorn.Server):
     """uvicorn's server without its signal handling, which ends the process by the signal, and
-    with an accept loop that knows how many connections there is room for."""
+    with an accept loop that limits the number of connections."""
 
     def __init__(
         self,

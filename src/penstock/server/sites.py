@@ -1,4 +1,4 @@
-"""Requests that web pages send behind the back of their visitors, and how they are told apart.
+"""Refuses requests that web pages of other sites make a browser send.
 
 A page of any site can make a browser send requests to this machine. Bodies that need no consent of
 ours are refused by their type (``read_body``). Two ways remain: a page whose name was made to point

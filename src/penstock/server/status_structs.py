@@ -1,4 +1,4 @@
-"""What the server tells about itself, as structs."""
+"""The structs of the endpoints that report on the server itself."""
 
 from __future__ import annotations
 

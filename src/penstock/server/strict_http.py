@@ -86,7 +86,7 @@ class StrictConnection(h11.Connection):
         names = [name for name, _ in request.headers]
         if b"transfer-encoding" not in names:
             return
-        # Whoever forwards such requests may find another end of the body than we do.
+        # A proxy that forwards such requests may find another end of the body than we do.
         if b"content-length" in names:
             raise h11.RemoteProtocolError(
                 "the request has both Content-Length and Transfer-Encoding"

@@ -45,7 +45,7 @@ class SupervisorOptions(RestartPolicy):
     """Seconds in one step after which an engine process is killed."""
     max_waiting: int = 1024
     """Most waiting sequences beyond those that can run at once; further ones are refused, except
-    for tenants below their share (``penstock.frontend.room``)."""
+    for tenants below their share (``penstock.frontend.open_sequences``)."""
     start_timeout_s: float = START_TIMEOUT_S
     stream_interval_s: float = LONGEST_PAUSE_S
     """Most seconds that a token waits to be sent with others while many sequences are open."""
@@ -92,8 +92,8 @@ class Supervisor:
     @property
     def max_sequences(self) -> int:
         """Most sequences that may be open, running or waiting."""
-        assert self._llm.room.places is not None
-        return self._llm.room.places
+        assert self._llm.open_sequences.limit is not None
+        return self._llm.open_sequences.limit
 
     @property
     def trouble(self) -> str | None:
@@ -117,7 +117,7 @@ class Supervisor:
                 "engine_dead",
                 wait,
             )
-        llm.room.check(tenant, 1)
+        llm.open_sequences.check(tenant, 1)
 
     def outputs(
         self, request: EngineRequest, prompt_text: str | None = None
@@ -203,5 +203,5 @@ class Supervisor:
     def _limit(self, llm: AsyncLLM) -> None:
         config = llm.ready.config
         running = DEFAULT_MAX_NUM_SEQS if config is None else config.max_num_seqs
-        llm.room.places = running + self._options.max_waiting
+        llm.open_sequences.limit = running + self._options.max_waiting
         llm.pacer.longest_s = self._options.stream_interval_s

@@ -89,7 +89,7 @@ class Tracing:
         except Exception:
             if not self._failed:
                 self._failed = True
-                _log.exception("a request's spans could not be made; further ones are not told")
+                _log.exception("a request's spans could not be made; further ones are not reported")
 
     def close(self) -> None:
         """Send the remaining spans, waiting at most CLOSE_S."""

@@ -18,7 +18,7 @@ from penstock.demo_model import (
 from penstock.errors import ConfigError, TokenizerError
 from penstock.memory_budget import Served
 from penstock.models.reader import read_json_object
-from penstock.models.spec import ExpertsSpec, ModelSpec
+from penstock.models.spec import ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
@@ -75,7 +75,8 @@ def draft_spec(config: EngineConfig, folder: Path, target: ModelSpec, tokenizer:
     if isinstance(config.speculative, Medusa | Eagle):
         return draft_heads_spec(config.speculative, folder, target, dummy)
     refuse_draft_heads(folder, dummy)
-    spec = load_model_spec(folder)
+    itself = isinstance(config.speculative, QuantizedSelf)
+    spec = target if itself else load_model_spec(folder)
     if spec.vocab_size != target.vocab_size:
         raise ConfigError(
             f"the draft {folder.name} has a vocabulary of {spec.vocab_size} tokens and the model "
@@ -178,8 +179,6 @@ def served_draft(
         zero_points=options.quantization_zero_points,
         activations=quantize_activations if activations is None else activations,
     )
-    if schemes.linear is not None:
-        _refuse_experts(config, spec)
     kv_dtype = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
     plan = fuse(lower(spec, dtype, max_len, schemes, kv_dtype, half=half))
     rows = draft_logit_rows(target.max_sequences, tokens) if plan.feature_size == 0 else tokens
@@ -190,23 +189,6 @@ def served_draft(
         max_tokens=tokens,
         max_logit_rows=rows,
         block_bytes=block_bytes,
-    )
-
-
-def _refuse_experts(config: EngineConfig, spec: ModelSpec) -> None:
-    """Raise ConfigError if the draft ``spec``, which is to be quantized, has experts."""
-    if not any(isinstance(layer.mlp, ExpertsSpec) for layer in spec.layers):
-        return
-    asked = config.speculative
-    if isinstance(asked, QuantizedSelf):
-        raise ConfigError(
-            f"speculative self would draft with the model's own weights in {asked.quantization}, "
-            "and weights of experts cannot be quantized yet; choose another speculative method"
-        )
-    raise ConfigError(
-        f"the draft has experts, whose weights cannot be quantized yet, and quantization "
-        f"{config.quantization} holds for the draft too; take a draft without experts, or leave "
-        "quantization at none"
     )
 
 

@@ -8,26 +8,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.cache.block_table import BlockTable
-from penstock.cache.geometry import BLOCK_SIZE
-from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.interface.executor import Executor, Pending
 from penstock.interface.step import Int32s
 from penstock.interface.step_builder import ChainSteps, Tables, build_step
 from penstock.scheduler.draft import Draft
-from penstock.scheduler.sequence import SequenceState, Status
+from penstock.scheduler.sequence import SequenceState
 from penstock.speculate.draft import Wanted
+from penstock.speculate.draft_cache import DraftCache, Reading
 
 _FEW = 4  # known tokens that are read on the way: the last one, and what was rejected before it
 
 
 @dataclass(eq=False, slots=True)
-class _Reading:
+class _Reading(Reading):
     """The state of a sequence in the draft model's cache."""
 
-    table: BlockTable
-    num_computed: int = 0
-    """Leading tokens of the sequence whose keys and values are in the draft model's cache."""
     drafted: array[int] = field(default_factory=lambda: array("i"))
     """Drafted tokens whose keys and values follow in the cache. They count as computed as far as
     the sequence turns out to have them."""
@@ -43,7 +38,7 @@ class ModelProposer:
     lie behind ``num_computed`` and are overwritten.
     """
 
-    groups = 1
+    kinds = 1
     cheap = False
 
     def __init__(
@@ -57,19 +52,15 @@ class ModelProposer:
         self._executor = executor
         self._placeholders = executor.capabilities.placeholders
         self._max_tokens = max_tokens
-        self._cache = KvCache(
-            executor.num_blocks, BLOCK_SIZE, windows=windows, enable_prefix_caching=prefix_caching
-        )
+        self._cache = DraftCache[_Reading](executor.num_blocks, windows, prefix_caching)
         self.steady = True
-        self._readings: dict[SequenceState, _Reading] = {}
 
     def propose(self, wanted: Sequence[Wanted]) -> list[Draft | None]:
-        self._forget_ended()
+        self._cache.forget_ended()
         self.steady = True
         drafts: list[Draft | None] = [None] * len(wanted)
         lanes: list[_Lane] = []
         left = self._max_tokens
-        copies: list[BlockCopy] = []
         for i, (sequence, most) in enumerate(wanted):
             if left == 0:
                 break
@@ -79,19 +70,17 @@ class ModelProposer:
             known = len(sequence.token_ids)
             count = min(known - reading.num_computed, left)
             start = reading.num_computed
-            fits = self._cache.room(reading.table, start)
+            fits = self._cache.num_fitting(reading)
             count = min(count, fits)
             if count == 0:
                 continue
             drafted = min(most, fits - count + 1) if start + count == known else 0
             end = start + count + max(drafted - 1, 0)
-            if not self._cache.extend(reading.table, start, end, copies):
-                raise AssertionError("there was room")
+            self._cache.extend(reading, end)
             if count > _FEW:
                 self.steady = False
             lanes.append(_Lane(i, sequence, reading, start, count, drafted))
             left -= count
-        assert not copies, "a draft's blocks are its own, but for full ones"
         if lanes:
             # The longest drafts first, so that those who still draft are the first rows.
             lanes.sort(key=lambda lane: -lane.drafted)
@@ -105,34 +94,17 @@ class ModelProposer:
 
     def check_integrity(self) -> None:
         self._cache.check_integrity()
-        held = sum(reading.table.num_held for reading in self._readings.values())
-        assert held == self._cache.num_held_blocks, "a sequence that is not read holds blocks"
-        for sequence, reading in self._readings.items():
-            assert reading.num_computed <= len(sequence.token_ids)
 
     def close(self) -> None:
-        self._readings.clear()
+        self._cache.clear()
         self._executor.close()
 
-    def _forget_ended(self) -> None:
-        """Free the blocks of sequences that ended or were preempted."""
-        ended = [s for s in self._readings if s.status is not Status.RUNNING]
-        for sequence in ended:
-            self._cache.free(self._readings.pop(sequence).table)
-
     def _reading(self, sequence: SequenceState) -> _Reading | None:
-        """Return the sequence's up-to-date state, or None if the cache has no room for it."""
-        reading = self._readings.get(sequence)
-        tokens, cache = sequence.token_ids, self._cache
+        """Return the sequence's up-to-date state, or None if it does not fit in the cache."""
+        reading = self._cache.get(sequence)
         if reading is None:
-            table = BlockTable()
-            table.root = sequence.table.root  # what is cached is shared as the target's is
-            prefix = cache.lookup(table, tokens, len(tokens) - 1)
-            cached = prefix.num_tokens
-            if not cache.begin(table, prefix, cached + 1, cached + 1):
-                return None
-            reading = self._readings[sequence] = _Reading(table, cached)
-            return reading
+            return self._cache.begin_cached(sequence, _Reading())
+        tokens = sequence.token_ids
         # The last token is read again if need be: a row must predict what follows it.
         agreed = 0
         for drafted, token in zip(reading.drafted, tokens[reading.num_computed :], strict=False):
@@ -141,7 +113,7 @@ class ModelProposer:
             agreed += 1
         reading.num_computed = min(reading.num_computed + agreed, len(tokens) - 1)
         reading.drafted = array("i")
-        cache.commit(reading.table, tokens, reading.num_computed)
+        self._cache.commit(reading, tokens)
         return reading
 
     def _run(self, lanes: list[_Lane]) -> list[array[int]]:

@@ -16,18 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.cache.geometry import BLOCK_SIZE
-from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.interface.draft_tree import MAX_ROWS
 from penstock.interface.executor import Executor, run
 from penstock.interface.step import Int32s, StepResult
 from penstock.interface.step_builder import ChainSteps
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.output import ScheduledStep
-from penstock.scheduler.sequence import SequenceState, Status
+from penstock.scheduler.sequence import SequenceState
 from penstock.speculate.draft import Wanted
 from penstock.speculate.draft_batch import DraftBatch
-from penstock.speculate.eagle_reading import Lane, Reading
+from penstock.speculate.draft_cache import DraftCache
+from penstock.speculate.eagle_reading import HeadReading, Lane
 from penstock.speculate.hidden_states import hidden_rows
 from penstock.speculate.tree import Candidate, Node, candidates, likeliest
 
@@ -54,13 +53,14 @@ class EagleProposer:
     Both numbers are equal in EAGLE 1, where the two are of one kind. ``depth`` and ``width`` are
     those of the draft tree; ``max_tokens`` is the maximum of a step. ``token_ids``, int32
     ``[draft vocabulary]``, has the target's id of each of the head's tokens; None means the same.
+    ``windows`` are those of the head's groups of cached layers.
 
     A chain takes one step of one row for each token. A tree grows by levels: each step computes the
     tokens of all levels so far again, as one tree behind the known text, since a row must not see
     its siblings of the previous step, whose keys lie in the cache like those of known tokens.
     """
 
-    groups = 1
+    kinds = 1
     cheap = False
     reads_all = True
 
@@ -74,9 +74,10 @@ class EagleProposer:
         width: int,
         max_tokens: int,
         token_ids: Int32s | None = None,
+        windows: Sequence[int | None] = (None,),
     ) -> None:
         self._executor = executor
-        self._sampler = executor.sampler()
+        self._sampler = executor.sampler
         self._features = features
         self._target_columns = target_columns
         self._depth = depth
@@ -84,8 +85,7 @@ class EagleProposer:
         self.trees = () if width == 1 else (0,)
         self._max_tokens = max_tokens
         self._token_ids = token_ids
-        self._cache = KvCache(executor.num_blocks, BLOCK_SIZE, enable_prefix_caching=False)
-        self._readings: dict[SequenceState, Reading] = {}
+        self._cache = DraftCache[HeadReading](executor.num_blocks, windows)
         self._seen: list[_Seen] = []
         """Steps whose features were not assigned to sequences yet."""
         self._seen_bytes = 0
@@ -100,12 +100,12 @@ class EagleProposer:
             self._give_out()
 
     def propose(self, wanted: Sequence[Wanted]) -> list[Draft | None]:
-        self._forget_ended()
+        self._cache.forget_ended()
         self._give_out()
         drafts: list[Draft | None] = [None] * len(wanted)
         asked = []
         for i, (sequence, most) in enumerate(wanted):
-            reading = self._readings.get(sequence)
+            reading = self._cache.get(sequence)
             if reading is not None and reading.end == len(sequence.token_ids) - 1:
                 asked.append(Lane(sequence, reading, i, most, min(self._depth, most)))
         lanes = self._fitting(asked)
@@ -127,30 +127,22 @@ class EagleProposer:
 
     def check_integrity(self) -> None:
         self._cache.check_integrity()
-        held = sum(reading.table.num_held for reading in self._readings.values())
-        assert held == self._cache.num_held_blocks, "a sequence that is not read holds blocks"
-        for sequence, reading in self._readings.items():
-            assert sequence.status is not Status.RUNNING or reading.end <= len(sequence.token_ids)
 
     def close(self) -> None:
-        self._readings.clear()
+        self._cache.clear()
         self._seen.clear()
         self._executor.close()
 
-    def _begin(self, sequence: SequenceState, base: int) -> Reading:
-        old = self._readings.get(sequence)
-        if old is not None:
-            self._cache.free(old.table)
-        self._forget_ended()
-        reading = self._readings[sequence] = Reading(base)
-        return reading
+    def _begin(self, sequence: SequenceState, base: int) -> HeadReading:
+        self._cache.forget_ended()
+        return self._cache.begin(sequence, HeadReading(base=base))
 
     def _give_out(self) -> None:
         """Assign the kept features to the sequences that still run."""
         for step, tokens, features in self._seen:
             for sequence, first, rows in hidden_rows(step, tokens):
                 some = [features[row] for row in rows]
-                reading = self._readings.get(sequence)
+                reading = self._cache.get(sequence)
                 if reading is None or reading.end != first:
                     reading = self._begin(sequence, first)
                 if not reading.add(some):
@@ -165,42 +157,28 @@ class EagleProposer:
         while lanes := self._fitting([lane]):
             self._read(lanes)
 
-    def _forget_ended(self) -> None:
-        """Free the blocks of sequences that ended or were preempted."""
-        for sequence in [s for s in self._readings if s.status is not Status.RUNNING]:
-            self._cache.free(self._readings.pop(sequence).table)
-
     def _fitting(self, lanes: Sequence[Lane]) -> list[Lane]:
         """Return the lanes with something to read and with cache blocks for it and for drafts."""
         budget = self._max_tokens
         fitting = []
         for lane in lanes:
-            reading, cache = lane.reading, self._cache
+            reading = lane.reading
             start = reading.num_computed
             # A row needs the token behind its position.
             ready = lane.sequence.num_known_tokens - 1 - reading.base - start
-            room = cache.room(reading.table, start)
-            lane.count = min(reading.num_pending, ready, room, budget)
+            fits = self._cache.num_fitting(reading)
+            lane.count = min(reading.num_pending, ready, fits, budget)
             if lane.count <= 0:
                 continue
             if lane.count < reading.num_pending:
                 lane.levels = 0
-            spare = min(room - lane.count, budget, MAX_ROWS) // self._width
+            spare = min(fits - lane.count, budget, MAX_ROWS) // self._width
             lane.levels = min(lane.levels, 1 + spare)
             rows = max(lane.levels - 1, 0) * self._width
-            self._make_room(reading, start + lane.count + rows)
+            self._cache.extend(reading, start + lane.count + rows)
             budget -= max(lane.count, rows)
             fitting.append(lane)
         return fitting
-
-    def _make_room(self, reading: Reading, end: int) -> None:
-        if not reading.table.blocks:
-            fits = self._cache.begin(reading.table, None, end, end) == end
-        else:
-            copies: list[BlockCopy] = []
-            fits = self._cache.extend(reading.table, reading.num_computed, end, copies)
-            assert not copies, "a head's blocks are its own"
-        assert fits, "there was room"
 
     def _read(self, lanes: Sequence[Lane]) -> None:
         """Read the lanes' features; those that draft get the candidates of their first token."""
@@ -219,6 +197,8 @@ class EagleProposer:
             if lane.levels:
                 drafting.append(lane)
         result = run(self._executor, step.step_input())
+        for lane in lanes:
+            self._cache.commit(lane.reading, lane.sequence.token_ids)
         if drafting:
             self._take(drafting, [[-1]] * len(drafting), result)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.cache.block_table import BlockTable
+from penstock.speculate.draft_cache import Reading
 from penstock.speculate.tree import Node
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ _MOST_PENDING = 16 << 20
 a large one. Beyond it they are read although nothing is drafted, by a step of a single layer."""
 
 
-class Reading:
+@dataclass(eq=False, slots=True)
+class HeadReading(Reading):
     """The progress of an EAGLE head through a sequence.
 
     The head's row of position p has the target's features of p and the token at p + 1. Its cache
@@ -28,13 +29,9 @@ class Reading:
     in the target's prefix cache, so there are no features of them.
     """
 
-    __slots__ = ("_pending", "base", "num_computed", "table")
-
-    def __init__(self, base: int) -> None:
-        self.base = base
-        self.table = BlockTable()
-        self.num_computed = 0
-        self._pending: list[NDArray[np.float32]] = []  # of each position behind these
+    base: int = 0
+    _pending: list[NDArray[np.float32]] = field(default_factory=list)
+    """The features of each position behind the computed ones."""
 
     @property
     def num_pending(self) -> int:
@@ -73,7 +70,7 @@ class Lane:
     """The part of one call that concerns one sequence."""
 
     sequence: SequenceState
-    reading: Reading
+    reading: HeadReading
     index: int = -1
     most: int = 0
     levels: int = 0

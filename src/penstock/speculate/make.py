@@ -71,6 +71,7 @@ def _proposer(asked: SpeculativeConfig, draft: LoadedDraft) -> Proposer:
             width=asked.width,
             max_tokens=config.max_num_batched_tokens,
             token_ids=draft.token_ids,
+            windows=draft.plan.kv_groups.windows,
         )
     return ModelProposer(
         executor,

@@ -25,7 +25,7 @@ import msgspec
 
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.mask import TokenMask
-from penstock.interface.sampler import Sampled, Sampler
+from penstock.interface.sampler import Sampled, Sampler, SamplingState
 from penstock.interface.step import StepResult
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.output import ScheduledStep
@@ -123,7 +123,7 @@ def verify(
     Where a later row is unusable (NaN logits) verification ends before it: that row is the first of
     the next step, and fails the request there as it would have without drafts.
     """
-    states = [sequence.sampling_state for sequence in step.samples]
+    states = step.sampling_states
     verified = Verified([[] for _ in states], {}, {})
     drafts: list[Draft | None] = [None] * len(states)
     i = 0
@@ -154,7 +154,11 @@ def verify(
 
 
 def _take_largest(
-    sampler: Sampler[Any], result: StepResult, runs: list[_Run], states: list[Any], into: Verified
+    sampler: Sampler[Any],
+    result: StepResult,
+    runs: list[_Run],
+    states: list[SamplingState],
+    into: Verified,
 ) -> None:
     """Verify greedy sequences, whose rows can all be sampled at once."""
     rows = [row for run in runs for row in range(run.first_row, run.first_row + run.num_rows)]
@@ -194,7 +198,7 @@ def _let_pass(
 
 
 def _go_on(
-    sampled: Sampled, runs: list[_Run], states: list[Any], texts: _Texts, into: Verified
+    sampled: Sampled, runs: list[_Run], states: list[SamplingState], texts: _Texts, into: Verified
 ) -> list[_Run]:
     """Take one token for each run; return the runs whose draft goes on."""
     further = []

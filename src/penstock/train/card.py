@@ -30,7 +30,7 @@ They draft tokens for that model, which verifies them; its output does not chang
 | held out | {training["held_out_documents"]} documents, chosen by a hash of their name |
 
 How often a draft is the target's own greedy choice, on held-out places of {text}; position 1 is
-the token behind the one that the target has just told:
+the token behind the one that the target has just drawn:
 
 | position | {positions} |
 |---|{"---|" * len(agreement)}

@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 
 from penstock.config import DTypeOption, LoadFormat
 from penstock.errors import WeightError
-from penstock.interface.sources import Packed, PlanWeight, Source, Stored, packed, tensors
+from penstock.interface.sources import (
+    Packed,
+    PlanWeight,
+    Source,
+    Stored,
+    chosen,
+    packed,
+    tensors,
+)
 from penstock.interface.weights import WeightSource, WeightValue
 from penstock.models.names import BIAS
 from penstock.models.spec import DType, ModelSpec
@@ -28,7 +36,7 @@ from penstock.weights.disagreement import (
 from penstock.weights.dummy import DummyWeights
 from penstock.weights.published import open_published
 from penstock.weights.safetensors import open_folder
-from penstock.weights.sources import Found, as_named, check, read
+from penstock.weights.sources import Found, as_named, check, read, read_member
 
 _COMPARE_BYTES: Final = 1 << 24  # at a time, so that comparing two matrices needs no copy of them
 
@@ -77,6 +85,7 @@ class CheckpointWeights:
         names = spec.names
         found = as_named(open_published(folder, spec.published), names)
         unused = dict(found)
+        shapes = {stored: tensor.shape for stored, (_, tensor) in found.items()}
         form = spec.quantized
         indexed, lacks = False, None
         self._shared = {n: w.source for n, w in weights.items() if w.checkpoint == "target"}
@@ -85,15 +94,16 @@ class CheckpointWeights:
         for name, weight in weights.items():
             if name in self._shared:
                 continue
-            for matrix in packed(weight.source):
+            source = chosen(weight.source, shapes)
+            for matrix in packed(source):
                 refuse_dense(folder, name, matrix, found)
-            for tensor in tensors(weight.source):
+            for tensor in tensors(source):
                 if tensor.name not in found:
                     if spec.published == "heads":
                         raise missing_of_heads(folder, tensor.name)
-                    raise missing(folder, name, weight.source, tensor.name, found, form)
+                    raise missing(folder, name, source, tensor.name, found, form)
                 unused.pop(tensor.name, None)
-            for matrix in packed(weight.source):
+            for matrix in packed(source):
                 for stored in _nil_bias(matrix, found):
                     unused.pop(stored, None)
                 for stored in matrix.format.optional(matrix.name):
@@ -101,12 +111,12 @@ class CheckpointWeights:
                         indexed = True
                     elif stored not in found:
                         lacks = lacks or (name, stored)
-            check(weight.source, found)
-            self._sources[name] = weight.source, found
+            check(source, found)
+            self._sources[name] = source, found
         if lacks is not None and form is not None and (indexed or form.any_order):
-            # No matrix may do without what others have, or what the order of columns is told by.
+            # No matrix may do without what others have, or which define the order of columns.
             name, stored = lacks
-            raise missing(folder, name, weights[name].source, stored, found, form)
+            raise missing(folder, name, self._sources[name][0], stored, found, form)
         if spec.tie_embeddings and names is not None:
             shapes = {"head": weights["embed"].shape}
             for tensor in tensors(names.source("head", shapes)):
@@ -128,6 +138,11 @@ class CheckpointWeights:
         if name in self._shared and isinstance(value, GroupTensor):
             return dequantized(value, self._dtype, name)
         return value
+
+    def member(self, name: str, index: int) -> WeightValue:
+        """A matrix of a stack, likewise."""
+        source, found = self._sources[name]
+        return read_member(source, index, found, self._dtype)
 
     def _share(self, target: Path | None) -> None:
         """Take the weights that are shared from the checkpoint ``target``."""

@@ -54,8 +54,19 @@ class DummyWeights:
             return self._values(weight.share.name, weight.share.shape)[slice(*weight.share.rows)]
         return self._values(name, weight.shape)
 
-    def _values(self, name: str, shape: Shape) -> NDArray[Any]:
-        size, offset = math.prod(shape), self._offset(name)
+    def member(self, name: str, index: int) -> NDArray[Any]:
+        """A matrix of a stack, the same as in all of it."""
+        weight = self._weights[name]
+        if weight.share is not None:
+            name, shape = weight.share.name, weight.share.shape
+            index += weight.share.rows[0]
+        else:
+            shape = weight.shape
+        return self._values(name, shape[1:], index * math.prod(shape[1:]))
+
+    def _values(self, name: str, shape: Shape, first: int = 0) -> NDArray[Any]:
+        """Values of a weight from element ``first`` on."""
+        size, offset = math.prod(shape), (self._offset(name) + first) % _PERIOD
         if len(shape) > 1:
             mean, deviation = 0.0, 1.0 / math.sqrt(shape[-1])
         else:

@@ -11,14 +11,19 @@ from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 from penstock.interface.sources import (
+    Flat,
+    Mxfp4,
+    OneOf,
     Packed,
     PackedFormat,
     RowsOf,
+    RowsOfEach,
     Shifted,
     Source,
     Stacked,
     Stored,
     Transposed,
+    UnitRows,
     packed,
     tensors,
 )
@@ -28,6 +33,7 @@ from penstock.models.spec import DType
 from penstock.quant import GroupTensor
 from penstock.weights.convert import convert
 from penstock.weights.gptq import read_gptq
+from penstock.weights.mxfp4 import read_mxfp4
 from penstock.weights.tensor_file import Tensor, TensorFile
 
 Found = Mapping[str, tuple[TensorFile, Tensor]]
@@ -74,11 +80,23 @@ def read(source: Source, found: Found, dtype: DType) -> NDArray[Any] | GroupTens
     return array
 
 
+def read_member(
+    source: Source, index: int, found: Found, dtype: DType
+) -> NDArray[Any] | GroupTensor:
+    """Matrix ``index`` of a stack, as :func:`read` has it."""
+    if isinstance(source, Stacked):
+        return read(source.sources[index], found, dtype)
+    stack = read(RowsOf(source, ((index, index + 1),)), found, dtype)
+    assert isinstance(stack, np.ndarray)
+    member: NDArray[Any] = stack[0]
+    return member
+
+
 def _is_shifted(source: Source) -> bool:
     match source:
         case Shifted():
             return True
-        case RowsOf(inner) | Transposed(inner):
+        case RowsOf(inner) | RowsOfEach(inner) | Transposed(inner) | Flat(inner):
             return _is_shifted(inner)
         case Stacked(sources):
             return any(map(_is_shifted, sources))
@@ -105,19 +123,47 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
         case Stored(name):
             file, tensor = found[name]
             return file.view(tensor.name)
+        case RowsOf(Stacked(sources), runs) if any(first < end for first, end in runs):
+            wanted = [each for first, end in runs for each in sources[first:end]]
+            return _floats(Stacked(tuple(wanted)), found)
+        case RowsOf(Shifted(inner, by), runs):
+            return _floats(Shifted(RowsOf(inner, runs), by), found)
+        case RowsOf(RowsOfEach(inner, first, count, step), runs):
+            return _floats(RowsOfEach(RowsOf(inner, runs), first, count, step), found)
+        case RowsOf(Transposed(inner), runs) if len(inner.shape) > 2:  # matrices of a stack
+            return _floats(Transposed(RowsOf(inner, runs)), found)
+        case RowsOf(Mxfp4() as stack, runs):
+            return read_mxfp4(stack, found, runs)
         case RowsOf(inner, runs):
             whole = _floats(inner, found)
             if len(runs) == 1:
                 return whole[slice(*runs[0])]
             return np.concatenate([whole[first:end] for first, end in runs])
+        case Stacked((alone,)):
+            return _floats(alone, found)[None]
         case Stacked(sources):
             return np.stack([_floats(each, found) for each in sources])
+        case RowsOfEach(inner, first, count, step):
+            rows = slice(first, first + count * step, step)
+            return np.ascontiguousarray(_floats(inner, found)[:, rows])
         case Transposed(inner):
-            return _floats(inner, found).T
+            return _floats(inner, found).swapaxes(-1, -2)
+        case Flat(inner):
+            vector: NDArray[Any] = _floats(inner, found)[0]
+            return vector
+        case Mxfp4():
+            return read_mxfp4(source, found, ((0, source.shape[0]),))
         case Shifted(inner, by):
             return _floats(inner, found).astype(np.float32) + np.float32(by)
+        case UnitRows(inner):
+            matrix: NDArray[np.float32] = _floats(inner, found).astype(np.float32)
+            lengths = np.sqrt(np.sum(matrix * matrix, axis=1, keepdims=True))
+            matrix /= np.maximum(lengths, np.float32(1e-12))
+            return matrix
         case Packed():
             raise TypeError(f"{source.name} is quantized: only its rows can be taken")
+        case OneOf():
+            raise TypeError("the way in which a checkpoint has a weight has not been chosen")
 
 
 def check(source: Source, found: Found) -> None:
@@ -129,6 +175,11 @@ def check(source: Source, found: Found) -> None:
         if wanted.element == "int32" and tensor.dtype != "I32":
             raise WeightError(
                 f"{where} is stored as {tensor.dtype}, but its format has packed codes in I32; "
+                "take configuration and weights from one checkpoint"
+            )
+        if wanted.element == "uint8" and tensor.dtype != "U8":
+            raise WeightError(
+                f"{where} is stored as {tensor.dtype}, but MXFP4 has its blocks and scales in U8; "
                 "take configuration and weights from one checkpoint"
             )
         if wanted.element == "float" and tensor.element is None:
@@ -163,8 +214,13 @@ def spans(source: Source, found: Found) -> Iterator[Span]:
                 yield Span(file.path, tensor.start + first * row, tensor.start + end * row)
         case RowsOf(RowsOf(inner, of), runs):
             yield from spans(RowsOf(inner, _within(of, runs)), found)
-        case RowsOf(Shifted(inner), runs):
+        case RowsOf(Shifted(inner) | UnitRows(inner) | RowsOfEach(inner), runs):
             yield from spans(RowsOf(inner, runs), found)
+        case RowsOf(Transposed(inner), runs) if len(inner.shape) > 2:
+            yield from spans(RowsOf(inner, runs), found)
+        case RowsOf(Mxfp4(blocks, scales), runs):
+            yield from spans(RowsOf(blocks, runs), found)
+            yield from spans(RowsOf(scales, runs), found)
         case RowsOf(Stacked(sources), runs):
             for first, end in runs:
                 for each in sources[first:end]:
@@ -172,7 +228,7 @@ def spans(source: Source, found: Found) -> Iterator[Span]:
         case Stacked(sources):
             for each in sources:
                 yield from spans(each, found)
-        case Shifted(inner):
+        case Shifted(inner) | UnitRows(inner):
             yield from spans(inner, found)
         case _:
             for stored in tensors(source):

@@ -68,6 +68,13 @@ class TensorFile:
             self._fail(f"holds {name} as {tensor.dtype}; it must be I32 or I64")
         return self._view(tensor, _INTEGERS[tensor.dtype])
 
+    def octets(self, name: str) -> NDArray[np.uint8]:
+        """View as :meth:`view` does a tensor of bytes."""
+        tensor = self.tensors[name]
+        if tensor.dtype != "U8":
+            self._fail(f"holds {name} as {tensor.dtype}; it must be U8")
+        return self._view(tensor, np.dtype(np.uint8))
+
     def _view(self, tensor: Tensor, dtype: np.dtype[Any]) -> NDArray[Any]:
         if self._map is None:
             self._map = self._open_map()

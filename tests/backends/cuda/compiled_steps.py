@@ -84,7 +84,7 @@ def steps(limits: Limits) -> Iterator[StepInput]:
 
 def sample(executor: CudaExecutor, step: StepInput, generator: np.random.Generator) -> None:
     """Launch the step and sample some of its rows, in all ways there are; tell of others."""
-    sampler = executor.sampler()
+    sampler = executor.sampler
     vocabulary = sampler._sizes.vocab
     rows = len(step.logit_rows)
     count = min(int(generator.integers(1, 5)), rows, sampler._sizes.rows)

@@ -50,7 +50,7 @@ def test_no_tensor_outlives_an_executor(way: str, quantized: bool, device: Any) 
     with no_collector():
         before = storages(device)
         executor = bind(plan, dummy_weights(spec, 3, "bfloat16"), LIMITS, device)
-        sampler = executor.sampler()
+        sampler = executor.sampler
         step = step_of([Chunk(tokens_of(1, 8), 0, 8, [3], rows=[6, 7])])
         if way == "logits":
             result = executor.run(step)

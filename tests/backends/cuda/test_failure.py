@@ -98,7 +98,7 @@ def test_a_step_that_cannot_be_launched_is_one_error(executor: CudaExecutor, bro
 
 
 def test_sampling_that_cannot_be_launched_is_one_error(executor: CudaExecutor, broken: str) -> None:
-    sampler = executor.sampler()
+    sampler = executor.sampler
     logits = np.zeros((1, 211), np.float32)
     state = sampler.state(NewSequence(SamplingParams(temperature=1.0), 1, [1], 211))
     message = broken.replace("_embed", "begin")

@@ -299,7 +299,7 @@ def test_a_padded_step_may_read_what_the_one_before_samples(pair: Pair) -> None:
     second = step_of([Chunk(B, 9, 39, B_BLOCKS), Chunk(tokens, 5, 6, [2])])
     said = []
     for executor in (pair.plain, pair.graphed):
-        sampler = executor.sampler()
+        sampler = executor.sampler
         states = [
             sampler.state(NewSequence(SamplingParams(temperature=t, seed=5), 5, [1, 2], 211, [5]))
             for t in (0.0, 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -18,7 +18,8 @@ from penstock.backends.cuda import result  # noqa: E402
 from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
 from penstock.errors import EngineDeadError  # noqa: E402
-from penstock.interface.executor import Limits  # noqa: E402
+from penstock.interface.executor import Limits, Sampling  # noqa: E402
+from penstock.interface.mask import StepMasks  # noqa: E402
 from penstock.interface.sampler import NewSequence, Sampler  # noqa: E402
 from penstock.interface.step import StepInput  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
@@ -57,9 +58,9 @@ def test_a_greedy_row_needs_no_logits(
 
     with monkeypatch.context() as patched:
         patched.setattr(result, "_on_host", refuse)
-        outcome = sampled(executor.sampler(), got, [SamplingParams(temperature=0)] * 3)
+        outcome = sampled(executor.sampler, got, [SamplingParams(temperature=0)] * 3)
     assert outcome.token_ids == got.argmax.tolist() == got.logits.argmax(axis=1).tolist()
-    assert (outcome.errors, outcome.particular) == ({}, [])
+    assert (outcome.errors, outcome.not_plain) == ({}, [])
     np.testing.assert_array_equal(got.peaks(np.arange(3, dtype=np.int32)), got.logits.max(axis=1))
 
 
@@ -73,9 +74,9 @@ def test_rows_are_sampled_where_they_are_as_the_definition_says(executor: CudaEx
         SamplingParams(temperature=0, repetition_penalty=1.7),
         SamplingParams(temperature=1.2, min_p=0.1),
     ]  # more than a launch of the sampler takes
-    outcome = sampled(executor.sampler(), got, params)
+    outcome = sampled(executor.sampler, got, params)
     assert outcome == sampled(NumpySampler(), got, params)
-    assert outcome.particular == [1, 2, 3, 4, 5]
+    assert outcome.not_plain == [1, 2, 3, 4, 5]
 
 
 def test_rows_that_are_not_finite_fail_alone(executor: CudaExecutor) -> None:
@@ -89,9 +90,38 @@ def test_rows_that_are_not_finite_fail_alone(executor: CudaExecutor) -> None:
     results = got.on_device._replace(logits=on_device, argmax=found[:, :1].contiguous())
     bad = result.DeviceResult(results, found, 4, 0)
     for params in (SamplingParams(temperature=0), SamplingParams(temperature=1.0)):
-        outcome = sampled(executor.sampler(), bad, [params] * 4)
+        outcome = sampled(executor.sampler, bad, [params] * 4)
         assert sorted(outcome.errors) == [1, 2, 3]
         assert outcome.errors == sampled(NumpySampler(), bad, [params] * 4).errors
+
+
+class _Late(NamedTuple):
+    taken: StepMasks
+
+    def take(self) -> StepMasks:
+        return self.taken
+
+
+def test_a_late_mask_is_refused_before_anything_runs(executor: CudaExecutor) -> None:
+    """The device draws when its step is queued; what the host must do is said, and steps go on."""
+    assert not executor.capabilities.late_masks
+    step = step_of([Chunk(A, 0, 4, [1], rows=[3])])
+    before = executor.run(step).argmax.tolist()
+    state = executor.sampler.state(NewSequence(SamplingParams(temperature=0), 7, [1, 2], VOCAB))
+    late = _Late(StepMasks([None], frozenset([0])))
+    with pytest.raises(ValueError, match=r"samples \[0\] are late.* draw on the host"):
+        executor.submit(step, Sampling([0], [state], late))
+    there = _Late(StepMasks([None], frozenset()))
+    drawn = executor.submit(step, Sampling([0], [state], there)).wait()
+    assert drawn.sampled.token_ids == before
+
+
+def test_hidden_states_and_features_are_picked_from_their_rows(executor: CudaExecutor) -> None:
+    step = step_of([Chunk(A, 0, 6, [1], rows=[5], hidden=[0, 1])])
+    hidden = executor.run(step).hidden.copy()
+    outcome = executor.submit(step, Sampling(features=True)).wait()
+    np.testing.assert_array_equal(outcome.hidden, hidden[1:])
+    np.testing.assert_array_equal(outcome.features, hidden)
 
 
 def test_the_next_step_ends_a_result(executor: CudaExecutor) -> None:
@@ -117,9 +147,9 @@ def test_a_gpu_that_fails_late_ends_the_engine(
         patched.setattr(torch.Tensor, "to", fail)
         with pytest.raises(EngineDeadError, match="unspecified launch failure; the engine"):
             _ = got.logits
-    monkeypatch.setattr(executor.sampler(), "launch", fail)
+    monkeypatch.setattr(executor.sampler, "launch", fail)
     with pytest.raises(EngineDeadError, match="unspecified launch failure; the engine"):
-        sampled(executor.sampler(), got, [SamplingParams(temperature=1.0)])
+        sampled(executor.sampler, got, [SamplingParams(temperature=1.0)])
 
 
 def test_steps_follow_each_other_by_their_likeliest_tokens(executor: CudaExecutor) -> None:

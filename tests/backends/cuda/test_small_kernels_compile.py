@@ -65,6 +65,8 @@ for dtype in (torch.bfloat16, torch.float32):
         add_norm(floats, delta, torch.zeros(4096), torch.zeros(64, 4096, dtype=dtype), 1e-5)
     for bias in (None, torch.zeros(4096)):
         layer_norm(floats, torch.zeros(4096), bias, torch.zeros(64, 4096, dtype=dtype), 1e-5)
+    add_norm(floats, None, None, floats.to(dtype), 1e-5)
+    layer_norm(floats, None, None, floats.to(dtype), 1e-5)
     head_norm(floats, torch.zeros(128), floats.to(dtype), 1e-5)
     gate(floats, floats, floats.to(dtype), "silu")
     scale(floats, floats, 2.0)

@@ -1,4 +1,4 @@
-"""Every op of a plan, appended to a native executor: ``APPENDERS`` is the list of what there is.
+"""Appends the ops of a plan to a native executor: ``APPENDERS`` lists those that have a kernel.
 
 An op's function here names buffers and weights by their handles and calls one method of the
 executor, whose C++ checks that they fit (``csrc/executor_append*.cpp``).
@@ -6,12 +6,10 @@ executor, whose C++ checks that they fit (``csrc/executor_append*.cpp``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from penstock.backends.cpu.binder import Binder
-from penstock.models.spec import plain_activation
+from penstock.models.spec import ClampedSwiglu, Gating
 from penstock.plan import ops
 
 
@@ -23,8 +21,27 @@ def append(binder: Binder, op: ops.Op) -> None:
     appender(binder, op)
 
 
+def gating(kind: Gating | None) -> tuple[str, tuple[float, float] | None]:
+    """An activation by name, and limit and alpha of a clamped one."""
+    if isinstance(kind, ClampedSwiglu):
+        return "silu", (kind.limit, kind.alpha)
+    return kind or "none", None
+
+
 def _embed(b: Binder, op: ops.Embed) -> None:
-    b.native.append_embed(b.table(op.weight), b.plan.weight_dtype, b.buffers[op.out])
+    rows = b.plan.weights[op.weight].shape[0]
+    b.native.append_embed(b.table(op.weight), b.plan.weight_dtype, b.buffers[op.out], rows)
+
+
+def _add_positions(b: Binder, op: ops.AddPositions) -> None:
+    b.native.append_add_positions(
+        x=b.buffers[op.x],
+        out=b.buffers[op.out],
+        table=b.table(op.weight),
+        elem=b.plan.weight_dtype,
+        rows=b.plan.weights[op.weight].shape[0],
+        offset=op.offset,
+    )
 
 
 def _features(b: Binder, op: ops.Features) -> None:
@@ -37,12 +54,26 @@ def _join(b: Binder, op: ops.Join) -> None:
 
 def _linear(b: Binder, op: ops.Linear) -> None:
     matrix = b.matrix(op)
-    b.native.append_linear(
-        matrix,
-        b.bias(op),
-        b.buffers[op.x],
-        b.buffers[op.out],
-        plain_activation(op.gated) if op.gated else "none",
+    x, out = b.buffers[op.x], b.buffers[op.out]
+    b.native.append_linear(matrix, b.bias(op), x, out, *gating(op.gated))
+
+
+def _route(b: Binder, op: ops.Route) -> None:
+    routing = op.routing
+    b.native.append_route(
+        logits=b.buffers[op.logits],
+        ids=b.buffers[op.ids],
+        shares=b.buffers[op.shares],
+        choice_bias=b.optional_weight(op.choice_bias),
+        scores=routing.scores,
+        normalize=routing.normalize,
+        normalize_eps=routing.normalize_eps,
+        normalize_least=routing.normalize_least,
+        scale=routing.scale,
+        groups=routing.groups,
+        groups_chosen=routing.groups_chosen,
+        top2=routing.group_score == "top2",
+        jitter=routing.jitter,
     )
 
 
@@ -50,6 +81,22 @@ def _head_linear(b: Binder, op: ops.HeadLinear) -> None:
     b.native.append_head_linear(
         matrix=b.head_matrix(op), heads=op.heads, x=b.buffers[op.x], out=b.buffers[op.out]
     )
+
+
+def _expert_linear(b: Binder, op: ops.ExpertLinear) -> None:
+    matrix = b.experts(op)
+    x, ids, out = (b.buffers[name] for name in (op.x, op.ids, op.out))
+    b.native.append_expert_linear(matrix, b.expert_bias(op), x, ids, out, *gating(op.gated))
+
+
+def _scale_rows(b: Binder, op: ops.ScaleRows) -> None:
+    x, by, out = (b.buffers[name] for name in (op.x, op.by, op.out))
+    b.native.append_scale_rows(x, by, out, op.sigmoid)
+
+
+def _combine_experts(b: Binder, op: ops.CombineExperts) -> None:
+    shares = None if op.shares is None else b.buffers[op.shares]
+    b.native.append_combine_experts(b.buffers[op.x], shares, b.buffers[op.out])
 
 
 def _attention(b: Binder, op: ops.Attention) -> None:
@@ -89,8 +136,30 @@ def _scale(b: Binder, op: ops.Scale) -> None:
     b.native.append_scale(b.buffers[op.x], b.buffers[op.out], op.factor)
 
 
+def _scale_by(b: Binder, op: ops.ScaleBy) -> None:
+    b.native.append_scale_by(b.buffers[op.x], b.buffers[op.out], b.weight(op.weight))
+
+
+def _columns(b: Binder, op: ops.Columns) -> None:
+    b.native.append_columns(b.buffers[op.x], b.buffers[op.out], op.first)
+
+
 def _soft_cap(b: Binder, op: ops.SoftCap) -> None:
     b.native.append_soft_cap(b.buffers[op.x], b.buffers[op.out], op.cap)
+
+
+def _clamp(b: Binder, op: ops.Clamp) -> None:
+    b.native.append_clamp(b.buffers[op.x], b.buffers[op.out], op.limit)
+
+
+def _scale_by_position(b: Binder, op: ops.ScaleByPosition) -> None:
+    b.native.append_scale_by_position(
+        x=b.buffers[op.x],
+        out=b.buffers[op.out],
+        factors=b.floats(op.scale.factors(b.plan.max_positions)),
+        period=op.scale.period,
+        offset=op.scale.offset,
+    )
 
 
 def _add(b: Binder, op: ops.Add) -> None:
@@ -100,7 +169,16 @@ def _add(b: Binder, op: ops.Add) -> None:
 
 def _head_norm(b: Binder, op: ops.HeadNorm) -> None:
     x, out = b.buffers[op.x], b.buffers[op.out]
-    b.native.append_head_norm(x, out, op.head_dim, b.weight(op.weight), op.eps)
+    b.native.append_head_norm(
+        x,
+        out,
+        op.head_dim,
+        b.optional_weight(op.weight),
+        op.eps,
+        bias=b.optional_weight(op.bias),
+        layer=op.centered,
+        each_head=op.each_head,
+    )
 
 
 def _rope(b: Binder, op: ops.Rope) -> None:
@@ -123,7 +201,7 @@ def _kv_write(b: Binder, op: ops.KvWrite) -> None:
 
 def _gate(b: Binder, op: ops.Gate) -> None:
     gate, up, out = (b.buffers[name] for name in (op.gate, op.up, op.out))
-    b.native.append_gate(gate, up, out, plain_activation(op.activation))
+    b.native.append_gate(gate, up, out, *gating(op.activation))
 
 
 def _activate(b: Binder, op: ops.Activate) -> None:
@@ -162,28 +240,35 @@ def _rope_write(b: Binder, op: ops.RopeWrite) -> None:
     )
 
 
-APPENDERS: Final[Mapping[type[ops.Op], Callable[[Binder, Any], None]]] = MappingProxyType(
-    {
-        ops.Embed: _embed,
-        ops.Features: _features,
-        ops.Join: _join,
-        ops.Linear: _linear,
-        ops.HeadLinear: _head_linear,
-        ops.Attention: _attention,
-        ops.SelectRows: _select_rows,
-        ops.Argmax: _argmax,
-        ops.RmsNorm: _rms_norm,
-        ops.LayerNorm: _layer_norm,
-        ops.Scale: _scale,
-        ops.SoftCap: _soft_cap,
-        ops.Add: _add,
-        ops.HeadNorm: _head_norm,
-        ops.Rope: _rope,
-        ops.KvWrite: _kv_write,
-        ops.Gate: _gate,
-        ops.Activate: _activate,
-        ops.AddNorm: _add_norm,
-        ops.AddActivated: _add_activated,
-        ops.RopeWrite: _rope_write,
-    }
+APPENDERS: Final[ops.OpTable[Binder]] = ops.op_table(
+    ops.handles(ops.Embed, _embed),
+    ops.handles(ops.AddPositions, _add_positions),
+    ops.handles(ops.Features, _features),
+    ops.handles(ops.Join, _join),
+    ops.handles(ops.Linear, _linear),
+    ops.handles(ops.HeadLinear, _head_linear),
+    ops.handles(ops.Route, _route),
+    ops.handles(ops.ExpertLinear, _expert_linear),
+    ops.handles(ops.ScaleRows, _scale_rows),
+    ops.handles(ops.CombineExperts, _combine_experts),
+    ops.handles(ops.Attention, _attention),
+    ops.handles(ops.SelectRows, _select_rows),
+    ops.handles(ops.Argmax, _argmax),
+    ops.handles(ops.RmsNorm, _rms_norm),
+    ops.handles(ops.LayerNorm, _layer_norm),
+    ops.handles(ops.Scale, _scale),
+    ops.handles(ops.ScaleBy, _scale_by),
+    ops.handles(ops.Columns, _columns),
+    ops.handles(ops.SoftCap, _soft_cap),
+    ops.handles(ops.Clamp, _clamp),
+    ops.handles(ops.ScaleByPosition, _scale_by_position),
+    ops.handles(ops.Add, _add),
+    ops.handles(ops.HeadNorm, _head_norm),
+    ops.handles(ops.Rope, _rope),
+    ops.handles(ops.KvWrite, _kv_write),
+    ops.handles(ops.Gate, _gate),
+    ops.handles(ops.Activate, _activate),
+    ops.handles(ops.AddNorm, _add_norm),
+    ops.handles(ops.AddActivated, _add_activated),
+    ops.handles(ops.RopeWrite, _rope_write),
 )

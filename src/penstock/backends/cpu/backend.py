@@ -21,6 +21,8 @@ class CpuBackend(Backend):
     name = "cpu"
     defaults = Defaults(64, BATCHED_TOKENS, True, "products of integers are exact")
     keeps_weights = True
+    runs_experts = True
+    runs_clamped_gates = True
 
     def asked(self, hardware: Hardware) -> BackendChoice:
         return BackendChoice(self, "as asked")

@@ -1,4 +1,5 @@
-"""What appending ops to a native executor shares: handles of buffers, weights and tables."""
+"""Handles of buffers, weights and tables, for the functions that append ops to a native
+executor."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.cpu.forms import form_of
+from penstock.backends.cpu.forms import MatrixPart, form_of
 from penstock.backends.cpu.interface import BufferId, ConstantId, MatrixId, NativeExecutor
 from penstock.backends.cpu.pack import DTYPES, Fill, as_bytes
+from penstock.backends.cpu.rope_tables import RopeTables
 from penstock.backends.cpu.tune import Product
-from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.plan import Plan
 
@@ -23,7 +24,7 @@ PANEL_COLUMNS: Final = 16
 
 
 class Binder:
-    """Hands to those who append an op of ``plan`` what the op names, as ``native`` knows it.
+    """Translates what the ops of ``plan`` name into handles of ``native``.
 
     Weights are reserved as ops ask for them, in the order of ``regions``, and filled later.
     """
@@ -39,10 +40,11 @@ class Binder:
         self._matrices: dict[str, list[tuple[MatrixId, int, bool]]] = {}
         """The matrices by shape and format: each with its region and whether it multiplies selected
         rows only."""
+        self.rope_tables = RopeTables(native, plan.max_positions)
         self._ropes: dict[int, tuple[ConstantId, ConstantId]] = {}
 
     def products(self) -> list[Product]:
-        """The matrices, those that are alike together."""
+        """Return the matrices, grouped by shape and format."""
         sizes = self.native.region_bytes
         return [
             Product(
@@ -58,7 +60,7 @@ class Binder:
         """The packed matrix of a product, its parts joined."""
         native = self.native
         form = form_of(op.scheme, self.plan.weight_dtype)
-        matrix = form.add(native, op)
+        matrix = form.add(native, op, 1)
         if not op.weight_only:  # whose products have nothing to tune
             shape = f"{form} {'2x' if op.gated is not None else ''}{op.n}x{op.k}"
             logits = self.plan.buffers[op.out].rows.base != "T"
@@ -66,7 +68,7 @@ class Binder:
         self.regions.append("+".join(part.weight for part in op.parts))
         first = 0
         for part in op.parts:
-            put = partial(form.pack, native, matrix, first, part.weight)
+            put = partial(form.pack, MatrixPart(native, matrix, first, part.weight))
             self.fills.append(Fill(part.weight, put))
             first += part.n
         return matrix
@@ -80,11 +82,42 @@ class Binder:
         self.fills.append(Fill(op.weight, partial(self._pack_heads, matrix, op, rows)))
         return matrix
 
+    def experts(self, op: ops.ExpertLinear) -> MatrixId:
+        """The packed matrices of all experts, the parts of each joined."""
+        form = form_of(op.scheme, self.plan.weight_dtype)
+        number = self.plan.weights[op.parts[0].weight].shape[0]
+        matrix = form.add(self.native, op, number)
+        self.regions.append("+".join(part.weight for part in op.parts))
+        first = 0
+        for expert in range(number):
+            for part in op.parts:
+                put = partial(form.pack, MatrixPart(self.native, matrix, first, part.weight))
+                self.fills.append(Fill(part.weight, put, expert))
+                first += part.n
+        return matrix
+
     def bias(self, op: ops.Linear) -> ConstantId | None:
         """The parts' biases joined, zeros where one has none; None if none has any."""
         if all(part.bias is None for part in op.parts):
             return None
         return self._reserve([(part.bias, part.n) for part in op.parts], DTYPES["float32"])
+
+    def expert_bias(self, op: ops.ExpertLinear) -> ConstantId | None:
+        """The parts' biases joined expert by expert, zeros where one has none; None if none has
+        any."""
+        named = [part.bias for part in op.parts if part.bias is not None]
+        if not named:
+            return None
+        number, width = self.plan.weights[named[0]].shape[0], sum(part.n for part in op.parts)
+        constant = self.native.reserve_constant(number * width * 4)
+        self.regions.append("+".join(named))
+        first = 0
+        for part in op.parts:
+            if part.bias is not None:
+                put = partial(self._fill_rows, constant, first, width)
+                self.fills.append(Fill(part.bias, put))
+            first += part.n
+        return constant
 
     def weight(self, name: ops.WeightName) -> ConstantId:
         """A weight as float32."""
@@ -97,16 +130,14 @@ class Binder:
         """A weight in the element type that the plan's weights have."""
         return self._reserve([(name, self._size(name))], DTYPES[self.plan.weight_dtype])
 
-    def floats(self, values: Sequence[float]) -> ConstantId:
+    def floats(self, values: Sequence[float] | NDArray[np.float32]) -> ConstantId:
         """Numbers that the plan itself holds, as float32."""
         return self.native.add_constant(as_bytes(np.asarray(values, np.float32)))
 
     def rope(self, index: int) -> tuple[ConstantId, ConstantId]:
         """Cosine and sine of ``Plan.ropes[index]``, made once."""
         if index not in self._ropes:
-            cos, sin = rope_tables(self.plan.ropes[index], self.plan.max_positions)
-            add = self.native.add_constant
-            self._ropes[index] = (add(as_bytes(cos)), add(as_bytes(sin)))
+            self._ropes[index] = self.rope_tables.add(self.plan.ropes[index])
         return self._ropes[index]
 
     def _size(self, name: ops.WeightName) -> int:
@@ -115,7 +146,8 @@ class Binder:
     def _reserve(
         self, parts: Sequence[tuple[ops.WeightName | None, int]], dtype: np.dtype[Any]
     ) -> ConstantId:
-        """Room for weights of so many elements, one after another; what has no name stays zero."""
+        """Reserve a constant for weights of so many elements in a row; parts without a name stay
+        zero."""
         constant = self.native.reserve_constant(sum(n for _, n in parts) * dtype.itemsize)
         self.regions.append("+".join(name for name, _ in parts if name is not None))
         offset = 0
@@ -135,6 +167,10 @@ class Binder:
         for h, head in enumerate(heads):
             one = head.reshape(op.k, op.n).T if op.transposed else head.reshape(op.n, op.k)
             self.native.pack_rows(matrix, h * rows, op.n, as_bytes(np.ascontiguousarray(one)))
+
+    def _fill_rows(self, constant: ConstantId, first: int, width: int, array: NDArray[Any]) -> None:
+        for row, values in enumerate(array.astype(np.float32, copy=False)):
+            self.native.fill_constant(constant, (row * width + first) * 4, as_bytes(values))
 
     def _fill(
         self, constant: ConstantId, offset: int, dtype: np.dtype[Any], array: NDArray[Any]

@@ -1,14 +1,16 @@
-"""The native executor behind the protocol of ``interface/executor.py``."""
+"""Runs a native executor as ``interface/executor.py`` asks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from numpy.typing import NDArray
 
 from penstock.backends.cpu.interface import NativeExecutor, StepArrays
 from penstock.backends.cpu.native import load
+from penstock.backends.cpu.rope_tables import RopeTables
 from penstock.backends.cpu.sampler import NativeSampler
 from penstock.backends.cpu.tune import ProductTuner
 from penstock.interface.host_executor import HostExecutor
@@ -57,6 +59,7 @@ class CpuExecutor(HostExecutor):
         packed: PackedRegions,
         tunable: ProductTuner | None = None,
         feature_size: int = 0,
+        rope_tables: RopeTables | None = None,
     ) -> None:
         self.num_blocks = num_blocks
         self.isa = isa
@@ -65,6 +68,7 @@ class CpuExecutor(HostExecutor):
         self._native = native
         self._results = results
         self._feature_size = feature_size
+        self._rope_tables = rope_tables
 
     @property
     def weight_bytes(self) -> int:
@@ -78,7 +82,12 @@ class CpuExecutor(HostExecutor):
         anything is written; RuntimeError after :meth:`close`.
         """
         step.check_features(self._feature_size)
-        self._native.run(*_arrays(step), features=step.features if self._feature_size else None)
+        features = step.features if self._feature_size else None
+        try:
+            self._native.run(*_arrays(step), features=features)
+        except IndexError:
+            self._reach(step)
+            self._native.run(*_arrays(step), features=features)
         rows = len(step.logit_rows)
         return self._results.first(rows, rows + len(step.hidden_rows))
 
@@ -86,9 +95,19 @@ class CpuExecutor(HostExecutor):
         """Run one step and return each op's kind and seconds, in the order of the plan."""
         step.check_features(self._feature_size)
         features = step.features if self._feature_size else None
-        seconds = self._native.profile(*_arrays(step), features=features)
+        try:
+            seconds = self._native.profile(*_arrays(step), features=features)
+        except IndexError:
+            self._reach(step)
+            seconds = self._native.profile(*_arrays(step), features=features)
         return list(zip(self._native.op_names, seconds, strict=True))
 
+    def _reach(self, step: StepInput) -> None:
+        """Fill rotary tables for the step's positions, which lie beyond them."""
+        assert self._rope_tables is not None
+        self._rope_tables.reach(int(step.positions.max()) + 1)
+
+    @cached_property
     def sampler(self) -> NativeSampler:
         """Runs on this executor's threads; not while a step does, nor after :meth:`close`."""
         return NativeSampler(load(self.isa), self._native, self._results.logits.shape[1])

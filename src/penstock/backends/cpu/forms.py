@@ -1,13 +1,13 @@
 """The forms in which the native executor keeps matrices: floats, and one for each scheme.
 
-A form is all that the CPU backend has to know of a scheme; :data:`FORMS` is where it is entered.
+A form is all that the CPU backend has to know of a scheme; :func:`form_of` chooses it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from penstock.backends.cpu.interface import MatrixId, NativeExecutor
 from penstock.backends.cpu.pack import DTYPES, as_bytes
 from penstock.interface.weights import WeightValue
 from penstock.models.spec import DType
-from penstock.plan.ops import Linear, WeightName
+from penstock.plan.ops import ExpertLinear, Linear, WeightName
 from penstock.quant import (
     GridScheme,
     GroupScheme,
@@ -27,7 +27,20 @@ from penstock.quant import (
     require_in_order,
 )
 
+Product = Linear | ExpertLinear
+
 _ELEMENTS = {dtype: name for name, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class MatrixPart:
+    """The place of one weight's rows in a matrix, which may join several weights."""
+
+    native: NativeExecutor
+    matrix: MatrixId
+    first: int
+    """The matrix's row that is the weight's first."""
+    name: WeightName
 
 
 class MatrixForm(ABC):
@@ -35,24 +48,18 @@ class MatrixForm(ABC):
 
     @abstractmethod
     def __str__(self) -> str:
-        """The form's name, with which products that are alike are found."""
+        """The form's name, by which products of one kind are tuned together."""
 
     @abstractmethod
-    def add(self, native: NativeExecutor, op: Linear) -> MatrixId:
-        """Reserve room for the matrix of ``op``; raises ValueError where no kernel has it."""
+    def add(self, native: NativeExecutor, op: Product, experts: int) -> MatrixId:
+        """Reserve memory for the matrices of ``op``, one for each expert; raises ValueError where
+        no kernel has them."""
 
     @abstractmethod
-    def pack(
-        self,
-        native: NativeExecutor,
-        matrix: MatrixId,
-        first: int,
-        name: WeightName,
-        value: WeightValue,
-    ) -> None:
-        """Pack ``value`` ``[rows, k]`` as the matrix's rows from ``first`` on.
+    def pack(self, part: MatrixPart, value: WeightValue) -> None:
+        """Pack ``value`` ``[rows, k]`` as ``part``.
 
-        Raises WeightError, naming ``name``, where it is to be rounded and has a value that is not
+        Raises WeightError, naming the weight, where it is to be rounded and has a value that is not
         finite.
         """
 
@@ -66,19 +73,12 @@ class FloatForm(MatrixForm):
     def __str__(self) -> str:
         return self._dtype
 
-    def add(self, native: NativeExecutor, op: Linear) -> MatrixId:
-        return native.add_matrix(self._dtype, op.n, op.k, op.gated is not None)
+    def add(self, native: NativeExecutor, op: Product, experts: int) -> MatrixId:
+        return native.add_matrix(self._dtype, op.n, op.k, op.gated is not None, experts)
 
-    def pack(
-        self,
-        native: NativeExecutor,
-        matrix: MatrixId,
-        first: int,
-        name: WeightName,
-        value: WeightValue,
-    ) -> None:
-        rows = _floats(value, name).astype(DTYPES[self._dtype], copy=False)
-        native.pack_rows(matrix, first, len(rows), as_bytes(rows))
+    def pack(self, part: MatrixPart, value: WeightValue) -> None:
+        rows = _floats(value, part.name).astype(DTYPES[self._dtype], copy=False)
+        part.native.pack_rows(part.matrix, part.first, len(rows), as_bytes(rows))
 
 
 class GridForm(MatrixForm):
@@ -90,28 +90,22 @@ class GridForm(MatrixForm):
     def __str__(self) -> str:
         return str(self._scheme)
 
-    def add(self, native: NativeExecutor, op: Linear) -> MatrixId:
+    def add(self, native: NativeExecutor, op: Product, experts: int) -> MatrixId:
         return native.add_grid_matrix(
             bits=self._scheme.bits,
             n=op.n,
             k=op.k,
             gated=op.gated is not None,
             weight_only=op.weight_only,
+            experts=experts,
         )
 
-    def pack(
-        self,
-        native: NativeExecutor,
-        matrix: MatrixId,
-        first: int,
-        name: WeightName,
-        value: WeightValue,
-    ) -> None:
-        rows = _rounded_from(_floats(value, name))
-        if not native.pack_grid_rows(
-            matrix, first, len(rows), _ELEMENTS[rows.dtype], as_bytes(rows)
+    def pack(self, part: MatrixPart, value: WeightValue) -> None:
+        rows = _rounded_from(_floats(value, part.name))
+        if not part.native.pack_grid_rows(
+            part.matrix, part.first, len(rows), _ELEMENTS[rows.dtype], as_bytes(rows)
         ):
-            raise not_finite(name)
+            raise not_finite(part.name)
 
 
 class GroupForm(MatrixForm):
@@ -123,7 +117,7 @@ class GroupForm(MatrixForm):
     def __str__(self) -> str:
         return str(self._scheme)
 
-    def add(self, native: NativeExecutor, op: Linear) -> MatrixId:
+    def add(self, native: NativeExecutor, op: Product, experts: int) -> MatrixId:
         return native.add_int_matrix(
             bits=self._scheme.bits,
             group=self._scheme.group_size or 0,
@@ -132,35 +126,28 @@ class GroupForm(MatrixForm):
             gated=op.gated is not None,
             zero_points=self._scheme.zero_points,
             weight_only=op.weight_only,
+            experts=experts,
         )
 
-    def pack(
-        self,
-        native: NativeExecutor,
-        matrix: MatrixId,
-        first: int,
-        name: WeightName,
-        value: WeightValue,
-    ) -> None:
+    def pack(self, part: MatrixPart, value: WeightValue) -> None:
         if isinstance(value, GroupTensor):
-            tensor = require_in_order(value, name)
+            tensor = require_in_order(value, part.name)
         else:
-            tensor = round_weights(native, _floats(value, name), self._scheme, name)
+            floats = _floats(value, part.name)
+            tensor = round_weights(part.native, floats, self._scheme, part.name)
         codes, scales, zeros = tensor.codes, tensor.scales, tensor.zeros
-        native.pack_int_rows(matrix, first, len(codes), codes, scales, zeros)
-
-
-FORMS: Final[Mapping[type[QuantScheme], Callable[[Any], MatrixForm]]] = {
-    GridScheme: GridForm,
-    GroupScheme: GroupForm,
-}
+        part.native.pack_int_rows(part.matrix, part.first, len(codes), codes, scales, zeros)
 
 
 def form_of(scheme: QuantScheme | None, dtype: DType) -> MatrixForm:
     """The form of matrices quantized by ``scheme``, or else kept in ``dtype``."""
-    if scheme is None:
-        return FloatForm(dtype)
-    return FORMS[type(scheme)](scheme)
+    match scheme:
+        case None:
+            return FloatForm(dtype)
+        case GridScheme():
+            return GridForm(scheme)
+        case GroupScheme():
+            return GroupForm(scheme)
 
 
 def round_weights(
@@ -186,12 +173,12 @@ def round_weights(
 
 
 def _floats(value: WeightValue, name: str) -> NDArray[Any]:
-    """``value`` where it is an array of floats."""
+    """Return ``value`` if it is an array of floats, else raise ValueError."""
     if isinstance(value, np.ndarray):
         return value
     raise ValueError(f"{name} is stored as {value.scheme}, which no kernel reads as it is")
 
 
 def _rounded_from(matrix: NDArray[Any]) -> NDArray[Any]:
-    """In a type that native rounding reads."""
+    """Return ``matrix`` in a type that native rounding reads."""
     return matrix if matrix.dtype in _ELEMENTS else matrix.astype(np.float32)

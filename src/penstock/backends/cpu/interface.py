@@ -1,4 +1,4 @@
-"""What a native module offers, as types; ``csrc/`` implements it once per instruction set."""
+"""The types of a native module, which ``csrc/`` implements once per instruction set."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ MatrixId = NewType("MatrixId", int)
 class NativeExecutor(Protocol):
     """The bound op array, built call by call and then run. See ``csrc/executor.h``.
 
-    Element types go by name (``"float32"``, ...), rows by ``"T"`` or ``"R"``. Malformed arguments
+    Element types go by name (``"float32"``, ...), rows by ``"T"``, ``"S"`` or
+    ``"R"``, several of each as ``"8T"``. Malformed arguments
     raise ValueError; memory that cannot be had, MemoryError.
     """
 
@@ -44,13 +45,23 @@ class NativeExecutor(Protocol):
 
     def add_constant(self, bytes: Bytes) -> ConstantId: ...
 
+    def add_table(self, bytes: int) -> ConstantId:
+        """Zeros, of which the system gives what is touched, to be filled little by little."""
+        ...
+
+    def set_known_positions(self, positions: int) -> None:
+        """From this position on tables are not filled: steps with one raise IndexError."""
+        ...
+
     def reserve_constant(self, bytes: int) -> ConstantId: ...
 
     def fill_constant(self, constant: ConstantId, offset: int, bytes: Bytes) -> None: ...
 
-    def add_matrix(self, elem: str, n: int, k: int, gated: bool) -> MatrixId: ...
+    def add_matrix(self, elem: str, n: int, k: int, gated: bool, experts: int = 1) -> MatrixId: ...
 
-    def pack_rows(self, matrix: MatrixId, first: int, count: int, rows: Bytes) -> None: ...
+    def pack_rows(self, matrix: MatrixId, first: int, count: int, rows: Bytes) -> None:
+        """Pack rows of a matrix, or of one of several experts, whose rows follow each other."""
+        ...
 
     def add_int_matrix(
         self,
@@ -62,6 +73,7 @@ class NativeExecutor(Protocol):
         gated: bool,
         zero_points: bool,
         weight_only: bool,
+        experts: int = 1,
     ) -> MatrixId: ...
 
     def pack_int_rows(
@@ -75,7 +87,7 @@ class NativeExecutor(Protocol):
     ) -> None: ...
 
     def add_grid_matrix(
-        self, *, bits: int, n: int, k: int, gated: bool, weight_only: bool
+        self, *, bits: int, n: int, k: int, gated: bool, weight_only: bool, experts: int = 1
     ) -> MatrixId: ...
 
     def pack_grid_rows(
@@ -111,7 +123,13 @@ class NativeExecutor(Protocol):
         self, fd: int, places: list[tuple[int, int]], chunk: int
     ) -> list[list[int]]: ...
 
-    def append_embed(self, table: ConstantId, elem: str, out: BufferId) -> None: ...
+    def append_embed(self, table: ConstantId, elem: str, out: BufferId, rows: int) -> None:
+        """``rows``: of the table, at least as many as there are tokens."""
+        ...
+
+    def append_add_positions(
+        self, *, x: BufferId, out: BufferId, table: ConstantId, elem: str, rows: int, offset: int
+    ) -> None: ...
 
     def append_add_norm(
         self,
@@ -142,10 +160,57 @@ class NativeExecutor(Protocol):
         x: BufferId,
         out: BufferId,
         gate: str,
+        clamp: tuple[float, float] | None = None,
+    ) -> None: ...
+
+    def append_route(
+        self,
+        *,
+        logits: BufferId,
+        ids: BufferId,
+        shares: BufferId,
+        choice_bias: ConstantId | None,
+        scores: str,
+        normalize: bool,
+        normalize_eps: float,
+        normalize_least: float,
+        scale: float,
+        groups: int,
+        groups_chosen: int,
+        top2: bool,
+        jitter: float,
+    ) -> None: ...
+
+    def append_expert_linear(
+        self,
+        matrix: MatrixId,
+        bias: ConstantId | None,
+        x: BufferId,
+        ids: BufferId,
+        out: BufferId,
+        gate: str,
+        clamp: tuple[float, float] | None = None,
+    ) -> None: ...
+
+    def append_scale_rows(
+        self, x: BufferId, by: BufferId, out: BufferId, sigmoid: bool
+    ) -> None: ...
+
+    def append_combine_experts(
+        self, x: BufferId, shares: BufferId | None, out: BufferId
     ) -> None: ...
 
     def append_head_norm(
-        self, x: BufferId, out: BufferId, head_dim: int, weight: ConstantId, eps: float
+        self,
+        x: BufferId,
+        out: BufferId,
+        head_dim: int,
+        weight: ConstantId | None,
+        eps: float,
+        *,
+        bias: ConstantId | None,
+        layer: bool,
+        each_head: bool,
     ) -> None: ...
 
     def append_rope(
@@ -214,11 +279,31 @@ class NativeExecutor(Protocol):
         """``out = x + activation(y)``: without x the activation alone, with ``none`` the sum."""
         ...
 
-    def append_gate(self, gate: BufferId, up: BufferId, out: BufferId, activation: str) -> None: ...
+    def append_gate(
+        self,
+        gate: BufferId,
+        up: BufferId,
+        out: BufferId,
+        activation: str,
+        clamp: tuple[float, float] | None = None,
+    ) -> None:
+        """``out = activation(gate) * up``, or with ``clamp``, a limit and an alpha, clamped
+        SwiGLU."""
+        ...
 
     def append_scale(self, x: BufferId, out: BufferId, factor: float) -> None: ...
 
+    def append_scale_by(self, x: BufferId, out: BufferId, factor: ConstantId) -> None: ...
+
+    def append_columns(self, x: BufferId, out: BufferId, first: int) -> None: ...
+
     def append_soft_cap(self, x: BufferId, out: BufferId, cap: float) -> None: ...
+
+    def append_clamp(self, x: BufferId, out: BufferId, limit: float) -> None: ...
+
+    def append_scale_by_position(
+        self, *, x: BufferId, out: BufferId, factors: ConstantId, period: int, offset: int
+    ) -> None: ...
 
     def parameters(self, matrix: MatrixId) -> dict[str, tuple[int, int, int]]:
         """How its product is carried out: value, least and most of each parameter, by name."""

@@ -94,7 +94,7 @@ def load(isa: str | None = None) -> NativeModule:
 
 
 def note(isa: str | None = None) -> str | None:
-    """Why this CPU runs a lesser variant than its features suggest; None if it does not.
+    """Return why this CPU runs a lesser variant than its features suggest; None if it does not.
 
     A virtual machine that masks features, a CPU between two variants, a kernel that grants no tile
     registers. Raises as :func:`load`.
@@ -141,7 +141,7 @@ def _choose(isa: str | None) -> _Choice:
 
 
 def _what_lacks(variant: Variant, is_built: bool, flags: frozenset[str]) -> list[str] | None:
-    """Why ``variant`` cannot be loaded, for whoever would expect it to; None if nothing is amiss.
+    """Return why ``variant`` cannot be loaded, for a user who would expect it; None if it can.
 
     Of a CPU that has none of the features which set a variant apart, nobody expects it.
     """

@@ -1,4 +1,4 @@
-"""Weights into the native executor: read one after another, or moved as they lie."""
+"""Puts weights into the native executor: reads and packs them, or copies packed ones."""
 
 from __future__ import annotations
 
@@ -23,10 +23,16 @@ DTYPES: dict[DType, np.dtype[Any]] = {
 
 
 class Fill(NamedTuple):
-    """One weight's way into the executor."""
+    """The packing of one weight, or of one expert's matrix of a stack."""
 
     name: WeightName
     put: Callable[[WeightValue], None]
+    expert: int | None = None
+
+    def read(self, weights: WeightSource) -> WeightValue:
+        if self.expert is None:
+            return weights.get(self.name)
+        return weights.member(self.name, self.expert)
 
 
 def pack(fills: Sequence[Fill], weights: WeightSource) -> None:
@@ -36,11 +42,11 @@ def pack(fills: Sequence[Fill], weights: WeightSource) -> None:
     at most.
     """
     with ThreadPoolExecutor(1, "penstock-weights") as reader:
-        ahead = [reader.submit(weights.get, fill.name) for fill in fills[:1]]
+        ahead = [reader.submit(fill.read, weights) for fill in fills[:1]]
         for fill, following in zip(fills, (*fills[1:], None), strict=True):
             array = ahead.pop().result()
             if following is not None:
-                ahead.append(reader.submit(weights.get, following.name))
+                ahead.append(reader.submit(following.read, weights))
             fill.put(array)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.backends.backend import Backend, BackendChoice, Defaults, Obstacle
+from penstock.backends.cuda.missing import missing
 from penstock.backends.cuda.pages import unreadable
 from penstock.errors import ConfigError
 from penstock.gpu import GpuSearch
@@ -52,7 +53,7 @@ class CudaBackend(Backend):
         return Threads(1, (), "the GPU computes")
 
     def obstacle(self, plan: Plan, trees: bool = False) -> Obstacle | None:
-        reason = unreadable(plan)
+        reason = unreadable(plan) or missing(plan)
         if reason is None:
             return super().obstacle(plan, trees)
         return Obstacle(

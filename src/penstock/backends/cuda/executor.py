@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -36,9 +36,11 @@ from penstock.backends.cuda.step import (
 from penstock.backends.cuda.warm_up import warm_steps
 from penstock.errors import ConfigError, first_line
 from penstock.interface.draft_tree import MAX_ROWS
-from penstock.interface.executor import Capabilities, Sampling, run
-from penstock.interface.mask import NO_MASKS
+from penstock.interface.executor import Capabilities, Sampling, picked, run
 from penstock.interface.step import StepInput
+
+if TYPE_CHECKING:
+    from penstock.backends.cuda.sampling.state import DeviceSampleState
 
 
 class CudaExecutor:
@@ -76,7 +78,7 @@ class CudaExecutor:
         self._attention = tuple(attention)
         self._caches = tuple(caches)
         self._bounds = bounds
-        self._sampler = sampler
+        self.sampler = sampler
         self._winners: Tensor | None = winners
         self._latest: DeviceResult | None = None
         self._chosen: Tensor | None = None  # what the last step chose, for the next to read
@@ -122,7 +124,7 @@ class CudaExecutor:
             self._launch(step, attending=padding(0, 0, groups=self._bounds.groups))
         one = torch.zeros(1, dtype=torch.int32, device=self._device)
         put_tokens(one, one)
-        self._sampler.warm_up()
+        self.sampler.warm_up()
 
     def submit(self, step: StepInput, sampling: Sampling | None = None) -> PendingStep:
         """Queue a step and its sampling; see ``interface.executor.Executor``.
@@ -133,29 +135,33 @@ class CudaExecutor:
         if self._program is None:
             raise RuntimeError("the executor is closed")
         self._bounds.check(step, 0 if self._chosen is None else len(self._chosen))
+        masks = None
+        if sampling is not None and sampling.masks is not None:
+            masks = sampling.masks.take().in_time
         try:
             results = self._start(step)
             if sampling is None:
                 return PendingStep(None, result=self._result(step, results))
             logits, argmax = results.logits, results.argmax
-            drawn = result = hidden = features = None
+            drawn = result = None
             if sampling.logits:
                 result = self._result(step, results)
             else:
-                masks, late = NO_MASKS if sampling.masks is None else sampling.masks.take()
-                assert not late, "a sequence draws without its mask"
-                drawn = self._sampler.launch(logits, argmax, sampling.rows, sampling.states, masks)
+                # Its own sampler made them.
+                states = cast("Sequence[DeviceSampleState]", sampling.states)
+                drawn = self.sampler.launch(logits, argmax, sampling.rows, states, masks)
                 self._chosen = drawn.token_ids
             reports = [
-                self._sampler.launch_prompt(logits, argmax, each) for each in sampling.prompts
+                self.sampler.launch_prompt(logits, argmax, each) for each in sampling.prompts
             ]
-            rows = len(step.logit_rows)
-            if len(step.hidden_rows):  # behind the logits' rows; such a step is not padded
-                hidden = HostCopy(results.hidden[rows:])
-            if sampling.features:
-                source = results.hidden if results.taps is None else results.taps
-                features = HostCopy(source[: rows + len(step.hidden_rows)])
-            return PendingStep(drawn, reports, hidden, features, result)
+            hidden, features = picked(step, sampling, results.hidden, results.taps)
+            return PendingStep(
+                drawn,
+                reports,
+                None if hidden is None else HostCopy(hidden),
+                None if features is None else HostCopy(features),
+                result,
+            )
         except FAILURES as error:
             raise failed(error) from error
 
@@ -165,15 +171,11 @@ class CudaExecutor:
         assert isinstance(result, DeviceResult)
         return result
 
-    def sampler(self) -> DeviceSampler:
-        return self._sampler
-
     def close(self) -> None:
         """Free weights, cache and graphs, and with them all memory of the device.
 
-        Results that were not read are lost; of launches that nobody waited for, at most what they
-        sampled is held, by whoever holds them.
-        """
+        Results that were not read are lost; a launch that nobody waited for keeps at most its
+        sampled tokens."""
         if self._graphs is not None:
             self._graphs.close()
         if self._latest is not None:
@@ -183,7 +185,7 @@ class CudaExecutor:
         self._results.clear()
         self._places.clear()
         self._buffer.close()
-        self._sampler.close()
+        self.sampler.close()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 

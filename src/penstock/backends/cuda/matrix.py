@@ -7,9 +7,9 @@ the bytes, its own and the workspace's, that it takes elsewhere.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import torch
 from numpy.typing import NDArray
@@ -325,13 +325,6 @@ def _packed(codes: Tensor, weights: Weights) -> Tensor:
     return pack_planes(padded, weights.bits, weights.plane)
 
 
-MATRICES: Final[Mapping[type[QuantScheme], Callable[..., Matrix]]] = {
-    GridScheme: GridMatrix,
-    GroupScheme: GroupMatrix,
-}
-"""The matrix of each scheme: all that the GPU backend has to know of one."""
-
-
 def make_matrix(
     shape: Shape,
     dtype: DType,
@@ -342,10 +335,17 @@ def make_matrix(
     weight_only: bool = False,
     deterministic: bool = True,
 ) -> Matrix:
-    """The matrix of an op: quantized by ``scheme``, else in ``dtype``."""
-    if scheme is None:
-        return FloatMatrix(shape, dtype, workspace, x_dtype, deterministic)
-    return MATRICES[type(scheme)](shape, scheme, workspace, x_dtype, weight_only)
+    """The matrix of an op: quantized by ``scheme``, else in ``dtype``.
+
+    A matrix is all that the GPU backend has to know of a scheme.
+    """
+    match scheme:
+        case None:
+            return FloatMatrix(shape, dtype, workspace, x_dtype, deterministic)
+        case GridScheme():
+            return GridMatrix(shape, scheme, workspace, x_dtype, weight_only)
+        case GroupScheme():
+            return GroupMatrix(shape, scheme, workspace, x_dtype, weight_only)
 
 
 def check(

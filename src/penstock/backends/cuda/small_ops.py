@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
@@ -84,6 +82,8 @@ def _layer_norm(b: Weights, op: ops.LayerNorm) -> None:
 
 
 def _head_norm(b: Weights, op: ops.HeadNorm) -> None:
+    if op.weight is None or not op.is_plain:
+        raise ValueError("heads are normed by one weight, and not centered")
     weight = b.weight(op.weight)
     b.launches.append(lambda views, step: head_norm(views[op.x], weight, views[op.out], op.eps))
 
@@ -121,24 +121,38 @@ def _scale(b: Weights, op: ops.Scale) -> None:
     b.launches.append(lambda views, step: scale(views[op.x], views[op.out], op.factor))
 
 
+def _scale_by(b: Weights, op: ops.ScaleBy) -> None:
+    weight = b.weight(op.weight)
+
+    def launch(views: Views, step: DeviceStep) -> None:
+        torch.mul(views[op.x], weight, out=views[op.out])
+
+    b.launches.append(launch)
+
+
+def _columns(b: Weights, op: ops.Columns) -> None:
+    columns = slice(op.first, op.first + b.plan.buffers[op.out].cols)
+    b.launches.append(lambda views, step: combine(None, views[op.x][:, columns], views[op.out]))
+
+
 def _soft_cap(b: Weights, op: ops.SoftCap) -> None:
     b.launches.append(lambda views, step: soft_cap(views[op.x], views[op.out], op.cap))
 
 
-SMALL_OPS: Final[Mapping[type[ops.Op], Callable[[Any, Any], None]]] = MappingProxyType(
-    {
-        ops.Features: _features,
-        ops.Join: _join,
-        ops.Add: _add,
-        ops.Activate: _activate,
-        ops.AddActivated: _add_activated,
-        ops.RmsNorm: _rms_norm,
-        ops.LayerNorm: _layer_norm,
-        ops.HeadNorm: _head_norm,
-        ops.Rope: _rope,
-        ops.KvWrite: _kv_write,
-        ops.Gate: _gate,
-        ops.Scale: _scale,
-        ops.SoftCap: _soft_cap,
-    }
+SMALL_OPS: Final[ops.OpTable[Weights]] = ops.op_table(
+    ops.handles(ops.Features, _features),
+    ops.handles(ops.Join, _join),
+    ops.handles(ops.Add, _add),
+    ops.handles(ops.Activate, _activate),
+    ops.handles(ops.AddActivated, _add_activated),
+    ops.handles(ops.RmsNorm, _rms_norm),
+    ops.handles(ops.LayerNorm, _layer_norm),
+    ops.handles(ops.HeadNorm, _head_norm),
+    ops.handles(ops.Rope, _rope),
+    ops.handles(ops.KvWrite, _kv_write),
+    ops.handles(ops.Gate, _gate),
+    ops.handles(ops.Scale, _scale),
+    ops.handles(ops.ScaleBy, _scale_by),
+    ops.handles(ops.Columns, _columns),
+    ops.handles(ops.SoftCap, _soft_cap),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -27,7 +28,7 @@ from penstock.interface.executor import Limits
 from penstock.interface.host_executor import HostExecutor
 from penstock.interface.step import KvTables, StepInput, StepResult
 from penstock.interface.weights import WeightSource
-from penstock.models.rope import rope_tables
+from penstock.models.rope import check_computable, positions_to_fill, rope_rows
 from penstock.plan import ops
 from penstock.plan.plan import Plan
 from penstock.sampling.reference import NumpySampler
@@ -56,7 +57,9 @@ class ReferenceExecutor(HostExecutor):
         self._values = values = Values(plan, weights)
         self._weights, self._buffers, self._put = values.weights, values.buffers, values.put
         self._quantized = values.quantized
-        self._ropes = [rope_tables(rope, plan.max_positions) for rope in plan.ropes]
+        for rope in plan.ropes:
+            check_computable(rope, plan.max_positions)
+        self._ropes: dict[int, tuple[F32, F32]] = {}
         self._cache: list[tuple[Store, ...]] = [
             layer_stores(layer, plan.kv_dtype, limits.num_blocks) for layer in plan.kv_layers
         ]
@@ -71,6 +74,8 @@ class ReferenceExecutor(HostExecutor):
             ops.KvWrite: self._kv_write,
             ops.RopeWrite: self._rope_write,
             ops.Features: self._features,
+            ops.AddPositions: self._add_positions,
+            ops.ScaleByPosition: self._scale_by_position,
         }
 
     def run(self, step: StepInput) -> StepResult:
@@ -100,6 +105,7 @@ class ReferenceExecutor(HostExecutor):
             more_logits=tuple(buffers[name] for name in plan.more_logits),
         )
 
+    @cached_property
     def sampler(self) -> NumpySampler:
         return NumpySampler()
 
@@ -185,8 +191,16 @@ class ReferenceExecutor(HostExecutor):
         self._put(op.out, self._rotated(heads, op.rope, step).reshape(x.shape))
 
     def _rotated(self, heads: F32, rope: int, step: StepInput) -> F32:
-        cos, sin = (table[step.positions] for table in self._ropes[rope])
+        cos, sin = (table[step.positions] for table in self._tables_of(rope, step))
         return rotate(heads, cos, sin, self._plan.ropes[rope].interleaved)
+
+    def _tables_of(self, rope: int, step: StepInput) -> tuple[F32, F32]:
+        """Cosine and sine of a rotation, as far as contexts have come."""
+        filled = positions_to_fill(int(step.positions.max()) + 1, self._plan.max_positions)
+        tables = self._ropes.get(rope)
+        if tables is None or len(tables[0]) < filled:
+            tables = self._ropes[rope] = rope_rows(self._plan.ropes[rope], 0, filled)
+        return tables
 
     def _kv_write(self, op: ops.KvWrite, step: StepInput) -> None:
         for store, name in zip(self._cache[op.layer], op.reads, strict=True):
@@ -204,6 +218,15 @@ class ReferenceExecutor(HostExecutor):
         slots = self._tables(op.layer, step).slots
         keys.write(slots, self._rotated(k, op.rope, step))
         values.write(slots, v)
+
+    def _add_positions(self, op: ops.AddPositions, step: StepInput) -> None:
+        rows = self._weights[op.weight][step.positions + op.offset]
+        self._put(op.out, self._buffers[op.x] + rows)
+
+    def _scale_by_position(self, op: ops.ScaleByPosition, step: StepInput) -> None:
+        places = (step.positions + op.scale.offset) // op.scale.period
+        factors = op.scale.factors(self._plan.max_positions)[places]
+        self._put(op.out, self._buffers[op.x] * factors[:, None])
 
     def _features(self, op: ops.Features, step: StepInput) -> None:
         self._put(op.out, step.features[:, op.first : op.first + op.cols])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.reference.numerics import F32, gated, product, sigmoid
+from penstock.backends.reference.schemes import CanonicalTensor
 from penstock.models.spec import Gating, Routing
 
 Int32s = NDArray[np.int32]
@@ -99,22 +101,23 @@ def _mixed_sparsely(logits: F32, top_k: int, jitter: float) -> tuple[NDArray[np.
 def expert_product(
     x: F32,
     ids: Int32s,
-    parts: Sequence[F32],
+    parts: Sequence[Sequence[F32 | CanonicalTensor] | F32],
     biases: Sequence[F32 | None],
     kind: Gating | None,
+    multiply: Callable[[F32, Any], F32] = product,
 ) -> F32:
     """Each row of x by the matrix of its expert, as :class:`penstock.plan.ops.ExpertLinear` says.
 
-    x ``[T, k_in]`` or ``[T * top_k, k_in]``, ids ``[T, top_k]``, parts ``[experts, n, k_in]`` and
-    biases ``[experts, n]`` each.
+    x ``[T, k_in]`` or ``[T * top_k, k_in]``, ids ``[T, top_k]``; parts have a matrix ``[n, k_in]``
+    for each expert, and ``multiply`` gives rows times one of these; biases ``[experts, n]`` each.
     """
     each = ids.reshape(-1)
     rows = _row_for_each(x, ids.shape[1], len(each))
     outs = []
     for weights, bias in zip(parts, biases, strict=True):
-        out = np.empty((len(each), weights.shape[1]), np.float32)
+        out = np.empty((len(each), weights[0].shape[0]), np.float32)
         for expert in np.unique(each):
-            out[each == expert] = product(rows[each == expert], weights[expert])
+            out[each == expert] = multiply(rows[each == expert], weights[expert])
         outs.append(out if bias is None else out + bias[each])
     return outs[0] if kind is None else gated(outs[0], outs[1], kind)
 

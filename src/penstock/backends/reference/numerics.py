@@ -186,6 +186,8 @@ def activate(x: F32, kind: Activation) -> F32:
         factor = 1.0 / (1.0 + np.exp(-x))
     elif kind == "gelu_tanh":
         factor = 0.5 * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+    elif kind == "sigmoid":
+        return (1.0 / (1.0 + np.exp(-x))).astype(np.float32)
     elif kind in ("relu", "relu2"):
         positive = np.where(x < 0, np.float32(0), x)
         return (positive * positive if kind == "relu2" else positive).astype(np.float32)

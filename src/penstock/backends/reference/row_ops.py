@@ -1,8 +1,7 @@
-"""Ops of which each row is made of the same row of other buffers, and of nothing else."""
+"""Ops whose rows each depend on the same row of other buffers, and on nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -20,10 +19,11 @@ from penstock.backends.reference.numerics import (
     sigmoid,
     soft_cap,
 )
-from penstock.backends.reference.schemes import CanonicalTensor
+from penstock.backends.reference.schemes import SCHEMES, CanonicalTensor
 from penstock.interface.weights import WeightSource
 from penstock.plan import ops
 from penstock.plan.plan import Plan
+from penstock.quant import QuantScheme
 
 
 class Values:
@@ -40,7 +40,15 @@ class Values:
                 self.quantized[name] = value
             else:
                 self.weights[name] = np.asarray(value).astype(np.float32)
+        self._experts: dict[str, list[CanonicalTensor]] = {}
         self.buffers: dict[str, NDArray[Any]] = {}
+
+    def experts(self, name: str, scheme: QuantScheme) -> list[CanonicalTensor]:
+        """The matrices of all experts of a stacked weight, rounded when they are first wanted."""
+        if name not in self._experts:
+            to = SCHEMES[type(scheme)].round
+            self._experts[name] = [to(matrix, scheme, name) for matrix in self.weights[name]]
+        return self._experts[name]
 
     def optional(self, name: str | None) -> F32 | None:
         """A weight that an op may have none of."""
@@ -69,7 +77,12 @@ def _layer_norm(v: Values, op: ops.LayerNorm) -> None:
 def _head_norm(v: Values, op: ops.HeadNorm) -> None:
     x = v.buffers[op.x]
     heads = x.reshape(len(x), -1, op.head_dim)
-    v.put(op.out, rms_norm(heads, v.weights[op.weight], op.eps).reshape(x.shape))
+    weight, bias = v.optional(op.weight), v.optional(op.bias)
+    if op.centered:
+        normed = layer_norm(heads, weight, bias, op.eps)
+    else:
+        normed = rms_norm(heads, weight, op.eps)
+    v.put(op.out, normed.reshape(x.shape))
 
 
 def _add_norm(v: Values, op: ops.AddNorm) -> None:
@@ -82,8 +95,22 @@ def _scale(v: Values, op: ops.Scale) -> None:
     v.put(op.out, v.buffers[op.x] * np.float32(op.factor))
 
 
+def _scale_by(v: Values, op: ops.ScaleBy) -> None:
+    v.put(op.out, v.buffers[op.x] * v.weights[op.weight][0])
+
+
+def _columns(v: Values, op: ops.Columns) -> None:
+    count = v.plan.buffers[op.out].cols
+    v.put(op.out, v.buffers[op.x][:, op.first : op.first + count])
+
+
 def _soft_cap(v: Values, op: ops.SoftCap) -> None:
     v.put(op.out, soft_cap(v.buffers[op.x], op.cap))
+
+
+def _clamp(v: Values, op: ops.Clamp) -> None:
+    limit = np.float32(op.limit)
+    v.put(op.out, np.clip(v.buffers[op.x], -limit, limit))
 
 
 def _add(v: Values, op: ops.Add) -> None:
@@ -127,9 +154,16 @@ def _route(v: Values, op: ops.Route) -> None:
 
 
 def _expert_linear(v: Values, op: ops.ExpertLinear) -> None:
-    parts = [v.weights[part.weight] for part in op.parts]
-    biases = [None if part.bias is None else v.weights[part.bias] for part in op.parts]
-    v.put(op.out, expert_product(v.buffers[op.x], v.buffers[op.ids], parts, biases, op.gated))
+    x, ids = v.buffers[op.x], v.buffers[op.ids]
+    biases = [v.optional(part.bias) for part in op.parts]
+    if op.scheme is None:
+        weights = [v.weights[part.weight] for part in op.parts]
+        v.put(op.out, expert_product(x, ids, weights, biases, op.gated))
+        return
+    products = SCHEMES[type(op.scheme)]
+    multiply = products.weight_only if op.weight_only else products.integers
+    parts = [v.experts(part.weight, op.scheme) for part in op.parts]
+    v.put(op.out, expert_product(x, ids, parts, biases, op.gated, multiply))
 
 
 def _scale_rows(v: Values, op: ops.ScaleRows) -> None:
@@ -143,21 +177,24 @@ def _combine_experts(v: Values, op: ops.CombineExperts) -> None:
     v.put(op.out, combine(v.buffers[op.x], top_k, shares))
 
 
-ROW_OPS: Final[Mapping[type[ops.Op], Callable[[Values, Any], None]]] = {
-    ops.RmsNorm: _rms_norm,
-    ops.LayerNorm: _layer_norm,
-    ops.HeadNorm: _head_norm,
-    ops.AddNorm: _add_norm,
-    ops.Scale: _scale,
-    ops.SoftCap: _soft_cap,
-    ops.Add: _add,
-    ops.Gate: _gate,
-    ops.Activate: _activate,
-    ops.AddActivated: _add_activated,
-    ops.Join: _join,
-    ops.HeadLinear: _head_linear,
-    ops.Route: _route,
-    ops.ExpertLinear: _expert_linear,
-    ops.ScaleRows: _scale_rows,
-    ops.CombineExperts: _combine_experts,
-}
+ROW_OPS: Final[ops.OpTable[Values]] = ops.op_table(
+    ops.handles(ops.RmsNorm, _rms_norm),
+    ops.handles(ops.LayerNorm, _layer_norm),
+    ops.handles(ops.HeadNorm, _head_norm),
+    ops.handles(ops.AddNorm, _add_norm),
+    ops.handles(ops.Scale, _scale),
+    ops.handles(ops.ScaleBy, _scale_by),
+    ops.handles(ops.Columns, _columns),
+    ops.handles(ops.SoftCap, _soft_cap),
+    ops.handles(ops.Clamp, _clamp),
+    ops.handles(ops.Add, _add),
+    ops.handles(ops.Gate, _gate),
+    ops.handles(ops.Activate, _activate),
+    ops.handles(ops.AddActivated, _add_activated),
+    ops.handles(ops.Join, _join),
+    ops.handles(ops.HeadLinear, _head_linear),
+    ops.handles(ops.Route, _route),
+    ops.handles(ops.ExpertLinear, _expert_linear),
+    ops.handles(ops.ScaleRows, _scale_rows),
+    ops.handles(ops.CombineExperts, _combine_experts),
+)

@@ -1,1 +1,1 @@
-"""The engine in a process of its own: its start, its messages, and the end of either side."""
+"""Runs the engine in a separate process: its start, its messages, and the end of either side."""

@@ -189,10 +189,10 @@ class EngineLoop:
 
     @contextlib.contextmanager
     def _heart(self) -> Iterator[None]:
-        """A thread that tells every BEAT_S seconds that this process runs, and how its step does.
+        """Send a sign of life every BEAT_S seconds, with how long the current step has run.
 
-        It tells apart a process that was stopped or swapped out, of which nothing comes, and a
-        step that does not end, which a message between steps could not.
+        Run by a thread of its own: so the front end can tell a process that was stopped or swapped
+        out, which sends nothing, from a step that does not end.
         """
         stop = threading.Event()
 
@@ -210,7 +210,7 @@ class EngineLoop:
 
 
 def _trouble(command: Callable[[], None]) -> str | None:
-    """Carry out a command that may be refused, or that asserts; returns what it says."""
+    """Carry out a command; return its error message, or None."""
     try:
         command()
     except (PenstockError, AssertionError) as error:
@@ -236,6 +236,7 @@ def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
         vocab_size=core.spec.vocab_size,
         bos_token_id=core.spec.bos_token_id,
         eos_token_ids=core.spec.eos_token_ids,
+        sampling_defaults=core.config.sampling_defaults,
     )
     return LoadedCore(core, facts, core.config)
 
@@ -279,7 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except PenstockError as error:
             fatal = Fatal(type(error).__name__, str(error))
         except (BrokenPipeError, ConnectionResetError):
-            return 0  # the front end is gone, and with it whoever could be told
+            return 0  # the front end is gone: there is nobody to report to
         except BaseException:
             fatal = Fatal(EngineDeadError.__name__, f"the engine failed:\n{traceback.format_exc()}")
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The front end's side of the engine process: talk to it, notice its death."""
+"""The front end's side of the engine process: sends it messages, and notices its death."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from penstock.processes.family import describe_exit
 from penstock.processes.frames import FrameReader, WireError
 
 START_TIMEOUT_S = 1800.0
-"""A start this long is taken for hung; reading 500 GB at 0.5 GB/s takes 1000 s."""
+"""Seconds after which a start counts as hung; reading 500 GB at 0.5 GB/s takes 1000 s."""
 EXIT_GRACE_S = 5.0
 
 
@@ -49,7 +49,7 @@ class Listener(Protocol):
     def refused(self, refused: Refused) -> None: ...
 
     def died(self, error: PenstockError) -> None:
-        """Called once, also after a wanted close."""
+        """Called once when the engine is gone, also after a requested close."""
         ...
 
 
@@ -221,7 +221,7 @@ class EngineProcess(asyncio.Protocol):
             self._queries.pop(query_id, None)
 
     async def _bury(self) -> None:
-        """Collect the exit status, then tell everybody who waits."""
+        """Collect the exit status, then fail every pending call."""
         process = self._child.process
         try:
             await asyncio.to_thread(process.wait, EXIT_GRACE_S)
@@ -251,7 +251,7 @@ def _describe_exit(pid: int, code: int) -> str:
 
 
 def _error(fatal: Fatal) -> PenstockError:
-    """The error that crossed, as the class it had where that is one of penstock.errors."""
+    """The engine's error, of the class it had there if that is one of penstock.errors."""
     kind = getattr(errors, fatal.kind, EngineDeadError)
     if isinstance(kind, type) and issubclass(kind, PenstockError):
         return kind(fatal.message)

@@ -1,4 +1,4 @@
-"""Starting the engine's process. Imports little, so that a command can do it before all else."""
+"""Starts the engine's process. Imports little, so that a command can do it before all else."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class EngineChild:
             )
         except OSError as error:
             raise EngineDeadError(f"the engine process cannot be started: {error}") from error
-        # An engine that dies at once is noticed by whoever reads the socket, with its exit code.
+        # The reader of the socket notices an engine that dies at once, with its exit code.
         with contextlib.suppress(BrokenPipeError):
             sock.sendall(encode_frame(Start(config, spawned_at)))
         return cls(process, sock)

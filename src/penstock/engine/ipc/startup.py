@@ -1,4 +1,4 @@
-"""Where the time of a start goes: a ledger of phases, kept by the process that spends them."""
+"""Measures the phases of a start, for the log and for statistics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class Phase(msgspec.Struct, frozen=True, array_like=True):
-    """One stretch of a start and how long it took."""
+    """One phase of a start and how long it took."""
 
     name: str
     seconds: float
@@ -23,10 +23,10 @@ class Ledger:
         self._last = start
         self.phases: list[Phase] = []
         self.notes: list[str] = []
-        """Lines that whoever started the engine should see."""
+        """Lines for the user who starts the engine."""
 
     def mark(self, name: str, seconds: float | None = None) -> None:
-        """What ran since the last mark was ``name``.
+        """Name the phase that ran since the last mark.
 
         ``seconds`` claims only that part of the stretch, so that several marks can share it.
         """
@@ -40,7 +40,7 @@ class Ledger:
 
 
 def process_started_at() -> float:
-    """When the kernel created this process, on the clock of time.monotonic().
+    """Return when the kernel created this process, on the clock of time.monotonic().
 
     Resolution is one kernel tick, usually 10 ms.
     """
@@ -52,6 +52,6 @@ def process_started_at() -> float:
 
 
 def describe(phases: Sequence[Phase], total: float) -> str:
-    """``ready in 1.9 s: python 0.2, engine imports 0.3, ...``."""
+    """Return a line such as ``ready in 1.9 s: python 0.2, engine imports 0.3, ...``."""
     parts = ", ".join(f"{phase.name} {phase.seconds:.2f}" for phase in phases)
     return f"ready in {total:.2f} s: {parts}"

@@ -1,4 +1,4 @@
-"""What the steps of an engine take and hold, for statistics and for signs of life."""
+"""Durations and sizes of an engine's steps, for statistics and for signs of life."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEP_TOKENS = tuple(float(2**i) for i in range(15))  # 1 to 16384
 
 
 class StepMeter:
-    """What steps take and hold, for the statistics and for signs of life."""
+    """Records how long steps take and how many tokens they compute."""
 
     def __init__(self) -> None:
         self._began: float | None = None
@@ -37,7 +37,7 @@ class StepMeter:
             self._tokens.add(num_tokens)
 
     def seconds_in_step(self) -> float:
-        """How long the present step has run, 0 between steps. For any thread."""
+        """Return how long the current step has run, 0 between steps. Any thread may call it."""
         began = self._began
         return 0.0 if began is None else time.monotonic() - began
 

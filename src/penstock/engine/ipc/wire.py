@@ -1,4 +1,4 @@
-"""How the engine's process and its front end talk: typed messages, one in each frame."""
+"""The typed messages between the engine's process and its front end, one in each frame."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from penstock.config import EngineConfig, ResolvedConfig
 from penstock.engine.ipc.startup import Phase
 from penstock.interface.messages import Abort, EngineRequest, EngineStats, SequenceUpdate
 from penstock.processes.frames import PIECE_BYTES, FrameReader, WireError, encode
+from penstock.sampling.defaults import SamplingDefaults
 
 MAX_FRAME_BYTES = 64 << 20
 """Maximum size of one frame: enough for ten million prompt tokens, or 20 logprobs for each of 200
@@ -66,6 +67,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    sampling_defaults: SamplingDefaults = SamplingDefaults()
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True, kw_only=True):

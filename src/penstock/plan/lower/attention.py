@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from penstock.models.spec import AttentionSpec, QkNormSpec
+from penstock.models.spec import AttentionSpec, NormSpec, QkNormSpec
 from penstock.plan.lower.builder import PlanBuilder
-from penstock.plan.ops import Attention, BufferName, HeadNorm, KvWrite, RmsNorm, Rope
+from penstock.plan.ops import (
+    Attention,
+    BufferName,
+    Clamp,
+    HeadNorm,
+    Join,
+    KvWrite,
+    Rope,
+    ScaleByPosition,
+)
 
 
 def lower_attention(build: PlanBuilder, index: int, a: AttentionSpec, x: BufferName) -> BufferName:
@@ -12,23 +21,46 @@ def lower_attention(build: PlanBuilder, index: int, a: AttentionSpec, x: BufferN
     at, own = f"layers.{index}.", a.kv_from is None
     q_size, kv_size = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
     sizes = {"q": q_size, "k": kv_size, "v": kv_size} if own else {"q": q_size}
+    if a.key_is_value:
+        sizes.pop("v", None)
     made = {name: build.linear(x, at + name, n, a.has_bias(name)) for name, n in sizes.items()}
-    turned = ("q", "k") if own else ("q",)
-    if a.qk_norm is not None:
+    if own and a.key_is_value:
+        made["v"] = build.new(at + "v", kv_size)
+        build.append(Join((made["k"],), made["v"]))
+    if a.clip_qkv is not None and not a.clip_normed:
+        build.append(*(Clamp(x, x, a.clip_qkv) for x in made.values()))
+    turned, norm = ("q", "k") if own else ("q",), a.qk_norm
+    if norm is not None and not norm.after_rope:
         for name in turned:
-            made[name] = _norm(build, f"{at}{name}_norm", a.qk_norm, made[name], a.head_dim)
+            made[name] = _norm(build, f"{at}{name}_norm", norm, made[name], a.head_dim)
+    if a.clip_qkv is not None and a.clip_normed:
+        build.append(*(Clamp(x, x, a.clip_qkv) for x in made.values()))
     if a.rope is not None:
         rope = build.rope_index(a.rope)
-        for name in turned:  # queries as products read them; keys are rounded to the cache's type
-            element = build.activation if name == "q" else "float32"
+        # Queries as products read them, once nothing else is done to them; keys are rounded to the
+        # cache's type.
+        last = a.position_scale is None and (norm is None or not norm.after_rope)
+        for name in turned:
+            element = build.activation if name == "q" and last else "float32"
             build.new(f"{at}rotated_{name}", sizes[name], element)
         for name in turned:
             build.append(Rope(made[name], f"{at}rotated_{name}", a.head_dim, rope))
             made[name] = f"{at}rotated_{name}"
-    q = build.readable(made["q"])
+    if norm is not None and norm.after_rope:
+        for name in turned:
+            made[name] = _norm(build, f"{at}{name}_norm", norm, made[name], a.head_dim)
+    if own and a.v_norm is not None:
+        v = a.v_norm
+        each = QkNormSpec(v.eps, kind=v.kind, weight=v.weight, bias=v.bias)
+        made["v"] = _norm(build, f"{at}v_norm", each, made["v"], a.head_dim)
     cache = build.cache_index(index if a.kv_from is None else a.kv_from)
+    if a.position_scale is None:
+        q = build.readable(made["q"])
     if own:
         build.append(KvWrite(cache, made["k"], made["v"], a.num_kv_heads, a.head_dim))
+    if a.position_scale is not None:  # behind the write, as rotations fuse with it
+        q = build.new(f"{at}scaled_q", q_size, build.activation)
+        build.append(ScaleByPosition(made["q"], q, a.position_scale))
     attended = build.new(at + "attended", q_size, build.activation)
     build.append(
         Attention(
@@ -41,7 +73,7 @@ def lower_attention(build: PlanBuilder, index: int, a: AttentionSpec, x: BufferN
             scale=a.scale,
             window=a.window,
             softcap=a.softcap,
-            slopes=alibi_slopes(a.num_heads) if a.alibi else None,
+            slopes=_slopes(a),
             sinks=build.weight(at + "sinks", a.num_heads) if a.sinks else None,
         )
     )
@@ -51,23 +83,42 @@ def lower_attention(build: PlanBuilder, index: int, a: AttentionSpec, x: BufferN
 def _norm(
     build: PlanBuilder, weight: str, norm: QkNormSpec, x: BufferName, head_dim: int
 ) -> BufferName:
-    """Queries or keys after their norm."""
-    if norm.over == "head":
-        build.append(HeadNorm(x, x, head_dim, build.weight(weight, head_dim), norm.eps))
-        return x
+    """Queries, keys or values after their norm."""
     columns = build.buffer(x).cols
-    out = build.new(f"{x}.normed", columns)
-    build.append(RmsNorm(x, out, build.weight(weight, columns), norm.eps))
-    return out
+    if norm.over == "projection":
+        whole = NormSpec(norm.eps, norm.kind, norm.bias, norm.weight)
+        return build.norm(f"{x}.normed", weight, whole, x, "float32")
+    shape = (columns // head_dim, head_dim) if norm.each_head else (head_dim,)
+    build.append(
+        HeadNorm(
+            x,
+            x,
+            head_dim,
+            build.weight(weight, *shape) if norm.weight else None,
+            norm.eps,
+            norm.kind == "layer",
+            build.weight(f"{weight}.bias", *shape) if norm.bias else None,
+            norm.each_head,
+        )
+    )
+    return x
 
 
-def alibi_slopes(heads: int) -> tuple[float, ...]:
-    """The slope of each head's scores (arXiv 2108.12409): ``2**(-8 i / heads)`` from i = 1 on.
+def _slopes(a: AttentionSpec) -> tuple[float, ...] | None:
+    """What the scores of each head fall by with distance, if they do."""
+    if a.alibi is None:
+        return None
+    return tuple(a.alibi * slope for slope in alibi_slopes(a.num_heads, a.alibi_exponent))
+
+
+def alibi_slopes(heads: int, exponent: float = 8.0) -> tuple[float, ...]:
+    """The slope of each head's scores (arXiv 2108.12409): ``2**(-exponent * i / heads)`` from
+    i = 1 on.
 
     Where heads are no power of 2, the slopes of the power below it come first, and then every
     other one of those of twice as many.
     """
     power = 1 << (heads.bit_length() - 1)
-    slopes = [2.0 ** (-8.0 * i / power) for i in range(1, power + 1)]
-    between = [2.0 ** (-4.0 * i / power) for i in range(1, 2 * (heads - power), 2)]
+    slopes = [2.0 ** (-exponent * i / power) for i in range(1, power + 1)]
+    between = [2.0 ** (-exponent / 2 * i / power) for i in range(1, 2 * (heads - power), 2)]
     return tuple(slopes + between)

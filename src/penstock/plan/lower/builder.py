@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.cache.geometry import KvDType
-from penstock.errors import ModelError
+from penstock.errors import ConfigError, ModelError
 from penstock.interface.sources import PlanWeight, Shape, Shifted, Stored
 from penstock.models.names import own_names
-from penstock.models.spec import DType, ModelSpec, NormSpec, RopeSpec
+from penstock.models.spec import DType, ModelSpec, NormSpec, PositionTable, RopeSpec
 from penstock.plan.kv_groups import kv_layers
 from penstock.plan.ops import (
     Add,
+    AddPositions,
     Argmax,
     Buffer,
     BufferName,
@@ -31,7 +32,7 @@ from penstock.plan.ops import (
     WeightName,
 )
 from penstock.plan.plan import Plan
-from penstock.quant.scheme import Quantization
+from penstock.quant.scheme import Quantization, QuantScheme
 
 RESIDUAL = "x"
 
@@ -74,9 +75,15 @@ class PlanBuilder:
         return self._spec.hidden_size
 
     @property
-    def is_quantized(self) -> bool:
-        """Whether products are quantized, by the checkpoint or when weights are read."""
-        return self._spec.quantized is not None or self.quantization.linear is not None
+    def stores_quantized(self) -> bool:
+        """Whether the checkpoint has matrices that are quantized."""
+        return self._spec.quantized is not None
+
+    def rounding(self, weight: WeightName) -> tuple[QuantScheme | None, bool]:
+        """What a matrix is quantized to when it is read, and whether its products leave
+        activations as they are."""
+        scheme = self.quantization.of(weight)
+        return scheme, scheme is not None and not self.quantization.activations
 
     def append(self, *ops: Op) -> None:
         self._ops += ops
@@ -224,9 +231,21 @@ class PlanBuilder:
         return sum(earlier.attention.kv_from is None for earlier in self._spec.layers[:layer])
 
     def embed(self, out: BufferName) -> None:
-        spec = self._spec
-        weight = self.weight("embed", spec.vocab_size, spec.hidden_size)
-        self.append(Embed(weight, self.new(out, spec.hidden_size)))
+        self.look_up(out, "embed", self._spec.vocab_size, self._spec.hidden_size)
+
+    def look_up(self, out: BufferName, table: WeightName, rows: int, cols: int) -> None:
+        """Each token's row of a table, in float32."""
+        self.append(Embed(self.weight(table, rows, cols), self.new(out, cols)))
+
+    def add_positions(self, x: BufferName, table: PositionTable) -> None:
+        """Add to x the embeddings of positions."""
+        if table.offset + self._max_positions > table.rows:
+            raise ConfigError(
+                f"the model has embeddings of {table.rows - table.offset} positions, and contexts "
+                f"of {self._max_positions} tokens are asked for; lower max_model_len"
+            )
+        weight = self.weight("positions", table.rows, self._buffers[x].cols)
+        self.append(AddPositions(x, x, weight, table.offset))
 
     def features(self, at: str, first: int, columns: int) -> BufferName:
         """These columns of the step's features."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import ml_dtypes
-import numpy as np
-
 from penstock.errors import ModelError
-from penstock.models.spec import DType, EmbeddingScale, LayerSpec, ModelSpec, NormSpec
+from penstock.models.spec import LayerSpec, ModelSpec, NormSpec
 from penstock.plan.lower.attention import lower_attention
 from penstock.plan.lower.builder import RESIDUAL, PlanBuilder
 from penstock.plan.lower.latent import lower_latent_attention
 from penstock.plan.lower.mlp import lower_mlp
-from penstock.plan.ops import BufferName, Rows, Scale, SelectRows, SoftCap
+from penstock.plan.lower.token_inputs import add_token_input, lower_token_inputs
+from penstock.plan.ops import BufferName, Rows, Scale, ScaleBy, SelectRows, SoftCap
 from penstock.plan.plan import Plan
 
 TAPS = "taps"
@@ -32,10 +30,9 @@ def lower_decoder(build: PlanBuilder, spec: ModelSpec, taps: Sequence[int]) -> P
     tapped = None
     if taps:
         tapped = build.new(TAPS, len(taps) * spec.hidden_size, rows=Rows.SELECTED)
-    build.embed(RESIDUAL)
-    if spec.embedding_scale is not None:
-        factor = _factor(spec.embedding_scale, build.dtype)
-        build.append(Scale(RESIDUAL, RESIDUAL, factor))
+    _embed(build, spec)
+    inputs = spec.token_inputs
+    given = None if inputs is None else lower_token_inputs(build, inputs, len(spec.layers))
     for index, layer in enumerate(spec.layers):
         at = f"layers.{index}."
         h = build.norm_or_read(at + "h", at + "attn_norm", layer.attn_norm)
@@ -44,6 +41,11 @@ def lower_decoder(build: PlanBuilder, spec: ModelSpec, taps: Sequence[int]) -> P
             places = [i for i, tap in enumerate(taps) if tap == index]
             build.append(*(SelectRows(RESIDUAL, tapped, i * spec.hidden_size) for i in places))
         lower_layer(build, index, layer, h)
+        if inputs is not None and given is not None:
+            add_token_input(build, index, inputs, given)
+        if layer.output_scale:
+            weight = build.weight(at + "output_scale", 1)
+            build.append(ScaleBy(RESIDUAL, RESIDUAL, weight))
     last = build.select(RESIDUAL, "last")
     normed = build.norm_or_read("last_normed", "final_norm", spec.final_norm, last)
     logits = build.logits(
@@ -57,6 +59,18 @@ def lower_decoder(build: PlanBuilder, spec: ModelSpec, taps: Sequence[int]) -> P
     if spec.logits_softcap is not None:
         build.append(SoftCap(logits, logits, spec.logits_softcap))
     return build.finish(logits, build.argmax(logits), normed, tapped)
+
+
+def _embed(build: PlanBuilder, spec: ModelSpec) -> None:
+    """The residual stream at the input of the first layer."""
+    x = RESIDUAL if spec.embed_norm is None else "embedded"
+    build.embed(x)
+    if spec.embedding_scale is not None:
+        build.append(Scale(x, x, spec.embedding_scale.in_type(build.dtype)))
+    if spec.learned_positions is not None:
+        build.add_positions(x, spec.learned_positions)
+    if spec.embed_norm is not None:
+        build.norm(RESIDUAL, "embed_norm", spec.embed_norm, x, "float32")
 
 
 def lower_layer(build: PlanBuilder, index: int, layer: LayerSpec, h: BufferName) -> None:
@@ -80,11 +94,3 @@ def lower_layer(build: PlanBuilder, index: int, layer: LayerSpec, h: BufferName)
     if layer.parallel:
         add(attended, "attn_post_norm", layer.attn_post_norm)
     add(made, "mlp_post_norm", layer.mlp_post_norm)
-
-
-def _factor(scale: EmbeddingScale, dtype: DType) -> float:
-    """The factor, as the type of the weights holds it where it is to be rounded."""
-    if not scale.rounded:
-        return scale.factor
-    kinds = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
-    return float(kinds[dtype](np.float32(scale.factor)))  # by way of float32, as torch does

@@ -48,10 +48,10 @@ def _gated(
 def _experts(build: PlanBuilder, at: str, e: ExpertsSpec, x: BufferName) -> BufferName:
     """Products of only those experts that a token is routed to, and their sum; what every token is
     given to is added to it."""
-    if build.is_quantized:
+    if build.stores_quantized:
         raise ConfigError(
-            "weights of experts cannot be quantized yet; take a checkpoint that is not, and leave "
-            "quantization at none"
+            "weights of experts that a checkpoint has quantized are not read yet; take one in "
+            "float32, bfloat16 or float16, which quantization int8 or int4 rounds when it is loaded"
         )
     ids, shares = _route(build, at, e, x)
     hidden, wide, routed = build.hidden_size, e.intermediate_size, Rows("T", e.top_k)
@@ -69,9 +69,11 @@ def _experts(build: PlanBuilder, at: str, e: ExpertsSpec, x: BufferName) -> Buff
         x_routed, by = x, shares
     inner = build.new(at + "inner", wide, build.activation, routed)
     gate, up = part("gate", wide, hidden), part("up", wide, hidden)
-    build.append(ExpertLinear(x_routed, ids, inner, hidden, (gate, up), gated=e.activation))
-    outputs = build.new(at + "down", hidden, rows=routed)
-    build.append(ExpertLinear(inner, ids, outputs, wide, (part("down", hidden, wide),)))
+    rounding = build.rounding(gate.weight)
+    build.append(ExpertLinear(x_routed, ids, inner, hidden, (gate, up), e.activation, *rounding))
+    outputs, down = build.new(at + "down", hidden, rows=routed), part("down", hidden, wide)
+    rounding = build.rounding(down.weight)
+    build.append(ExpertLinear(inner, ids, outputs, wide, (down,), None, *rounding))
     out = build.new(at + "experts", hidden)
     build.append(CombineExperts(outputs, by, out))
     if e.shared is not None:

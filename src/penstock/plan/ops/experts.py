@@ -8,6 +8,7 @@ from penstock.models.activation import Gating
 from penstock.models.experts_spec import Routing
 from penstock.plan.ops.base import BufferName, Op, WeightName
 from penstock.plan.ops.common import LinearPart
+from penstock.quant.scheme import QuantScheme
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,9 @@ class ExpertLinear(Op):
     gate_bias[e]) * (x @ up[e].T + up_bias[e])``, or what
     :class:`~penstock.models.spec.ClampedSwiglu` makes of the two; else there is one. Products are
     accumulated in float32 over ascending columns, never split.
+
+    With a ``scheme``, and ``weight_only``, a row is rounded and multiplied as
+    :class:`~penstock.plan.ops.Linear` says of a product with its expert's matrix alone.
     """
 
     _reads = ("x", "ids")
@@ -73,6 +77,14 @@ class ExpertLinear(Op):
     """Number of columns of x."""
     parts: tuple[LinearPart, ...]
     gated: Gating | None = None
+    scheme: QuantScheme | None = None
+    """What the matrices of all experts are quantized to."""
+    weight_only: bool = False
+
+    @property
+    def n(self) -> int:
+        """Number of columns of out."""
+        return self.parts[0].n
 
     @property
     def weights(self) -> tuple[WeightName, ...]:

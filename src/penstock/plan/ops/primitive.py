@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.models.activation import Activation, Gating
+from penstock.models.position_scale import PositionScale
 from penstock.plan.ops.base import BufferName, Op, WeightName
 
 
@@ -65,6 +66,76 @@ class SoftCap(Op):
 
 
 @dataclass(frozen=True)
+class ScaleBy(Op):
+    """``out = x * weight[0]``, in float32. x and out ``[rows, c]`` float32, weight ``[1]``; out may
+    be x."""
+
+    _reads = ("x",)
+    _writes = ("out",)
+    _weights = ("weight",)
+    x: BufferName
+    out: BufferName
+    weight: WeightName
+
+
+@dataclass(frozen=True)
+class Columns(Op):
+    """``out = x[:, first : first + c]``, where out is ``[rows, c]``; both float32 and apart."""
+
+    _reads = ("x",)
+    _writes = ("out",)
+    x: BufferName
+    out: BufferName
+    first: int
+
+
+@dataclass(frozen=True)
+class Clamp(Op):
+    """``out = min(max(x, -limit), limit)``, where NaN stays NaN.
+
+    Both ``[rows, c]`` float32; out may be x. ``limit`` is from 0 on.
+    """
+
+    _reads = ("x",)
+    _writes = ("out",)
+    x: BufferName
+    out: BufferName
+    limit: float
+
+
+@dataclass(frozen=True)
+class AddPositions(Op):
+    """``out[t] = x[t] + weight[positions[t] + offset]``, in float32.
+
+    x and out ``[T, c]`` float32, and out may be x; weight ``[rows, c]``, which has a row for every
+    position of the plan.
+    """
+
+    _reads = ("x",)
+    _writes = ("out",)
+    _weights = ("weight",)
+    x: BufferName
+    out: BufferName
+    weight: WeightName
+    offset: int
+
+
+@dataclass(frozen=True)
+class ScaleByPosition(Op):
+    """``out[t] = x[t] * factor``, in float32, with ``scale``'s factor of the token's position.
+
+    x ``[T, c]`` float32; out the same shape, rounded to its element type, and may be x where that
+    is float32. The factors are those of ``PositionScale.factors``, in float32.
+    """
+
+    _reads = ("x",)
+    _writes = ("out",)
+    x: BufferName
+    out: BufferName
+    scale: PositionScale
+
+
+@dataclass(frozen=True)
 class Add(Op):
     """``out = x + y``, added in float32; out may be x.
 
@@ -80,16 +151,30 @@ class Add(Op):
 
 @dataclass(frozen=True)
 class HeadNorm(Op):
-    """RMS norm over each head's ``head_dim`` components. x and out ``[T, heads * head_dim]``."""
+    """``RmsNorm``, or ``LayerNorm``, over each head's ``head_dim`` components.
+
+    x ``[T, heads * head_dim]`` float32; out the same shape, rounded to its element type, and may be
+    x where that is float32. Weight and bias are ``[head_dim]``, for all heads, or ``[heads,
+    head_dim]`` where ``each_head``; each is absent where it is None. Only a LayerNorm has a bias.
+    """
 
     _reads = ("x",)
     _writes = ("out",)
-    _weights = ("weight",)
+    _weights = ("weight", "bias")
     x: BufferName
     out: BufferName
     head_dim: int
-    weight: WeightName
+    weight: WeightName | None
     eps: float
+    centered: bool = False
+    """Whether the norm is a LayerNorm."""
+    bias: WeightName | None = None
+    each_head: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is an RMS norm of all heads by one weight."""
+        return self.weight is not None and not self.centered and not self.each_head
 
 
 @dataclass(frozen=True)

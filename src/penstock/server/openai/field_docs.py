@@ -52,7 +52,7 @@ def _others(rules: Iterable[Rule]) -> Iterator[str]:
 
 
 def _cells(rule: Rule) -> tuple[str, ...]:
-    """What is told of a rule beside its field."""
+    """Return the columns of a rule's row after its field."""
     endpoints = ", ".join(_SHORT[path] for path in rule.endpoints)
     advice = _code(rule.advice)
     if rule.wish:

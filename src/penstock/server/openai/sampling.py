@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.engine.ipc.wire import ModelFacts
 from penstock.interface.request_checks import check_output
+from penstock.sampling.defaults import SamplingDefaults
 from penstock.sampling.params import MAX_LOGPROBS, MAX_SEQUENCES, SamplingParams
 from penstock.server.errors import ApiError
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest, Sampling
@@ -32,9 +34,11 @@ _SAME_NAME = (
 
 
 def completion_params(
-    request: CompletionRequest, vocab_size: int, room: int, longest: int
+    request: CompletionRequest, model: ModelFacts, remaining: int
 ) -> SamplingParams:
-    """Options of a completion whose longest prompt leaves ``room`` tokens of the context.
+    """Options of a completion whose longest prompt leaves ``remaining`` tokens of the context.
+
+    What the request leaves out is as the model's makers recommend, but for the number of tokens.
 
     Raises RequestError or ApiError naming the field that cannot be honoured.
     """
@@ -43,29 +47,33 @@ def completion_params(
     if max_tokens == 0 and request.echo:
         max_tokens = 1  # the engine computes no prompt without a next token; it is not reported
     elif max_tokens is None:
-        # Where the prompt leaves no room, it is the prompt that is refused.
-        max_tokens = max(min(COMPLETION_MAX_TOKENS, room), request.min_tokens or 0, 1)
+        # Where the prompt leaves no tokens, it is the prompt that is refused.
+        max_tokens = max(min(COMPLETION_MAX_TOKENS, remaining), request.min_tokens or 0, 1)
     logprobs, prompt_logprobs = request.logprobs, request.prompt_logprobs
     if request.echo and prompt_logprobs is None:
         prompt_logprobs = logprobs
     if logprobs is None and request.best_of is not None:
-        logprobs = 0  # the best are told by the log-probabilities of their tokens
+        logprobs = 0  # the best are chosen by the log-probabilities of their tokens
     params = _params(
-        request, n=n, max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=prompt_logprobs
+        request,
+        model.sampling_defaults,
+        n=n,
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
     )
-    params.validate(vocab_size)
-    _check_room("max_tokens", request.max_tokens, room, longest)
+    params.validate(model.vocab_size)
+    _check_fits("max_tokens", request.max_tokens, remaining, model.max_model_len)
     return params
 
 
 def chat_params(
     request: ChatRequest,
-    vocab_size: int,
-    room: int,
-    longest: int,
+    model: ModelFacts,
+    remaining: int,
     limit: str = "max_completion_tokens",
 ) -> SamplingParams:
-    """Options of a chat whose prompt leaves ``room`` tokens of the context; raises as above.
+    """Options of a chat whose prompt leaves ``remaining`` tokens of the context; raises as above.
 
     ``limit`` is what the client calls ``max_completion_tokens``.
     """
@@ -92,9 +100,13 @@ def chat_params(
             )
     elif request.top_logprobs:
         raise ApiError(400, "top_logprobs is only allowed with logprobs=true", param="top_logprobs")
-    params = _params(request, max_tokens=asked, logprobs=logprobs)
-    params.validate(vocab_size)
-    _check_room(name, asked, room, longest)
+    defaults = model.sampling_defaults
+    max_tokens = asked
+    if asked is None and defaults.max_tokens is not None:
+        max_tokens = max(defaults.tokens(remaining) or 0, request.min_tokens or 0)
+    params = _params(request, defaults, max_tokens=max_tokens, logprobs=logprobs)
+    params.validate(model.vocab_size)
+    _check_fits(name, asked, remaining, model.max_model_len)
     return params
 
 
@@ -123,11 +135,12 @@ def _sequences(request: CompletionRequest) -> int:
     return best_of
 
 
-def _params(request: Sampling, **values: Any) -> SamplingParams:
+def _params(request: Sampling, defaults: SamplingDefaults, **values: Any) -> SamplingParams:
     for name in _SAME_NAME:
         value = getattr(request, name)
         if value is not None:
             values.setdefault(name, value)
+    values = defaults.sampled | values
     if request.stop is not None:
         values["stop"] = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop)
     if request.stop_token_ids is not None:
@@ -135,7 +148,7 @@ def _params(request: Sampling, **values: Any) -> SamplingParams:
     return SamplingParams(**values)
 
 
-def _check_room(name: str, asked: int | None, room: int, longest: int) -> None:
-    """Refuse more output than can be had; a prompt that leaves no room at all fails elsewhere."""
-    if room > 0:
-        check_output(longest - room, name, asked, longest)
+def _check_fits(name: str, asked: int | None, remaining: int, longest: int) -> None:
+    """Refuse more output than can be had; a prompt that leaves none fails elsewhere."""
+    if remaining > 0:
+        check_output(longest - remaining, name, asked, longest)

@@ -62,14 +62,20 @@ def is_last(counters, tile, SPLITS: tl.constexpr):
 @triton.jit
 def activate(x, ACTIVATION: tl.constexpr):
     """Activate float32 ``x`` as ``penstock.backends.reference.numerics.activate`` does."""
-    if ACTIVATION == "relu" or ACTIVATION == "relu2":
-        positive = tl.where(x < 0.0, 0.0, x)
-        return positive * positive if ACTIVATION == "relu2" else positive
     if ACTIVATION == "silu":
         factor = 1.0 / (1.0 + tl.exp(-x))
     elif ACTIVATION == "gelu_tanh":
         # (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u))
         factor = 1.0 / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
+    elif ACTIVATION == "sigmoid":
+        factor = 1.0 / (1.0 + tl.exp(-x))
+        x = tl.where(x == x, 1.0, x)
+    elif ACTIVATION == "relu":
+        x = tl.where(x < 0.0, 0.0, x)
+        factor = 1.0
+    elif ACTIVATION == "relu2":
+        x = tl.where(x < 0.0, 0.0, x)
+        factor = x
     else:
         tl.static_assert(ACTIVATION == "gelu")
         factor = 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))

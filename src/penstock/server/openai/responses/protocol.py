@@ -37,7 +37,7 @@ class InputItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     role: Literal["system", "developer", "user", "assistant"] | None = None
     content: str | list[InputText] | None = None
 
-    # A call, and what came of it.
+    # A call, and its output.
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None

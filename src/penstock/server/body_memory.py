@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from penstock.server.errors import ApiError
 
-ROOM_BYTES = 256 << 20
+BODIES_BYTES = 256 << 20
 ALWAYS_BYTES = 64 << 10
 """Bytes of each body that are always accepted, however much memory other bodies take."""
 
 
-class BodyRoom:
+class BodyMemory:
     """The bytes that bodies of one server may take while they are read and decoded.
 
     Each request has a :class:`Share`, which gives back what it took when it is left.
@@ -30,20 +30,20 @@ class BodyRoom:
 class Share:
     """The memory that one body holds, from its first byte until the share is left."""
 
-    def __init__(self, room: BodyRoom) -> None:
-        self._room = room
+    def __init__(self, memory: BodyMemory) -> None:
+        self._memory = memory
         self._bytes = 0
 
     def __enter__(self) -> Share:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._room.taken -= self._bytes
+        self._memory.taken -= self._bytes
         self._bytes = 0
 
     def check(self, more: int) -> None:
-        """Raise ApiError 503 unless there is room for ``more`` bytes."""
-        if self._bytes + more > ALWAYS_BYTES and more > self._room.left:
+        """Raise ApiError 503 unless ``more`` bytes may be taken."""
+        if self._bytes + more > ALWAYS_BYTES and more > self._memory.left:
             raise ApiError(
                 503,
                 "other requests with long bodies are being read, and there is no room for this one "
@@ -57,4 +57,4 @@ class Share:
         """Raises ApiError 503 as :meth:`check` does."""
         self.check(count)
         self._bytes += count
-        self._room.taken += count
+        self._memory.taken += count

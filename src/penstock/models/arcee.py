@@ -1,0 +1,41 @@
+"""Arcee's AFM: Llama with an MLP that has no gate and squares what is positive."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.models.blocks import (
+    default_head_dim,
+    read_decoder,
+    read_kv_heads,
+    uniform_windows,
+)
+from penstock.models.llama import NAMES as NAMES
+from penstock.models.reader import ConfigReader
+from penstock.models.spec import DType, ModelSpec
+
+ARCHITECTURE = "ArceeForCausalLM"
+MODEL_TYPE = "arcee"
+
+_DEFAULTS: Final = {
+    "hidden_act": "relu2",
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+}
+
+
+def read(config: ConfigReader, dtype: DType) -> ModelSpec:
+    config = config.adapted({}, _DEFAULTS)
+    bias = config.boolean("attention_bias", False)
+    return read_decoder(
+        config,
+        ARCHITECTURE,
+        dtype,
+        head_dim=default_head_dim(config),
+        num_kv_heads=read_kv_heads(config),
+        windows=uniform_windows(config, None),
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=config.boolean("mlp_bias", False),
+        gated=False,
+    )

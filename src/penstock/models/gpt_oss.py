@@ -1,0 +1,107 @@
+"""gpt-oss: experts with biases and a clamped SwiGLU, attention sinks, and windows on every other
+layer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from penstock.models.blocks import (
+    every,
+    read_decoder,
+    read_kv_heads,
+    read_layer_kinds,
+    read_num_layers,
+    windows_of,
+    with_attention,
+)
+from penstock.models.limits import MAX_FACTOR, MAX_HEAD_DIM
+from penstock.models.llama import NAMES as LLAMA_NAMES
+from penstock.models.mixtures import (
+    DOWN,
+    GATE,
+    MLP,
+    ROUTER,
+    TRAINING,
+    UP,
+    read_expert_size,
+    read_num_experts,
+    read_top_k,
+    with_experts,
+)
+from penstock.models.names import BIAS, Name, NameMap, either, plain, stacked
+from penstock.models.reader import ConfigReader
+from penstock.models.rope_config import RopeFields
+from penstock.models.spec import ClampedSwiglu, DType, ExpertsSpec, ModelSpec, Routing
+
+ARCHITECTURE = "GptOssForCausalLM"
+MODEL_TYPE = "gpt_oss"
+_IN, _OUT = f"{MLP}.experts.gate_up_proj", f"{MLP}.experts.down_proj"
+NAMES: Final = NameMap(
+    dict(LLAMA_NAMES.names)
+    | plain({ROUTER: f"{MLP}.router"})
+    | {"layers.*.sinks": Name("model.layers.*.self_attn.sinks", suffix="")}
+    | either(
+        stacked(_IN, GATE, UP, transposed=True, interleaved=True)
+        | stacked(_OUT, DOWN, transposed=True),
+        stacked(_IN, GATE, UP, interleaved=True, mxfp4=True) | stacked(_OUT, DOWN, mxfp4=True),
+    )
+    | stacked(f"{_IN}_bias", GATE + BIAS, UP + BIAS, interleaved=True)
+    | stacked(f"{_OUT}_bias", DOWN + BIAS),
+    LLAMA_NAMES.idle,
+)
+
+_DEFAULTS: Final = {
+    "attention_bias": True,
+    "head_dim": 64,
+    "max_position_embeddings": 131072,
+    "num_experts": 128,
+    "num_experts_per_tok": 4,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "sliding_window": 128,
+}
+_YARN: Final = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+# The published files repeat two fields by other names, of which nothing reads these.
+_IDLE: Final = ("experts_per_token", "initial_context_length")
+
+
+def read(config: ConfigReader, dtype: DType) -> ModelSpec:
+    scaled = config.has("rope_parameters") or config.has("rope_scaling")
+    defaults = _DEFAULTS if scaled else {**_DEFAULTS, "rope_parameters": _YARN}
+    config = config.adapted({"num_experts": "num_local_experts"}, defaults, (*TRAINING, *_IDLE))
+    config.only("hidden_act", "silu", "must be 'silu', which the clamped SwiGLU is made of")
+    bias = config.boolean("attention_bias", True)
+    kinds = read_layer_kinds(config, every(2, read_num_layers(config)))
+    model = read_decoder(
+        config,
+        ARCHITECTURE,
+        dtype,
+        head_dim=config.integer("head_dim", high=MAX_HEAD_DIM),
+        num_kv_heads=read_kv_heads(config),
+        windows=windows_of(kinds, config.integer("sliding_window")),
+        qkv_bias=bias,
+        output_bias=bias,
+        rope_fields=RopeFields(default_theta=150_000.0),
+    )
+    model = with_attention(model, [replace(each.attention, sinks=True) for each in model.layers])
+    number = read_num_experts(config)
+    experts = ExpertsSpec(
+        num_experts=number,
+        top_k=read_top_k(config, number),
+        intermediate_size=read_expert_size(config, "intermediate_size"),
+        activation=ClampedSwiglu(
+            limit=config.number("swiglu_limit", 7.0, high=MAX_FACTOR),
+            alpha=config.number("swiglu_alpha", 1.702, high=MAX_FACTOR),
+        ),
+        routing=Routing("softmax_chosen", normalize=False, bias=True),
+        bias=True,
+    )
+    return with_experts(model, experts)

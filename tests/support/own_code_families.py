@@ -1,0 +1,321 @@
+"""Each family that exists as code of its checkpoints alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from support.own_code import OwnCode, Tensors, joined, renamed
+
+CHATGLM3: dict[str, Any] = {
+    "_name_or_path": "THUDM/chatglm3-6b",
+    "model_type": "chatglm",
+    "architectures": ["ChatGLMModel"],
+    "auto_map": {
+        "AutoConfig": "configuration_chatglm.ChatGLMConfig",
+        "AutoModel": "modeling_chatglm.ChatGLMForConditionalGeneration",
+        "AutoModelForCausalLM": "modeling_chatglm.ChatGLMForConditionalGeneration",
+        "AutoModelForSeq2SeqLM": "modeling_chatglm.ChatGLMForConditionalGeneration",
+        "AutoModelForSequenceClassification": "modeling_chatglm.ChatGLMForSequenceClassification",
+    },
+    "add_bias_linear": False,
+    "add_qkv_bias": True,
+    "apply_query_key_layer_scaling": True,
+    "apply_residual_connection_post_layernorm": False,
+    "attention_dropout": 0.0,
+    "attention_softmax_in_fp32": True,
+    "bias_dropout_fusion": True,
+    "ffn_hidden_size": 13696,
+    "fp32_residual_connection": False,
+    "hidden_dropout": 0.0,
+    "hidden_size": 4096,
+    "kv_channels": 128,
+    "layernorm_epsilon": 1e-05,
+    "multi_query_attention": True,
+    "multi_query_group_num": 2,
+    "num_attention_heads": 32,
+    "num_layers": 2,
+    "original_rope": True,
+    "padded_vocab_size": 65024,
+    "post_layer_norm": True,
+    "rmsnorm": True,
+    "seq_length": 8192,
+    "use_cache": True,
+    "torch_dtype": "float16",
+    "transformers_version": "4.30.2",
+    "tie_word_embeddings": False,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+GLM4_9B: dict[str, Any] = {
+    **CHATGLM3,
+    "_name_or_path": "THUDM/glm-4-9b-chat",
+    "architectures": ["ChatGLMForConditionalGeneration"],
+    "classifier_dropout": None,
+    "eos_token_id": [151329, 151336, 151338],
+    "layernorm_epsilon": 1.5625e-07,
+    "num_hidden_layers": 2,
+    "pad_token_id": 151329,
+    "padded_vocab_size": 151552,
+    "rope_ratio": 500,
+    "seq_length": 131072,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 151552,
+}
+
+
+def _chatglm_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **GLM4_9B,
+        "num_hidden_layers": config["num_hidden_layers"],
+        "num_layers": config["num_hidden_layers"],
+        "vocab_size": config["vocab_size"],
+        "padded_vocab_size": config["vocab_size"],
+        "ffn_hidden_size": config["intermediate_size"],
+        "hidden_size": config["hidden_size"],
+        "kv_channels": config["head_dim"],
+        "layernorm_epsilon": config["rms_norm_eps"],
+        "multi_query_group_num": config["num_key_value_heads"],
+        "num_attention_heads": config["num_attention_heads"],
+        "seq_length": config["max_position_embeddings"],
+        "rope_ratio": 5,
+        "torch_dtype": "float32",
+        "eos_token_id": 257,
+    }
+
+
+def _chatglm_tensors(tensors: Tensors, config: Mapping[str, Any]) -> Tensors:
+    for kind in ("weight", "bias"):
+        parts = tuple(f"{each}_proj.{kind}" for each in "qkv")
+        tensors = joined(tensors, parts, f"query_key_value.{kind}")
+    names = {
+        "model.embed_tokens": "transformer.embedding.word_embeddings",
+        "model.layers": "transformer.encoder.layers",
+        "self_attn.o_proj": "self_attention.dense",
+        "self_attn.": "self_attention.",
+        "gate_up_proj": "dense_h_to_4h",
+        "down_proj": "dense_4h_to_h",
+        "model.norm": "transformer.encoder.final_layernorm",
+        "lm_head": "transformer.output_layer",
+    }
+    frequencies = {"transformer.rotary_pos_emb.inv_freq": np.ones(4, np.float32)}
+    return renamed(tensors, names) | frequencies
+
+
+INTERNLM2: dict[str, Any] = {
+    "architectures": ["InternLM2ForCausalLM"],
+    "attn_implementation": "eager",
+    "auto_map": {
+        "AutoConfig": "configuration_internlm2.InternLM2Config",
+        "AutoModel": "modeling_internlm2.InternLM2ForCausalLM",
+        "AutoModelForCausalLM": "modeling_internlm2.InternLM2ForCausalLM",
+    },
+    "bias": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "initializer_range": 0.02,
+    "intermediate_size": 8192,
+    "max_position_embeddings": 32768,
+    "model_type": "internlm2",
+    "num_attention_heads": 16,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 8,
+    "pad_token_id": 2,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {"factor": 2.0, "type": "dynamic"},
+    "rope_theta": 1000000,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.41.0",
+    "use_cache": True,
+    "vocab_size": 92544,
+}
+INTERNLM3: dict[str, Any] = {
+    "architectures": ["InternLM3ForCausalLM"],
+    "attention_dropout": 0.0,
+    "auto_map": {
+        "AutoConfig": "configuration_internlm3.InternLM3Config",
+        "AutoModel": "modeling_internlm3.InternLM3Model",
+        "AutoModelForCausalLM": "modeling_internlm3.InternLM3ForCausalLM",
+    },
+    "bias": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 10240,
+    "max_position_embeddings": 32768,
+    "model_type": "internlm3",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "pad_token_id": 2,
+    "qkv_bias": False,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {"factor": 6.0, "rope_type": "dynamic"},
+    "rope_theta": 50000000,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.47.1",
+    "use_cache": True,
+    "vocab_size": 128512,
+}
+BAICHUAN2: dict[str, Any] = {
+    "_from_model_config": True,
+    "architectures": ["BaichuanForCausalLM"],
+    "auto_map": {
+        "AutoConfig": "configuration_baichuan.BaichuanConfig",
+        "AutoModelForCausalLM": "modeling_baichuan.BaichuanForCausalLM",
+    },
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 11008,
+    "max_position_embeddings": 4096,
+    "model_max_length": 4096,
+    "model_type": "baichuan",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 2,
+    "pad_token_id": 0,
+    "rms_norm_eps": 1e-06,
+    "tie_word_embeddings": False,
+    "tokenizer_class": "BaichuanTokenizer",
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.29.2",
+    "use_cache": True,
+    "vocab_size": 125696,
+    "z_loss_weight": 0,
+}
+
+SIZES = (
+    *("hidden_size", "intermediate_size", "max_position_embeddings", "num_attention_heads"),
+    *("num_hidden_layers", "rms_norm_eps", "vocab_size", "eos_token_id", "bos_token_id"),
+)
+
+
+def _of_llama(config: Mapping[str, Any], published: Mapping[str, Any], *more: str) -> Any:
+    """A published configuration with the sizes of a tiny one, and with ``more`` of its fields."""
+    sizes = {name: config[name] for name in (*SIZES, *more)}
+    return {**published, **sizes, "torch_dtype": "float32"}
+
+
+def _internlm2_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    scaled = {"rope_theta": 500, "rope_scaling": {"type": "dynamic", "factor": 2.0}}
+    return {**_of_llama(config, INTERNLM2, "num_key_value_heads"), **scaled, "bias": True}
+
+
+def _internlm2_tensors(tensors: Tensors, config: Mapping[str, Any]) -> Tensors:
+    """Rows of queries, keys and values in turn, for each head that is shared."""
+    groups, result = config["num_key_value_heads"], dict(tensors)
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.layers.{layer}."
+        for kind in ("weight", "bias"):
+            parts = [result.pop(f"{at}self_attn.{each}_proj.{kind}") for each in "qkv"]
+            shared = [part.reshape(groups, -1, *part.shape[1:]) for part in parts]
+            whole = np.concatenate(shared, axis=1).reshape(-1, *parts[0].shape[1:])
+            result[f"{at}attention.wqkv.{kind}"] = whole
+    names = {
+        "model.embed_tokens": "model.tok_embeddings",
+        "self_attn.o_proj": "attention.wo",
+        "input_layernorm": "attention_norm",
+        "post_attention_layernorm": "ffn_norm",
+        "mlp.gate_proj": "feed_forward.w1",
+        "mlp.up_proj": "feed_forward.w3",
+        "mlp.down_proj": "feed_forward.w2",
+        "lm_head": "output",
+    }
+    return renamed(result, names)
+
+
+def _internlm3_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    scaled = {"rope_theta": 500, "rope_scaling": {"rope_type": "dynamic", "factor": 6.0}}
+    biases = {"bias": True, "qkv_bias": True}
+    return {**_of_llama(config, INTERNLM3, "num_key_value_heads", "head_dim"), **scaled, **biases}
+
+
+def _baichuan_tensors(tensors: Tensors, config: Mapping[str, Any]) -> Tensors:
+    return joined(tensors, ("q_proj", "k_proj", "v_proj"), "W_pack")
+
+
+def _baichuan2_tensors(tensors: Tensors, config: Mapping[str, Any]) -> Tensors:
+    """Rows of the output matrix at any length: what is read of them has length 1."""
+    lengths = np.linspace(0.5, 4.0, config["vocab_size"], dtype=np.float32)[:, None]
+    tensors = tensors | {"lm_head.weight": tensors["lm_head.weight"] * lengths}
+    return _baichuan_tensors(tensors, config)
+
+
+OWN_CODE = {
+    "chatglm": OwnCode(
+        like="glm",
+        fields={
+            "head_dim": 24,
+            "num_key_value_heads": 1,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 50000.0,
+                "partial_rotary_factor": 0.5,
+            },
+        },
+        config=_chatglm_config,
+        tensors=_chatglm_tensors,
+        published=CHATGLM3,
+    ),
+    "internlm2": OwnCode(
+        like="llama",
+        fields={
+            "attention_bias": True,
+            "num_attention_heads": 8,
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 500.0, "factor": 2.0},
+            "max_position_embeddings": 48,
+        },
+        config=_internlm2_config,
+        tensors=_internlm2_tensors,
+        published=INTERNLM2,
+    ),
+    "internlm3": OwnCode(
+        like="llama",
+        fields={
+            "attention_bias": True,
+            "mlp_bias": True,
+            "head_dim": 48,
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 500.0, "factor": 6.0},
+            "max_position_embeddings": 48,
+        },
+        config=_internlm3_config,
+        tensors=lambda tensors, _: tensors,
+        published=INTERNLM3,
+    ),
+    "baichuan": OwnCode(
+        like="llama",
+        fields={"num_key_value_heads": 4},
+        config=lambda config: {
+            **_of_llama(config, BAICHUAN2),
+            "architectures": ["BaiChuanForCausalLM"],
+        },
+        tensors=_baichuan_tensors,
+        published=BAICHUAN2,
+    ),
+    "baichuan2": OwnCode(
+        like="llama",
+        fields={"num_key_value_heads": 4},
+        config=lambda config: _of_llama(config, BAICHUAN2),
+        tensors=_baichuan2_tensors,
+        unit_head=True,
+        published=BAICHUAN2,
+    ),
+}
+
+
+def edited(family: str, **changes: Any) -> dict[str, Any]:
+    """A published configuration with fields changed, or removed where the change is ``...``."""
+    config = {**OWN_CODE[family].published, **changes}
+    return {name: value for name, value in config.items() if value is not ...}
