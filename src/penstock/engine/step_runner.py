@@ -1,4 +1,4 @@
-"""Submits scheduled steps to the executor, and takes in what comes of them."""
+"""Submits scheduled steps to the executor, and takes in their results."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class StepRunner:
         if verifies:
             sampling = Sampling(prompts=prompts, features=features, logits=True)
         else:
-            states: list[Any] = [sequence.sampling_state for sequence in step.samples]
+            states = step.sampling_states
             sampling = Sampling(step.sample_rows, states, masks, prompts, features)
         pending = self._executor.submit(step_input, sampling)
         if self._works_ahead and not verifies:
