@@ -31,11 +31,21 @@ class Shape:
     head_dim: int = 64
     element: str = "bfloat16"
     window: int = 0
+<<<<<<< HEAD
     value_dim: int = 0  # of a cache of latents
 
     @property
     def out_dim(self) -> int:
         return self.value_dim or self.head_dim
+=======
+    chunk: int = 0
+
+    def seen_from(self, positions: Any) -> Any:
+        """The first position that each of ``positions`` sees."""
+        if self.chunk:
+            return positions - positions % self.chunk
+        return np.maximum(positions - self.window + 1, 0) if self.window else 0 * positions
+>>>>>>> d0
 
     @property
     def group(self) -> int:
