@@ -31,13 +31,7 @@ class Shape:
     head_dim: int = 64
     element: str = "bfloat16"
     window: int = 0
-<<<<<<< HEAD
     value_dim: int = 0  # of a cache of latents
-
-    @property
-    def out_dim(self) -> int:
-        return self.value_dim or self.head_dim
-=======
     chunk: int = 0
 
     def seen_from(self, positions: Any) -> Any:
@@ -45,7 +39,10 @@ class Shape:
         if self.chunk:
             return positions - positions % self.chunk
         return np.maximum(positions - self.window + 1, 0) if self.window else 0 * positions
->>>>>>> d0
+
+    @property
+    def out_dim(self) -> int:
+        return self.value_dim or self.head_dim
 
     @property
     def group(self) -> int:

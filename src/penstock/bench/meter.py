@@ -122,11 +122,6 @@ class _KvTraffic:
         return int(read) + self._per_token * step.num_tokens
 
 
-<<<<<<< HEAD
-def weight_bytes_per_step(plan: Plan, rows: int = 1) -> int:
-    """Bytes of all weights that a step of ``rows`` tokens reads: everything but the embedding's
-    lookup and experts that no token is given to.
-=======
 def _seen(lens: Int32s, window: Window | None) -> Int32s:
     """How many tokens the last of so many sees."""
     if window is None:
@@ -136,9 +131,9 @@ def _seen(lens: Int32s, window: Window | None) -> Int32s:
     return np.minimum(lens, window)
 
 
-def weight_bytes_per_step(plan: Plan) -> int:
-    """Bytes of all weights that a step reads whole: everything but the embedding's lookup.
->>>>>>> d0
+def weight_bytes_per_step(plan: Plan, rows: int = 1) -> int:
+    """Bytes of all weights that a step of ``rows`` tokens reads: everything but the embedding's
+    lookup and experts that no token is given to.
 
     A tied embedding counts once, as the output matrix; a quantized matrix, as its codes and scales.
     One token reads exactly the experts that it has. How many more tokens read is an expectation:
